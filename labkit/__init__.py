@@ -1,0 +1,52 @@
+"""Learn, debug and teach multi-GPU data parallelism in PyTorch, on any machine.
+
+Names are loaded on first use, so that ``import labkit`` costs next to nothing.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+# Each public name and the module it lives in.
+_HOME = {
+    "split": "plan",
+    "set_language": "language",
+    "get_language": "language",
+    "Trace": "trace",
+    "simulate": "machine",
+    "use_gpus": "machine",
+    "record": "engine",
+    "replicate": "engine",
+    "scatter": "engine",
+    "parallel_apply": "engine",
+    "gather": "engine",
+    "data_parallel": "engine",
+    "DataParallel": "engine",
+    "diagnose": "diagnose",
+    "draw_split": "view",
+    "draw_flow": "view",
+    "draw_timeline": "view",
+    "draw_memory": "view",
+    "draw_scaling": "view",
+    "draw_shapes": "view",
+    "SplitExplorer": "explore",
+    "CallExplorer": "explore",
+    "ShapesExplorer": "explore",
+    "TimelineExplorer": "explore",
+    "MemoryExplorer": "explore",
+    "ScalingExplorer": "explore",
+}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted(__all__)

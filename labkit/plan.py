@@ -1,0 +1,108 @@
+"""Who gets which rows: the split of a batch over GPUs, from integers alone.
+
+The rule is that of :func:`torch.chunk`, which ``torch.nn.DataParallel`` uses: with ``batch`` rows on
+``gpus`` GPUs a piece has ``ceil(batch / gpus)`` rows, pieces are handed out in order until the rows run
+out, so the last piece may be short and the GPUs after it stay idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import index
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The rows ``start`` (included) to ``stop`` (excluded) of a batch, on one GPU."""
+
+    gpu: int
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows the piece has."""
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return f"cuda:{self.gpu} rows {self.start}..{self.stop - 1}" if self.rows else f"cuda:{self.gpu} no rows"
+
+
+@dataclass(frozen=True)
+class Split:
+    """How ``batch`` rows fall on ``gpus`` GPUs: one :class:`Piece` per GPU that gets work."""
+
+    batch: int
+    gpus: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows per piece, as ``torch.chunk`` would cut them."""
+        return tuple(piece.rows for piece in self.pieces)
+
+    @property
+    def rows_by_gpu(self) -> tuple[int, ...]:
+        """Rows per GPU, one entry for each GPU, 0 where it is idle."""
+        return self.sizes + (0,) * (self.gpus - len(self.pieces))
+
+    @property
+    def chunk(self) -> int:
+        """Rows in a full piece: ``ceil(batch / gpus)``."""
+        return -(-self.batch // self.gpus)
+
+    @property
+    def idle(self) -> tuple[int, ...]:
+        """GPUs that get no rows."""
+        return tuple(gpu for gpu, rows in enumerate(self.rows_by_gpu) if not rows)
+
+    @property
+    def short(self) -> Piece | None:
+        """The last piece, if it has fewer rows than the others."""
+        last = self.pieces[-1]
+        return last if last.rows < self.chunk else None
+
+    def gpu_of(self, row: int) -> int:
+        """The GPU that gets row ``row`` (0 ≤ row < batch)."""
+        row = _whole("row", row, 0, self.batch - 1)
+        return row // self.chunk
+
+    def __str__(self) -> str:
+        pieces = ", ".join(str(size) for size in self.sizes)
+        idle = f"; idle: {', '.join(f'cuda:{gpu}' for gpu in self.idle)}" if self.idle else ""
+        return f"{self.batch} rows on {self.gpus} GPU{'s' * (self.gpus != 1)}: {pieces}{idle}"
+
+    __repr__ = __str__
+
+
+def split(batch: int, gpus: int) -> Split:
+    """Plan how ``batch`` rows (≥ 0) are cut over ``gpus`` GPUs (≥ 1).
+
+    >>> split(10, 8)
+    10 rows on 8 GPUs: 2, 2, 2, 2, 2; idle: cuda:5, cuda:6, cuda:7
+
+    No rows give every GPU an empty piece, as ``torch.chunk`` does.
+
+    Raises TypeError if an argument is no whole number, ValueError if it is out of range.
+    """
+    batch = _whole("batch", batch, 0)
+    gpus = _whole("gpus", gpus, 1)
+    if not batch:
+        return Split(0, gpus, tuple(Piece(gpu, 0, 0) for gpu in range(gpus)))
+    chunk = -(-batch // gpus)
+    starts = range(0, batch, chunk)
+    return Split(batch, gpus, tuple(Piece(gpu, at, min(at + chunk, batch)) for gpu, at in enumerate(starts)))
+
+
+def _whole(name: str, value: object, least: int, most: int | None = None) -> int:
+    """``value`` as an int between ``least`` and ``most``, or an error that names the argument."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r} ({type(value).__name__})") from None
+    if number < least or (most is not None and number > most):
+        bound = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} must be {bound}, got {number}")
+    return number

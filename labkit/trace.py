@@ -1,0 +1,111 @@
+"""What happened: the events of a run, in order, with devices, shapes, bytes and seconds.
+
+A :class:`Trace` is plain data. Whoever does the work calls :func:`emit`; whoever wants to know holds a
+recording open (``labkit.record()``). With none open, :data:`recording` is None and nothing is spent.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+
+# The phases of a data-parallel call, and a plain copy between devices.
+PHASES = ("replicate", "scatter", "parallel_apply", "gather", "copy")
+DIRECTIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened on one device.
+
+    phase       one of PHASES. ``parallel_apply`` is the computation of one replica.
+    device      where it happened or arrived: ``"cuda:1"``, ``"cpu"``.
+    source      where the data came from, for events that move data; else None.
+    direction   ``"forward"`` or ``"backward"``. The backward of replicate is the sum (reduce_add) of
+                gradients onto the source, of scatter a gather, of gather a scatter.
+    shapes      shapes of the tensors that moved or went in, e.g. ``((15, 5),)``.
+    outputs     shapes of what came out, where that differs.
+    nbytes      bytes moved (0 for computation).
+    start       seconds since the recording began.
+    seconds     how long it took.
+    name        what ran or moved: a module's class, an argument's name. May be "".
+    """
+
+    phase: str
+    device: str
+    source: str | None = None
+    direction: str = "forward"
+    shapes: tuple[tuple[int, ...], ...] = ()
+    outputs: tuple[tuple[int, ...], ...] = ()
+    nbytes: int = 0
+    start: float = 0.0
+    seconds: float = 0.0
+    name: str = ""
+
+    @property
+    def stop(self) -> float:
+        """When it ended, in seconds since the recording began."""
+        return self.start + self.seconds
+
+
+@dataclass
+class Trace:
+    """Events in the order in which they were finished."""
+
+    events: list[Event] = field(default_factory=list)
+    origin: float = field(default_factory=perf_counter, repr=False)
+
+    def __iter__(self):
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Devices that occur, the CPU first, then GPUs by number."""
+        names = {event.device for event in self.events} | {e.source for e in self.events if e.source}
+        return tuple(sorted(names, key=lambda name: (name != "cpu", int(name.partition(":")[2] or 0), name)))
+
+    def only(self, *, phase: str | None = None, direction: str | None = None, device: str | None = None) -> Trace:
+        """The events that match every given value, as a trace of the same clock."""
+        wanted = {"phase": phase, "direction": direction, "device": device}
+        wanted = {key: value for key, value in wanted.items() if value is not None}
+        kept = [e for e in self.events if all(getattr(e, key) == value for key, value in wanted.items())]
+        return Trace(kept, self.origin)
+
+    def to_json(self) -> str:
+        """The events as a JSON array of objects."""
+        return json.dumps([asdict(event) for event in self.events], indent=1)
+
+
+# The recordings that are open, innermost last; every one of them gets every event, from any thread.
+recording: list[Trace] | None = None
+_lock = threading.Lock()
+
+
+def begin() -> Trace:
+    """Open a recording and return its trace (empty so far)."""
+    global recording
+    trace = Trace()
+    with _lock:
+        recording = [*(recording or ()), trace]
+    return trace
+
+
+def end(trace: Trace) -> None:
+    """Close the recording that :func:`begin` opened."""
+    global recording
+    with _lock:
+        recording = [other for other in recording or () if other is not trace] or None
+
+
+def emit(phase: str, device: str, *, started: float, **facts) -> None:
+    """Add an event that began at ``started`` (a ``time.perf_counter`` reading) and ends now."""
+    now = perf_counter()
+    for trace in recording or ():
+        trace.events.append(
+            Event(phase, device, start=started - trace.origin, seconds=now - started, **facts)
+        )
