@@ -22,7 +22,7 @@ _HOME = {
     "gather": "engine",
     "data_parallel": "engine",
     "DataParallel": "engine",
-    "diagnose": "diagnose",
+    "diagnose": "diagnosis",
     "draw_split": "view",
     "draw_flow": "view",
     "draw_timeline": "view",

@@ -25,7 +25,8 @@ class Piece:
         return self.stop - self.start
 
     def __str__(self) -> str:
-        return f"cuda:{self.gpu} rows {self.start}..{self.stop - 1}" if self.rows else f"cuda:{self.gpu} no rows"
+        rows = f"rows {self.start}..{self.stop - 1}" if self.rows else "no rows"
+        return f"cuda:{self.gpu} {rows}"
 
 
 @dataclass(frozen=True)

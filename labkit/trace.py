@@ -67,9 +67,11 @@ class Trace:
     def devices(self) -> tuple[str, ...]:
         """Devices that occur, the CPU first, then GPUs by number."""
         names = {event.device for event in self.events} | {e.source for e in self.events if e.source}
-        return tuple(sorted(names, key=lambda name: (name != "cpu", int(name.partition(":")[2] or 0), name)))
+        return tuple(sorted(names, key=lambda name: (name != "cpu", int(name.partition(":")[2] or 0))))
 
-    def only(self, *, phase: str | None = None, direction: str | None = None, device: str | None = None) -> Trace:
+    def only(
+        self, *, phase: str | None = None, direction: str | None = None, device: str | None = None
+    ) -> Trace:
         """The events that match every given value, as a trace of the same clock."""
         wanted = {"phase": phase, "direction": direction, "device": device}
         wanted = {key: value for key, value in wanted.items() if value is not None}
