@@ -1,0 +1,200 @@
+"""One simulated GPU: its number, its properties, and the bytes that live on it.
+
+What is on a GPU is known from a mark on each tensor storage (:data:`MARK`). The mark is an object shared
+by all storages of one size on one GPU, so that counting bytes costs nothing when memory is freed: the
+interpreter's own reference count of the mark *is* the number of live storages of that size.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+
+import torch
+
+# The attribute of ``torch.UntypedStorage`` that holds the mark.
+MARK = "_labkit_mark"
+
+# CUDA's allocator hands out multiples of this many bytes, and memory_allocated() counts them.
+BLOCK = 512
+
+# Bytes per virtual second: about the memory bandwidth of an A100.
+BANDWIDTH = 2e12
+
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    for _unit in (_letter, f"{_letter}b", f"{_letter}ib"):
+        _UNITS[_unit] = 1024**_power
+
+
+class Clock:
+    """Virtual seconds on one GPU: later with every byte it allocates (see :mod:`.streams`)."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._extra = 0.0
+
+    def now(self) -> float:
+        return self._extra + self._gpu.total() / BANDWIDTH
+
+    def advance(self, seconds: float) -> float:
+        """Let ``seconds`` (≥ 0) pass; returns the new time."""
+        self._extra += seconds
+        return self.now()
+
+
+class Mark:
+    """That a storage of ``block`` bytes (rounded as CUDA's allocator would) is on ``gpu``."""
+
+    __slots__ = ("block", "gpu")
+
+    def __init__(self, gpu: Gpu | None, block: int) -> None:
+        self.gpu = gpu
+        self.block = block
+
+
+# What every storage that was never put on a simulated GPU has, by class attribute.
+HOST = Mark(None, 0)
+# A mark in ``Gpu.marks`` is referenced by the dictionary, by a loop over its values and by getrefcount.
+_probe = {0: Mark(None, 0)}
+_IDLE_REFERENCES = next(sys.getrefcount(mark) for mark in _probe.values())
+
+
+class Gpu:
+    """A simulated GPU. ``capacity`` is in bytes."""
+
+    __slots__ = (
+        "capacity", "clock", "cores", "device", "failures", "fraction", "fresh", "index", "machine", "marks",
+        "peak", "room", "total_at_reset", "_counted",
+    )  # fmt: skip
+
+    def __init__(self, index: int, capacity: int, machine: object) -> None:
+        self.index = index
+        self.capacity = capacity
+        self.machine = machine
+        self.device = torch.device("cuda", index)
+        self.cores = 132
+        self.fraction = 1.0
+        # Storage size in bytes -> the mark its storages carry.
+        self.marks: dict[int, Mark] = {}
+        self.peak = 0
+        # Bytes marked since the last count, and how many more may come before the next count is due:
+        # as long as fresh <= room, neither the peak nor the capacity can have been passed.
+        self.fresh = 0
+        self.room = 0
+        self.failures = 0
+        # Bytes ever marked, up to the last count.
+        self._counted = 0
+        self.total_at_reset = 0
+        self.clock = Clock(self)
+
+    def put(self, storage: torch.UntypedStorage) -> None:
+        """Mark ``storage`` as living here. Raises torch.OutOfMemoryError when the GPU is full."""
+        size = storage.nbytes()
+        try:
+            mark = self.marks[size]
+        except KeyError:
+            mark = self.new_mark(size)
+        setattr(storage, MARK, mark)
+        self.fresh += mark.block
+        if self.fresh > self.room:
+            del mark
+            self.recount(storage)
+
+    def new_mark(self, size: int) -> Mark:
+        """The mark for storages of ``size`` bytes."""
+        return self.marks.setdefault(size, Mark(self, -(-size // BLOCK) * BLOCK))
+
+    def live(self) -> int:
+        """Bytes allocated now."""
+        live = 0
+        for mark in tuple(self.marks.values()):
+            # One more reference here than in a loop over the dictionary: the tuple's.
+            live += mark.block * (sys.getrefcount(mark) - _IDLE_REFERENCES - 1)
+        return live
+
+    def count(self) -> int:
+        """How many storages live here."""
+        return sum(sys.getrefcount(mark) - _IDLE_REFERENCES - 1 for mark in tuple(self.marks.values()))
+
+    def total(self) -> int:
+        """Bytes ever allocated here."""
+        return self._counted + self.fresh
+
+    def recount(self, newest: torch.UntypedStorage | None = None) -> int:
+        """Count the live bytes, raise the peak, and check that the GPU is not over-full.
+
+        ``newest``  the storage that was put here last; taken off again when there is no room for it.
+        """
+        live = self.live()
+        limit = int(self.capacity * self.fraction)
+        if live > limit:
+            gc.collect()  # as CUDA's allocator frees its cache and tries again
+            live = self.live()
+            if live > limit and newest is not None:
+                block = getattr(newest, MARK).block
+                setattr(newest, MARK, HOST)
+                self.fresh -= block
+                self.failures += 1
+                raise self.out_of_memory(block, live - block)
+        self.peak = max(self.peak, live)
+        self._counted += self.fresh
+        self.fresh = 0
+        self.room = max(0, min(self.peak, limit) - live)
+        return live
+
+    def reset_peak(self) -> None:
+        """Begin the peak anew at what is live now."""
+        self.peak = 0
+        self.recount()
+
+    def free(self) -> int:
+        """Bytes that are not allocated."""
+        return max(0, self.capacity - self.recount())
+
+    def out_of_memory(self, wanted: int, live: int) -> torch.OutOfMemoryError:
+        """CUDA's own error for ``wanted`` bytes on this GPU with ``live`` bytes taken."""
+        free = format_bytes(max(0, self.capacity - live))
+        used = format_bytes(live)
+        return torch.OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate {format_bytes(wanted)}. GPU {self.index} has a total "
+            f"capacity of {format_bytes(self.capacity)} of which {free} is free. "
+            f"{self._fraction_note()}"
+            f"Including non-PyTorch memory, this process has {used} memory in use. "
+            f"Of the allocated memory {used} is allocated by PyTorch, and 0 bytes is reserved by PyTorch "
+            "but unallocated. If reserved but unallocated memory is large try setting "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for "
+            "Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
+            "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
+        )
+
+    def _fraction_note(self) -> str:
+        if self.fraction >= 1.0:
+            return ""
+        return f"{format_bytes(int(self.capacity * self.fraction))} allowed; "
+
+    def __repr__(self) -> str:
+        return f"<simulated GPU cuda:{self.index}, {format_bytes(self.capacity)}>"
+
+
+def format_bytes(size: int) -> str:
+    """``size`` bytes as CUDA's messages write them: ``"2.00 GiB"``, ``"20.00 MiB"``, ``"512 bytes"``."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size >= 1024**power:
+            return f"{size / 1024**power:.2f} {unit}"
+    return f"{size} bytes"
+
+
+def parse_bytes(amount: int | str, name: str = "memory") -> int:
+    """``"11 GiB"``, ``"512MB"`` (both powers of 1024) or a number of bytes, as bytes."""
+    if isinstance(amount, bool) or not isinstance(amount, (int, str)):
+        raise TypeError(f"{name} must be bytes or text like '16 GiB', got {amount!r}")
+    if isinstance(amount, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", amount)
+        if not match or match[2].lower() not in _UNITS:
+            raise ValueError(f"{name} must be bytes or text like '16 GiB', got {amount!r}")
+        amount = int(float(match[1]) * _UNITS[match[2].lower()])
+    if amount <= 0:
+        raise ValueError(f"{name} must be more than 0 bytes, got {amount}")
+    return amount

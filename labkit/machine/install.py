@@ -1,0 +1,66 @@
+"""Everything that changes in torch while a simulated machine is in use, in one place."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from . import autocast, gradients, storages, threads
+from .collectives import Collectives
+from .cuda_api import Absent, CudaFunctions, DeviceProperties, absent, cudart, functions_of
+from .gpu import HOST, MARK
+from .random import generator_class
+from .streams import Current, stream_classes
+
+
+def install(machine, patches, machine_in_use) -> None:
+    """Make torch see ``machine``. Every change goes through ``patches``, which can undo it."""
+    cuda, core = torch.cuda, torch._C
+    has_gpus = bool(machine.gpus)
+
+    patches.set(torch.UntypedStorage, MARK, HOST)
+    patches.set(torch.UntypedStorage, "_labkit_pinned", False)
+
+    Stream, Event = stream_classes(machine_in_use, torch.Stream, torch.Event)
+    machine.stream_class = Stream
+    machine.current = Current(machine, Stream)
+    for owner in (torch, cuda, cuda.streams):
+        patches.set(owner, "Stream", Stream)
+        patches.set(owner, "Event", Event)
+    patches.set(torch, "Generator", generator_class(machine_in_use))
+    patches.set(cuda, "default_generators", machine.random.generators)
+
+    api = CudaFunctions(machine)
+    for name, function in (functions_of(api) | functions_of(Collectives(machine))).items():
+        patches.set(core, name, function)
+    patches.set(core, "__getattr__", absent)
+    patches.set(core, "_has_cuda", has_gpus)
+    patches.set(cuda, "_exchange_device", api._cuda_exchangeDevice)
+    patches.set(cuda, "_maybe_exchange_device", api._cuda_maybeExchangeDevice)
+    patches.set(cuda, "_get_device_properties", lambda index: DeviceProperties(machine.gpu(index)))
+    patches.set(cuda, "_cudart", cudart(machine_in_use))
+    patches.set(cuda, "_initialized", has_gpus)
+    patches.set(cuda, "_cached_device_count", None)
+    patches.set(cuda, "_device_count_nvml", lambda: -1)
+    patches.set(cuda, "device_count", lambda: len(machine.gpus))
+    patches.set(cuda, "_check_capability", lambda: None)
+    patches.set(cuda.nccl, "is_available", lambda tensors: False)
+    if has_gpus and torch.version.cuda is None:
+        patches.set(torch.version, "cuda", "13.0")
+    patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
+    # PyTorch keeps the copy streams of its scatter here, one per GPU of the machine they were made for.
+    patches.set(sys.modules["torch.nn.parallel._functions"], "_streams", None)
+    patches.set(torch, "compile", _no_compile)
+
+    storages.install(patches)
+    gradients.install(patches, machine_in_use)
+    autocast.install(patches, machine_in_use)
+    threads.install(patches, machine_in_use)
+
+
+def _no_compile(*args, **kwargs):
+    raise Absent(
+        "torch.compile does not see labkit's simulated GPUs: run the model eagerly, "
+        "or close the machine (its .close()) to compile for the CPU"
+    )

@@ -1,0 +1,332 @@
+"""The simulated machine: several GPUs for a computer that has none, or one."""
+
+from __future__ import annotations
+
+import weakref
+from operator import index as whole
+
+import torch
+from torch._C import (
+    _get_function_stack_at,
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
+
+from .gpu import Gpu, format_bytes, parse_bytes
+from .install import install
+from .mode import MachineMode
+from .patches import Patches
+from .random import DeviceRandom
+from .streams import Current
+from .threads import Turns
+
+_CUDA_ERROR = (
+    "CUDA error: invalid device ordinal\n"
+    "GPU device may be out of range, do you have enough GPUs?\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might "
+    "be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+    "Device-side assertion tracking was not enabled by user."
+)
+
+
+class Machine:
+    """A simulated machine, in use from its making until :meth:`close` (or the end of its ``with`` block).
+
+    gpus       the simulated GPUs, a tuple.
+    order      how replicas take turns: None (device order), "threads" (they race) or a tuple of numbers.
+    backing    where the values really are: the CPU or one real GPU.
+    """
+
+    # What general() means by "where the inputs are", as opposed to None, the host.
+    AS_INPUT = object()
+
+    def __init__(self, gpus, memory="16 GiB", backing="cpu", order=None) -> None:
+        self.backing = torch.device(backing)
+        self.order = order
+        sizes = list(memory) if isinstance(memory, (list, tuple)) else [memory] * gpus
+        capacities = [parse_bytes(size) for size in sizes]
+        self.gpus = tuple(Gpu(index, capacity, self) for index, capacity in enumerate(capacities))
+        self.random = DeviceRandom(self.gpus)
+        self.mode = MachineMode(self)
+        self.closed = False
+        self.current: Current
+        self.stream_class: type
+        self._patches = Patches()
+        self._suspended: Machine | None = None
+        self._entered = False
+        self._turns = weakref.WeakKeyDictionary()
+        self._last_turns: tuple[object, Turns] | None = None
+
+    # What torch asks for.
+
+    def gpu(self, index: int) -> Gpu:
+        """The GPU with this number (or the current one, for a negative number), or CUDA's own error."""
+        if not self.gpus:
+            raise RuntimeError("No CUDA GPUs are available")
+        if index is None or index < 0:
+            index = self.current.index
+        if index >= len(self.gpus):
+            raise torch.AcceleratorError(_CUDA_ERROR)
+        return self.gpus[index]
+
+    def resolve(self, device) -> Gpu | None:
+        """The GPU that ``device`` (a string, a number, a torch.device) means; None for any other device."""
+        if isinstance(device, int) and not isinstance(device, bool):
+            return self.gpu(device)
+        device = torch.device(device)
+        if device.type != "cuda":
+            return None
+        return self.gpu(self.current.index if device.index is None else device.index)
+
+    def real(self, target: Gpu | None, device=None) -> torch.device:
+        """Where the values of a tensor on ``target`` are; for the host, ``device`` itself (CPU if not given)."""
+        if target is not None:
+            return self.backing
+        return torch.device("cpu" if device is None else device)
+
+    def entered(self) -> _Entered:
+        """Context manager: inside, this thread sees the machine (it may already)."""
+        return _Entered(self.mode)
+
+    def turns_of(self, frame) -> Turns:
+        """The turns that the threads started from ``frame`` take."""
+        if self._last_turns is None or self._last_turns[0] is not frame:
+            # Holding the last frame only: turns are asked for by one parallel_apply after the other, or,
+            # when replicas nest them, by frames of different threads.
+            self._last_turns = (frame, Turns(self.order))
+        return self._last_turns[1]
+
+    def forget_turns(self) -> None:
+        self._last_turns = None
+
+    # What users ask for.
+
+    def memory(self, gpu: int) -> int:
+        """Bytes allocated on this GPU, as ``torch.cuda.memory_allocated`` counts them."""
+        if not 0 <= whole(gpu) < len(self.gpus):
+            raise ValueError(f"gpu must be from 0 to {len(self.gpus) - 1}, got {gpu}")
+        return self.gpus[gpu].recount()
+
+    def close(self) -> None:
+        """Give torch back as it was. Tensors on the GPUs stay usable as plain tensors on the host."""
+        if self.closed:
+            return
+        self.closed = True
+        if _active is self:
+            _deactivate()
+
+    def describe(self) -> str:
+        """``simulate(gpus=2)``, and whether it is closed."""
+        return f"simulate(gpus={len(self.gpus)})" + (", closed" if self.closed else "")
+
+    def __enter__(self) -> Machine:
+        if self.closed:
+            raise RuntimeError(f"{self.describe()}: make a new machine")
+        self._entered = True
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        self._entered = False
+        suspended = self._suspended
+        self._suspended = None
+        self.close()
+        if suspended is not None and not suspended.closed and _active is None:
+            _activate(suspended)
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<{self.describe()}>"
+        sizes = {gpu.capacity for gpu in self.gpus}
+        each = f"{format_bytes(sizes.pop())} each" if len(sizes) == 1 else "memory differs"
+        count = len(self.gpus)
+        lines = [f"{count} simulated GPU{'s' * (count != 1)}, {each}" if count else "no GPU"]
+        lines += [f"  cuda:{gpu.index}  {format_bytes(gpu.recount())} of {format_bytes(gpu.capacity)}" for gpu in self.gpus]
+        return "\n".join(lines)
+
+
+class _Entered:
+    """Puts a mode on this thread's stack, unless it is there."""
+
+    __slots__ = ("_mode", "_pushed")
+
+    def __init__(self, mode) -> None:
+        self._mode = mode
+        self._pushed = False
+
+    def __enter__(self) -> None:
+        mode = self._mode
+        for at in range(_len_torch_function_stack()):
+            if _get_function_stack_at(at) is mode:
+                return
+        _push_on_torch_function_stack(mode)
+        self._pushed = True
+
+    def __exit__(self, *exc_info) -> None:
+        if self._pushed:
+            _leave(self._mode)
+            self._pushed = False
+
+
+def _leave(mode) -> None:
+    """Take ``mode`` off this thread's stack, wherever in it it is."""
+    above = []
+    while _len_torch_function_stack():
+        top = _pop_torch_function_stack()
+        if top is mode:
+            break
+        above.append(top)
+    while above:
+        _push_on_torch_function_stack(above.pop())
+
+
+_active: Machine | None = None
+
+
+def machine_in_use() -> Machine | None:
+    """The machine that torch sees now."""
+    return _active
+
+
+def _activate(machine: Machine) -> None:
+    global _active
+    patches = machine._patches
+    try:
+        install(machine, patches, machine_in_use)
+    except BaseException:
+        patches.undo()
+        raise
+    _active = machine
+    machine.entered().__enter__()
+
+
+def _deactivate() -> None:
+    global _active
+    machine, _active = _active, None
+    # A thread that is still running may have the mode on its stack: it must do nothing from now on.
+    machine._patches.undo()
+    _leave(machine.mode)
+    if machine.closed:
+        machine.mode.retire()
+
+
+def simulate(gpus: int = 8, *, memory="16 GiB", backing="cpu", order=None) -> Machine:
+    """From now on, torch sees ``gpus`` simulated GPUs.
+
+    Works as a plain call (``close()`` ends it, or the next call) and as a context manager.
+
+    gpus      how many, at least 1.
+    memory    of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU.
+    backing   where values are really kept: "cpu", or one real GPU, "cuda:0".
+    order     of the replicas of a data-parallel call: None runs them in device order, so that what they
+              print is the same every time; "threads" lets them race as on real GPUs; a list such as
+              [2, 0, 1] runs them in that order.
+
+    Raises TypeError or ValueError, naming the argument, before anything is changed.
+    """
+    _check_gpus(gpus)
+    if isinstance(memory, (list, tuple)) and len(memory) != gpus:
+        raise ValueError(f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}")
+    if isinstance(order, (list, tuple)):
+        order = tuple(order)
+        if sorted(order) != list(range(gpus)):
+            raise ValueError(f"order must name each of the {gpus} GPUs once, got {list(order)}")
+    elif order not in (None, "threads"):
+        raise ValueError(f"order must be None, 'threads' or a list of GPU numbers, got {order!r}")
+    _check_backing(backing)
+    return _replace(Machine(whole(gpus), memory, backing, order))
+
+
+def use_gpus(gpus: int) -> Machine | RealGpus:
+    """``gpus`` GPUs (≥ 0): real ones if the computer has enough, else simulated ones (on the real one, if any)."""
+    if gpus != 0 or isinstance(gpus, bool):
+        _check_gpus(gpus)
+    if _active is not None:
+        _active.close()
+    have = torch.cuda.device_count()
+    if have >= gpus and have > 0 and gpus > 0:
+        return RealGpus(gpus)
+    return _replace(Machine(gpus, backing="cuda:0" if have and gpus else "cpu"))
+
+
+class RealGpus:
+    """The computer's own GPUs, limited to the first ``count``; nothing is simulated."""
+
+    def __init__(self, count: int) -> None:
+        self.gpus = tuple(range(count))
+        self.closed = False
+
+    def memory(self, gpu: int) -> int:
+        """Bytes allocated on this GPU."""
+        return torch.cuda.memory_allocated(gpu)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+        self.closed = True
+
+    def __enter__(self) -> RealGpus:
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            [f"{len(self.gpus)} real GPU{'s' * (len(self.gpus) != 1)}"]
+            + [f"  cuda:{k}  {torch.cuda.get_device_name(k)}" for k in self.gpus]
+        )
+
+
+def _replace(machine: Machine) -> Machine:
+    previous = _active
+    if previous is not None:
+        if previous._entered:
+            _deactivate()
+            machine._suspended = previous
+        else:
+            previous.close()
+    _activate(machine)
+    return machine
+
+
+def _check_gpus(gpus) -> None:
+    try:
+        count = whole(gpus) if not isinstance(gpus, bool) else None
+    except TypeError:
+        count = None
+    if count is None:
+        raise TypeError(f"gpus must be a whole number of at least 1, got {gpus!r} ({type(gpus).__name__})")
+    if count < 1:
+        raise ValueError(f"gpus must be at least 1, got {count}: a machine without GPUs needs no simulation")
+    if count > 1024:
+        raise ValueError(f"gpus must be at most 1024, got {count}")
+
+
+def _check_backing(backing) -> None:
+    try:
+        device = torch.device(backing)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"backing must be 'cpu' or a real GPU like 'cuda:0', got {backing!r}") from error
+    if device.type == "cpu":
+        return
+    with _without_machine():
+        if device.type != "cuda" or (device.index or 0) >= torch.cuda.device_count():
+            raise ValueError(
+                f"backing={backing!r}: this computer has {torch.cuda.device_count()} real GPUs; use backing='cpu'"
+            )
+
+
+class _without_machine:
+    """Inside, torch is as it really is."""
+
+    def __enter__(self):
+        self._machine = _active
+        if _active is not None:
+            _deactivate()
+
+    def __exit__(self, *exc_info):
+        if self._machine is not None:
+            _activate(self._machine)
+
+
+

@@ -1,0 +1,43 @@
+"""Storages on simulated GPUs: their device, copies between devices, saving and loading.
+
+``torch.save`` and ``torch.load`` need no more than this: PyTorch's own code asks a storage for its device
+and moves it with ``.cpu()`` and ``.to(device=...)``.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .gpu import HOST, MARK
+
+_real_device = torch._C.StorageBase.device.__get__
+
+
+def install(patches) -> None:
+    """Let ``torch.UntypedStorage`` know about simulated GPUs."""
+    from .machine import machine_in_use
+
+    def device(storage):
+        gpu = getattr(storage, MARK).gpu
+        return _real_device(storage) if gpu is None else gpu.device
+
+    def to(storage, *, device, non_blocking=False):
+        gpu = machine_in_use().resolve(device)
+        if gpu is getattr(storage, MARK).gpu and (gpu is not None or torch.device(device) == _real_device(storage)):
+            return storage
+        copy = torch.UntypedStorage(storage.nbytes())
+        copy.copy_(storage)
+        if gpu is not None:
+            gpu.put(copy)
+        return copy
+
+    def cuda(storage, device=None, non_blocking=False):
+        return to(storage, device="cuda" if device is None else device)
+
+    def cpu(storage):
+        return storage if getattr(storage, MARK) is HOST else to(storage, device="cpu")
+
+    patches.set(torch.UntypedStorage, "device", property(device))
+    patches.set(torch.UntypedStorage, "to", to)
+    patches.set(torch.UntypedStorage, "cuda", cuda)
+    patches.set(torch.UntypedStorage, "cpu", cpu)
