@@ -62,7 +62,8 @@ class Collectives:
                 )
             if out.shape != tensor.shape:
                 raise RuntimeError(
-                    f"Expected all output tensors to have same shape as the source tensor {list(tensor.shape)}, "
+                    f"Expected all output tensors to have same shape as the source tensor "
+                    f"{list(tensor.shape)}, "
                     f"but output tensor at index {at} has shape {list(out.shape)}"
                 )
         return [self._copy_into(out, tensor) for out in outs]
@@ -94,7 +95,9 @@ class Collectives:
                 "Total size for output tensors along scatter dim "
                 f"{dim} does not match: expected {tensor.size(dim)}, but got {sum(sizes)}"
             )
-        return [self._copy_into(out, piece) for out, piece in zip(outs, tensor.split(sizes, dim), strict=True)]
+        return [
+            self._copy_into(out, piece) for out, piece in zip(outs, tensor.split(sizes, dim), strict=True)
+        ]
 
     @_below_modes
     def _gather(self, tensors, dim, destination=None):
@@ -167,4 +170,3 @@ class Collectives:
 
     def _copy_into(self, out: Tensor, tensor: Tensor) -> Tensor:
         return out.copy_(tensor)
-

@@ -48,7 +48,8 @@ class DeviceProperties:
     def __repr__(self) -> str:
         return (
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
-            f"total_memory={self.total_memory // 1024**2}MB, multi_processor_count={self.multi_processor_count}, "
+            f"total_memory={self.total_memory // 1024**2}MB, "
+            f"multi_processor_count={self.multi_processor_count}, "
             f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size // 1024**2}MB)"
         )
 
@@ -154,7 +155,12 @@ class CudaFunctions:
             for gpu in self._machine.gpus
             if gpu.live()
         ]  # fmt: skip
-        return {"segments": segments, "device_traces": [], "allocator_settings": {}, "external_annotations": []}
+        return {
+            "segments": segments,
+            "device_traces": [],
+            "allocator_settings": {},
+            "external_annotations": [],
+        }
 
     def _cuda_getAllocatorBackend(self):
         return "native"
@@ -208,7 +214,9 @@ class CudaFunctions:
 
     def _accelerator_getDeviceCapability(self, index):
         self._machine.gpu(index)
-        return {"supported_dtypes": {value for value in vars(torch).values() if isinstance(value, torch.dtype)}}
+        return {
+            "supported_dtypes": {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+        }
 
     def _get_accelerator(self, check=None):
         return torch.device("cuda" if self._machine.gpus else "cpu")
@@ -216,10 +224,10 @@ class CudaFunctions:
     def _group_tensors_by_device_and_dtype(self, tensorlists, with_indices=False):
         groups = {}
         for at, first in enumerate(tensorlists[0]):
-            tensor = first if first is not None else next(row[at] for row in tensorlists if row[at] is not None)
-            lists, indices = groups.setdefault(
-                (tensor.device, tensor.dtype), ([[] for _ in tensorlists], [])
+            tensor = (
+                first if first is not None else next(row[at] for row in tensorlists if row[at] is not None)
             )
+            lists, indices = groups.setdefault((tensor.device, tensor.dtype), ([[] for _ in tensorlists], []))
             for group, row in zip(lists, tensorlists, strict=True):
                 if row:
                     group.append(row[at])
@@ -272,7 +280,14 @@ def cudart(machine):
 
 def functions_of(provider) -> dict[str, object]:
     """The functions that ``provider`` stands in for, by their name in ``torch._C``."""
-    return {name: getattr(provider, name) for name in dir(provider) if name.startswith(("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_scatter", "_gather")) and callable(getattr(provider, name))}
+    return {
+        name: getattr(provider, name)
+        for name in dir(provider)
+        if name.startswith(
+            ("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_scatter", "_gather")
+        )
+        and callable(getattr(provider, name))
+    }
 
 
 def absent(name: str):

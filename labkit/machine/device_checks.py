@@ -2,8 +2,8 @@
 
 PyTorch generates its CUDA wrappers from ``native_functions.yaml``, which every wheel carries for torchgen.
 Reading it here means that the rules are those of the torch in use. The rules for the wrapper's name are
-torchgen's (``dest/register_dispatch_key.py``): structured kernels are called ``wrapper_CUDA_<op>[_<overload>]``,
-others ``wrapper_CUDA_<overload>_<op>``.
+torchgen's (``dest/register_dispatch_key.py``): structured kernels are called
+``wrapper_CUDA_<op>[_<overload>]``, others ``wrapper_CUDA_<overload>_<op>``.
 """
 
 from __future__ import annotations

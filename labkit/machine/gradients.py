@@ -25,7 +25,7 @@ _OUTPUTS = "_labkit_outputs"
 
 
 def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
-    """``grad`` as a tensor on ``gpu``: marked if it carries no mark yet, copied if it shares another's storage.
+    """``grad`` as a tensor on ``gpu``: marked if it has no mark yet, copied if it shares another's storage.
 
     A gradient can share its storage with one on another GPU, because on the backing device the backward of
     a copy is the identity.
@@ -64,9 +64,7 @@ def _grad(mode, func, args, kwargs):
 def _assign_grad(mode, func, args, kwargs):
     tensor, grad = args
     if isinstance(grad, Tensor) and gpu_of(grad) is not gpu_of(tensor):
-        raise RuntimeError(
-            "assigned grad has data located on a different device"
-        )
+        raise RuntimeError("assigned grad has data located on a different device")
     return func(tensor, grad)
 
 
@@ -189,7 +187,9 @@ def _patch_module_hooks(patches, machine_in_use) -> None:
     def surfacing(hook, owner, kinds):
         @functools.wraps(hook, updated=())
         def on_gpu(module, *groups):
-            groups = [_surface_group(group, getattr(owner, kind)) for group, kind in zip(groups, kinds, strict=True)]
+            groups = [
+                _surface_group(group, getattr(owner, kind)) for group, kind in zip(groups, kinds, strict=True)
+            ]
             with machine_in_use().entered():
                 return hook(module, *groups)
 

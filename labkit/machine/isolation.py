@@ -2,7 +2,7 @@
 
 A call that mixes devices is replayed under a dispatch mode that sees each ATen operator and checks it as
 its CUDA wrapper would (see :mod:`.device_checks`), in both forms of PyTorch's message. What CUDA allows (a
-0-dim CPU tensor in an elementwise operation, CPU indices, copies) goes through. Only mixed calls pay for this.
+0-dim CPU tensor in an elementwise operation, CPU indices, copies) goes through. Only mixed calls pay.
 """
 
 from __future__ import annotations
@@ -140,8 +140,11 @@ _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
 def _check_recurrent(args) -> None:
     data, rest = args[0], list(args[1:])
-    packed = rest and isinstance(rest[0], Tensor) and isinstance(rest[1], (tuple, list, Tensor)) and (
-        len(rest) > 2 and isinstance(rest[2], (tuple, list))
+    packed = (
+        rest
+        and isinstance(rest[0], Tensor)
+        and isinstance(rest[1], (tuple, list, Tensor))
+        and (len(rest) > 2 and isinstance(rest[2], (tuple, list)))
     )
     if packed and rest[0].dim() == 1:
         rest = rest[1:]

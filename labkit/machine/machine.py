@@ -24,8 +24,8 @@ from .threads import Turns
 _CUDA_ERROR = (
     "CUDA error: invalid device ordinal\n"
     "GPU device may be out of range, do you have enough GPUs?\n"
-    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might "
-    "be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
+    "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
     "Device-side assertion tracking was not enabled by user."
 )
 
@@ -80,7 +80,7 @@ class Machine:
         return self.gpu(self.current.index if device.index is None else device.index)
 
     def real(self, target: Gpu | None, device=None) -> torch.device:
-        """Where the values of a tensor on ``target`` are; for the host, ``device`` itself (CPU if not given)."""
+        """Where the values of a tensor on ``target`` are; for the host, ``device`` itself (or the CPU)."""
         if target is not None:
             return self.backing
         return torch.device("cpu" if device is None else device)
@@ -141,7 +141,10 @@ class Machine:
         each = f"{format_bytes(sizes.pop())} each" if len(sizes) == 1 else "memory differs"
         count = len(self.gpus)
         lines = [f"{count} simulated GPU{'s' * (count != 1)}, {each}" if count else "no GPU"]
-        lines += [f"  cuda:{gpu.index}  {format_bytes(gpu.recount())} of {format_bytes(gpu.capacity)}" for gpu in self.gpus]
+        lines += [
+            f"  cuda:{gpu.index}  {format_bytes(gpu.recount())} of {format_bytes(gpu.capacity)}"
+            for gpu in self.gpus
+        ]
         return "\n".join(lines)
 
 
@@ -226,7 +229,9 @@ def simulate(gpus: int = 8, *, memory="16 GiB", backing="cpu", order=None) -> Ma
     """
     _check_gpus(gpus)
     if isinstance(memory, (list, tuple)) and len(memory) != gpus:
-        raise ValueError(f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}")
+        raise ValueError(
+            f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}"
+        )
     if isinstance(order, (list, tuple)):
         order = tuple(order)
         if sorted(order) != list(range(gpus)):
@@ -238,7 +243,10 @@ def simulate(gpus: int = 8, *, memory="16 GiB", backing="cpu", order=None) -> Ma
 
 
 def use_gpus(gpus: int) -> Machine | RealGpus:
-    """``gpus`` GPUs (≥ 0): real ones if the computer has enough, else simulated ones (on the real one, if any)."""
+    """``gpus`` GPUs (≥ 0): real ones if the computer has enough, else simulated ones.
+
+    With one real GPU, the simulated ones keep their values on it; with none, on the CPU.
+    """
     if gpus != 0 or isinstance(gpus, bool):
         _check_gpus(gpus)
     if _active is not None:
@@ -312,7 +320,8 @@ def _check_backing(backing) -> None:
     with _without_machine():
         if device.type != "cuda" or (device.index or 0) >= torch.cuda.device_count():
             raise ValueError(
-                f"backing={backing!r}: this computer has {torch.cuda.device_count()} real GPUs; use backing='cpu'"
+                f"backing={backing!r}: this computer has {torch.cuda.device_count()} real GPUs; "
+                "use backing='cpu'"
             )
 
 
@@ -327,6 +336,3 @@ class _without_machine:
     def __exit__(self, *exc_info):
         if self._machine is not None:
             _activate(self._machine)
-
-
-

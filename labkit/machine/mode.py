@@ -130,8 +130,8 @@ def stale(gpu: Gpu, machine: object) -> RuntimeError:
     *(
         getattr(Tensor, name)
         for name in ("size", "dim", "numel", "stride", "is_contiguous", "data_ptr", "requires_grad_",
-                     "is_floating_point", "is_complex", "element_size", "storage_offset", "nelement", "__len__",
-                     "is_same_size", "ndimension", "untyped_storage", "__hash__", "_is_view", "is_inference",
+                     "is_floating_point", "is_complex", "element_size", "storage_offset", "nelement",
+                     "__len__", "is_same_size", "ndimension", "untyped_storage", "__hash__", "_is_view", "is_inference",
                      "retain_grad", "is_set_to")
     ),
 )  # fmt: skip

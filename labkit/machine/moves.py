@@ -18,7 +18,9 @@ _to = Tensor.to
 _NOTHING = object()
 
 
-def move(machine, tensor: Tensor, target: Gpu | None, *, dtype=None, copy=False, memory_format=None) -> Tensor:
+def move(
+    machine, tensor: Tensor, target: Gpu | None, *, dtype=None, copy=False, memory_format=None
+) -> Tensor:
     """``tensor`` on ``target`` (None: the host). A copy, unless it is there already and ``copy`` is False."""
     source = gpu_of(tensor)
     options = {} if memory_format is None else {"memory_format": memory_format}
@@ -120,7 +122,7 @@ def _copy_(mode, func, args, kwargs):
 
 @handles(*_device_constructors(), torch.from_numpy, torch.frombuffer, torch.from_file)
 def _construct(mode, func, args, kwargs):
-    """Functions that make a tensor from nothing, on ``device=``, on the default device, or beside their data."""
+    """Functions that make a tensor: on ``device=``, on the default device, or beside their data."""
     machine = mode.machine
     device = kwargs.get("device", _NOTHING)
     data = args[0] if args and isinstance(args[0], Tensor) else None
@@ -137,7 +139,11 @@ def _construct(mode, func, args, kwargs):
     else:
         target = machine.resolve(device)
         kwargs = {**kwargs, "device": machine.real(target, device)}
-    if data is not None and gpu_of(data) is not target and func in (torch.as_tensor, torch.asarray, torch.tensor):
+    if (
+        data is not None
+        and gpu_of(data) is not target
+        and func in (torch.as_tensor, torch.asarray, torch.tensor)
+    ):
         moved = move(machine, data.detach(), target, dtype=kwargs.get("dtype"))
         return moved.requires_grad_(kwargs.get("requires_grad", False))
     with machine.random.drawing(func, target, kwargs) as kwargs:

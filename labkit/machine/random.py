@@ -72,8 +72,8 @@ def _functions_that_draw():
                  "rrelu", "rrelu_", "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d",
                  "scaled_dot_product_attention", "multi_head_attention_forward"):  # fmt: skip
         yield getattr(F, name, None)
-    for name in ("dropout", "dropout_", "native_dropout", "feature_dropout", "feature_dropout_", "alpha_dropout",
-                 "alpha_dropout_", "feature_alpha_dropout", "rrelu", "rrelu_", "rand_like", "randn_like",
+    for name in ("dropout", "dropout_", "native_dropout", "feature_dropout", "feature_dropout_",
+                 "alpha_dropout", "alpha_dropout_", "feature_alpha_dropout", "rrelu", "rrelu_", "rand_like", "randn_like",
                  "randint_like", "binomial", "lstm", "gru", "rnn_tanh", "rnn_relu",
                  "_standard_gamma", "_sample_dirichlet"):  # fmt: skip
         yield getattr(torch, name, None)
@@ -112,5 +112,3 @@ def generator_class(machine_in_use):
     Generator.__qualname__ = "Generator"
     Generator.__module__ = real.__module__
     return Generator
-
-

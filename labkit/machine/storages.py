@@ -23,7 +23,9 @@ def install(patches) -> None:
 
     def to(storage, *, device, non_blocking=False):
         gpu = machine_in_use().resolve(device)
-        if gpu is getattr(storage, MARK).gpu and (gpu is not None or torch.device(device) == _real_device(storage)):
+        if gpu is getattr(storage, MARK).gpu and (
+            gpu is not None or torch.device(device) == _real_device(storage)
+        ):
             return storage
         copy = torch.UntypedStorage(storage.nbytes())
         copy.copy_(storage)

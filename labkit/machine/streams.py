@@ -2,8 +2,8 @@
 
 Work runs when it is called, so every stream is always up to date and waiting costs nothing; what is kept
 is the order of things on a virtual clock. The clock of a GPU advances with the bytes it allocates
-(at 2 TB/s, about an A100's memory bandwidth) and by 5 µs for each record: the same program gives the same times on every
-computer, later is never earlier, and no value is a prediction.
+(at 2 TB/s, about an A100's memory bandwidth) and by 5 µs for each record: the same program gives the
+same times on every computer, later is never earlier, and no value is a prediction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def stream_classes(machine_in_use, real_stream, real_event):
     class Stream:
         """A stream of a simulated GPU: equal to another if device and id are."""
 
-        def __init__(self, device=None, priority=0, *, stream_id=None, device_index=None, device_type=None, **_):
+        def __init__(
+            self, device=None, priority=0, *, stream_id=None, device_index=None, device_type=None, **_
+        ):
             machine = machine_in_use()
             if device_index is not None:
                 self._gpu = machine.gpu(device_index)
@@ -90,10 +92,7 @@ def stream_classes(machine_in_use, real_stream, real_event):
             current.index = index
 
         def __eq__(self, other):
-            return (
-                isinstance(other, Stream)
-                and (self.stream_id, self._gpu) == (other.stream_id, other._gpu)
-            )
+            return isinstance(other, Stream) and (self.stream_id, self._gpu) == (other.stream_id, other._gpu)
 
         def __hash__(self):
             return hash((self.stream_id, self._gpu.index))
@@ -104,7 +103,9 @@ def stream_classes(machine_in_use, real_stream, real_event):
     class Event:
         """A point on the virtual clock."""
 
-        def __init__(self, device=None, enable_timing=False, blocking=False, interprocess=False, external=False):
+        def __init__(
+            self, device=None, enable_timing=False, blocking=False, interprocess=False, external=False
+        ):
             if isinstance(device, bool):
                 device, enable_timing = None, device
             self._device = device
@@ -181,7 +182,6 @@ class Current(threading.local):
     def set_stream(self, stream) -> None:
         self._streams[stream.device_index] = stream
         self.index = stream.device_index
-
 
 
 @handles(torch.Tensor.record_stream)
