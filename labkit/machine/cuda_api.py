@@ -112,6 +112,9 @@ class CudaFunctions:
         stream = self._machine.current.stream(index)
         return stream.stream_id, stream.device_index, _CUDA
 
+    def _cuda_getCurrentRawStream(self, index):
+        return self._machine.current.stream(index).stream_id
+
     def _cuda_getDefaultStream(self, index):
         return 0, self._machine.gpu(index).index, _CUDA
 

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from . import autocast, gradients, storages, threads
+from . import autocast, gradients, storages, threads, types
 from .collectives import Collectives
 from .cuda_api import Absent, CudaFunctions, DeviceProperties, absent, cudart, functions_of
 from .gpu import HOST, MARK
@@ -53,9 +53,10 @@ def install(machine, patches, machine_in_use) -> None:
     patches.set(sys.modules["torch.nn.parallel._functions"], "_streams", None)
     patches.set(torch, "compile", _no_compile)
 
+    types.install(patches)
     storages.install(patches)
     gradients.install(patches, machine_in_use)
-    autocast.install(patches, machine_in_use)
+    autocast.install(patches)
     threads.install(patches, machine_in_use)
 
 

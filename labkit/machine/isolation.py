@@ -25,13 +25,6 @@ _COPIES = {
     aten._has_compatible_shallow_copy_type.default,
 }
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
-# Arguments that CUDA wants on the host, whatever the other arguments are on.
-_HOST_ARGUMENTS = {
-    ("_pack_padded_sequence", "lengths"): "'lengths' argument should be a 1D CPU int64 tensor, but got "
-    "{dim}D {device} {dtype} tensor",
-}
-# Results that stay on the host: operator -> positions in its result.
-_HOST_RESULTS = {"_pack_padded_sequence": (1,)}
 
 
 def run_mixed(mode, func, args, kwargs, tensors: list[Tensor]):
@@ -49,9 +42,7 @@ class _Replay(TorchDispatchMode):
         home = None if func in _COPIES else check_operator(func, args, kwargs)
         result = func(*args, **kwargs)
         if home is not None:
-            host = _HOST_RESULTS.get(func.overloadpacket.__name__, ())
-            results = result if isinstance(result, tuple) else (result,)
-            put_all([item for at, item in enumerate(results) if at not in host], home)
+            put_all(result, home)
         return result
 
 
@@ -59,13 +50,6 @@ def check_operator(func, args: tuple, kwargs: dict) -> Gpu | None:
     """Raise as CUDA does if ``func`` cannot take tensors from where these are; else the GPU it runs on."""
     name = func.overloadpacket.__name__
     named = _named_tensors(func, args, kwargs)
-    for argument, tensor in named:
-        text = _HOST_ARGUMENTS.get((name, argument))
-        if text is not None and gpu_of(tensor) is not None:
-            raise RuntimeError(
-                text.format(dim=tensor.dim(), device=gpu_of(tensor).device, dtype=str(tensor.dtype))
-            )
-    named = [(argument, tensor) for argument, tensor in named if (name, argument) not in _HOST_ARGUMENTS]
     gpus = {gpu_of(tensor) for _, tensor in named}
     if len(gpus) <= 1:
         return gpus.pop() if gpus else None
@@ -123,12 +107,14 @@ def _check_indexing(named) -> Gpu | None:
 
 def _check_before(func, args, kwargs) -> None:
     """Checks that composite functions make before they reach an operator."""
+    from .types import type_name  # types is built on the mode, which calls this module
+
     name = getattr(func, "__name__", "")
     if name in _CONVOLUTIONS and len(args) >= 2:
         for label, other in zip(("weight", "bias"), args[1:3], strict=False):
             if isinstance(other, Tensor) and (gpu_of(other) is None) != (gpu_of(args[0]) is None):
                 raise RuntimeError(
-                    f"Input type ({_type(args[0])}) and {label} type ({_type(other)}) should be the same"
+                    f"Input type ({type_name(args[0])}) and {label} type ({type_name(other)}) should be the same"
                 )
     if name in _RECURRENT:
         _check_recurrent(args)
@@ -179,9 +165,3 @@ def _overload(func) -> str:
 def _place(tensor: Tensor) -> str:
     gpu = gpu_of(tensor)
     return str(tensor.device) if gpu is None else str(gpu.device)
-
-
-def _type(tensor: Tensor) -> str:
-    """``torch.FloatTensor`` or ``torch.cuda.FloatTensor``."""
-    text = tensor.type()
-    return text if gpu_of(tensor) is None else text.replace("torch.", "torch.cuda.", 1)

@@ -131,7 +131,8 @@ def stale(gpu: Gpu, machine: object) -> RuntimeError:
         getattr(Tensor, name)
         for name in ("size", "dim", "numel", "stride", "is_contiguous", "data_ptr", "requires_grad_",
                      "is_floating_point", "is_complex", "element_size", "storage_offset", "nelement",
-                     "__len__", "is_same_size", "ndimension", "untyped_storage", "__hash__", "_is_view", "is_inference",
+                     "__len__", "is_same_size", "ndimension", "untyped_storage", "__hash__", "_is_view",
+                     "is_inference",
                      "retain_grad", "is_set_to")
     ),
 )  # fmt: skip
@@ -160,3 +161,10 @@ def _is_cpu(mode, func, args, kwargs):
 def _get_device(mode, func, args, kwargs):
     gpu = gpu_of(args[0])
     return -1 if gpu is None else gpu.index
+
+
+@handles(Tensor.__repr__)
+def _repr(mode, func, args, kwargs):
+    # torch's own printing, which asks the tensor for its device.
+    with mode.machine.entered():
+        return torch._tensor_str._str(*args, **kwargs)

@@ -73,7 +73,8 @@ def _functions_that_draw():
                  "scaled_dot_product_attention", "multi_head_attention_forward"):  # fmt: skip
         yield getattr(F, name, None)
     for name in ("dropout", "dropout_", "native_dropout", "feature_dropout", "feature_dropout_",
-                 "alpha_dropout", "alpha_dropout_", "feature_alpha_dropout", "rrelu", "rrelu_", "rand_like", "randn_like",
+                 "alpha_dropout", "alpha_dropout_", "feature_alpha_dropout",
+                 "rrelu", "rrelu_", "rand_like", "randn_like",
                  "randint_like", "binomial", "lstm", "gru", "rnn_tanh", "rnn_relu",
                  "_standard_gamma", "_sample_dirichlet"):  # fmt: skip
         yield getattr(torch, name, None)

@@ -65,6 +65,9 @@ def stream_classes(machine_in_use, real_stream, real_event):
         def query(self):
             return True
 
+        def is_capturing(self):
+            return False
+
         def synchronize(self):
             self._gpu.clock.advance(0.0)
 
