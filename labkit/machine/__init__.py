@@ -1,6 +1,6 @@
 """The simulated multi-GPU machine: torch sees several GPUs, values live on the CPU or on one real GPU."""
 
-from . import moves, sequences  # noqa: F401 (their handlers register themselves)
+from . import host_arguments, moves  # noqa: F401 (their handlers register themselves)
 from .gpu import Gpu, format_bytes
 from .machine import Machine, RealGpus, machine_in_use, simulate, use_gpus
 

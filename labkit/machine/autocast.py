@@ -17,18 +17,20 @@ from .placement import gpu_of, tensors_in
 # The functions that CUDA's autocast runs in float32 ("CUDA Ops that can autocast to float32" in PyTorch's
 # documentation of torch.amp).
 _IN_FLOAT32 = frozenset(
-    """
-    __pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh
-    cosine_embedding_loss cdist cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm
-    hinge_embedding_loss kl_div l1_loss layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss
-    multilabel_margin_loss multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal
-    rsqrt sinh smooth_l1_loss huber_loss soft_margin_loss softmax softmin softplus sum renorm tan
-    triplet_margin_loss ctc_loss nll_loss2d rms_norm
-    """.split()
+    (
+        "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh "
+        "cosine_embedding_loss cdist cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 "
+        "group_norm hinge_embedding_loss kl_div l1_loss layer_norm log log10 log_softmax log1p log2 "
+        "margin_ranking_loss mse_loss multilabel_margin_loss multi_margin_loss nll_loss norm normalize pdist "
+        "poisson_nll_loss pow prod reciprocal rsqrt sinh smooth_l1_loss huber_loss soft_margin_loss softmax "
+        "softmin softplus sum renorm tan triplet_margin_loss ctc_loss nll_loss2d rms_norm"
+    ).split()
 )
 # Those that take the widest type among their arguments.
 _WIDEST = frozenset(
-    "addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot cat stack".split()
+    (
+        "addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot cat stack"
+    ).split()
 )
 _HALF = (torch.float16, torch.bfloat16)
 _UNSAFE = (

@@ -18,7 +18,6 @@ from .placement import gpu_of, put_all, tensors_in
 aten = torch.ops.aten
 _COPIES = {
     aten.copy_.default,
-    aten._to_copy.default,
     aten._copy_from.default,
     aten.set_.source_Tensor,
     aten.set_.source_Storage,
@@ -39,6 +38,7 @@ class _Replay(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        # A change of dtype or layout inside a composite function stays where its input is.
         home = None if func in _COPIES else check_operator(func, args, kwargs)
         result = func(*args, **kwargs)
         if home is not None:
@@ -113,9 +113,8 @@ def _check_before(func, args, kwargs) -> None:
     if name in _CONVOLUTIONS and len(args) >= 2:
         for label, other in zip(("weight", "bias"), args[1:3], strict=False):
             if isinstance(other, Tensor) and (gpu_of(other) is None) != (gpu_of(args[0]) is None):
-                raise RuntimeError(
-                    f"Input type ({type_name(args[0])}) and {label} type ({type_name(other)}) should be the same"
-                )
+                mine, theirs = type_name(args[0]), type_name(other)
+                raise RuntimeError(f"Input type ({mine}) and {label} type ({theirs}) should be the same")
     if name in _RECURRENT:
         _check_recurrent(args)
 
