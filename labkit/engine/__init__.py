@@ -1,0 +1,18 @@
+"""The data-parallel engine: replicate, scatter, parallel_apply and gather, in ordinary PyTorch."""
+
+from .data_parallel import DataParallel, data_parallel
+from .parallel_apply import parallel_apply
+from .record import record
+from .replicate import replicate
+from .scatter_gather import gather, scatter, scatter_kwargs
+
+__all__ = [
+    "DataParallel",
+    "data_parallel",
+    "gather",
+    "parallel_apply",
+    "record",
+    "replicate",
+    "scatter",
+    "scatter_kwargs",
+]

@@ -11,7 +11,7 @@ from .collectives import Collectives
 from .cuda_api import Absent, CudaFunctions, DeviceProperties, absent, cudart, functions_of
 from .gpu import HOST, MARK
 from .random import generator_class
-from .streams import Current, stream_classes
+from .streams import Current, record_stream, stream_classes
 
 
 def install(machine, patches, machine_in_use) -> None:
@@ -28,6 +28,7 @@ def install(machine, patches, machine_in_use) -> None:
     for owner in (torch, cuda, cuda.streams):
         patches.set(owner, "Stream", Stream)
         patches.set(owner, "Event", Event)
+    patches.set(torch.Tensor, "record_stream", record_stream)
     patches.set(torch, "Generator", generator_class(machine_in_use))
     patches.set(cuda, "default_generators", machine.random.generators)
 

@@ -13,7 +13,6 @@ import threading
 
 import torch
 
-from .mode import handles
 from .placement import gpu_of
 
 LAUNCH = 5e-6  # seconds
@@ -187,7 +186,10 @@ class Current(threading.local):
         self.index = stream.device_index
 
 
-@handles(torch.Tensor.record_stream)
-def _record_stream(mode, func, args, kwargs):
-    """Nothing is freed early here, so there is nothing to hold back."""
-    return func(*args, **kwargs) if gpu_of(args[0]) is None else None
+def record_stream(tensor: torch.Tensor, stream) -> None:
+    """``Tensor.record_stream``: nothing is freed early here, so there is nothing to hold back.
+
+    Stands in for the method itself, whose C++ argument parser accepts no stream but torch's own.
+    """
+    if gpu_of(tensor) is None:
+        raise RuntimeError(f"record_stream needs a tensor on a GPU, got one on {tensor.device}")

@@ -1,0 +1,24 @@
+"""Device arguments, in every form that torch.nn.parallel takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def as_device(device: int | str | torch.device, argument: str = "device_ids") -> torch.device:
+    """``device`` as a torch.device with a number; -1 and "cpu" are the CPU."""
+    if isinstance(device, bool) or not isinstance(device, (int, str, torch.device)):
+        raise TypeError(f"{argument}: expected a GPU number or a device, got {device!r}")
+    if isinstance(device, int):
+        return torch.device("cpu") if device == -1 else torch.device("cuda", device)
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def as_devices(devices: Sequence, argument: str = "device_ids") -> list[torch.device]:
+    """Each of ``devices`` as a torch.device."""
+    return [as_device(device, argument) for device in devices]
