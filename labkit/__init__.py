@@ -5,6 +5,8 @@ Names are loaded on first use, so that ``import labkit`` costs next to nothing.
 
 from importlib import import_module
 
+from . import display
+
 __version__ = "0.1.0"
 
 # Each public name and the module it lives in.
@@ -22,20 +24,11 @@ _HOME = {
     "gather": "engine",
     "data_parallel": "engine",
     "DataParallel": "engine",
-    "diagnose": "diagnosis",
     "draw_split": "view",
-    "draw_flow": "view",
-    "draw_timeline": "view",
-    "draw_memory": "view",
-    "draw_scaling": "view",
-    "draw_shapes": "view",
     "SplitExplorer": "explore",
-    "CallExplorer": "explore",
-    "ShapesExplorer": "explore",
-    "TimelineExplorer": "explore",
-    "MemoryExplorer": "explore",
-    "ScalingExplorer": "explore",
 }
+
+display.load = lambda: import_module(f"{__name__}.view")
 
 __all__ = ["__version__", *_HOME]
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import index
 
+from .display import Drawn
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -30,7 +32,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(Drawn):
     """How ``batch`` rows fall on ``gpus`` GPUs: one :class:`Piece` per GPU that gets work."""
 
     batch: int

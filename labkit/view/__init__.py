@@ -1,0 +1,5 @@
+"""Pictures of plans and traces: as SVG in notebooks, as matplotlib Axes from ``draw_…``."""
+
+from .split import draw_split
+
+__all__ = ["draw_split"]
