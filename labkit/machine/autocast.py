@@ -28,9 +28,7 @@ _IN_FLOAT32 = frozenset(
 )
 # Those that take the widest type among their arguments.
 _WIDEST = frozenset(
-    (
-        "addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot cat stack"
-    ).split()
+    ("addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot cat stack").split()
 )
 _HALF = (torch.float16, torch.bfloat16)
 _UNSAFE = (

@@ -1,0 +1,43 @@
+# Everything is set up by the target that needs it; nothing has to be installed by hand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The notebook the server opens, and more arguments for it: make lab ARGS="--port 9999"
+NOTEBOOK ?= notebooks/en/00_start.ipynb
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test lint bench picture clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
+
+lab: $(VENV)/.lab  ## open the lessons in JupyterLab (ARGS="--port 9999" for its own arguments)
+	@$(BIN)/python -m labkit.course.lab $(NOTEBOOK) $(ARGS)
+
+test: $(VENV)/.test  ## run every test: library, notebooks, browser
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.test  ## check the style
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check labkit tests benchmarks
+
+bench: $(VENV)/.test  ## print the measured claims, each as a ratio
+	@for file in benchmarks/*.py; do OMP_NUM_THREADS=1 $(BIN)/python $$file; done
+
+picture: $(VENV)/.test  ## draw the README's picture again
+	@$(BIN)/python docs/picture.py
+
+clean:  ## remove the virtual environment and what the tests left
+	rm -rf $(VENV) test-output .pytest_cache .hypothesis .ruff_cache labkit.egg-info
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "labkit needs Python 3.10 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "could not make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+# A stamp for each set of extras: made anew when what it installs from changes.
+$(VENV)/.lab $(VENV)/.test: $(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing labkit[$*] into $(VENV) (once; some minutes)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
+	@touch $@

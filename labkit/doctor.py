@@ -1,0 +1,55 @@
+"""Say what this computer has: Python, PyTorch, GPUs, notebook pieces, and what labkit would simulate."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+from importlib import metadata
+
+# The releases of PyTorch on which the whole test suite was run.
+TRIED = ("2.13",)
+NEEDED = ("jupyterlab", "ipywidgets", "matplotlib", "papermill")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the report; 0 if the lessons can run here, 1 if something is missing."""
+    lines, missing = report()
+    print("\n".join(lines))
+    if missing:
+        print(f'missing: {", ".join(missing)} — pip install "labkit[lab]"')
+    return 1 if missing else 0
+
+
+def report() -> tuple[list[str], list[str]]:
+    """The lines of the report, and the packages that the lessons lack."""
+    import torch
+
+    version = torch.__version__.partition("+")[0]
+    tried = (
+        "tried"
+        if ".".join(version.split(".")[:2]) in TRIED
+        else f"not tried: labkit was run on {', '.join(TRIED)}"
+    )
+    count = torch.cuda.device_count()
+    names = ", ".join(torch.cuda.get_device_name(k) for k in range(count))
+    backing = "GPU cuda:0" if count == 1 else "CPU"
+    lines = [
+        f"Python    {platform.python_version()} on {platform.system()} {platform.machine()}",
+        f"PyTorch   {torch.__version__} ({tried})",
+        f"GPUs      {count}{f' ({names})' if names else ''}",
+        f"lessons   use {count if count > 1 else 'simulated'} GPUs"
+        + ("" if count > 1 else f", values kept on the {backing}"),
+        f"browser   {shutil.which('chromium') or 'no Chromium: the browser tests are left out'}",
+    ]
+    missing = []
+    for name in NEEDED:
+        try:
+            lines.append(f"{name:<9} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    return lines, missing

@@ -1,0 +1,121 @@
+"""Run a Python script on simulated GPUs, unmodified.
+
+The script sees what it would see on its own: its ``__main__``, its arguments, its folder first on the
+path. Its exit code and its traceback are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+import traceback
+import types
+from pathlib import Path
+
+from .cli import UsageError, gpu_count
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "labkit run [--gpus N] [--memory SIZE] [--order ORDER] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.add_argument("--gpus", type=gpu_count, default=8, metavar="N", help="how many GPUs (default 8)")
+    parser.add_argument("--memory", default="16 GiB", metavar="SIZE", help='of each GPU (default "16 GiB")')
+    parser.add_argument("--order", default=None, help='replicas: "threads" (race) or numbers such as 2,0,1')
+    parser.add_argument(
+        "--backing", default="cpu", help='where values are kept: "cpu" or a real GPU, "cuda:0"'
+    )
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]")
+
+
+def run(options: argparse.Namespace) -> int:
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if not program:
+        raise UsageError("no script given: labkit run --gpus 8 train.py")
+    as_module = program[0] == "-m"
+    if as_module and len(program) < 2:
+        raise UsageError("-m needs the name of a module: labkit run --gpus 2 -m pytest FILE")
+    if not as_module:
+        if program[0].startswith("-"):
+            raise UsageError(f"unknown option {program[0]!r} before the script (see labkit run --help)")
+        if not Path(program[0]).is_file():
+            raise UsageError(f"no such script: {program[0]}")
+    order = options.order
+    if order not in (None, "threads"):
+        try:
+            order = [int(part) for part in order.split(",")]
+        except ValueError:
+            raise UsageError(
+                f'--order must be "threads" or GPU numbers such as 2,0,1, got {order!r}'
+            ) from None
+
+    from .machine import simulate
+
+    try:
+        machine = simulate(options.gpus, memory=options.memory, backing=options.backing, order=order)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    with machine:
+        return _run_as_main(program[1:] if as_module else program, as_module)
+
+
+def _run_as_main(argv: list[str], as_module: bool) -> int:
+    before = sys.argv, list(sys.path), sys.modules["__main__"]
+    sys.argv = list(argv)
+    # python SCRIPT puts the script's folder first on the path, python -m the current one.
+    sys.path.insert(0, os.getcwd() if as_module else str(Path(argv[0]).resolve().parent))
+    try:
+        if as_module:
+            runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+        else:
+            _run_file(argv[0])
+    except SystemExit as stop:
+        return _exit_code(stop.code)
+    except KeyboardInterrupt:
+        _print_traceback()
+        return 130
+    except BaseException:
+        _print_traceback()
+        return 1
+    finally:
+        sys.argv, sys.path[:], sys.modules["__main__"] = before
+    return 0
+
+
+def _run_file(path: str) -> None:
+    """Run a script as ``__main__``, so that what it pickles and what it starts finds its names there."""
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    main.__builtins__ = __builtins__
+    sys.modules["__main__"] = main
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
+
+
+def _exit_code(code) -> int:
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)  # sys.exit("text") prints the text and exits with 1
+    return 1
+
+
+def _print_traceback() -> None:
+    """The traceback as the real machine prints it: without labkit's own frames."""
+    report = traceback.TracebackException(*sys.exc_info())
+    _without_our_frames(report)
+    print("".join(report.format()), end="", file=sys.stderr)
+
+
+def _without_our_frames(report: traceback.TracebackException | None) -> None:
+    if report is None:
+        return
+    kept = [frame for frame in report.stack if not _ours(frame.filename)]
+    report.stack = traceback.StackSummary.from_list(kept)
+    _without_our_frames(report.__cause__)
+    _without_our_frames(report.__context__)
+
+
+def _ours(filename: str) -> bool:
+    machine = str(Path(__file__).with_name("machine"))
+    return filename in (__file__, runpy.__file__) or filename.startswith(("<frozen runpy", machine))
