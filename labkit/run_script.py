@@ -25,21 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backing", default="cpu", help='where values are kept: "cpu" or a real GPU, "cuda:0"'
     )
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE [ARGS ...]", help="a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]")
 
 
 def run(options: argparse.Namespace) -> int:
-    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    as_module = options.module is not None
+    program = options.module if as_module else options.program
+    if as_module and not program:
+        raise UsageError("-m needs the name of a module: labkit run --gpus 2 -m pytest FILE")
     if not program:
         raise UsageError("no script given: labkit run --gpus 8 train.py")
-    as_module = program[0] == "-m"
-    if as_module and len(program) < 2:
-        raise UsageError("-m needs the name of a module: labkit run --gpus 2 -m pytest FILE")
-    if not as_module:
-        if program[0].startswith("-"):
-            raise UsageError(f"unknown option {program[0]!r} before the script (see labkit run --help)")
-        if not Path(program[0]).is_file():
-            raise UsageError(f"no such script: {program[0]}")
+    if not as_module and not Path(program[0]).is_file():
+        raise UsageError(f"no such script: {program[0]}")
     order = options.order
     if order not in (None, "threads"):
         try:
@@ -56,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
     with machine:
-        return _run_as_main(program[1:] if as_module else program, as_module)
+        return _run_as_main(program, as_module)
 
 
 def _run_as_main(argv: list[str], as_module: bool) -> int:

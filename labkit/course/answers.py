@@ -80,7 +80,11 @@ class Hidden:
         return f"<details><summary>{title}</summary><p>{escape(self.solution)}</p></details>"
 
     def __repr__(self) -> str:
-        return "print(_.solution)"
+        return (
+            "(answer hidden; print(_.solution) shows it)"
+            if self.language == "en"
+            else "（答案已折叠；运行 print(_.solution) 查看）"
+        )
 
 
 def reveal(exercise: str) -> Hidden:

@@ -227,7 +227,8 @@ def _rule(answer):
             return say(
                 en=f"for {rows} rows on {gpus} GPUs it gives {got}: that is an even share; PyTorch fills pieces of "
                 f"ceil({rows}/{gpus}) and gives {want}",
-                zh=f"{rows} 行、{gpus} 块 GPU 时得到 {got}：这是平均分；PyTorch 按 ⌈{rows}/{gpus}⌉ 依次装满，得到 {want}",
+                zh=f"{rows} 行、{gpus} 块 GPU 时得到 {got}：这是平均分；"
+                f"PyTorch 按 ⌈{rows}/{gpus}⌉ 依次装满，得到 {want}",
             )
         return say(
             en=f"for {rows} rows on {gpus} GPUs it gives {got}, but the pieces are {want}",

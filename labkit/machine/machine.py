@@ -115,6 +115,9 @@ class Machine:
         self.closed = True
         if _active is self:
             _deactivate()
+        if self._suspended is not None and not self._entered:
+            self._suspended.close()
+            self._suspended = None
 
     def describe(self) -> str:
         """``simulate(gpus=2)``, and whether it is closed."""
@@ -127,9 +130,8 @@ class Machine:
         return self
 
     def __exit__(self, *exc_info) -> None:
+        suspended, self._suspended = self._suspended, None
         self._entered = False
-        suspended = self._suspended
-        self._suspended = None
         self.close()
         if suspended is not None and not suspended.closed and _active is None:
             _activate(suspended)
@@ -288,11 +290,12 @@ class RealGpus:
 def _replace(machine: Machine) -> Machine:
     previous = _active
     if previous is not None:
-        if previous._entered:
-            _deactivate()
-            machine._suspended = previous
-        else:
-            previous.close()
+        _deactivate()
+        if not previous._entered and previous._suspended is not None:
+            # A plain call after a plain call: only the last one before a with block can come back.
+            previous._suspended.close()
+            previous._suspended = None
+    machine._suspended = previous
     _activate(machine)
     return machine
 

@@ -1,0 +1,53 @@
+"""Running a lesson's notebook: a fresh kernel, every cell in order, outputs kept without what changes.
+
+What differs from run to run (widget ids, timings) is taken out, so that the stored outputs can be compared
+and readers without a kernel get the still picture of each widget.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+_ATTEMPTS = 3
+
+
+def execute(notebook: nbformat.NotebookNode, folder: Path, *, timeout: int = 120) -> nbformat.NotebookNode:
+    """Run every cell of ``notebook`` in ``folder``, in place; raises nbclient.CellExecutionError.
+
+    Starting the kernel is tried again (an overloaded computer can miss the first start), a cell never.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        client = NotebookClient(
+            notebook, timeout=timeout, startup_timeout=60, kernel_name="python3",
+            resources={"metadata": {"path": str(folder)}},
+        )  # fmt: skip
+        client.create_kernel_manager()
+        try:
+            client.start_new_kernel(env={**os.environ, "LABKIT_PROGRESS": "off"})
+            client.start_new_kernel_client()
+        except (RuntimeError, TimeoutError):
+            client._cleanup_kernel()
+            if attempt == _ATTEMPTS:
+                raise
+            continue
+        with client.setup_kernel():
+            for index, cell in enumerate(notebook.cells):
+                client.execute_cell(cell, index)
+        return without_volatile(notebook)
+    raise AssertionError("unreachable")
+
+
+def without_volatile(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Take out what differs between two runs of the same notebook."""
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata["language_info"] = {"name": "python"}
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(WIDGET, None)
+    return notebook

@@ -1,0 +1,230 @@
+"""Where tensors are, and the errors that PyTorch gives when they are not together."""
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+pytestmark = pytest.mark.usefixtures("gpus")
+CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
+
+
+def test_storage_lives_on_one_device():
+    x = torch.arange(6.0, device=CUDA1)
+    for other in (
+        x.view(2, 3),
+        x[1:],
+        x.detach(),
+        x.data,
+        x.reshape(3, 2).t(),
+        nn.Parameter(x),
+        x + 1,
+        x.clone(),
+    ):
+        assert other.device == CUDA1
+        assert other.is_cuda
+        assert not other.is_cpu
+        assert other.get_device() == 1
+    x.add_(1)
+    assert x.device == CUDA1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(2, device="cuda:1"),
+        lambda: torch.tensor([1.0], device=CUDA1),
+        lambda: torch.as_tensor([1.0], device=CUDA1),
+        lambda: torch.ones(2).to(1),
+        lambda: torch.ones(2).to("cuda:1", torch.float64),
+        lambda: torch.ones(2).to(torch.ones(1, device=CUDA1)),
+        lambda: torch.ones(2).cuda(1),
+        lambda: torch.ones(2).cuda(device=CUDA1),
+        lambda: torch.zeros_like(torch.ones(2), device=CUDA1),
+        lambda: torch.ones(2).new_zeros(3, device=CUDA1),
+        lambda: torch.ones(2, device=CUDA1).new_tensor([3.0]),
+        lambda: torch.randn(2, device=CUDA1, generator=torch.Generator("cuda:1").manual_seed(0)),
+        lambda: torch.ones(2, device=CUDA1).type(torch.float64),
+        lambda: torch.eye(3).to_sparse().cuda(1),
+        lambda: torch.complex(torch.ones(2), torch.ones(2)).cuda(1),
+        lambda: torch.empty_strided((2, 2), (1, 2), device=CUDA1),
+    ],
+)
+def test_ways_to_make_a_tensor_on_a_gpu(make):
+    assert make().device == CUDA1
+
+
+def test_default_devices():
+    with torch.device("cuda:1"):
+        assert torch.zeros(2).device == CUDA1
+        assert nn.Linear(2, 2).weight.device == CUDA1
+    torch.set_default_device("cuda:1")
+    try:
+        assert torch.zeros(2).device == CUDA1
+    finally:
+        torch.set_default_device(None)
+    assert torch.zeros(2).device == CPU
+    assert torch.device(1) == CUDA1
+
+
+def test_the_current_device_is_what_cuda_means():
+    assert torch.zeros(1, device="cuda").device == CUDA0
+    with torch.cuda.device(1):
+        assert torch.zeros(1, device="cuda").device == CUDA1
+        assert torch.zeros(1).cuda().device == CUDA1
+    assert torch.cuda.current_device() == 0
+
+
+def test_to_copies_a_tensor_and_moves_a_module():
+    x = torch.ones(2)
+    assert x.to(CUDA0).device == CUDA0
+    assert x.device == CPU
+    moved = x.to(CUDA0)
+    assert moved.to(CUDA0) is moved
+    moved.zero_()
+    assert x.tolist() == [1, 1]
+    layer = nn.Linear(2, 2)
+    weight = layer.weight
+    assert layer.to(CUDA1) is layer
+    assert weight.device == CUDA1
+
+
+def test_printing_shows_the_device():
+    assert repr(torch.ones(2, device=CUDA1)) == "tensor([1., 1.], device='cuda:1')"
+    assert repr(torch.ones(2)) == "tensor([1., 1.])"
+    assert "device='cuda:1', requires_grad=True" in repr(nn.Parameter(torch.ones(1, device=CUDA1)))
+    assert torch.ones(1, device=CUDA1).half().type() == "torch.cuda.HalfTensor"
+
+
+def test_copies_keep_the_device():
+    layer = nn.Linear(2, 2).cuda(1)
+    assert copy.deepcopy(layer).weight.device == CUDA1
+    assert pickle.loads(pickle.dumps(layer)).weight.device == CUDA1
+
+
+def test_save_and_load():
+    file = io.BytesIO()
+    torch.save({"x": torch.ones(2, device=CUDA1)}, file)
+    for where, expected in ((None, CUDA1), ("cpu", CPU), ("cuda:0", CUDA0), ({"cuda:1": "cuda:0"}, CUDA0)):
+        file.seek(0)
+        found = torch.load(file, map_location=where)["x"]
+        assert found.device == expected
+        assert found.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("option", [{}, {"foreach": True}, {"fused": True}])
+def test_optimizers(option):
+    layer = nn.Linear(3, 2).cuda(1)
+    other = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW([*layer.parameters(), *other.parameters()], **option)
+    before = layer.weight.detach().clone()
+    layer(torch.ones(4, 3, device=CUDA1)).sum().backward()
+    other(torch.ones(4, 3)).sum().backward()
+    torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+    optimizer.step()
+    assert layer.weight.grad.device == CUDA1
+    assert layer.weight.device == CUDA1
+    assert not torch.equal(layer.weight, before)
+    assert optimizer.state[layer.weight]["exp_avg"].device == CUDA1
+
+
+SAME = "Expected all tensors to be on the same device, but "
+TWO = SAME + "found at least two devices, "
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda a, b, c: a + b, TWO + "cuda:0 and cuda:1!"),
+        (lambda a, b, c: a + c, TWO + "cuda:0 and cpu!"),
+        (lambda a, b, c: c + a, TWO + "cuda:0 and cpu!"),
+        (lambda a, b, c: c.add_(a), TWO + "cuda:0 and cpu!"),
+        (lambda a, b, c: torch.where(a > 0, a, b), TWO + "cuda:0 and cuda:1!"),
+        (lambda a, b, c: a @ b, SAME + "got mat2 is on cuda:1, different from other tensors on cuda:0 "
+         "(when checking argument in method wrapper_CUDA_mm)"),
+        (lambda a, b, c: nn.Linear(3, 3).cuda()(c), SAME + "got mat1 is on cpu, different from other tensors on "
+         "cuda:0 (when checking argument in method wrapper_CUDA_addmm)"),
+        (lambda a, b, c: nn.Linear(3, 3)(a), SAME + "got mat1 is on cuda:0, different from other tensors on cpu "
+         "(when checking argument in method wrapper_CUDA_addmm)"),
+        (lambda a, b, c: torch.cat([a, b]), SAME + "got tensors is on cuda:1, different from other tensors on cuda:0 "
+         "(when checking argument in method wrapper_CUDA_cat)"),
+        (lambda a, b, c: nn.Embedding(4, 3).cuda()(torch.tensor([1])), SAME + "got index is on cpu, different from "
+         "other tensors on cuda:0 (when checking argument in method wrapper_CUDA__index_select)"),
+        (lambda a, b, c: F.cross_entropy(a, torch.tensor([0, 1, 2])), SAME + "got target is on cpu, different from "
+         "other tensors on cuda:0 (when checking argument in method wrapper_CUDA_nll_loss_forward)"),
+        (lambda a, b, c: nn.Conv2d(3, 4, 1).cuda()(torch.ones(1, 3, 2, 2)),
+         "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same"),
+        (lambda a, b, c: nn.LSTM(3, 4).cuda()(torch.ones(2, 1, 3, device=CUDA0), (torch.zeros(1, 1, 4),) * 2),
+         "Input and hidden tensors are not at the same device, found input tensor at cuda:0 and hidden tensor at cpu"),
+        (lambda a, b, c: a[torch.tensor([0], device=CUDA1)],
+         "indices should be either on cpu or on the same device as the indexed tensor (cuda:0)"),
+        (lambda a, b, c: torch.tensor_split(a, torch.tensor([1], device=CUDA0)),
+         "tensor_split expected tensor_indices_or_sections to be on cpu, but it's on cuda:0"),
+        (lambda a, b, c: nn.utils.rnn.pack_padded_sequence(torch.ones(3, 2, 3), torch.tensor([3, 1], device=CUDA0)),
+         "'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor"),
+    ],
+)  # fmt: skip
+def test_mixing_devices_raises_what_cuda_raises(call, message):
+    a, b, c = torch.ones(3, 3, device=CUDA0), torch.ones(3, 3, device=CUDA1), torch.ones(3, 3)
+    with pytest.raises(RuntimeError) as caught:
+        call(a, b, c)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: a * torch.tensor(2.0),
+        lambda a: torch.tensor(2.0) * a,
+        lambda a: a[torch.tensor([0])],
+        lambda a: a.masked_fill(a > 0, torch.tensor(5.0)),
+        lambda a: a.copy_(torch.ones(3, 3)),
+        lambda a: a.float_power(torch.tensor(2.0)),
+    ],
+)
+def test_what_cuda_allows_is_allowed(call):
+    assert call(torch.ones(3, 3, device=CUDA0)).device == CUDA0
+
+
+def test_assigning_a_row_copies_from_anywhere():
+    a = torch.zeros(2, 2, device=CUDA0)
+    a[0] = torch.ones(2)
+    a[1] = torch.ones(2, device=CUDA1)
+    assert a.tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_missing_gpu():
+    for call in (
+        lambda: torch.ones(1).to("cuda:9"),
+        lambda: torch.ones(1, device="cuda:2"),
+        lambda: torch.cuda.set_device(2),
+    ):
+        with pytest.raises(torch.AcceleratorError, match="CUDA error: invalid device ordinal"):
+            call()
+
+
+def test_numpy_needs_the_host():
+    x = torch.ones(2, device=CUDA0)
+    for call in (x.numpy, lambda: np.asarray(x)):
+        with pytest.raises(
+            TypeError, match="can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()"
+        ):
+            call()
+    assert x.cpu().numpy().tolist() == [1, 1]
+
+
+def test_pinned_memory_and_workers():
+    data = torch.utils.data.DataLoader(torch.arange(8.0), batch_size=4, pin_memory=True, num_workers=1)
+    batches = list(data)
+    assert [batch.is_pinned() for batch in batches] == [True, True]
+    assert batches[0].to(CUDA1, non_blocking=True).tolist() == [0, 1, 2, 3]
+
+
+def test_compile_is_refused_clearly():
+    with pytest.raises(NotImplementedError, match="torch.compile does not see labkit's simulated GPUs"):
+        torch.compile(nn.Linear(2, 2))

@@ -1,0 +1,124 @@
+"""The command line, as a user types it."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def labkit(*arguments, cwd=None):
+    command = [sys.executable, "-m", "labkit", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text, name="train.py"):
+        path = tmp_path / name
+        path.write_text(text, "utf-8")
+        return path
+
+    return write
+
+
+def test_a_script_runs_unmodified(script):
+    path = script(
+        "import sys, torch, helper\n"
+        "if __name__ == '__main__':\n"
+        "    print(sys.argv[1:], torch.cuda.device_count(), torch.ones(2, device='cuda:7').device, helper.x)\n"
+    )
+    script("x = 5\n", "helper.py")
+    done = labkit("run", "--gpus", 8, path, "--lr", "0.1", "-m")
+    assert done.stdout == "['--lr', '0.1', '-m'] 8 cuda:7 5\n", done.stderr
+    assert done.returncode == 0
+
+
+def test_the_traceback_is_the_scripts_own(script):
+    path = script(
+        "import torch\n"
+        "model = torch.nn.DataParallel(torch.nn.Linear(5, 2).cuda(1))\n"
+        "model(torch.ones(4, 5))\n"
+    )
+    done = labkit("run", "--gpus", 2, path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1] == f'  File "{path}", line 3, in <module>'
+    assert "labkit" not in done.stderr
+    assert done.stderr.endswith(
+        "RuntimeError: module must have its parameters and buffers on device cuda:0 (device_ids[0]) but found "
+        "one of them on device: cuda:1\n"
+    )
+
+
+def test_frames_of_the_machine_are_left_out_of_the_traceback(script):
+    path = script("import torch\ntorch.ones(2, device='cuda:0') + torch.ones(2, device='cuda:1')\n")
+    done = labkit("run", "--gpus", 2, path)
+    assert "labkit" not in done.stderr
+    assert "found at least two devices, cuda:0 and cuda:1!" in done.stderr
+
+
+@pytest.mark.parametrize(("code", "expected"), [("7", 7), ("None", 0), ("'bad luck'", 1)])
+def test_exit_codes_are_kept(script, code, expected):
+    done = labkit("run", "--gpus", 2, script(f"import sys\nsys.exit({code})\n"))
+    assert done.returncode == expected
+    assert ("bad luck" in done.stderr) == (expected == 1)
+
+
+def test_a_module_runs_with_the_machine_up_before_it_is_imported(script):
+    path = script(
+        "import torch\ncount = torch.cuda.device_count()\nprint('seen at import:', count)\n", "mod.py"
+    )
+    done = labkit("run", "--gpus", 3, "-m", "mod", "-x", cwd=path.parent)
+    assert done.stdout == "seen at import: 3\n", done.stderr
+
+
+def test_replicas_print_in_the_order_asked_for(script):
+    path = script(
+        "import torch\n"
+        "class M(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        print(x.device)\n"
+        "        return super().forward(x)\n"
+        "torch.nn.DataParallel(M(5, 2).cuda())(torch.ones(3, 5))\n"
+    )
+    done = labkit("run", "--gpus", 3, "--order", "2,0,1", path)
+    assert done.stdout.split() == ["cuda:2", "cuda:0", "cuda:1"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["run", "--gpus", "eight", "x.py"], "must be a whole number of at least 1, got 'eight'"),
+        (["run", "--gpus", "0", "x.py"], "must be at least 1, got 0"),
+        (["run", "--gpus", "-1", "x.py"], "must be at least 1, got -1"),
+        (["run", "missing.py"], "no such script: missing.py"),
+        (["run"], "no script given"),
+        (["run", "-m"], "-m needs the name of a module"),
+        (["fly"], "invalid choice: 'fly'"),
+        ([], "required: command"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(arguments, text, tmp_path):
+    done = labkit(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_memory_and_order_are_one_line(script):
+    path = script("print('ran')\n")
+    for option, value in (
+        ("--memory", "lots"),
+        ("--order", "2,0"),
+        ("--order", "fast"),
+        ("--backing", "cuda:0"),
+    ):
+        done = labkit("run", "--gpus", 2, option, value, path)
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+
+
+def test_doctor_reports():
+    done = labkit("doctor")
+    assert done.returncode == 0
+    assert "PyTorch" in done.stdout

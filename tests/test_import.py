@@ -1,0 +1,30 @@
+"""``import labkit`` costs next to nothing: what is heavy loads when a name that needs it is used."""
+
+import subprocess
+import sys
+
+import labkit
+
+HEAVY = ("torch", "numpy", "matplotlib", "ipywidgets", "IPython")
+
+
+def _loaded_after(code: str) -> list[str]:
+    script = f"{code}\nimport sys\nprint(*[name for name in {HEAVY} if name in sys.modules])"
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
+def test_import_loads_nothing_heavy():
+    assert _loaded_after("import labkit; labkit.split(30, 8); labkit.set_language('zh'); dir(labkit)") == []
+
+
+def test_names_load_what_they_need_and_no_more():
+    assert _loaded_after("import labkit; labkit.DataParallel") in (["torch"], ["torch", "numpy"])
+    assert _loaded_after("import labkit; labkit.split(3, 2)._repr_svg_()") == []
+
+
+def test_every_public_name_exists():
+    for name in labkit.__all__:
+        assert getattr(labkit, name) is not None
+    assert set(labkit.__all__) <= set(dir(labkit))

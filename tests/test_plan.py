@@ -1,0 +1,75 @@
+import pytest
+import torch
+
+import labkit
+from labkit.plan import Piece, split
+
+
+@pytest.mark.parametrize("gpus", range(1, 17))
+def test_the_rule_is_that_of_torch_chunk(gpus):
+    for batch in range(257):
+        plan = split(batch, gpus)
+        assert list(plan.sizes) == [len(piece) for piece in torch.arange(batch).chunk(gpus)], (batch, gpus)
+
+
+def test_pieces_cover_the_batch_in_order():
+    for batch in range(1, 65):
+        plan = split(batch, 8)
+        rows = [row for piece in plan.pieces for row in range(piece.start, piece.stop)]
+        assert rows == list(range(batch))
+        assert [plan.gpu_of(row) for row in rows] == [p.gpu for p in plan.pieces for _ in range(p.rows)]
+
+
+def test_fifty_six_pairs_leave_a_gpu_without_work_that_could_have_some():
+    pairs = [(b, n) for b in range(1, 65) for n in range(2, 9) if len(split(b, n).pieces) < min(b, n)]
+    assert len(pairs) == 56
+    assert (9, 4) in pairs
+    assert (9, 8) in pairs
+
+
+@pytest.mark.parametrize(
+    ("gpus", "full", "last"),
+    [
+        (1, (30,), (10,)),
+        (2, (15, 15), (5, 5)),
+        (3, (10, 10, 10), (4, 4, 2)),
+        (8, (4,) * 7 + (2,), (2,) * 5),
+    ],
+)
+def test_the_tutorial(gpus, full, last):
+    assert labkit.split(30, gpus).sizes == full
+    assert labkit.split(10, gpus).sizes == last
+
+
+def test_short_piece_and_idle_gpus():
+    plan = split(10, 8)
+    assert plan.idle == (5, 6, 7)
+    assert plan.short is None
+    assert split(30, 8).short == Piece(7, 28, 30)
+    assert str(plan) == "10 rows on 8 GPUs: 2, 2, 2, 2, 2; idle: cuda:5, cuda:6, cuda:7"
+
+
+def test_no_rows_give_every_gpu_an_empty_piece():
+    assert split(0, 3).sizes == (0, 0, 0)
+    assert split(0, 3).idle == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (("eight", 2), TypeError, "batch must be a whole number, got 'eight'"),
+        ((3, "eight"), TypeError, "gpus must be a whole number, got 'eight'"),
+        ((3, 2.0), TypeError, "gpus must be a whole number"),
+        ((True, 2), TypeError, "batch must be a whole number, got True"),
+        ((-1, 2), ValueError, "batch must be at least 0, got -1"),
+        ((3, 0), ValueError, "gpus must be at least 1, got 0"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, error, text):
+    with pytest.raises(error, match=text):
+        split(*arguments)
+
+
+def test_a_row_outside_the_batch_is_refused():
+    with pytest.raises(ValueError, match="row must be from 0 to 9, got 10"):
+        split(10, 8).gpu_of(10)
