@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backing", default="cpu", help='where values are kept: "cpu" or a real GPU, "cuda:0"'
     )
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE [ARGS ...]", help="a module")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE [ARGS ...]", help="a module"
+    )
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]")
 
 

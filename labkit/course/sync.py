@@ -90,7 +90,10 @@ def main(names: list[str]) -> int:
     known = lessons(root)
     unknown = [name for name in names if name not in known]
     if unknown or not known:
-        print(f"no such lesson here: {', '.join(unknown) or root}; there are {', '.join(known)}", file=sys.stderr)
+        print(
+            f"no such lesson here: {', '.join(unknown) or root}; there are {', '.join(known)}",
+            file=sys.stderr,
+        )
         return 2
     recorded_file = root / "pairs.json"
     recorded = json.loads(recorded_file.read_text("utf-8")) if recorded_file.exists() else {}

@@ -179,9 +179,9 @@ class Gpu:
 
 
 def format_bytes(size: int) -> str:
-    """``size`` bytes as CUDA's messages write them: ``"2.00 GiB"``, ``"20.00 MiB"``, ``"512 bytes"``."""
+    """``size`` bytes as CUDA's messages write them: ``"2.00 GiB"``, ``"1024.00 MiB"``, ``"512 bytes"``."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if size >= 1024**power:
+        if size > 1024**power:  # not at it: c10's format_size says 1024.00 MiB for 1 GiB
             return f"{size / 1024**power:.2f} {unit}"
     return f"{size} bytes"
 

@@ -99,6 +99,12 @@ def _backward(mode, func, args, kwargs):
     return _backward_of(mode, *args, **kwargs)
 
 
+@handles(torch.autograd.grad)
+def _autograd_grad(mode, func, args, kwargs):
+    # Outputs and inputs may be on different devices; the engine itself is patched below.
+    return func(*args, **kwargs)
+
+
 def _backward_of(mode, tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
     with mode.machine.entered():
         torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)

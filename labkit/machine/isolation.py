@@ -38,12 +38,20 @@ class _Replay(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if _is_composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
         # A change of dtype or layout inside a composite function stays where its input is.
         home = None if func in _COPIES else check_operator(func, args, kwargs)
         result = func(*args, **kwargs)
         if home is not None:
             put_all(result, home)
         return result
+
+
+def _is_composite(func) -> bool:
+    """Whether ``func`` is made of other operators, each of which is checked by itself."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
 def check_operator(func, args: tuple, kwargs: dict) -> Gpu | None:

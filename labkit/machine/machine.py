@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from operator import index as whole
 
@@ -55,8 +56,7 @@ class Machine:
         self._patches = Patches()
         self._suspended: Machine | None = None
         self._entered = False
-        self._turns = weakref.WeakKeyDictionary()
-        self._last_turns: tuple[object, Turns] | None = None
+        self._turns: weakref.WeakValueDictionary[tuple[int, int], Turns] = weakref.WeakValueDictionary()
 
     # What torch asks for.
 
@@ -90,15 +90,15 @@ class Machine:
         return _Entered(self.mode)
 
     def turns_of(self, frame) -> Turns:
-        """The turns that the threads started from ``frame`` take."""
-        if self._last_turns is None or self._last_turns[0] is not frame:
-            # Holding the last frame only: turns are asked for by one parallel_apply after the other, or,
-            # when replicas nest them, by frames of different threads.
-            self._last_turns = (frame, Turns(self.order))
-        return self._last_turns[1]
+        """The turns that the threads started from ``frame`` take.
 
-    def forget_turns(self) -> None:
-        self._last_turns = None
+        The threads themselves keep their turns alive, so that they end with the call that started them.
+        """
+        caller = threading.get_ident(), id(frame)
+        known = self._turns.get(caller)
+        if known is None:
+            known = self._turns[caller] = Turns(self.order)
+        return known
 
     # What users ask for.
 

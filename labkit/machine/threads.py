@@ -107,7 +107,7 @@ def install(patches, machine_in_use) -> None:
         machine = machine_in_use()
         if machine is None:
             return bootstrap(self)
-        turn = self.__dict__.pop("_labkit_turn", None)
+        turn = self.__dict__.get("_labkit_turn")
         with machine.entered():
             if turn is None:
                 return bootstrap(self)

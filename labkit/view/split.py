@@ -9,7 +9,7 @@ from .picture import Box, Picture, Text
 from .svg import to_svg
 
 WIDTH = 720
-_LEFT, _RIGHT, _TOP = 76, 112, 30
+_LEFT, _RIGHT, _TOP = 76, 126, 30
 _BAR = 26
 # Below this many pixels a row is not drawn apart from its neighbours.
 _FINEST = 4.0

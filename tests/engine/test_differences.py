@@ -1,0 +1,135 @@
+"""Where the engine is clearer than PyTorch on purpose; each case with what PyTorch does."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import labkit
+
+pytestmark = pytest.mark.usefixtures("four")
+
+
+@pytest.fixture
+def four():
+    with labkit.simulate(gpus=4):
+        yield
+
+
+class Returns(nn.Module):
+    """A module that returns what a function makes of its inputs."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.ones(1))
+
+    def forward(self, *inputs, **kwargs):
+        return self.function(*inputs, **kwargs)
+
+
+def both(function):
+    module = Returns(function).cuda()
+    return nn.DataParallel(module), labkit.DataParallel(module)
+
+
+def test_rows_are_never_dropped_silently():
+    theirs, ours = both(lambda x, y: x)
+    assert len(theirs(torch.ones(8, 1), torch.ones(2, 1))) == 4  # half of the 8 rows are gone
+    with pytest.raises(ValueError, match="input 0 has 8 rows, so 4 pieces; input 1 has 2 rows, so 2 pieces"):
+        ours(torch.ones(8, 1), torch.ones(2, 1))
+
+
+def test_a_short_keyword_is_named():
+    theirs, ours = both(lambda x, mask: x)
+    with pytest.raises(
+        AssertionError, match="The number of modules 4 is not equal to the number of kwargs_tup 2"
+    ):
+        theirs(torch.ones(8, 1), mask=torch.ones(2, 1))
+    with pytest.raises(ValueError, match="keyword argument 'mask' has 2 rows"):
+        ours(torch.ones(8, 1), mask=torch.ones(2, 1))
+
+
+def test_a_batch_of_one_keeps_its_keyword():
+    theirs, ours = both(lambda x, k: x * k)
+    with pytest.raises((TypeError, AssertionError)):
+        theirs(torch.ones(1, 1), k=3)
+    assert ours(torch.ones(1, 1), k=3).tolist() == [[3]]
+
+
+def test_the_autocast_dtype_reaches_the_replicas():
+    model = nn.Linear(4, 4).cuda()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert nn.DataParallel(model)(torch.ones(8, 4)).dtype is torch.float16
+        assert labkit.DataParallel(model)(torch.ones(8, 4)).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(1.5, "a float"), (3, "a int"), (True, "a bool"), ("text", "a str")]
+)
+def test_outputs_that_cannot_be_gathered_are_explained(value, kind):
+    theirs, ours = both(lambda x: (x, value))
+    if not isinstance(value, str):  # PyTorch gives back a map object for a text
+        with pytest.raises(TypeError, match="object is not iterable"):
+            theirs(torch.ones(8, 1))
+    with pytest.raises(TypeError, match=rf"output\[1\] is {kind}, which cannot be gathered from 4 GPUs"):
+        ours(torch.ones(8, 1))
+
+
+def test_dicts_that_differ_name_the_key():
+    theirs, ours = both(lambda x: {"y": x, **({"odd": x} if x.device.index == 2 else {})})
+    with pytest.raises(ValueError, match="All dicts must have the same number of keys"):
+        theirs(torch.ones(8, 1))
+    with pytest.raises(
+        ValueError, match="same number of keys: output differs between replica 0 and replica 2 in 'odd'"
+    ):
+        ours(torch.ones(8, 1))
+
+
+def test_dataclass_outputs_are_gathered():
+    @dataclasses.dataclass
+    class Out:
+        y: torch.Tensor
+        extra: dict
+
+    _, ours = both(lambda x: Out(x, {"twice": x * 2}))
+    found = ours(torch.arange(8.0)[:, None])
+    assert found.y.flatten().tolist() == list(range(8))
+    assert found.extra["twice"].shape == (8, 1)
+
+
+def test_shapes_that_do_not_fit_name_the_replica():
+    _, ours = both(lambda x: x.t())
+    with pytest.raises(ValueError, match=r"output has shape \[1, 3\] on replica 0 but \[1, 1\] on replica 3"):
+        ours(torch.ones(10, 1))
+
+
+def test_a_failure_tells_replica_device_shapes_and_the_original_traceback():
+    def fail(x):
+        if x.device.index in (1, 3):
+            raise ValueError(f"bad luck on {x.device.index}")
+        return x
+
+    _, ours = both(fail)
+    with pytest.raises(ValueError, match="Caught ValueError in replica 1 on cuda:1") as caught:
+        ours(torch.ones(8, 5))
+    text = str(caught.value)
+    assert "given 0: [2, 5]" in text
+    assert "in fail" in text
+    assert "replica 3 on cuda:3: ValueError: bad luck on 3" in text
+
+
+def test_the_misplaced_parameter_is_named():
+    model = nn.Sequential(nn.Linear(2, 2).cuda(0), nn.Linear(2, 2).cuda(1))
+    with pytest.raises(RuntimeError, match=r"found one of them on device: cuda:1 \('1.weight'\)"):
+        labkit.DataParallel(model)(torch.ones(8, 2))
+
+
+def test_bad_device_ids_are_refused():
+    for ids, text in (
+        ([0, 0], "each GPU may be named once"),
+        ([0, 7], "cuda:7 is not one of the 4 GPUs"),
+        (["x"], "x"),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=text):
+            labkit.DataParallel(nn.Linear(2, 2), device_ids=ids)

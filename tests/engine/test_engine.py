@@ -1,0 +1,169 @@
+"""The engine against torch.nn.parallel on the same simulated machine: bit for bit."""
+
+import copy
+from collections import namedtuple
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import parallel as theirs
+
+import labkit
+from labkit import engine as ours
+
+Pair = namedtuple("Pair", "a b")
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(4, 3, batch_first=True)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+
+
+class Many(nn.Module):
+    """Nested inputs and outputs, a frozen and a tied parameter, a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.two.weight = self.one.weight
+        self.one.bias.requires_grad_(False)
+        self.register_buffer("scale", torch.tensor([2.0]))
+
+    def forward(self, x, pair=None, *, options):
+        y = self.two(self.one(x)) * self.scale
+        return {"y": y, "parts": (y.sum(1), [pair.a * options["k"]]), "pair": Pair(y, pair.b)}
+
+
+MODELS = {
+    "linear": lambda: (nn.Linear(5, 2), (torch.randn(30, 5),), {}),
+    "norm": lambda: (
+        nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, 3)
+        ),
+        (torch.randn(10, 3, 6, 6),),
+        {},
+    ),
+    "recurrent": lambda: (Recurrent(), (torch.randn(9, 5, 4),), {}),
+    "attention": lambda: (
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+        (torch.randn(7, 4, 8),),
+        {},
+    ),
+    "channels_last": lambda: (
+        nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last),
+        (torch.randn(6, 3, 5, 5).contiguous(memory_format=torch.channels_last),),
+        {},
+    ),
+    "nested": lambda: (
+        Many(),
+        (torch.randn(8, 4), Pair(torch.randn(8, 4), torch.randn(8))),
+        {"options": {"k": 3, "name": "x"}},
+    ),
+    "complex": lambda: (
+        nn.Linear(3, 3, dtype=torch.complex64),
+        (torch.randn(6, 3, dtype=torch.complex64),),
+        {},
+    ),
+}
+
+
+def _tensors(value):
+    return [t for _, t in ours.scatter_gather._tensors(value, "")]
+
+
+def _run(wrap, name, **options):
+    torch.manual_seed(0)
+    model, inputs, kwargs = MODELS[name]()
+    model = copy.deepcopy(model).cuda()
+    inputs[0].requires_grad_(inputs[0].is_floating_point())
+    outputs = _tensors(wrap(model, **options)(*inputs, **kwargs))
+    sum((o.abs() ** 2).sum().to("cuda:0") for o in outputs).backward()
+    grads = [p.grad for p in model.parameters()] + [inputs[0].grad]
+    return outputs + [g for g in grads if g is not None] + list(model.buffers())
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 8])
+@pytest.mark.parametrize("name", MODELS)
+def test_forward_and_backward_are_equal_bit_for_bit(name, gpus):
+    with labkit.simulate(gpus=gpus):
+        expected, found = _run(theirs.DataParallel, name), _run(labkit.DataParallel, name)
+        assert len(expected) == len(found) > 1
+        for one, other in zip(expected, found, strict=True):
+            assert torch.equal(one, other)
+            assert one.device == other.device
+            assert one.stride() == other.stride()
+
+
+@pytest.mark.parametrize("options", [{"device_ids": [1, 0]}, {"output_device": 1}, {"output_device": -1}])
+def test_devices_are_chosen_as_pytorch_does(options, gpus):
+    home = options.get("device_ids", [0])[0]
+    model, x = nn.Linear(5, 2).cuda(home), torch.randn(7, 5)
+    expected, found = theirs.DataParallel(model, **options)(x), labkit.DataParallel(model, **options)(x)
+    assert torch.equal(expected.cpu(), found.cpu())
+    assert expected.device == found.device
+
+
+def test_other_batch_dimension(gpus):
+    model, x = nn.Linear(5, 2).cuda(), torch.randn(3, 8, 5)
+    assert torch.equal(theirs.DataParallel(model, dim=1)(x), labkit.DataParallel(model, dim=1)(x))
+
+
+def test_double_backward(gpus):
+    results = []
+    for wrap in (theirs.DataParallel, labkit.DataParallel):
+        torch.manual_seed(0)
+        model, x = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).cuda(), torch.randn(4, 3, requires_grad=True)
+        (grad,) = torch.autograd.grad(wrap(model)(x).sum(), x, create_graph=True)
+        (grad**2).sum().backward()
+        results.append([x.grad, model[0].weight.grad])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_without_gradients(gpus):
+    model, x = nn.Linear(5, 2).cuda(), torch.randn(4, 5)
+    with torch.no_grad():
+        assert torch.equal(theirs.DataParallel(model)(x), labkit.DataParallel(model)(x))
+    with torch.inference_mode():
+        assert labkit.DataParallel(model)(x).is_inference()
+
+
+def test_the_verbs_have_pytorchs_signatures(gpus):
+    model, x = nn.Linear(5, 2).cuda(), torch.randn(6, 5)
+    for package in (theirs, ours):
+        replicas = package.replicate(model, [0, 1])
+        assert list(replicas[1].parameters()) == []
+        pieces = package.scatter(x, [0, 1])
+        outputs = package.parallel_apply(replicas, pieces, devices=[0, 1])
+        assert torch.equal(package.gather(outputs, 0), model(x.cuda()))
+    assert torch.equal(labkit.data_parallel(model, x), theirs.data_parallel(model, x))
+
+
+def test_a_piece_already_at_home_is_a_view(gpus):
+    x = torch.randn(6, 5, device="cuda:0")
+    pieces = labkit.scatter(x, [0, 1])
+    assert pieces[0].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert pieces[1].device == torch.device("cuda:1")
+
+
+def test_without_a_gpu_the_module_itself_runs():
+    model, x = nn.Linear(5, 2), torch.randn(4, 5)
+    assert torch.equal(labkit.DataParallel(model)(x), model(x))
+    with pytest.raises(RuntimeError, match=r"there is no GPU.*labkit.simulate\(gpus=2\)"):
+        labkit.data_parallel(model, x)
+
+
+def test_imbalance_is_warned_of_in_pytorchs_words():
+    with labkit.simulate(gpus=2, memory=["16 GiB", "8 GiB"]):
+        for wrap in (theirs.DataParallel, labkit.DataParallel):
+            with pytest.warns(UserWarning, match="exclude GPU 1 which") as caught:
+                wrap(nn.Linear(2, 2))
+            assert "less than 75% of the memory or cores of GPU 0" in " ".join(str(caught[0].message).split())
+    with labkit.simulate(gpus=2, memory=["16 GiB", "12 GiB"]), __import__("warnings").catch_warnings():
+        __import__("warnings").simplefilter("error")
+        theirs.DataParallel(nn.Linear(2, 2))
+        labkit.DataParallel(nn.Linear(2, 2))

@@ -1,0 +1,119 @@
+"""torch.cuda and torch.accelerator on a simulated machine."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import labkit
+
+pytestmark = pytest.mark.usefixtures("gpus")
+
+
+def test_questions_about_the_machine():
+    assert torch.cuda.is_available()
+    assert torch.cuda.device_count() == 2
+    assert torch.cuda.get_device_name(1) == "labkit simulated GPU"
+    assert torch.cuda.get_device_capability() == (9, 0)
+    assert torch.cuda.get_device_properties(0).total_memory == 16 * 1024**3
+    assert torch.cuda.can_device_access_peer(0, 1)
+    assert torch.backends.cuda.is_built()
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert torch.accelerator.device_count() == 2
+    with pytest.raises(AssertionError, match="Invalid device id"):
+        torch.cuda.get_device_properties(2)
+
+
+def test_the_current_device_belongs_to_the_thread():
+    torch.cuda.set_device(1)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(torch.cuda.current_device()))
+    thread.start()
+    thread.join()
+    assert (torch.cuda.current_device(), seen) == (1, [0])
+    with torch.accelerator.device_index(0):
+        assert torch.accelerator.current_device_index() == 0
+    assert torch.cuda.current_device() == 1
+
+
+def test_streams_and_events():
+    stream = torch.cuda.Stream(device=1)
+    with torch.cuda.stream(stream):
+        assert torch.cuda.current_stream() == stream
+        assert torch.cuda.current_device() == 1
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    torch.ones(1000, 1000, device="cuda") * 2
+    end.record()
+    torch.cuda.synchronize()
+    assert 0 < start.elapsed_time(end) < 1
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        torch.cuda.Event().elapsed_time(end)
+
+
+def test_virtual_times_repeat():
+    def measure():
+        with labkit.simulate(gpus=1):
+            a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            a.record()
+            torch.ones(500, 500, device="cuda") @ torch.ones(500, 500, device="cuda")
+            b.record()
+            return a.elapsed_time(b)
+
+    assert measure() == measure()
+
+
+def test_random_numbers_belong_to_the_device():
+    torch.manual_seed(3)
+    first = torch.rand(4, device="cuda:0")
+    second = torch.rand(4, device="cuda:0")
+    other = torch.rand(4, device="cuda:1")
+    assert torch.equal(first.cpu(), other.cpu())  # the same seed on each GPU, as CUDA
+    assert not torch.equal(first, second)
+    host = torch.get_rng_state()
+    dropped = nn.functional.dropout(torch.ones(100, device="cuda:1"))
+    assert torch.equal(torch.get_rng_state(), host)  # the host's generator was left alone
+    assert 0 < int((dropped == 0).sum()) < 100
+    state = torch.cuda.get_rng_state(1)
+    again = torch.rand(2, device="cuda:1")
+    torch.cuda.set_rng_state(state, 1)
+    assert torch.equal(torch.rand(2, device="cuda:1"), again)
+
+
+def test_autocast_casts_on_gpus_only():
+    layer = nn.Linear(4, 4).cuda()
+    x = torch.ones(2, 4, device="cuda")
+    with torch.autocast("cuda"):
+        y = layer(x)
+        assert y.dtype is torch.float16
+        assert torch.softmax(y, 1).dtype is torch.float32
+        assert nn.functional.layer_norm(y, (4,)).dtype is torch.float32
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
+        with torch.autocast("cuda", enabled=False):
+            assert layer(x).dtype is torch.float32
+        with pytest.raises(RuntimeError, match="unsafe to autocast"):
+            nn.functional.binary_cross_entropy(y.sigmoid(), y)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert layer(x).dtype is torch.bfloat16
+    assert layer(x).dtype is torch.float32
+
+
+def test_a_scaled_step():
+    layer = nn.Linear(4, 4).cuda(1)
+    optimizer, scaler = torch.optim.SGD(layer.parameters(), 0.1), torch.amp.GradScaler("cuda")
+    before = layer.weight.detach().clone()
+    with torch.autocast("cuda"):
+        loss = layer(torch.ones(2, 4, device="cuda:1")).float().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 65536.0
+    assert not torch.equal(layer.weight, before)
+
+
+def test_what_is_not_there_says_so():
+    with pytest.raises(NotImplementedError, match="simulated machine has no torch._C._cuda_tunableop_enable"):
+        torch._C._cuda_tunableop_enable(True)
+    assert not hasattr(torch._C, "_cuda_tunableop_enable")

@@ -1,0 +1,100 @@
+"""Bytes per GPU: counted exactly, limited, and given back."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+import labkit
+
+
+def allocated(gpu):
+    return torch.cuda.memory_allocated(gpu)
+
+
+def test_bytes_are_counted_in_cudas_blocks_and_given_back():
+    with labkit.simulate(gpus=2):
+        x = torch.zeros(1, device="cuda:1")
+        assert (allocated(0), allocated(1)) == (0, 512)
+        y = torch.zeros(1000, device="cuda:1")  # 4000 bytes: 8 blocks of 512
+        view = y[10:]
+        assert allocated(1) == 512 + 4096
+        del y
+        assert allocated(1) == 512 + 4096
+        del view, x
+        assert allocated(1) == 0
+        assert torch.cuda.max_memory_allocated(1) == 512 + 4096
+        torch.cuda.reset_peak_memory_stats(1)
+        assert torch.cuda.max_memory_allocated(1) == 0
+
+
+def test_the_peak_is_exact():
+    with labkit.simulate(gpus=1):
+        for size in (100, 1000, 10, 3000):
+            big = torch.zeros(size * 128, device="cuda")
+            del big
+        keep = torch.zeros(128 * 50, device="cuda")
+        for _ in range(10):
+            torch.zeros(128 * 2960, device="cuda")
+        assert torch.cuda.max_memory_allocated() == 512 * (50 + 2960)
+        assert keep.is_cuda
+
+
+def test_eight_replicas_weigh_eight_models():
+    with labkit.simulate(gpus=8):
+        model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]).cuda()
+        one = allocated(0)
+        assert one == 4 * (64 * 64 * 4 + 512)
+        replicas = nn.parallel.replicate(model, range(8))
+        assert [allocated(k) for k in range(8)] == [one] * 8
+        del replicas
+        gc.collect()
+        assert [allocated(k) for k in range(1, 8)] == [0] * 7
+
+
+def test_training_memory_is_where_pytorch_has_it():
+    with labkit.simulate(gpus=2):
+        model = nn.Linear(256, 256).cuda()
+        weights = allocated(0)
+        optimizer = torch.optim.Adam(model.parameters())
+        nn.DataParallel(model)(torch.randn(8, 256)).sum().backward()
+        optimizer.step()
+        gc.collect()
+        held = [
+            model.weight.grad,
+            model.bias.grad,
+            *[optimizer.state[p]["exp_avg"] for p in model.parameters()],
+        ]
+        assert {t.device.index for t in held} == {0}
+        assert allocated(0) >= 4 * weights  # weights, gradients, two moments
+        assert allocated(1) == 0
+
+
+def test_a_full_gpu_raises_cudas_error_and_recovers():
+    with labkit.simulate(gpus=2, memory=["16 MiB", "1 MiB"]):
+        x = torch.zeros(128, 1024, device="cuda:1")  # half of it
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            torch.zeros(256, 1024, device="cuda:1")
+        assert str(caught.value).startswith(
+            "CUDA out of memory. Tried to allocate 1024.00 KiB. GPU 1 has a total capacity of 1024.00 KiB of "
+            "which 512.00 KiB is free."
+        )
+        assert allocated(1) == 512 * 1024
+        with pytest.raises(torch.OutOfMemoryError, match="GPU 1 has"):
+            x @ torch.zeros(1024, 1024, device="cuda:1")
+        del x
+        assert torch.zeros(256, 1024, device="cuda:1").is_cuda
+        assert torch.cuda.mem_get_info(1) == (1024**2, 1024**2)
+
+
+def test_summaries():
+    with labkit.simulate(gpus=1):
+        keep = torch.zeros(1024, device="cuda")
+        assert "4096 B" in torch.cuda.memory_summary() or "4 KiB" in torch.cuda.memory_summary()
+        stats = torch.cuda.memory_stats()
+        assert stats["allocated_bytes.all.current"] == keep.nbytes == 4096
+        assert torch.accelerator.memory_allocated() == 4096
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(0.5)
+        assert torch.cuda.get_per_process_memory_fraction() == 0.5

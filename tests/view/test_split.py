@@ -1,0 +1,105 @@
+"""What is drawn of a split: boxes by device, labels, nothing outside the picture."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import matplotlib as mpl
+import pytest
+
+import labkit
+from labkit.plan import split
+from labkit.view.palette import colour, ink
+from labkit.view.split import describe, split_picture, split_svg
+
+mpl.use("Agg")
+CASES = [(30, 8), (10, 8), (9, 4), (0, 3), (1, 1), (128, 64), (5, 64), (1000, 7), (7, 16), (64, 33)]
+
+
+@pytest.mark.parametrize(("rows", "gpus"), CASES)
+def test_every_gpu_has_a_lane_of_its_own_with_its_rows(rows, gpus):
+    plan, picture = split(rows, gpus), split_picture(split(rows, gpus))
+    names = [text.text for text in picture.texts if text.text.startswith("cuda:")]
+    assert names == [f"cuda:{gpu}" for gpu in range(gpus)]
+    lanes = {
+        box.gpu: box
+        for box in picture.boxes
+        if box.gpu is not None
+        and box.label.endswith(str(plan.pieces[box.gpu].stop - 1))
+        and " rows " in box.label
+    }
+    scale = {gpu: box.width / plan.rows_by_gpu[gpu] for gpu, box in lanes.items()}
+    assert set(lanes) == {gpu for gpu, held in enumerate(plan.rows_by_gpu) if held}
+    assert max(scale.values(), default=0) - min(scale.values(), default=0) < 1e-9  # width is rows, everywhere
+    idle = [text for text in picture.texts if text.text == "idle"]
+    assert len(idle) == len(plan.idle)
+
+
+@pytest.mark.parametrize(("rows", "gpus"), CASES)
+def test_nothing_is_clipped_and_lanes_do_not_overlap(rows, gpus):
+    for language in ("en", "zh"):
+        labkit.set_language(language)
+        picture = split_picture(split(rows, gpus))
+        for box in picture.boxes:
+            assert 0 <= box.x <= box.x + box.width <= picture.width + 1e-6
+            assert 0 <= box.y <= box.y + box.height <= picture.height
+        for text in picture.texts:
+            width = sum(text.size * (1.0 if ord(c) > 0x2E80 else 0.6) for c in text.text)
+            left = {"start": text.x, "middle": text.x - width / 2, "end": text.x - width}[text.anchor]
+            assert left >= 0, text
+            assert left + width <= picture.width, text
+        names = sorted(text.y for text in picture.texts if text.text.startswith("cuda:"))
+        sizes = [text.size for text in picture.texts if text.text.startswith("cuda:")]
+        assert all(b - a >= max(sizes) for a, b in zip(names, names[1:], strict=False))
+
+
+def test_the_short_piece_is_pointed_out():
+    texts = [text.text for text in split_picture(split(30, 8)).texts]
+    assert "2 rows, short" in texts
+    assert "4 rows" in texts
+
+
+def test_the_svg_is_well_formed_and_speaks_the_language():
+    labkit.set_language("zh")
+    root = ET.fromstring(split_svg(split(10, 8)))
+    assert "空闲" in split_svg(split(10, 8))
+    assert root.get("aria-label") == describe(split(10, 8))
+    fills = {el.get("data-gpu"): el.get("fill") for el in root.iter() if el.get("data-gpu")}
+    assert fills == {str(gpu): colour(gpu) for gpu in range(5)}
+
+
+def test_sixty_four_colours_differ_and_their_text_can_be_read():
+    assert len({colour(gpu) for gpu in range(64)}) == 64
+    assert all(re.fullmatch("#[0-9A-Fa-f]{6}", colour(gpu)) for gpu in range(64))
+    assert ink(0) == "#ffffff"
+    assert ink(6) == "#000000"
+
+
+def test_the_figure_takes_and_returns_the_axes_and_changes_no_setting():
+    import matplotlib.pyplot as plt
+
+    before = mpl.rcParams.copy()
+    _, ax = plt.subplots()
+    assert labkit.draw_split(10, 8, ax=ax) is ax
+    assert labkit.draw_split(labkit.split(10, 8)) is not ax
+    assert mpl.rcParams == before
+    bars = [patch for patch in ax.patches if patch.get_label().startswith("cuda:4 rows")]
+    assert [mpl.colors.to_hex(bar.get_facecolor()) for bar in bars] == [colour(4).lower()]
+    plt.close("all")
+
+
+def test_a_figure_without_a_chinese_font_is_in_english(monkeypatch):
+    import matplotlib.pyplot as plt
+
+    from labkit.view import figure
+
+    labkit.set_language("zh")
+    monkeypatch.setattr(figure, "chinese_font", lambda: None)
+    with pytest.warns(UserWarning, match="no Chinese font is installed"):
+        ax = labkit.draw_split(10, 8)
+    assert "idle" in {text.get_text() for text in ax.texts}
+    assert labkit.get_language() == "zh"
+    plt.close("all")
+
+
+def test_a_bare_plan_draws_itself():
+    assert labkit.split(10, 8)._repr_svg_().startswith("<svg")
