@@ -1,0 +1,154 @@
+"""JupyterLab and a real browser: one server and one Chromium for all browser tests.
+
+Without Chromium these tests are left out, and the run says on one line how to get it.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHOTS = ROOT / "test-output"
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync",
+]  # fmt: skip
+
+
+def _chromium():
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def pytest_collection_modifyitems(config, items):
+    if _chromium() is None:
+        reason = "no Chromium: the browser tests are left out (Debian: apt install chromium fonts-noto-cjk)"
+        for item in items:
+            if Path(__file__).parent in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """The URL of a JupyterLab that serves copies of the lessons."""
+    home = tmp_path_factory.mktemp("jupyter")
+    root = tmp_path_factory.mktemp("served")
+    shutil.copytree(ROOT / "notebooks", root / "notebooks")
+    settings = home / "config" / "lab" / "user-settings" / "@jupyterlab" / "apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text(json.dumps({"fetchNews": "false"}))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "JUPYTER_CONFIG_DIR": str(home / "config"), "JUPYTER_DATA_DIR": str(home / "data"),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "config" / "lab" / "user-settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+    }  # fmt: skip
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        "--IdentityProvider.token=", f"--ServerApp.root_dir={root}",
+    ]  # fmt: skip
+    log = open(home / "log", "w")  # noqa: SIM115 (closed below)
+    process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(f"{url}/api/status", process, home / "log")
+        yield url, root
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        log.close()
+
+
+def _wait_for(url, process, log):
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            break
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=_chromium(), args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def lab(server, browser):
+    """Opens notebooks: ``lab("notebooks/en/03_split.ipynb")`` gives the page with all cells run."""
+    url, root = server
+    contexts = []
+
+    def open_notebook(path, *, theme="light", cells=None):
+        if cells is not None:
+            notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+            notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+            nbformat.write(notebook, root / path)
+        context = browser.new_context(
+            viewport={"width": 1280, "height": 1600}, color_scheme="dark" if theme == "dark" else "light"
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.goto(f"{url}/lab/tree/{path}?reset")
+        page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
+        _choose_theme(page, theme)
+        run_all(page)
+        return page
+
+    yield open_notebook
+    for context in contexts:
+        context.close()
+
+
+def _choose_theme(page, theme):
+    """Through the Settings menu, unless JupyterLab (which remembers) has it already."""
+    light = "true" if theme == "light" else "false"
+    if page.locator("body").get_attribute("data-jp-theme-light") == light:
+        return
+    page.get_by_role("menuitem", name="Settings").click()
+    page.locator(".lm-Menu-itemLabel", has_text="Theme").first.hover()
+    page.get_by_text(f"JupyterLab {theme.title()}", exact=True).click()
+    page.wait_for_selector(f"body[data-jp-theme-light={light}]", state="attached")
+
+
+def run_all(page):
+    """Run all cells and wait until the kernel is idle and every code cell has a number."""
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_text("Run All Cells", exact=True).click()
+    page.wait_for_function(
+        """() => {
+          const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(e => e.textContent);
+          return prompts.length && prompts.every(text => /\\d/.test(text));
+        }""",
+        timeout=90_000,
+    )
+
+
+@pytest.fixture
+def shot():
+    """Keeps a screenshot: ``shot(page_or_element, "name")``."""
+    SHOTS.mkdir(exist_ok=True)
+
+    def keep(element, name):
+        element.screenshot(path=SHOTS / f"{name}.png")
+
+    return keep

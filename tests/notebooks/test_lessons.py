@@ -1,0 +1,137 @@
+"""The lessons as documents: two languages that are one lesson, tidy cells, parameters that work.
+
+That they run and print what is stored is nbval's part (the .ipynb files themselves are collected).
+"""
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit.course import sync
+from labkit.course.notebook import WIDGET
+
+ROOT = Path(__file__).parents[2] / "notebooks"
+LESSONS = sync.lessons(ROOT)
+BOTH = [(lesson, language) for lesson in LESSONS for language in sync.LANGUAGES]
+
+
+def cells(language, lesson, kind=None):
+    return [cell for cell in sync.read(ROOT, language, lesson).cells if kind in (None, cell.cell_type)]
+
+
+def test_there_are_lessons_in_both_languages():
+    assert {"00_start", "01_dataset", "02_wrap", "03_split"} <= set(LESSONS)
+    assert LESSONS == sorted(path.stem for path in (ROOT / "zh").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_code_is_the_same_in_both_languages(lesson):
+    assert sync.differences(ROOT, lesson) == []
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_no_text_changed_in_one_language_only(lesson):
+    recorded = json.loads((ROOT / "pairs.json").read_text("utf-8"))
+    assert sync.one_sided(recorded[lesson], sync.pairs(ROOT, lesson)) == []
+    assert recorded[lesson].keys() == sync.pairs(ROOT, lesson).keys(), "run python -m labkit.course.sync"
+
+
+def test_drift_is_seen_and_names_the_cell(tmp_path):
+    for language in sync.LANGUAGES:
+        (tmp_path / language).mkdir()
+        (tmp_path / language / "03_split.ipynb").write_bytes(
+            (ROOT / language / "03_split.ipynb").read_bytes()
+        )
+    changed = sync.read(tmp_path, "zh", "03_split")
+    next(cell for cell in changed.cells if cell.id == "table").source += "\nprint(1)"
+    next(cell for cell in changed.cells if cell.id == "rule").source += "!"
+    before = sync.pairs(tmp_path, "03_split")
+    nbformat.write(changed, tmp_path / "zh" / "03_split.ipynb")
+    assert sync.differences(tmp_path, "03_split") == ["03_split, cell table: the code differs"]
+    assert sync.one_sided(before, sync.pairs(tmp_path, "03_split")) == ["rule"]
+    del changed.cells[3]
+    nbformat.write(changed, tmp_path / "zh" / "03_split.ipynb")
+    assert "the cells differ" in sync.differences(tmp_path, "03_split")[0]
+
+
+@pytest.mark.parametrize(("lesson", "language"), BOTH)
+def test_cells_are_small_and_tidy(lesson, language):
+    found = cells(language, lesson)
+    assert 15 <= len(found) <= 32
+    first_code = next(cell for cell in found if cell.cell_type == "code")
+    assert first_code.metadata.get("tags") == ["parameters"]
+    assert first_code.source.endswith(f'language = "{language}"')
+    for cell in found:
+        if cell.cell_type == "code":
+            assert len(cell.source.splitlines()) <= 10, cell.id
+            assert "import *" not in cell.source, cell.id
+            assert "%run" not in cell.source, cell.id
+            assert cell.source.isascii(), f"{cell.id}: code holds no natural language"
+            assert all(WIDGET not in output.get("data", {}) for output in cell.outputs), cell.id
+            assert all(output.output_type != "error" for output in cell.outputs), cell.id
+            assert cell.execution_count, f"{cell.id} was not run: python -m labkit.course.sync"
+
+
+@pytest.mark.parametrize(("lesson", "language"), BOTH)
+def test_links_between_lessons_lead_somewhere(lesson, language):
+    for cell in cells(language, lesson, "markdown"):
+        for target in [part.split(")")[0] for part in cell.source.split("](")[1:]]:
+            assert (ROOT / language / target).exists(), f"{cell.id}: {target}"
+
+
+# The tutorial's transcripts (30, 30, 30 and 10 rows of 5 features on 2, 3 and 8 GPUs), in device order.
+PIECES = {2: ([15, 15], [5, 5]), 3: ([10] * 3, [4, 4, 2]), 8: ([4] * 7 + [2], [2] * 5)}
+
+
+def transcript(gpus):
+    full, last = PIECES[gpus]
+    lines = [f"Let's use {gpus} GPUs!"]
+    for pieces, rows in ((full, 30), (full, 30), (full, 30), (last, 10)):
+        lines += [
+            f"\tIn Model: input size torch.Size([{n}, 5]) output size torch.Size([{n}, 2])" for n in pieces
+        ]
+        lines.append(f"Outside: input size torch.Size([{rows}, 5]) output_size torch.Size([{rows}, 2])")
+    return "\n".join(lines) + "\n"
+
+
+def printed(notebook, *ids):
+    wanted = [cell for cell in notebook.cells if cell.get("id") in ids]
+    return "".join(o.text for cell in wanted for o in cell.outputs if o.output_type == "stream")
+
+
+@pytest.mark.parametrize("language", sync.LANGUAGES)
+def test_the_stored_transcripts_are_the_tutorials(language):
+    assert printed(sync.read(ROOT, language, "02_wrap"), "two") == transcript(2)
+    assert printed(sync.read(ROOT, language, "03_split"), "wrap", "transcript") == transcript(8)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "language"), [(3, 30, "zh"), (5, 3, "en"), (64, 30, "en"), (1, 30, "zh"), (0, 30, "en")]
+)
+def test_papermill_runs_the_lesson_with_other_parameters(gpus, batch, language, tmp_path):
+    import papermill
+
+    out = tmp_path / "out.ipynb"
+    parameters = {"num_gpus": gpus, "batch_size": batch, "language": language}
+    papermill.execute_notebook(
+        ROOT / language / "03_split.ipynb", out, parameters, progress_bar=False, start_timeout=120
+    )
+    text = printed(nbformat.read(out, as_version=4), "wrap", "transcript")
+    if (gpus, batch) == (3, 30):
+        assert text == transcript(3)
+    assert text.count("Outside") == -(-100 // batch)
+    if gpus == 64:
+        assert text.count("In Model: input size torch.Size([1, 5])") == 100
+
+
+def test_papermill_with_a_wrong_type_fails_at_the_first_cell_in_one_line(tmp_path):
+    import papermill
+
+    with pytest.raises(papermill.PapermillExecutionError) as caught:
+        papermill.execute_notebook(
+            ROOT / "en" / "03_split.ipynb", tmp_path / "out.ipynb", {"num_gpus": "eight"}, progress_bar=False,
+            start_timeout=120,
+        )  # fmt: skip
+    assert caught.value.evalue == "num_gpus must be a whole number from 0 to 64, got 'eight'"

@@ -1,0 +1,85 @@
+"""What stands in more than one file says the same in each; what the README shows is what happens."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import labkit
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text("utf-8").split())
+CONDA = {"torch": "pytorch-cpu", "matplotlib": "matplotlib-base"}
+
+
+def names(requirements):
+    return {re.match(r"[\w-]+", requirement)[0] for requirement in requirements}
+
+
+def test_every_dependency_is_pinned():
+    wanted = names(PROJECT["dependencies"]) | names(sum(PROJECT["optional-dependencies"].values(), []))
+    assert wanted - {"labkit"} <= set(PINS)
+    assert "+" not in PINS["torch"]
+
+
+def test_every_dependency_has_its_reason():
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    listed = re.findall(r'^    "[a-z][^"]*",.*$', text, re.MULTILINE)
+    assert len(listed) >= len(PROJECT["dependencies"])
+    assert [line for line in listed if "#" not in line and '"labkit[' not in line] == []
+
+
+def test_the_environment_is_that_of_pip():
+    text = (ROOT / "environment.yml").read_text("utf-8")
+    stated = dict(re.findall(r"^  - ([\w-]+)=([\d.]+)$", text, re.MULTILINE))
+    wanted = names(PROJECT["dependencies"]) | names(PROJECT["optional-dependencies"]["lab"])
+    assert stated.pop("python")
+    assert stated == {CONDA.get(name, name): PINS[name] for name in wanted}
+
+
+def test_binder_has_the_same_environment():
+    assert (ROOT / "binder/environment.yml").read_bytes() == (ROOT / "environment.yml").read_bytes()
+
+
+def test_no_registry_is_named():
+    hosts = re.compile("py" + r"pi\.org|files\.python" + r"hosted|download\.py" + r"torch")
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    for name in tracked:
+        if not name.endswith(".png") and (ROOT / name).exists():
+            assert not hosts.search((ROOT / name).read_text("utf-8")), name
+
+
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_readme_example_prints_what_it_says():
+    code, output = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", README, re.DOTALL).groups()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == output
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+
+
+@pytest.mark.parametrize(
+    "target", re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r'src="([^"]+)"', README)
+)
+def test_the_readme_links_lead_somewhere(target):
+    if not target.startswith("http"):
+        assert (ROOT / target).exists()
+
+
+def test_make_lists_its_targets():
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for target in ("lab", "test", "picture"):
+        assert f"make {target}" in done.stdout
+        assert f"\n{target}:" in (ROOT / "Makefile").read_text("utf-8")
+
+
+def test_the_changelog_knows_this_version():
+    assert labkit.__version__ == PROJECT["version"]
+    assert f"## {labkit.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
