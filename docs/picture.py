@@ -25,7 +25,8 @@ def page() -> str:
         for slider in explorer._controls.values()
     )
     return f"""<!doctype html><meta charset="utf-8"><style>
-      body {{ margin: 0; padding: 16px; width: 720px; font: 14px system-ui, sans-serif; color: #1f2328; background: #fff }}
+      body {{ margin: 0; padding: 16px; width: 720px; font: 14px system-ui, sans-serif;
+              color: #1f2328; background: #fff }}
       .row {{ display: flex; align-items: center; gap: 12px; height: 30px }}
       .label {{ width: 140px; text-align: right }} .value {{ width: 40px }}
       .track {{ position: relative; width: 340px; height: 4px; background: #d0d7de; border-radius: 2px }}

@@ -23,7 +23,7 @@ def cells(language, lesson, kind=None):
 
 def test_there_are_lessons_in_both_languages():
     assert {"00_start", "01_dataset", "02_wrap", "03_split"} <= set(LESSONS)
-    assert LESSONS == sorted(path.stem for path in (ROOT / "zh").glob("*.ipynb"))
+    assert sorted(path.stem for path in (ROOT / "zh").glob("*.ipynb")) == LESSONS
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
