@@ -12,6 +12,7 @@ import functools
 import torch
 from torch import Tensor
 
+from .gpu import Gpu
 from .moves import move
 from .placement import gpu_of, put
 
@@ -44,74 +45,56 @@ class Collectives:
 
     @_below_modes
     def _broadcast(self, tensor, devices):
-        gpus = [self._machine.gpu(device) for device in devices]
-        if gpu_of(tensor) is not None and gpus[0] is not gpu_of(tensor):
-            raise RuntimeError(
-                "Expected the first device index to be the same as the tensor's device index "
-                f"({gpu_of(tensor).index}), got {gpus[0].index}"
-            )
-        return [self._to(tensor, gpu) for gpu in gpus]
+        if not devices:
+            return []
+        return [self._to(tensor, self._target(device)) for device in devices]
 
     @_below_modes
     def _broadcast_out(self, tensor, outs):
         for at, out in enumerate(outs):
-            if gpu_of(out) is None:
-                raise RuntimeError(
-                    f"Expected all output tensors to be CUDA tensors, but output tensor at index {at} "
-                    "is a CPU tensor"
-                )
+            self._check_output(out, at)
             if out.shape != tensor.shape:
                 raise RuntimeError(
-                    f"Expected all output tensors to have same shape as the source tensor "
-                    f"{list(tensor.shape)}, "
-                    f"but output tensor at index {at} has shape {list(out.shape)}"
+                    "Expected all output tensors to have same shape as the source tensor "
+                    f"{list(tensor.shape)}, but output tensor at index {at} has shape {list(out.shape)}"
                 )
-        return [self._copy_into(out, tensor) for out in outs]
+        return [out.copy_(tensor) for out in outs]
 
     @_below_modes
     def _scatter(self, tensor, devices, chunk_sizes=None, dim=0, streams=None):
+        if not devices:
+            raise RuntimeError("Expected at least one device to scatter to")
+        self._check_streams(streams, devices)
         pieces = self._cut(tensor, len(devices), chunk_sizes, dim)
-        targets = [None if device == -1 else self._machine.gpu(device) for device in devices]
-        return [self._to(piece, gpu) for piece, gpu in zip(pieces, targets, strict=False)]
+        return [self._to(piece, self._target(device)) for piece, device in zip(pieces, devices, strict=False)]
 
     @_below_modes
     def _scatter_out(self, tensor, outs, dim=0, streams=None):
         if not outs:
             raise RuntimeError("Expected at least one output tensor to scatter to")
+        dim = self._wrapped(dim, tensor)
         for at, out in enumerate(outs):
-            if gpu_of(out) is None:
+            self._check_output(out, at)
+            shape = list(out.shape)
+            if out.dim() == tensor.dim():
+                shape[dim] = tensor.size(dim)
+            if shape != list(tensor.shape):
                 raise RuntimeError(
-                    f"Expected all output tensors to be CUDA tensors, but output tensor at index {at} "
-                    "is a CPU tensor"
-                )
-            if out.dim() != tensor.dim():
-                raise RuntimeError(
-                    f"Output tensor at index {at} has incorrect number of dimensions: "
-                    f"expected {tensor.dim()}, but got {out.dim()}"
+                    f"Output tensor at index {at} has incorrect shape: {list(out.shape)}. Expected same shape "
+                    f"except for scatter dim {dim} as the source tensor: {list(tensor.shape)}"
                 )
         sizes = [out.size(dim) for out in outs]
         if sum(sizes) != tensor.size(dim):
             raise RuntimeError(
-                "Total size for output tensors along scatter dim "
-                f"{dim} does not match: expected {tensor.size(dim)}, but got {sum(sizes)}"
+                f"Total size for output tensors along scatter dim {dim} does not match the source tensor size "
+                f"at dim {dim}. Expected {tensor.size(dim)}, but got total size {sum(sizes)}"
             )
-        return [
-            self._copy_into(out, piece) for out, piece in zip(outs, tensor.split(sizes, dim), strict=True)
-        ]
+        return [out.copy_(piece) for out, piece in zip(outs, tensor.split(sizes, dim), strict=True)]
 
     @_below_modes
     def _gather(self, tensors, dim, destination=None):
-        if not tensors:
-            raise RuntimeError("Expected at least one tensor to gather from")
-        first = tensors[0]
-        for at, tensor in enumerate(tensors):
-            if gpu_of(tensor) is None:
-                raise RuntimeError(
-                    f"Expected all input tensors to be CUDA tensors, but tensor at index {at} "
-                    f"has device '{tensor.device}'"
-                )
-            self._check_gathered(first, tensor, at, dim)
-        target = self._destination(destination)
+        shape, dim = self._gathered_shape(tensors, dim)
+        target = None if destination == -1 else self._machine.gpu(destination)
         gathered = torch.cat([move(self._machine, tensor, target) for tensor in tensors], dim)
         if target is not None:
             put(gathered, target)
@@ -119,30 +102,59 @@ class Collectives:
 
     @_below_modes
     def _gather_out(self, tensors, out, dim):
-        if not tensors:
-            raise RuntimeError("Expected at least one tensor to gather from")
-        for at, tensor in enumerate(tensors):
-            self._check_gathered(out, tensor, at, dim)
-        total = sum(tensor.size(dim) for tensor in tensors)
-        if out.size(dim) != total:
-            raise RuntimeError(
-                f"Expected out tensor to have size {total} in gather dim {dim}, but got {out.size(dim)}"
-            )
+        shape, dim = self._gathered_shape(tensors, dim)
+        if list(out.shape) != shape:
+            raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
         for tensor, place in zip(tensors, out.split([t.size(dim) for t in tensors], dim), strict=True):
-            self._copy_into(place, tensor)
+            place.copy_(tensor)
         return out
 
-    def _check_gathered(self, first: Tensor, tensor: Tensor, at: int, dim: int) -> None:
-        same = first.dim() == tensor.dim() and all(
-            axis == dim % first.dim() or first.size(axis) == tensor.size(axis) for axis in range(first.dim())
-        )
-        if not same:
-            expected = list(first.shape)
-            if first.dim() == tensor.dim():
-                expected[dim] = tensor.size(dim)
+    def _gathered_shape(self, tensors, dim: int) -> tuple[list[int], int]:
+        if not tensors:
+            raise RuntimeError("Expected at least one tensor to gather from")
+        dim = self._wrapped(dim, tensors[0])
+        expected = list(tensors[0].shape)
+        for at, tensor in enumerate(tensors):
+            if gpu_of(tensor) is None:
+                raise RuntimeError(
+                    f"Expected all input tensors to be CUDA tensors, but tensor at index {at} "
+                    f"has device '{tensor.device}'"
+                )
+            if tensor.dim() != len(expected):
+                raise RuntimeError(
+                    "Expected all input tensors to have the same number of dimensions, but tensor at index "
+                    f"{at}has {tensor.dim()} dimensions, (expected {len(expected)})"
+                )
+            expected[dim] = tensor.size(dim)
+            if list(tensor.shape) != expected:
+                raise RuntimeError(
+                    f"Input tensor at index {at} has invalid shape {list(tensor.shape)}, but expected {expected}"
+                )
+        expected[dim] = sum(tensor.size(dim) for tensor in tensors)
+        return expected, dim
+
+    def _check_output(self, out: Tensor, at: int) -> None:
+        if gpu_of(out) is None:
             raise RuntimeError(
-                f"Input tensor at index {at} has invalid shape {list(tensor.shape)}, but expected {expected}"
+                f"Expected all output tensors to be CUDA tensors, but output tensor at index {at} "
+                f"has device '{out.device}'"
             )
+
+    def _check_streams(self, streams, devices) -> None:
+        for at, (stream, device) in enumerate(zip(streams or (), devices, strict=False)):
+            if stream is not None and stream.device_index != device:
+                raise RuntimeError(
+                    f"Expected the device associated with the stream at index {at} (was {stream.device_index}) "
+                    f"to match the device supplied at that index (expected {device})"
+                )
+
+    def _target(self, device: int) -> Gpu:
+        if device < 0:
+            raise RuntimeError(f"Expected non-negative device index, but got {device}")
+        return self._machine.gpu(device)
+
+    def _wrapped(self, dim: int, tensor: Tensor) -> int:
+        return range(max(tensor.dim(), 1))[dim]
 
     def _check_source(self, name, tensors, device) -> None:
         gpu = self._machine.gpu(device)
@@ -160,13 +172,5 @@ class Collectives:
             )
         return tensor.split(list(sizes), dim)
 
-    def _destination(self, index):
-        if index is None:
-            return self._machine.gpu(self._machine.current.index)
-        return None if index == -1 else self._machine.gpu(index)
-
     def _to(self, tensor: Tensor, gpu):
         return move(self._machine, tensor, gpu)
-
-    def _copy_into(self, out: Tensor, tensor: Tensor) -> Tensor:
-        return out.copy_(tensor)

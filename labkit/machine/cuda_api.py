@@ -86,6 +86,9 @@ class CudaFunctions:
     def _cuda_canDeviceAccessPeer(self, device, peer):
         return self._machine.gpu(device) is not self._machine.gpu(peer)
 
+    def _cuda_getCompiledVersion(self):
+        return 13000  # CUDA 13.0, as torch.version.cuda says
+
     def _cuda_getArchFlags(self):
         return "sm_90"
 

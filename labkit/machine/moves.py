@@ -169,6 +169,14 @@ def _make_device(mode, func, args, kwargs):
     return func(*args, **kwargs)
 
 
+@handles(torch._C._nn._parse_to)
+def _parse_to(mode, func, args, kwargs):
+    """What ``Module.to`` understands of its arguments: a bare number is a GPU."""
+    if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+        args = (mode.machine.gpu(args[0]).device, *args[1:])
+    return func(*args, **kwargs)
+
+
 @handles(Tensor.numpy, Tensor.__array__)
 def _numpy(mode, func, args, kwargs):
     gpu = gpu_of(args[0])

@@ -64,6 +64,10 @@ def stream_classes(machine_in_use, real_stream, real_event):
         def query(self):
             return True
 
+        @staticmethod
+        def priority_range():
+            return 0, -1
+
         def is_capturing(self):
             return False
 
@@ -150,9 +154,7 @@ def stream_classes(machine_in_use, real_stream, real_event):
                 if event._time is None:
                     raise ValueError("Both events must be recorded before calculating elapsed time.")
             if self._gpu is not end._gpu:
-                raise ValueError(
-                    f"Both events must be on the same device, got {self.device} and {end.device}"
-                )
+                raise RuntimeError(f"both events must be on one device, got {self.device} and {end.device}")
             return (end._time - self._time) * 1000
 
         def __repr__(self):
