@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 # Each public name and the module it lives in.
 _HOME = {
     "split": "plan",
+    "batches": "plan",
     "set_language": "language",
     "get_language": "language",
     "Trace": "trace",
@@ -25,6 +26,7 @@ _HOME = {
     "data_parallel": "engine",
     "DataParallel": "engine",
     "draw_split": "view",
+    "draw_batches": "view",
     "SplitExplorer": "explore",
 }
 

@@ -97,6 +97,61 @@ def split(batch: int, gpus: int) -> Split:
     return Split(batch, gpus, tuple(Piece(gpu, at, min(at + chunk, batch)) for gpu, at in enumerate(starts)))
 
 
+@dataclass(frozen=True)
+class Batches(Drawn):
+    """One pass over ``rows`` rows in batches of ``batch_size``, each batch split over ``gpus`` GPUs."""
+
+    rows: int
+    batch_size: int
+    gpus: int
+    drop_last: bool
+    splits: tuple[Split, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows per batch, as a ``torch.utils.data.DataLoader`` hands them out."""
+        return tuple(split.batch for split in self.splits)
+
+    @property
+    def dropped(self) -> int:
+        """Rows that no batch holds, because ``drop_last`` leaves the short batch out."""
+        return self.rows - sum(self.sizes)
+
+    def __str__(self) -> str:
+        dropped = f"; {self.dropped} dropped" if self.dropped else ""
+        return (
+            f"{self.rows} rows in batches of {self.batch_size}: {_runs(self.sizes)}{dropped}"
+            + f" (on {self.gpus} GPUs)" * (self.gpus > 1)
+        )
+
+    __repr__ = __str__
+
+
+def batches(rows: int, batch_size: int, *, gpus: int = 1, drop_last: bool = False) -> Batches:
+    """Plan one pass over ``rows`` rows (≥ 0) in batches of ``batch_size`` (≥ 1), each split over ``gpus`` GPUs.
+
+    >>> batches(100, 30)
+    100 rows in batches of 30: 30, 30, 30, 10
+
+    Raises TypeError if an argument is no whole number, ValueError if it is out of range.
+    """
+    rows, batch_size = _whole("rows", rows, 0), _whole("batch_size", batch_size, 1)
+    gpus = _whole("gpus", gpus, 1)
+    full, short = divmod(rows, batch_size)
+    splits = (split(batch_size, gpus),) * full
+    if short and not drop_last:
+        splits += (split(short, gpus),)
+    return Batches(rows, batch_size, gpus, bool(drop_last), splits)
+
+
+def _runs(sizes: tuple[int, ...]) -> str:
+    """``30, 30, 30, 10``; long lists as ``33 × 3, 1``."""
+    if len(sizes) <= 10:
+        return ", ".join(map(str, sizes)) or "none"
+    full = sum(size == sizes[0] for size in sizes)
+    return f"{full} × {sizes[0]}" + (f", {sizes[-1]}" if full < len(sizes) else "")
+
+
 def _whole(name: str, value: object, least: int, most: int | None = None) -> int:
     """``value`` as an int between ``least`` and ``most``, or an error that names the argument."""
     if isinstance(value, bool):

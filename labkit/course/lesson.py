@@ -8,18 +8,29 @@ from operator import index
 import torch
 
 from ..language import LANGUAGES, say, set_language
-from ..machine import use_gpus
+from ..machine import Machine, RealGpus, use_gpus
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson that has begun. Shows the GPUs it runs on."""
+    """A lesson that has begun. Shows the GPUs it runs on, in one line."""
 
     name: str
-    machine: object
+    machine: Machine | RealGpus
 
     def __repr__(self) -> str:
-        return repr(self.machine)
+        count = len(self.machine.gpus)
+        if not count:
+            return say(en="No GPU: everything runs on the CPU.", zh="没有 GPU：一切都在 CPU 上运行。")
+        names = "cuda:0" if count == 1 else f"cuda:0 … cuda:{count - 1}"
+        if isinstance(self.machine, RealGpus):
+            return say(
+                en=f"{count} real GPU{'s' * (count != 1)}: {names} ({torch.cuda.get_device_name(0)})",
+                zh=f"{count} 块真 GPU：{names}（{torch.cuda.get_device_name(0)}）",
+            )
+        return say(
+            en=f"{count} simulated GPU{'s' * (count != 1)}: {names}", zh=f"{count} 块模拟 GPU：{names}"
+        )
 
 
 def begin(name: str, *, num_gpus: int, batch_size: int, data_size: int, language: str) -> Lesson:

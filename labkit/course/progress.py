@@ -1,8 +1,8 @@
 """Which exercises the learner has answered: a small JSON file that is theirs.
 
 It is ``~/.labkit/progress.json``, or the file that the environment variable ``LABKIT_PROGRESS`` names
-("off" keeps nothing). It is written whole or not at all, and a file that cannot be read is kept beside
-the new one under the ending ``.unreadable``.
+("off" keeps nothing). It is written whole or not at all. What else stands in it stays; a file that cannot
+be understood is moved aside, never overwritten.
 """
 
 from __future__ import annotations
@@ -10,9 +10,17 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from weakref import WeakSet
 
 from ..language import say
+
+# What shows progress (see .board): its ``refresh`` is called when an exercise has been noted.
+watchers: WeakSet = WeakSet()
+
+# Why the last note could not be kept; "" if it was.
+_trouble: Callable[[], str] = lambda: ""  # noqa: E731 (said anew, in the language in use)
 
 
 def file() -> Path | None:
@@ -20,56 +28,81 @@ def file() -> Path | None:
     named = os.environ.get("LABKIT_PROGRESS")
     if named == "off":
         return None
-    return Path(named) if named else Path.home() / ".labkit" / "progress.json"
+    return Path(named).expanduser() if named else Path.home() / ".labkit" / "progress.json"
 
 
 def done() -> set[str]:
-    """The ids of the exercises answered so far."""
+    """The ids of the exercises answered so far; none if the file is missing or cannot be read."""
     path = file()
-    if path is None or not path.exists():
-        return set()
     try:
-        return set(json.loads(path.read_text("utf-8"))["done"])
-    except (ValueError, KeyError, TypeError):
-        path.replace(path.with_suffix(".unreadable"))
+        return _answered(_load(path)) if path else set()
+    except (OSError, ValueError):
         return set()
+
+
+def trouble() -> str:
+    """Why progress is not being kept, in one sentence; "" if all is well."""
+    return _trouble()
 
 
 def note(exercise: str) -> None:
-    """Note that ``exercise`` was answered. A folder that cannot be written costs the note, not the lesson."""
+    """Note that ``exercise`` was answered. What goes wrong here costs the note, never the lesson."""
+    global _trouble
     path = file()
-    if path is None:
-        return
+    if path is not None:
+        try:
+            _add(path, exercise)
+            _trouble = lambda: ""  # noqa: E731
+        except OSError as error:
+            reason = error.strerror or str(error)
+            _trouble = lambda: say(  # noqa: E731
+                en=f"Progress could not be saved ({reason}).", zh=f"进度没能保存（{reason}）。"
+            )
+    for watcher in list(watchers):
+        watcher.refresh()
+
+
+def _add(path: Path, exercise: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        known = done()
-        if exercise in known:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, suffix=".new", delete=False, encoding="utf-8"
-        ) as new:
-            json.dump({"done": sorted(known | {exercise})}, new, indent=1)
-        os.replace(new.name, path)
-    except OSError:
+        known = _load(path)
+        answered = _answered(known)
+    except ValueError:
+        _set_aside(path)
+        known, answered = {}, set()
+    if exercise in answered:
         return
+    known["done"] = sorted(answered | {exercise})
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as new:
+            json.dump(known, new, indent=1, ensure_ascii=False)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
-class Progress:
-    """What has been answered, lesson by lesson."""
+def _load(path: Path) -> dict:
+    """What the file holds, {} if there is none; ValueError if it is not ours."""
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_text("utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
 
-    def __init__(self) -> None:
-        from . import exercises  # noqa: F401
-        from .answers import EXERCISES
 
-        self._done = done()
-        self._all = sorted(EXERCISES)
+def _answered(found: dict) -> set[str]:
+    listed = found.get("done", [])
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise ValueError("'done' is not a list of names")
+    return set(listed)
 
-    def __repr__(self) -> str:
-        lines = []
-        for lesson in sorted({name.partition(".")[0] for name in self._all}):
-            names = [name for name in self._all if name.startswith(f"{lesson}.")]
-            marks = " ".join("✓" if name in self._done else "·" for name in names)
-            lines.append(f"{lesson}  {marks}")
-        where = file()
-        kept = say(en=f"kept in {where}", zh=f"保存在 {where}") if where else say(en="not kept", zh="不保存")
-        return "\n".join([*lines, kept])
+
+def _set_aside(path: Path) -> None:
+    """Move a file that cannot be understood to a free name beside it."""
+    count = 1
+    while (free := path.with_name(f"{path.stem}.unreadable-{count}{path.suffix}")).exists():
+        count += 1
+    path.replace(free)

@@ -127,7 +127,9 @@ def _combined(failures: dict[int, BaseException], places, inputs, kwargs_tup) ->
         combined = type(error)(message)
     except Exception:
         combined = RuntimeError(message)  # classes that cannot be made from one text
-    combined.__cause__ = None
+    for failed in failures.values():
+        # Their tracebacks hold the frames that hold them: without this, tensors would wait for the collector.
+        failed.with_traceback(None)
     combined.failures = failures
     return combined
 

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from . import autocast, gradients, storages, threads, types
+from . import autocast, gradients, saved_tensors, storages, threads, types
 from .collectives import Collectives
 from .cuda_api import Absent, CudaFunctions, DeviceProperties, absent, cudart, functions_of
 from .gpu import HOST, MARK
@@ -57,6 +57,7 @@ def install(machine, patches, machine_in_use) -> None:
     types.install(patches)
     storages.install(patches)
     gradients.install(patches, machine_in_use)
+    saved_tensors.install(patches, machine_in_use)
     autocast.install(patches)
     threads.install(patches, machine_in_use)
 

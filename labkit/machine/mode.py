@@ -78,7 +78,7 @@ class MachineMode(TorchFunctionMode):
 
     def retire(self) -> None:
         """Do nothing from now on, on whichever threads' stacks this mode still is."""
-        self.__torch_function__ = _as_without_machine
+        self.__class__ = _Retired
 
     def general(self, func, args, kwargs):
         """Any call: tensors in lists and keywords, a ``device=`` keyword, devices that differ."""
@@ -105,8 +105,11 @@ class MachineMode(TorchFunctionMode):
         return result
 
 
-def _as_without_machine(func, types, args=(), kwargs=None):
-    return func(*args, **(kwargs or {}))
+class _Retired(TorchFunctionMode):
+    """What the mode of a closed machine becomes."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
 
 
 _PLAIN = frozenset({bool, int, float, str, type(None), torch.Size, torch.dtype})

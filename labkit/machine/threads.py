@@ -29,6 +29,8 @@ class Turns:
         self._holder: int | None = None
         self._holder_clock: int | None = None
         self._over: set[int] = set()
+        # Whether those that the order names and nobody has started are still waited for.
+        self._expecting = True
 
     def join(self) -> int:
         """Take a place; returns its number, counted from 0."""
@@ -43,6 +45,9 @@ class Turns:
         with self._changed:
             while not self._may_run(place):
                 if not self._changed.wait(_POLL):
+                    if self._holder is None:
+                        self._expecting = False  # there are fewer replicas than the order names
+                        continue
                     use = self._holder_time()
                     if use != last_use or use is None:
                         last_use, since = use, time.monotonic()
@@ -70,7 +75,7 @@ class Turns:
         for place in self._order:
             if place in self._waiting:
                 return place
-            if place not in self._over and place >= self._started and place != self._holder:
+            if self._expecting and place not in self._over and place >= self._started:
                 return None  # it is still to be started
         return min(self._waiting, default=None)
 

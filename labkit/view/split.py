@@ -48,7 +48,7 @@ def split_picture(plan: Split) -> Picture:
         boxes += _cells(gpu, piece, x, _TOP, scale, _BAR)
         boxes.append(Box(x, y + 2, width, lane - 4, gpu=gpu, label=str(piece)))
         short = plan.short is not None and plan.short.gpu == gpu
-        note = _rows(rows) + (say(en=", short", zh="，不足") if short else "")
+        note = _rows(rows) + (say(en=", short", zh="，不满") if short else "")
         texts.append(Text(WIDTH - _RIGHT + 8, y + lane / 2 + size * 0.35, note, size, bold=short))
         span = f"{piece.start}–{piece.stop - 1}" if rows > 1 else f"{piece.start}"
         if width > len(span) * size * 0.62 + 4:
@@ -68,7 +68,7 @@ def describe(plan: Split) -> str:
     text = say(
         en=f"{plan.batch} rows on {plan.gpus} GPU{'s' * (plan.gpus != 1)}: pieces of ceil({plan.batch}/{plan.gpus}) = "
         f"{_rows(plan.chunk)}, so {used} of {plan.gpus} work ({sizes})",
-        zh=f"{plan.batch} 行分给 {plan.gpus} 块 GPU：每块 ⌈{plan.batch}/{plan.gpus}⌉ = {plan.chunk} 行，"
+        zh=f"{plan.batch} 行分给 {plan.gpus} 块 GPU：每个分块 ⌈{plan.batch}/{plan.gpus}⌉ = {plan.chunk} 行，"
         f"{plan.gpus} 块中有 {used} 块工作（{sizes}）",
     )
     if plan.idle:

@@ -1,0 +1,96 @@
+"""The progress board: which exercises are answered, lesson by lesson, as it changes.
+
+A notebook's stored output holds the same board for everybody, with nothing ticked; the learner's own one is
+a widget, which only a running notebook shows. So outputs can be compared whatever a computer's progress is.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from ..language import get_language, say, set_language
+from . import progress
+from .outline import lessons
+
+_DONE, _OPEN = "●", "○"
+
+
+class Progress:
+    """What has been answered, lesson by lesson. Follows every answer while the notebook runs."""
+
+    def __init__(self) -> None:
+        self._language = get_language()
+        self._widget = None
+
+    def __repr__(self) -> str:
+        done = progress.done()
+        lines = [f"{title}  {_marks(names, done)}" for title, names in _exercises()]
+        return "\n".join([*lines, *_footer()])
+
+    def refresh(self) -> None:
+        """Show what is noted now."""
+        if self._widget is not None:
+            before = get_language()
+            set_language(self._language)
+            try:
+                self._widget.value = _table(progress.done(), _footer())
+            finally:
+                set_language(before)
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        import ipywidgets as widgets  # only a notebook needs it
+
+        if self._widget is None:
+            self._widget = widgets.HTML()
+            self._widget.add_class("labkit-progress")
+            progress.watchers.add(self)
+        self.refresh()
+        unticked = say(
+            en="Your own progress appears here while the notebook runs.",
+            zh="运行笔记本时，这里显示你自己的进度。",
+        )
+        return {
+            **(self._widget._repr_mimebundle_() or {}),
+            "text/plain": unticked,
+            "text/html": _table(set(), [unticked]),
+        }
+
+
+def _exercises() -> list[tuple[str, list[str]]]:
+    """(lesson's title, ids of its exercises), for every lesson that has some."""
+    from .answers import every
+
+    names = sorted(every())
+    found = [(entry.title, [n for n in names if n.startswith(entry.number + ".")]) for entry in lessons()]
+    return [(title, ids) for title, ids in found if ids]
+
+
+def _marks(names: list[str], done: set[str]) -> str:
+    return " ".join(_DONE if name in done else _OPEN for name in names)
+
+
+def _footer() -> list[str]:
+    where = progress.file()
+    if where is None:
+        return [
+            say(
+                en="Progress is not kept (LABKIT_PROGRESS is off).",
+                zh="不保存进度（LABKIT_PROGRESS 为 off）。",
+            )
+        ]
+    kept = say(
+        en=f"Kept in {where}: the file is yours; delete it to start again.",
+        zh=f"保存在 {where}：这个文件归你，删掉它就重新开始。",
+    )
+    return [text for text in (progress.trouble(), kept) if text]
+
+
+def _table(done: set[str], footer: list[str]) -> str:
+    rows = [
+        f'<tr><td style="text-align:left">{escape(title)}</td>'
+        f'<td style="text-align:left" title="{escape(", ".join(names))}">{_marks(names, done)}</td>'
+        f'<td style="text-align:right">{len(done & set(names))}/{len(names)}</td></tr>'
+        for title, names in _exercises()
+    ]
+    notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
+    return f"<div><table>{''.join(rows)}</table>{notes}</div>"

@@ -1,0 +1,143 @@
+"""Gradients are on the device of what they belong to, wherever Python sees them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import Function
+from torch.utils.checkpoint import checkpoint
+
+pytestmark = pytest.mark.usefixtures("gpus")
+CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
+
+
+def leaf(device, *shape):
+    return torch.randn(*(shape or (3, 3)), device=device, requires_grad=True)
+
+
+def test_leaves_on_every_device_get_their_gradient_there():
+    a, b, c = leaf(CUDA0), leaf(CUDA1), leaf(CPU)
+    loss = ((a.to(CUDA1) * b).cpu() * c).sum()
+    loss.backward()
+    assert [t.grad.device for t in (a, b, c)] == [CUDA0, CUDA1, CPU]
+    assert torch.allclose(a.grad.cpu(), (b * c.to(CUDA1)).cpu())
+    a.grad.zero_()
+    assert b.grad.abs().sum() > 0  # gradients on different devices share no memory
+    assert a.grad is a.grad
+
+
+def test_autograd_grad():
+    a, b = leaf(CUDA0), leaf(CUDA1)
+    grads = torch.autograd.grad((a.to(CUDA1) @ b).sum(), (a, b), create_graph=True)
+    assert [g.device for g in grads] == [CUDA0, CUDA1]
+    (grads[0] ** 2).sum().backward()
+    assert b.grad.device == CUDA1
+
+
+def test_hooks_see_gradients_on_their_device():
+    seen = []
+    a = leaf(CUDA0)
+    moved = a.to(CUDA1)
+    moved.register_hook(lambda grad: seen.append(("tensor", grad.device, (grad * 2).device)))
+    a.register_post_accumulate_grad_hook(lambda t: seen.append(("leaf", t.grad.device, None)))
+    (moved * 3).sum().backward()
+    assert seen == [("tensor", CUDA1, CUDA1), ("leaf", CUDA0, None)]
+
+
+def test_a_hook_can_replace_a_gradient():
+    a = leaf(CUDA1)
+    a.register_hook(lambda grad: grad * 0 + 7)
+    a.sum().backward()
+    assert a.grad.device == CUDA1
+    assert a.grad.unique().tolist() == [7]
+
+
+def test_module_hooks():
+    seen = []
+    layer = nn.Linear(3, 3).to(CUDA1)
+    layer.register_full_backward_hook(lambda m, gi, go: seen.append((gi[0].device, go[0].device)))
+    layer.register_full_backward_pre_hook(lambda m, go: seen.append(go[0].device))
+    layer(leaf(CUDA1)).sum().backward()
+    assert seen == [CUDA1, (CUDA1, CUDA1)]
+
+
+class Double(Function):
+    seen = None
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x * 2).to(CUDA0)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        Double.seen = grad.device, x.device, torch.ones(1, device="cuda:1").device
+        return grad.to(x.device) * 2
+
+
+def test_functions_get_their_gradients_where_their_outputs_were():
+    a = leaf(CUDA1)
+    Double.apply(a).sum().backward()
+    assert Double.seen == (CUDA0, CUDA1, CUDA1)
+    assert a.grad.device == CUDA1
+    assert a.grad.unique().tolist() == [2]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoint(reentrant):
+    layer, a = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Dropout(0.5)).to(CUDA1), leaf(CUDA1)
+    devices = []
+
+    def forward(x):
+        devices.append(x.device)
+        return layer(x)
+
+    checkpoint(forward, a, use_reentrant=reentrant).sum().backward()
+    assert devices == [CUDA1, CUDA1]
+    assert a.grad.device == CUDA1
+    assert layer[0].weight.grad.device == CUDA1
+
+
+def test_saved_tensors_hooks_see_devices():
+    seen = []
+
+    def pack(x):
+        seen.append(x.device)
+        return x.cpu()
+
+    a = leaf(CUDA1)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x.to(CUDA1)):
+        y = a * a
+    y.sum().backward()
+    assert set(seen) == {CUDA1}
+    assert torch.allclose(a.grad, 2 * a)
+
+
+def test_retained_and_accumulated_gradients():
+    a = leaf(CUDA1)
+    middle = a * 2
+    middle.retain_grad()
+    middle.sum().backward()
+    (a * 3).sum().backward()
+    assert (middle.grad.device, a.grad.device) == (CUDA1, CUDA1)
+    assert a.grad.unique().tolist() == [5]
+
+
+def test_a_gradient_from_elsewhere_cannot_be_assigned():
+    a = leaf(CUDA1)
+    with pytest.raises(RuntimeError, match="assigned grad has data located on a different device"):
+        a.grad = torch.ones(3, 3)
+
+
+def test_function_transforms():
+    a = leaf(CUDA1)
+    assert torch.func.grad(lambda x: (x**2).sum())(a).device == CUDA1
+    assert torch.vmap(lambda x: x * 2)(a).device == CUDA1
+    assert torch.func.jvp(lambda x: x**2, (a.detach(),), (torch.ones_like(a),))[1].device == CUDA1
+
+
+def test_no_grad_and_inference_mode_in_backward_threads_do_not_leak():
+    a = leaf(CUDA0)
+    with torch.no_grad():
+        assert not (a * 2).requires_grad
+    assert (a * 2).requires_grad
