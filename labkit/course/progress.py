@@ -51,8 +51,12 @@ def note(exercise: str) -> None:
     path = file()
     if path is not None:
         try:
-            _add(path, exercise)
-            _trouble = lambda: ""  # noqa: E731
+            aside = _add(path, exercise)
+            if aside is not None:
+                _trouble = lambda: say(  # noqa: E731
+                    en=f"The progress file could not be understood; it is kept as {aside.name}.",
+                    zh=f"进度文件无法识别，已另存为 {aside.name}。",
+                )
         except OSError as error:
             reason = error.strerror or str(error)
             _trouble = lambda: say(  # noqa: E731
@@ -62,16 +66,18 @@ def note(exercise: str) -> None:
         watcher.refresh()
 
 
-def _add(path: Path, exercise: str) -> None:
+def _add(path: Path, exercise: str) -> Path | None:
+    """Write the note; gives where a file that could not be understood was moved, if there was one."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    aside = None
     try:
         known = _load(path)
         answered = _answered(known)
     except ValueError:
-        _set_aside(path)
+        aside = _set_aside(path)
         known, answered = {}, set()
     if exercise in answered:
-        return
+        return aside
     known["done"] = sorted(answered | {exercise})
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
     try:
@@ -81,6 +87,7 @@ def _add(path: Path, exercise: str) -> None:
     except BaseException:
         os.unlink(name)
         raise
+    return aside
 
 
 def _load(path: Path) -> dict:
@@ -100,9 +107,10 @@ def _answered(found: dict) -> set[str]:
     return set(listed)
 
 
-def _set_aside(path: Path) -> None:
-    """Move a file that cannot be understood to a free name beside it."""
+def _set_aside(path: Path) -> Path:
+    """Move a file that cannot be understood to a free name beside it; gives that name."""
     count = 1
     while (free := path.with_name(f"{path.stem}.unreadable-{count}{path.suffix}")).exists():
         count += 1
     path.replace(free)
+    return free
