@@ -1,7 +1,8 @@
 """The progress board: which exercises are answered, lesson by lesson, as it changes.
 
-A notebook's stored output holds the same board for everybody, with nothing ticked; the learner's own one is
-a widget, which only a running notebook shows. So outputs can be compared whatever a computer's progress is.
+A notebook's stored output holds one sentence, the same for everybody; the learner's own board is a widget,
+which only a running notebook shows. So outputs can be compared whatever a computer's progress is, and do
+not change when a lesson gains an exercise.
 """
 
 from __future__ import annotations
@@ -45,15 +46,11 @@ class Progress:
             self._widget.add_class("labkit-progress")
             progress.watchers.add(self)
         self.refresh()
-        unticked = say(
+        still = say(
             en="Your own progress appears here while the notebook runs.",
             zh="运行笔记本时，这里显示你自己的进度。",
         )
-        return {
-            **(self._widget._repr_mimebundle_() or {}),
-            "text/plain": unticked,
-            "text/html": _table(set(), [unticked]),
-        }
+        return {**(self._widget._repr_mimebundle_() or {}), "text/plain": still}
 
 
 def _exercises() -> list[tuple[str, list[str]]]:

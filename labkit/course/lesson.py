@@ -22,7 +22,9 @@ class Lesson:
         count = len(self.machine.gpus)
         if not count:
             return say(en="No GPU: everything runs on the CPU.", zh="没有 GPU：一切都在 CPU 上运行。")
-        names = "cuda:0" if count == 1 else f"cuda:0 … cuda:{count - 1}"
+        names = ", ".join(f"cuda:{gpu}" for gpu in range(count))
+        if count > 4:
+            names = f"cuda:0 … cuda:{count - 1}"
         if isinstance(self.machine, RealGpus):
             return say(
                 en=f"{count} real GPU{'s' * (count != 1)}: {names} ({torch.cuda.get_device_name(0)})",

@@ -24,7 +24,7 @@ def execute(notebook: nbformat.NotebookNode, folder: Path, *, timeout: int = 120
     for attempt in range(1, _ATTEMPTS + 1):
         client = NotebookClient(
             notebook, timeout=timeout, startup_timeout=60, kernel_name="python3",
-            resources={"metadata": {"path": str(folder)}},
+            resources={"metadata": {"path": str(folder)}}, extra_arguments=["--log-level=ERROR"],
         )  # fmt: skip
         client.create_kernel_manager()
         try:

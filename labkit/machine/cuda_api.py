@@ -11,6 +11,7 @@ import types
 import torch
 
 from .gpu import Gpu
+from .placement import gpu_of
 from .streams import _CUDA
 
 _POOLS = ("all", "small_pool", "large_pool")
@@ -229,16 +230,23 @@ class CudaFunctions:
 
     def _group_tensors_by_device_and_dtype(self, tensorlists, with_indices=False):
         groups = {}
-        for at, first in enumerate(tensorlists[0]):
-            tensor = (
-                first if first is not None else next(row[at] for row in tensorlists if row[at] is not None)
-            )
-            lists, indices = groups.setdefault((tensor.device, tensor.dtype), ([[] for _ in tensorlists], []))
-            for group, row in zip(lists, tensorlists, strict=True):
-                if row:
-                    group.append(row[at])
-            if with_indices:
-                indices.append(at)
+        with torch._C.DisableTorchFunction():
+            for at, first in enumerate(tensorlists[0]):
+                tensor = (
+                    first
+                    if first is not None
+                    else next(row[at] for row in tensorlists if row[at] is not None)
+                )
+                gpu = gpu_of(tensor)
+                key = (tensor.device if gpu is None else gpu.device, tensor.dtype)
+                if key not in groups:
+                    groups[key] = [[] for _ in tensorlists], []
+                lists, indices = groups[key]
+                for group, row in zip(lists, tensorlists, strict=True):
+                    if row:
+                        group.append(row[at])
+                if with_indices:
+                    indices.append(at)
         return groups
 
 

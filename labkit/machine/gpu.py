@@ -16,6 +16,10 @@ import torch
 # The attribute of ``torch.UntypedStorage`` that holds the mark.
 MARK = "_labkit_mark"
 
+# The peak may be missed by less than this many bytes: counting at every allocation would cost more than
+# most operations do. What is allocated now, and the limit, are always exact.
+PEAK_STEP = 16 * 1024
+
 # CUDA's allocator hands out multiples of this many bytes, and memory_allocated() counts them.
 BLOCK = 512
 
@@ -65,8 +69,8 @@ class Gpu:
     """A simulated GPU. ``capacity`` is in bytes."""
 
     __slots__ = (
-        "capacity", "clock", "cores", "device", "failures", "fraction", "fresh", "index", "machine", "marks",
-        "peak", "room", "total_at_reset", "_counted",
+        "capacity", "clock", "cores", "device", "failures", "fraction", "index", "machine", "marks",
+        "peak", "room", "suspended", "total_at_reset", "_counted", "_granted",
     )  # fmt: skip
 
     def __init__(self, index: int, capacity: int, machine: object) -> None:
@@ -79,10 +83,12 @@ class Gpu:
         # Storage size in bytes -> the mark its storages carry.
         self.marks: dict[int, Mark] = {}
         self.peak = 0
-        # Bytes marked since the last count, and how many more may come before the next count is due:
-        # as long as fresh <= room, neither the peak nor the capacity can have been passed.
-        self.fresh = 0
+        # How many more bytes may be marked before the next count is due: while it is not negative, neither
+        # the peak (but for PEAK_STEP) nor the limit can have been passed. _granted is where it began.
         self.room = 0
+        self._granted = 0
+        # While the machine is not in use: whatever is put here is refused.
+        self.suspended = False
         self.failures = 0
         # Bytes ever marked, up to the last count.
         self._counted = 0
@@ -97,14 +103,24 @@ class Gpu:
         except KeyError:
             mark = self.new_mark(size)
         setattr(storage, MARK, mark)
-        self.fresh += mark.block
-        if self.fresh > self.room:
+        self.room -= mark.block
+        if self.room < 0:
             del mark
             self.recount(storage)
 
     def new_mark(self, size: int) -> Mark:
         """The mark for storages of ``size`` bytes."""
         return self.marks.setdefault(size, Mark(self, -(-size // BLOCK) * BLOCK))
+
+    def suspend(self) -> None:
+        """From now on, refuse what is put here."""
+        self._counted += self._granted - self.room
+        self.room = self._granted = 0
+        self.suspended = True
+
+    def resume(self) -> None:
+        """Take tensors again."""
+        self.suspended = False
 
     def live(self) -> int:
         """Bytes allocated now."""
@@ -120,13 +136,15 @@ class Gpu:
 
     def total(self) -> int:
         """Bytes ever allocated here."""
-        return self._counted + self.fresh
+        return self._counted + self._granted - self.room
 
     def recount(self, newest: torch.UntypedStorage | None = None) -> int:
         """Count the live bytes, raise the peak, and check that the GPU is not over-full.
 
         ``newest``  the storage that was put here last; taken off again when there is no room for it.
         """
+        if self.suspended:
+            raise RuntimeError(self.machine.stale_text(self))
         live = self.live()
         limit = int(self.capacity * self.fraction)
         if live > limit:
@@ -135,13 +153,12 @@ class Gpu:
             if live > limit and newest is not None:
                 block = getattr(newest, MARK).block
                 setattr(newest, MARK, HOST)
-                self.fresh -= block
+                self.room += block
                 self.failures += 1
                 raise self.out_of_memory(block, live - block)
         self.peak = max(self.peak, live)
-        self._counted += self.fresh
-        self.fresh = 0
-        self.room = max(0, min(self.peak, limit) - live)
+        self._counted += self._granted - self.room
+        self.room = self._granted = max(0, min(max(self.peak - live, PEAK_STEP), limit - live))
         return live
 
     def reset_peak(self) -> None:

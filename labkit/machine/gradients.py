@@ -20,6 +20,7 @@ from .placement import gpu_of, put, tensors_in
 
 _get_grad = Tensor.grad.__get__
 _set_grad = Tensor.grad.__set__
+_storage = Tensor.untyped_storage
 # What Function.apply leaves on the graph node: the GPU of each output, in order.
 _OUTPUTS = "_labkit_outputs"
 
@@ -52,7 +53,12 @@ def _grad(mode, func, args, kwargs):
     grad = func(tensor)
     if grad is None:
         return None
-    gpu = gpu_of(tensor)
+    try:
+        gpu = _storage(tensor)._labkit_mark.gpu
+        if _storage(grad)._labkit_mark.gpu is gpu:
+            return grad
+    except (NotImplementedError, RuntimeError):
+        gpu = gpu_of(tensor)
     surfaced = surface(grad, gpu)
     if surfaced is not grad:
         # The engine guarantees that a gradient is where its tensor is; keep the copy, so it is one object.

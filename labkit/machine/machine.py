@@ -106,7 +106,7 @@ class Machine:
         """Bytes allocated on this GPU, as ``torch.cuda.memory_allocated`` counts them."""
         if not 0 <= whole(gpu) < len(self.gpus):
             raise ValueError(f"gpu must be from 0 to {len(self.gpus) - 1}, got {gpu}")
-        return self.gpus[gpu].recount()
+        return self.gpus[gpu].live()
 
     def close(self) -> None:
         """Give torch back as it was. Tensors on the GPUs stay usable as plain tensors on the host."""
@@ -118,6 +118,14 @@ class Machine:
         if self._suspended is not None and not self._entered:
             self._suspended.close()
             self._suspended = None
+
+    def stale_text(self, gpu: Gpu) -> str:
+        """What to say of a tensor on ``gpu`` while this machine is not the one in use."""
+        used = _active.describe() if _active is not None else "none"
+        return (
+            f"a tensor is on {gpu.device} of {self.describe()}, which is not the machine in use ({used}): make "
+            f"the tensor (or the model) again, or move it with .cpu() or .to({str(gpu.device)!r}) first"
+        )
 
     def describe(self) -> str:
         """``simulate(gpus=2)``, and whether it is closed."""
@@ -144,7 +152,7 @@ class Machine:
         count = len(self.gpus)
         lines = [f"{count} simulated GPU{'s' * (count != 1)}, {each}" if count else "no GPU"]
         lines += [
-            f"  cuda:{gpu.index}  {format_bytes(gpu.recount())} of {format_bytes(gpu.capacity)}"
+            f"  cuda:{gpu.index}  {format_bytes(gpu.live())} of {format_bytes(gpu.capacity)}"
             for gpu in self.gpus
         ]
         return "\n".join(lines)
@@ -202,6 +210,8 @@ def _activate(machine: Machine) -> None:
         patches.undo()
         raise
     _active = machine
+    for gpu in machine.gpus:
+        gpu.resume()
     machine.entered().__enter__()
 
 
@@ -210,6 +220,8 @@ def _deactivate() -> None:
     machine, _active = _active, None
     # A thread that is still running may have the mode on its stack: it must do nothing from now on.
     machine._patches.undo()
+    for gpu in machine.gpus:
+        gpu.suspend()
     _leave(machine.mode)
     if machine.closed:
         machine.mode.retire()

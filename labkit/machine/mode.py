@@ -17,7 +17,6 @@ from .gpu import HOST, Gpu
 from .isolation import run_mixed
 from .placement import gpu_of, put, put_all, tensors_in
 
-_UNSEEN = object()
 _storage = Tensor.untyped_storage
 
 # function -> handler(mode, func, args, kwargs). Getters of C classes are fresh objects at every access
@@ -43,34 +42,54 @@ class MachineMode(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         # This is the path of every operation: no call, loop or allocation that is not needed.
-        handler = HANDLERS.get(func)
-        if handler is not None:
-            return handler(self, func, args, kwargs or {})
-        home = _UNSEEN
+        if func in HANDLERS:
+            return HANDLERS[func](self, func, args, kwargs or {})
+        home = False  # no tensor seen yet; None is the host
         try:
             for arg in args:
                 if isinstance(arg, Tensor):
                     gpu = _storage(arg)._labkit_mark.gpu
                     if gpu is not home:
-                        if home is not _UNSEEN:
+                        if home is not False:
                             return self.general(func, args, kwargs)
                         home = gpu
-                elif arg.__class__ is tuple or arg.__class__ is list:
+                elif (arg.__class__ is tuple or arg.__class__ is list) and not _numbers(arg):
                     return self.general(func, args, kwargs)
+            if kwargs:
+                for name, arg in kwargs.items():
+                    if isinstance(arg, Tensor):
+                        gpu = _storage(arg)._labkit_mark.gpu
+                        if gpu is not home:
+                            if home is not False:
+                                return self.general(func, args, kwargs)
+                            home = gpu
+                    elif (
+                        arg.__class__ is tuple
+                        or arg.__class__ is list
+                        or (name == "device" and arg is not None)
+                    ):
+                        return self.general(func, args, kwargs)
         except (NotImplementedError, RuntimeError):
             return self.general(func, args, kwargs)
-        if kwargs:
-            return self.general(func, args, kwargs)
-        result = func(*args)
-        if home is not _UNSEEN and home is not None:
-            if home.machine is not self.machine:
-                raise stale(home, self.machine)
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if home:
             if isinstance(result, Tensor):
                 try:
                     storage = _storage(result)
                     if storage._labkit_mark is HOST:
-                        home.put(storage)
-                except (NotImplementedError, RuntimeError):
+                        # home.put(storage), written out
+                        size = storage.nbytes()
+                        if size in home.marks:
+                            storage._labkit_mark = mark = home.marks[size]
+                            home.room = room = home.room - mark.block
+                            if room < 0:
+                                del mark
+                                home.recount(storage)
+                        else:
+                            put(result, home)
+                except (NotImplementedError, RuntimeError) as error:
+                    if isinstance(error, torch.OutOfMemoryError) or home.machine is not self.machine:
+                        raise
                     put(result, home)
             elif result.__class__ not in _PLAIN:
                 put_all(result, home)
@@ -84,10 +103,13 @@ class MachineMode(TorchFunctionMode):
         """Any call: tensors in lists and keywords, a ``device=`` keyword, devices that differ."""
         kwargs = kwargs or {}
         tensors = tensors_in(args, kwargs)
-        gpus = {gpu_of(tensor) for tensor in tensors}
+        try:
+            gpus = {_storage(tensor)._labkit_mark.gpu for tensor in tensors}
+        except (NotImplementedError, RuntimeError):
+            gpus = {gpu_of(tensor) for tensor in tensors}
         for gpu in gpus:
             if gpu is not None and gpu.machine is not self.machine:
-                raise stale(gpu, self.machine)
+                raise stale(gpu)
         target = self.machine.AS_INPUT
         if kwargs.get("device") is not None:
             target = self.machine.resolve(kwargs["device"])
@@ -105,6 +127,11 @@ class MachineMode(TorchFunctionMode):
         return result
 
 
+def _numbers(values: tuple | list) -> bool:
+    """Whether ``values`` is a short sequence of plain numbers, as shapes and strides are."""
+    return len(values) <= 8 and all(value.__class__ is int for value in values)
+
+
 class _Retired(TorchFunctionMode):
     """What the mode of a closed machine becomes."""
 
@@ -115,13 +142,9 @@ class _Retired(TorchFunctionMode):
 _PLAIN = frozenset({bool, int, float, str, type(None), torch.Size, torch.dtype})
 
 
-def stale(gpu: Gpu, machine: object) -> RuntimeError:
+def stale(gpu: Gpu) -> RuntimeError:
     """The error for a tensor that was kept from another machine."""
-    return RuntimeError(
-        f"a tensor is on {gpu.device} of {gpu.machine.describe()}, which is not the machine in use "
-        f"({machine.describe()}): make the tensor (or the model) again, or move it with .cpu() or "
-        f".to({str(gpu.device)!r}) first"
-    )
+    return RuntimeError(gpu.machine.stale_text(gpu))
 
 
 @handles(
@@ -146,7 +169,10 @@ def _ask(mode, func, args, kwargs):
 
 @handles(Tensor.device.__get__)
 def _device(mode, func, args, kwargs):
-    gpu = gpu_of(args[0])
+    try:
+        gpu = _storage(args[0])._labkit_mark.gpu
+    except (NotImplementedError, RuntimeError):
+        gpu = gpu_of(args[0])
     return func(*args) if gpu is None else gpu.device
 
 

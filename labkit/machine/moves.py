@@ -107,7 +107,7 @@ def _copy_(mode, func, args, kwargs):
     ends = gpu_of(args[0]), gpu_of(source)
     for gpu in ends:
         if gpu is not None and gpu.machine is not mode.machine:
-            raise stale(gpu, mode.machine)
+            raise stale(gpu)
     if trace.recording is not None and ends[0] is not ends[1]:
         trace.emit(
             "copy",
@@ -204,3 +204,9 @@ def _pin_memory(mode, func, args, kwargs):
 @handles(Tensor.is_pinned)
 def _is_pinned(mode, func, args, kwargs):
     return args[0].untyped_storage()._labkit_pinned
+
+
+@handles(torch._C._nn.unflatten_dense_tensors)
+def _unflatten(mode, func, args, kwargs):
+    # Views of the flat tensor: they are where it is. The other tensors only give their shapes.
+    return func(*args, **kwargs)

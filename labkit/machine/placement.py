@@ -73,11 +73,15 @@ def put_all(result: object, gpu: Gpu) -> None:
 def tensors_in(*values: object) -> list[Tensor]:
     """Every tensor in ``values``, looking into tuples, lists and dicts."""
     found: list[Tensor] = []
+    _collect(values, found)
+    return found
+
+
+def _collect(values, found: list[Tensor]) -> None:
     for value in values:
         if isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, (tuple, list)):
-            found.extend(tensors_in(*value))
+            _collect(value, found)
         elif isinstance(value, dict):
-            found.extend(tensors_in(*value.values()))
-    return found
+            _collect(value.values(), found)

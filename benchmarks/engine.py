@@ -1,0 +1,47 @@
+"""labkit's engine against torch.nn.DataParallel, on the same simulated machine.
+
+python benchmarks/engine.py
+"""
+
+from __future__ import annotations
+
+import torch
+from machine import resnet
+from pairs import ratio, report
+from torch import nn
+
+import labkit
+
+
+def main():
+    torch.manual_seed(0)
+    with labkit.simulate(gpus=8):
+        model = nn.Sequential(*[layer for _ in range(50) for layer in (nn.Linear(64, 64), nn.ReLU())]).cuda()
+        x = torch.randn(64, 64, device="cuda:0")
+        theirs, ours = nn.DataParallel(model), labkit.DataParallel(model)
+
+        def train(wrapped, x):
+            return lambda: wrapped(x).sum().backward()
+
+        def infer(wrapped):
+            def run():
+                with torch.no_grad():
+                    wrapped(x)
+
+            return run
+
+        report(
+            "training step of a 50-layer MLP, torch's time over ours",
+            ratio(train(theirs, x), train(ours, x)),
+            4,
+            at_least=True,
+        )
+        report("inference of the same", ratio(infer(theirs), infer(ours)), 6, at_least=True)
+        net = resnet().cuda()
+        images = torch.randn(64, 3, 32, 32, device="cuda:0")
+        pair = train(nn.DataParallel(net), images), train(labkit.DataParallel(net), images)
+        report("training step of a convolutional net", ratio(*pair, pairs=15), 1, at_least=True)
+
+
+if __name__ == "__main__":
+    main()
