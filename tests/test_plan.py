@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.plan import Piece, split
+from labkit.plan import Piece, batches, split
 
 
 @pytest.mark.parametrize("gpus", range(1, 17))
@@ -73,3 +73,38 @@ def test_bad_arguments_are_named(arguments, error, text):
 def test_a_row_outside_the_batch_is_refused():
     with pytest.raises(ValueError, match="row must be from 0 to 9, got 10"):
         split(10, 8).gpu_of(10)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_batches_are_those_of_a_loader(drop_last):
+    for rows in (0, 1, 29, 30, 31, 90, 100):
+        for size in (1, 7, 30, 101):
+            loader = torch.utils.data.DataLoader(range(rows), batch_size=size, drop_last=drop_last)
+            plan = batches(rows, size, gpus=3, drop_last=drop_last)
+            assert list(plan.sizes) == [len(batch) for batch in loader]
+            assert plan.splits == tuple(split(size, 3) for size in plan.sizes)
+            assert plan.dropped == rows - sum(plan.sizes)
+
+
+def test_batches_say_what_they_are():
+    assert str(batches(100, 30)) == "100 rows in batches of 30: 30, 30, 30, 10"
+    assert str(batches(100, 30, gpus=8)) == "100 rows in batches of 30: 30, 30, 30, 10 (on 8 GPUs)"
+    assert str(batches(100, 30, drop_last=True)) == "100 rows in batches of 30: 30, 30, 30; 10 dropped"
+    assert str(batches(100, 3)) == "100 rows in batches of 3: 33 × 3, 1"
+    assert str(batches(1000, 4)) == "1000 rows in batches of 4: 250 × 4"
+    assert str(batches(0, 3)) == "0 rows in batches of 3: none"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (("many", 3), TypeError, "rows must be a whole number, got 'many'"),
+        ((3, 0), ValueError, "batch_size must be at least 1, got 0"),
+        ((3, None), TypeError, "batch_size must be a whole number, got None"),
+    ],
+)
+def test_batches_name_bad_arguments(arguments, error, text):
+    with pytest.raises(error, match=text):
+        batches(*arguments)
+    with pytest.raises(ValueError, match="gpus must be at least 1, got 0"):
+        batches(3, 3, gpus=0)

@@ -45,7 +45,7 @@ def begin(name: str, *, num_gpus: int, batch_size: int, data_size: int, language
 
     Raises TypeError or ValueError with one line that names the parameter, before anything is changed.
     """
-    if language not in LANGUAGES:
+    if not isinstance(language, str) or language not in LANGUAGES:
         raise ValueError(f"language must be one of {', '.join(map(repr, LANGUAGES))}, got {language!r}")
     num_gpus = _whole("num_gpus", num_gpus, 0, 64)
     _whole("batch_size", batch_size, 1, 1_000_000)

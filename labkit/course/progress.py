@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from weakref import WeakSet
 
 from ..language import say
+
+_lock = threading.Lock()
 
 # What shows progress (see .board): its ``refresh`` is called when an exercise has been noted.
 watchers: WeakSet = WeakSet()
@@ -51,7 +54,8 @@ def note(exercise: str) -> None:
     path = file()
     if path is not None:
         try:
-            aside = _add(path, exercise)
+            with _lock:
+                aside = _add(path, exercise)
             if aside is not None:
                 _trouble = lambda: say(  # noqa: E731
                     en=f"The progress file could not be understood; it is kept as {aside.name}.",

@@ -139,8 +139,8 @@ def _compared(rows: int, gpus: int, got: list[int]) -> str | None:
         )
     if max(got) - min(got) <= 1 and len(got) == min(rows, gpus):
         return say(
-            en=f"{case_en}: that is an even share; PyTorch fills pieces of ceil({rows} / {gpus}) and gives {want}",
-            zh=f"{case_zh}：这是尽量平均的分法；PyTorch 按 ⌈{rows} / {gpus}⌉ 依次装满，得到 {want}",
+            en=f"{case_en}: that is an even share; PyTorch fills pieces of ceil({rows} / {gpus}) rows and gives {want}",
+            zh=f"{case_zh}：这是尽量平均的分法；PyTorch 每个分块装满 ⌈{rows} / {gpus}⌉ 行，得到 {want}",
         )
     if got[0] == rows // gpus:
         return say(

@@ -1,0 +1,134 @@
+"""The outline against the notebooks, the README and the glossary."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit.course import Beliefs, Glossary, Outline, glossary, outline, sync
+from labkit.course.answers import every
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = ROOT / "notebooks"
+
+
+def entries(language="en"):
+    labkit.set_language(language)
+    return outline.lessons()
+
+
+def test_the_written_lessons_are_the_notebooks():
+    assert [entry.name for entry in entries() if entry.written] == sync.lessons(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("language", sync.LANGUAGES)
+def test_a_lesson_is_headed_by_its_question_and_says_how_long_it_takes(language):
+    for entry in entries(language):
+        if entry.written:
+            cells = sync.read(NOTEBOOKS, language, entry.name).cells
+            assert cells[0].source.startswith(f"# {entry.title}\n")
+            text = "\n".join(cell.source for cell in cells[:2])
+            said = re.search(r"bout (\d+) minutes|大约 (\d+) 分钟", text + cells[0].source)
+            assert said, entry.name
+            assert int(said[1] or said[2]) == entry.minutes
+
+
+@pytest.mark.parametrize("language", sync.LANGUAGES)
+def test_each_written_lesson_links_to_the_next_and_to_the_index(language):
+    written = [entry for entry in entries(language) if entry.written]
+    for entry, following in zip(written, [*written[1:], None], strict=True):
+        last = sync.read(NOTEBOOKS, language, entry.name).cells[-1].source
+        assert "(index.ipynb)" in last
+        if following:
+            assert f"[{following.title}]({following.name}.ipynb)" in last
+
+
+def test_the_readme_names_the_lessons_as_they_are():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for language in sync.LANGUAGES:
+        for entry in entries(language):
+            if entry.written:
+                assert f"[{entry.number} {entry.question}](notebooks/{language}/{entry.name}.ipynb)" in readme
+
+
+def test_every_exercise_is_checked_in_its_lesson_and_nowhere_else():
+    for entry in entries():
+        if entry.written:
+            code = "\n".join(cell.source for cell in sync.read(NOTEBOOKS, "en", entry.name).cells)
+            asked = re.findall(r'check\("([^"]+)"', code)
+            assert sorted(asked) == sorted(name for name in every() if name.startswith(entry.number + "."))
+
+
+def test_ten_beliefs_each_have_a_lesson():
+    found = outline.beliefs()
+    assert len(found) == 10
+    names = [entry.name for entry in entries()]
+    assert all(belief.lesson in names for belief in found)
+    assert [names.index(b.lesson) for b in found] == sorted(names.index(b.lesson) for b in found)
+
+
+def test_the_index_links_what_is_written_and_only_that():
+    text = Outline()._repr_markdown_() + Beliefs()._repr_markdown_()
+    for entry in entries():
+        assert (f"({entry.name}.ipynb)" in text) == entry.written
+    assert text.count("|\n") >= 20
+
+
+def test_the_outline_and_the_glossary_are_in_the_language_in_use():
+    labkit.set_language("zh")
+    assert "| 课 | 学什么 | 分钟 |" in Outline()._repr_markdown_()
+    assert "| 很多人以为 | 其实 | 课 |" in Beliefs()._repr_markdown_()
+    assert "| 英文 | 中文 |" in Glossary()._repr_markdown_()
+    assert "| replica | 副本 |" in Glossary()._repr_markdown_()
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese", "problem"),
+    [
+        ("three GPUs are idle", "三块 GPU 闲置", "'闲置' is written; the term is '空闲'"),
+        ("three GPUs are idle", "三块 GPU 没事做", "'idle' is in the English, '空闲' not in the Chinese"),
+        ("each replica", "每个复本", "'复本' is written; the term is '副本'"),
+    ],
+)
+def test_a_term_that_is_not_the_glossarys_is_seen(english, chinese, problem):
+    assert problem in glossary.problems(english, chinese)
+
+
+def test_code_is_no_prose():
+    assert glossary.problems("`idle` and [this](idle.ipynb)", "`idle` 和[这个](idle.ipynb)") == []
+    assert glossary.problems("three GPUs are idle", "三块 GPU 空闲") == []
+
+
+@pytest.mark.parametrize("name", sync.notebooks(NOTEBOOKS))
+def test_the_lessons_use_the_glossarys_terms(name):
+    assert sync.terms(NOTEBOOKS, name) == []
+
+
+def written(node):
+    """The literal parts of a text; an f-string's values are code, not words."""
+    if isinstance(node, ast.FormattedValue):
+        return " "
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    return "".join(map(written, ast.iter_child_nodes(node)))
+
+
+def said(path):
+    """Every pair of texts in a module: (line, English, Chinese), without the values that go into them."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "say":
+            texts = {keyword.arg: written(keyword.value) for keyword in node.keywords}
+            yield node.lineno, texts["en"], texts["zh"]
+
+
+MODULES = [
+    path for room in ("course", "view", "explore") for path in sorted((ROOT / "labkit" / room).rglob("*.py"))
+]
+
+
+@pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(ROOT / "labkit"))) for p in MODULES])
+def test_hints_and_pictures_use_the_glossarys_terms(path):
+    found = [f"line {line}: {p}" for line, en, zh in said(path) for p in glossary.problems(en, zh)]
+    assert found == []

@@ -1,0 +1,149 @@
+"""The tools that keep the two languages one course: what they write, and what they refuse."""
+
+import json
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from labkit.course import bilingual, sync
+
+TEXT = """%% title
+# A question?
+
+The batch has rows.
+%% zh
+# 一个问题？
+
+批次有很多行。
+
+%% parameters code parameters
+num_gpus = 2
+language = "en"
+
+%% sum code
+1 + 1
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    bilingual.write(tmp_path, "00_tiny", TEXT)
+    return tmp_path
+
+
+def sources(root, language):
+    return {cell.id: cell.source for cell in sync.read(root, language, "00_tiny").cells}
+
+
+def change(root, language, cell_id, source):
+    notebook = sync.read(root, language, "00_tiny")
+    next(cell for cell in notebook.cells if cell.id == cell_id).source = source
+    nbformat.write(notebook, root / language / "00_tiny.ipynb")
+
+
+def record(root):
+    (root / "pairs.json").write_text(json.dumps({"00_tiny": sync.pairs(root, "00_tiny")}))
+
+
+def test_a_text_becomes_two_notebooks_and_the_notebooks_the_text(root):
+    assert bilingual.to_text(root, "00_tiny") == TEXT
+    assert sources(root, "en")["parameters"].endswith('language = "en"')
+    assert sources(root, "zh")["parameters"].endswith('language = "zh"')
+    assert sources(root, "zh")["title"] == "# 一个问题？\n\n批次有很多行。"
+    assert sync.drift(root, "00_tiny") == []
+
+
+def test_writing_keeps_the_outputs_of_code_that_did_not_change(root):
+    notebook = sync.read(root, "en", "00_tiny")
+    notebook.cells[2].outputs = [nbformat.v4.new_output("stream", text="2\n")]
+    nbformat.write(notebook, root / "en" / "00_tiny.ipynb")
+    bilingual.write(root, "00_tiny", TEXT.replace("rows.", "many rows."))
+    assert sync.read(root, "en", "00_tiny").cells[2].outputs
+    bilingual.write(root, "00_tiny", TEXT.replace("1 + 1", "1 + 2"))
+    assert not sync.read(root, "en", "00_tiny").cells[2].outputs
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("hello\n", "line 1: text before the first cell"),
+        ("%% a\nEnglish\n", "cell a: no Chinese"),
+        ("%% a code\n1\n%% a code\n2\n", "line 3: there are two cells 'a'"),
+        ("%% a code\n1\n%% zh\n2\n", "line 3: '%% zh' stands once"),
+        ("%% A b c d\n", "line 1: not a cell's first line"),
+    ],
+)
+def test_a_text_of_another_form_is_refused_by_line_and_nothing_is_written(tmp_path, text, error, capsys):
+    file = tmp_path / "lesson.txt"
+    file.write_text(text)
+    assert bilingual.main(["--write", "00_x", str(file), "--root", str(tmp_path)]) == 2
+    assert error in capsys.readouterr().err
+    assert not (tmp_path / "en").exists()
+
+
+def test_text_that_changed_in_one_language_only_is_refused_and_named(root):
+    record(root)
+    change(root, "en", "title", "# Another question?")
+    before = (root / "pairs.json").read_text()
+    with pytest.raises(SystemExit, match="one language only: title"):
+        sync.synchronise(root, "00_tiny")
+    assert (root / "pairs.json").read_text() == before
+    assert sync.main(["--check", "--root", str(root)]) == 1
+    change(root, "zh", "title", "# 另一个问题？")
+    assert sync.drift(root, "00_tiny") == []
+
+
+def test_check_names_every_drift_and_writes_nothing(root, capsys):
+    record(root)
+    change(root, "zh", "sum", "1 + 2")
+    change(root, "en", "title", "# Are GPUs idle?")
+    before = {path: path.read_bytes() for path in root.rglob("*.*")}
+    assert sync.main(["--check", "--root", str(root)]) == 1
+    out = capsys.readouterr().out
+    assert "00_tiny, cell sum: the code differs" in out
+    assert "00_tiny, cell title: the text changed in one language only" in out
+    assert {path: path.read_bytes() for path in root.rglob("*.*")} == before
+
+
+def test_terms_are_checked(root):
+    change(root, "en", "title", "# Are GPUs idle?")
+    assert sync.terms(root, "00_tiny") == [
+        "00_tiny, cell title: 'idle' is in the English, '空闲' not in the Chinese"
+    ]
+
+
+def test_cells_that_differ_are_named_before_anything_runs(root):
+    notebook = sync.read(root, "zh", "00_tiny")
+    notebook.cells.append(new_markdown_cell("多余", id="extra"))
+    nbformat.write(notebook, root / "zh" / "00_tiny.ipynb")
+    with pytest.raises(SystemExit, match="the cells differ: extra"):
+        sync.synchronise(root, "00_tiny")
+
+
+def test_english_code_is_copied_run_and_stored(root):
+    change(root, "en", "sum", "print(num_gpus, language)")
+    sync.synchronise(root, "00_tiny")
+    stored = {lang: sync.read(root, lang, "00_tiny").cells[2].outputs[0].text for lang in sync.LANGUAGES}
+    assert stored == {"en": "2 en\n", "zh": "2 zh\n"}
+    assert sync.recorded(root)["00_tiny"] == sync.pairs(root, "00_tiny")
+
+
+def test_nothing_is_written_when_a_language_fails(root):
+    change(root, "en", "sum", 'assert language == "en"')
+    before = {path: path.read_bytes() for path in root.rglob("*.*")}
+    with pytest.raises(SystemExit, match=r"00_tiny \(zh\) failed, nothing was written"):
+        sync.synchronise(root, "00_tiny")
+    assert {path: path.read_bytes() for path in root.rglob("*.*")} == before
+
+
+def test_unknown_names_are_one_line_and_code_two(root, capsys):
+    assert sync.main(["99_none", "--root", str(root)]) == 2
+    assert capsys.readouterr().err == "no such notebook here: 99_none; there are 00_tiny\n"
+
+
+def test_lessons_begin_with_a_number(root):
+    for language in sync.LANGUAGES:
+        nbformat.write(new_notebook(cells=[new_code_cell("1")]), root / language / "index.ipynb")
+    assert sync.lessons(root) == ["00_tiny"]
+    assert sync.notebooks(root) == ["00_tiny", "index"]

@@ -1,0 +1,92 @@
+"""What is drawn of one pass over the data: a lane for each batch, pieces by device, nothing outside."""
+
+import itertools
+import xml.etree.ElementTree as ET
+
+import matplotlib as mpl
+import pytest
+
+import labkit
+from labkit.view.batches import batches_picture, batches_svg, describe_batches
+from labkit.view.palette import colour
+
+mpl.use("Agg")
+CASES = [
+    (100, 30, {}), (100, 30, {"gpus": 8}), (100, 30, {"gpus": 3}), (100, 30, {"drop_last": True}),
+    (90, 30, {"drop_last": True}), (100, 3, {"gpus": 8}), (5, 64, {"gpus": 64}), (0, 3, {}), (1000, 1, {"gpus": 2}),
+    (1_000_000, 1, {}), (1_000_000, 1_000_000, {"gpus": 64}), (20, 30, {"drop_last": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "size", "options"), CASES)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_nothing_is_clipped_and_nothing_overlaps(rows, size, options, language):
+    labkit.set_language(language)
+    picture = batches_picture(labkit.batches(rows, size, **options))
+    spans = {}
+    for box in picture.boxes:
+        assert 0 <= box.x <= box.x + box.width <= picture.width
+        assert 0 <= box.y <= box.y + box.height <= picture.height
+    for text in picture.texts:
+        width = sum(text.size * (1.0 if ord(c) > 0x2E80 else 0.6) for c in text.text)
+        left = {"start": text.x, "middle": text.x - width / 2, "end": text.x - width}[text.anchor]
+        assert left >= 0, text
+        assert left + width <= picture.width, text
+        spans.setdefault(text.y, []).append((left, left + width))
+    for line in spans.values():
+        assert all(b[0] >= a[1] for a, b in itertools.pairwise(sorted(line)))
+    assert picture.texts, "an empty picture says nothing"
+
+
+def test_a_row_is_equally_wide_in_every_batch():
+    plan = labkit.batches(100, 30, gpus=8)
+    boxes = batches_picture(plan).boxes
+    rows = [piece.rows for split in plan.splits for piece in split.pieces]
+    widths = {round(box.width / count, 9) for box, count in zip(boxes, rows, strict=True)}
+    assert len(widths) == 1
+    assert [box.gpu for box in boxes] == [*range(8)] * 3 + [*range(5)]
+
+
+def test_labels_are_row_numbers_on_one_gpu_and_counts_on_several():
+    texts = [text.text for text in batches_picture(labkit.batches(100, 30)).texts]
+    assert [text for text in texts if "–" in text] == ["0–29", "30–59", "60–89", "90–99"]
+    texts = [
+        text.text for text in batches_picture(labkit.batches(100, 30, gpus=3)).texts if text.gpu is not None
+    ]
+    assert texts == ["10"] * 9 + ["4", "4", "2"]
+
+
+def test_the_short_batch_the_idle_gpus_and_the_dropped_rows_are_said():
+    texts = [text.text for text in batches_picture(labkit.batches(100, 30, gpus=8)).texts]
+    assert "10 rows, short; 3 idle" in texts
+    dropped = batches_picture(labkit.batches(100, 30, drop_last=True))
+    assert "10 rows, dropped" in [text.text for text in dropped.texts]
+    assert [box.dashed for box in dropped.boxes] == [False] * 3 + [True]
+
+
+def test_many_batches_are_counted_not_drawn():
+    texts = [text.text for text in batches_picture(labkit.batches(1000, 3)).texts]
+    assert "… 323 more batches like these …" in texts
+    assert [text for text in texts if text.startswith("batch ")] == [
+        *(f"batch {number}" for number in range(9)), "batch 332", "batch 333",
+    ]  # fmt: skip
+
+
+def test_the_svg_is_well_formed_and_speaks_the_language():
+    labkit.set_language("zh")
+    plan = labkit.batches(100, 30, gpus=8)
+    root = ET.fromstring(batches_svg(plan))
+    assert root.get("aria-label") == describe_batches(plan)
+    assert "10 行，不满；3 块空闲" in batches_svg(plan)
+    assert plan._repr_svg_() == batches_svg(plan)
+    assert {el.get("fill") for el in root.iter() if el.get("data-gpu")} == {colour(gpu) for gpu in range(8)}
+
+
+def test_the_figure_takes_and_returns_the_axes():
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots()
+    assert labkit.draw_batches(100, 30, gpus=3, ax=ax) is ax
+    assert len(ax.patches) == 12
+    assert labkit.draw_batches(labkit.batches(100, 30)) is not ax
+    plt.close("all")
