@@ -19,9 +19,7 @@ ALLOWED = {
     "view": BASE,
     "explore": BASE | {"view", "engine", "machine"},
     "course": BASE | {"view", "engine", "machine", "explore"},
-    "cli": BASE,
-    "run_script": {"cli", "machine"},
-    "doctor": BASE,
+    "cli": BASE | {"machine", "course"},
     "__init__": {"display"},
     "__main__": {"cli"},
 }

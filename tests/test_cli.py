@@ -63,6 +63,35 @@ def test_exit_codes_are_kept(script, code, expected):
     assert ("bad luck" in done.stderr) == (expected == 1)
 
 
+def test_what_the_script_does_with_its_own_exceptions_is_kept(script):
+    path = script(
+        "import sys\nsys.excepthook = lambda kind, error, where: print('mine:', error)\nraise ValueError('oops')\n"
+    )
+    done = labkit("run", "--gpus", 2, path)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "mine: oops\n", "")
+
+
+def test_a_script_that_is_interrupted_ends_with_130(script):
+    done = labkit("run", "--gpus", 2, script("raise KeyboardInterrupt\n"))
+    assert done.returncode == 130
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+
+
+def test_a_syntax_error_is_shown_as_python_shows_it(script):
+    path = script("if True print(1)\n")
+    done = labkit("run", path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f'  File "{path}", line 1\n')
+    assert "labkit" not in done.stderr
+
+
+def test_a_module_that_lacks_one_of_its_own_imports_says_which(script):
+    path = script("import not_there\n", "mod.py")
+    done = labkit("run", "-m", "mod", cwd=path.parent)
+    assert done.returncode == 1
+    assert done.stderr.endswith("ModuleNotFoundError: No module named 'not_there'\n")
+
+
 def test_a_module_runs_with_the_machine_up_before_it_is_imported(script):
     path = script(
         "import torch\ncount = torch.cuda.device_count()\nprint('seen at import:', count)\n", "mod.py"
@@ -93,6 +122,8 @@ def test_replicas_print_in_the_order_asked_for(script):
         (["run", "missing.py"], "no such script: missing.py"),
         (["run"], "no script given"),
         (["run", "-m"], "-m needs the name of a module"),
+        (["run", "-m", "no_such_module"], "no such module: no_such_module"),
+        (["run", "-m", "no_such_package.part"], "no such module: no_such_package.part"),
         (["fly"], "invalid choice: 'fly'"),
         ([], "required: command"),
     ],

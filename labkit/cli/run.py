@@ -7,6 +7,7 @@ path. Its exit code and its traceback are kept.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import runpy
 import sys
@@ -14,12 +15,12 @@ import traceback
 import types
 from pathlib import Path
 
-from .cli import UsageError, gpu_count
+from .usage import UsageError, at_least
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "labkit run [--gpus N] [--memory SIZE] [--order ORDER] (SCRIPT | -m MODULE) [ARGS ...]"
-    parser.add_argument("--gpus", type=gpu_count, default=8, metavar="N", help="how many GPUs (default 8)")
+    parser.usage = "labkit run [--gpus N] [--memory SIZE] [--order ORDER] [--backing DEVICE] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.add_argument("--gpus", type=at_least(1), default=8, metavar="N", help="how many GPUs (default 8)")
     parser.add_argument("--memory", default="16 GiB", metavar="SIZE", help='of each GPU (default "16 GiB")')
     parser.add_argument("--order", default=None, help='replicas: "threads" (race) or numbers such as 2,0,1')
     parser.add_argument(
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
                 f'--order must be "threads" or GPU numbers such as 2,0,1, got {order!r}'
             ) from None
 
-    from .machine import simulate
+    from ..machine import simulate
 
     try:
         machine = simulate(options.gpus, memory=options.memory, backing=options.backing, order=order)
@@ -60,26 +61,39 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_as_main(argv: list[str], as_module: bool) -> int:
-    before = sys.argv, list(sys.path), sys.modules["__main__"]
+    before = sys.argv, list(sys.path), sys.modules["__main__"], sys.excepthook
     sys.argv = list(argv)
     # python SCRIPT puts the script's folder first on the path, python -m the current one.
     sys.path.insert(0, os.getcwd() if as_module else str(Path(argv[0]).resolve().parent))
     try:
-        if as_module:
-            runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
-        else:
+        if not as_module:
             _run_file(argv[0])
+        elif _is_missing(argv[0]):
+            raise UsageError(f"no such module: {argv[0]}")
+        else:
+            runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+    except UsageError:
+        raise
     except SystemExit as stop:
         return _exit_code(stop.code)
     except KeyboardInterrupt:
-        _print_traceback()
+        _show_exception()
         return 130
     except BaseException:
-        _print_traceback()
+        _show_exception()
         return 1
     finally:
-        sys.argv, sys.path[:], sys.modules["__main__"] = before
+        sys.argv, sys.path[:], sys.modules["__main__"], sys.excepthook = before
     return 0
+
+
+def _is_missing(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is None
+    except ModuleNotFoundError as error:  # its package is missing (or the package's own import fails)
+        return error.name is not None and f"{module}.".startswith(f"{error.name}.")
+    except ValueError:  # a relative name
+        return True
 
 
 def _run_file(path: str) -> None:
@@ -100,8 +114,11 @@ def _exit_code(code) -> int:
     return 1
 
 
-def _print_traceback() -> None:
-    """The traceback as the real machine prints it: without labkit's own frames."""
+def _show_exception() -> None:
+    """Report the exception as the real machine would: without labkit's own frames."""
+    if sys.excepthook is not sys.__excepthook__:
+        sys.excepthook(*sys.exc_info())  # the script has its own way
+        return
     report = traceback.TracebackException(*sys.exc_info())
     _without_our_frames(report)
     print("".join(report.format()), end="", file=sys.stderr)
@@ -114,8 +131,12 @@ def _without_our_frames(report: traceback.TracebackException | None) -> None:
     report.stack = traceback.StackSummary.from_list(kept)
     _without_our_frames(report.__cause__)
     _without_our_frames(report.__context__)
+    for inner in getattr(report, "exceptions", None) or ():
+        _without_our_frames(inner)
+
+
+_OURS = (__file__, runpy.__file__, "<frozen runpy", str(Path(__file__).parents[1] / "machine") + os.sep)
 
 
 def _ours(filename: str) -> bool:
-    machine = str(Path(__file__).with_name("machine"))
-    return filename in (__file__, runpy.__file__) or filename.startswith(("<frozen runpy", machine))
+    return filename.startswith(_OURS)

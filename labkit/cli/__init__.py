@@ -1,0 +1,43 @@
+"""The command line: ``labkit run``, ``labkit sweep``, ``labkit doctor``.
+
+Each command is a module of this folder with ``add_arguments(parser)`` and ``run(options) -> exit code``.
+Bad usage is one line on stderr and exit code 2, before anything is written or run.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from .usage import Parser, UsageError
+
+# Each command and what it is for. Only the module of the one that is asked for is imported.
+COMMANDS = {
+    "run": "run a script on simulated GPUs, unmodified",
+    "sweep": "run a lesson for several numbers of GPUs and compare",
+    "doctor": "say what this computer has and what would be simulated",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = Parser(
+        prog="labkit", description="Learn, debug and teach multi-GPU data parallelism on any machine."
+    )
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    try:
+        for name, purpose in COMMANDS.items():
+            command = commands.add_parser(name, help=purpose)
+            if argv[:1] == [name]:
+                found = import_module(f"{__name__}.{name}")
+                command.description = found.__doc__.splitlines()[0]
+                found.add_arguments(command)
+                command.set_defaults(run=found.run)
+        options = parser.parse_args(argv)
+        return options.run(options)
+    except UsageError as error:
+        print(f"labkit: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
