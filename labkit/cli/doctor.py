@@ -7,8 +7,6 @@ import platform
 import shutil
 from importlib import metadata
 
-# The releases of PyTorch on which the whole test suite was run.
-TRIED = ("2.13",)
 NEEDED = ("jupyterlab", "ipywidgets", "matplotlib", "papermill")
 
 
@@ -29,12 +27,9 @@ def report() -> tuple[list[str], list[str]]:
     """The lines of the report, and the packages that the lessons lack."""
     import torch
 
-    version = torch.__version__.partition("+")[0]
-    tried = (
-        "tried"
-        if ".".join(version.split(".")[:2]) in TRIED
-        else f"not tried: labkit was run on {', '.join(TRIED)}"
-    )
+    from ..machine.versions import TRIED, is_tried
+
+    tried = "tried" if is_tried(torch.__version__) else f"not tried: labkit was run on {', '.join(TRIED)}"
     count = torch.cuda.device_count()
     names = ", ".join(torch.cuda.get_device_name(k) for k in range(count))
     backing = "GPU cuda:0" if count == 1 else "CPU"

@@ -304,11 +304,11 @@ def functions_of(provider) -> dict[str, object]:
     }
 
 
-def absent(name: str):
+def absent(name: str, *_, **__):
     """What ``torch._C`` says of a CUDA function that is not simulated."""
     if name.startswith(("_cuda_", "_nccl_", "_cudnn_", "_cublas")):
         raise Absent(
             f"labkit's simulated machine has no torch._C.{name}: this part of torch.cuda needs a real GPU "
-            "(see the table of what is simulated: python -m labkit.machine)"
+            "(python -m labkit.machine prints what is simulated)"
         )
     raise AttributeError(f"module 'torch._C' has no attribute {name!r}")

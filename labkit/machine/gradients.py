@@ -8,6 +8,7 @@ knows which device the gradient must be on (that of the tensor it belongs to), a
 from __future__ import annotations
 
 import functools
+import inspect
 
 import torch
 from torch import Tensor
@@ -160,11 +161,11 @@ def _check_seed(output: Tensor, grad: Tensor) -> None:
 
 def _patch_functions(patches, machine_in_use) -> None:
     """Remember where a Function's outputs are; its backward gets its gradients there."""
-    forward = Function.apply.__func__
+    # A classmethod in Python up to torch 2.13, one in C from 2.14 on: bound by hand, both are the same.
+    forward = inspect.getattr_static(Function, "apply")
 
-    @functools.wraps(forward)
     def apply(cls, *args, **kwargs):
-        result = forward(cls, *args, **kwargs)
+        result = forward.__get__(None, cls)(*args, **kwargs)
         outputs = (result,) if isinstance(result, Tensor) else result
         if isinstance(outputs, (tuple, list)):
             for output in outputs:

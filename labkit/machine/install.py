@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 import torch
@@ -33,9 +34,17 @@ def install(machine, patches, machine_in_use) -> None:
     patches.set(cuda, "default_generators", machine.random.generators)
 
     api = CudaFunctions(machine)
-    for name, function in (functions_of(api) | functions_of(Collectives(machine))).items():
-        patches.set(core, name, function)
+    provided = functions_of(api) | functions_of(Collectives(machine))
+    for name in dir(core):
+        # A CUDA build has the real functions: what is not simulated must not reach the driver.
+        if name.startswith(("_cuda_", "_nccl_")) and not isinstance(getattr(core, name), type):
+            patches.set(core, name, provided.get(name) or functools.partial(absent, name))
+    for name, function in provided.items():
+        if vars(core).get(name) is not function:
+            patches.set(core, name, function)
     patches.set(core, "__getattr__", absent)
+    # torch.cuda.graphs has its own name for this one; optimizers ask it at every step.
+    patches.set(cuda.graphs, "_cuda_isCurrentStreamCapturing", api._cuda_isCurrentStreamCapturing)
     patches.set(core, "_has_cuda", has_gpus)
     patches.set(cuda, "_exchange_device", api._cuda_exchangeDevice)
     patches.set(cuda, "_maybe_exchange_device", api._cuda_maybeExchangeDevice)

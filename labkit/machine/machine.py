@@ -21,6 +21,7 @@ from .patches import Patches
 from .random import DeviceRandom
 from .streams import Current
 from .threads import Turns
+from .versions import warn_if_untried
 
 _CUDA_ERROR = (
     "CUDA error: invalid device ordinal\n"
@@ -253,6 +254,7 @@ def simulate(gpus: int = 8, *, memory="16 GiB", backing="cpu", order=None) -> Ma
     elif order not in (None, "threads"):
         raise ValueError(f"order must be None, 'threads' or a list of GPU numbers, got {order!r}")
     _check_backing(backing)
+    warn_if_untried(torch.__version__)
     return _replace(Machine(whole(gpus), memory, backing, order))
 
 

@@ -116,4 +116,3 @@ def test_a_scaled_step():
 def test_what_is_not_there_says_so():
     with pytest.raises(NotImplementedError, match="simulated machine has no torch._C._cuda_tunableop_enable"):
         torch._C._cuda_tunableop_enable(True)
-    assert not hasattr(torch._C, "_cuda_tunableop_enable")

@@ -1,0 +1,5 @@
+"""``python -m labkit.machine`` prints what is simulated and what is not."""
+
+from .fidelity import table
+
+print(table(), end="")

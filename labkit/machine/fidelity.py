@@ -1,0 +1,83 @@
+"""What the simulated machine does faithfully, approximately and not at all: the table of the documentation.
+
+``python -m labkit.machine`` prints it; ``docs/simulated.md`` is that print. The functions of ``torch._C``
+are listed from the code that answers them and from torch.cuda's own sources.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from .collectives import Collectives
+from .cuda_api import CudaFunctions, functions_of
+
+FAITHFUL, APPROXIMATED, ABSENT = "faithful", "approximated", "absent"
+
+# (what, how, in a sentence)
+PARTS = (
+    ("the device of every tensor", FAITHFUL, "views, `.data`, `detach`, saved tensors, parameters, gradients, deep copies, loaded files"),
+    ("values and gradients", FAITHFUL, "computed by the CPU's kernels (or the backing GPU's); last digits may differ from CUDA's"),
+    ("operations that mix devices", FAITHFUL, "refused with CUDA's two messages, by torch's own operator table; 0-dim CPU tensors and CPU indices pass where CUDA lets them"),
+    ("`nn.parallel`, `torch.cuda.comm`", FAITHFUL, "PyTorch's own Python code over the seven collectives that a CPU build lacks"),
+    ("optimizers, `GradScaler`, `clip_grad_norm_`", FAITHFUL, "grouped by simulated device; foreach and fused use the CPU's kernels"),
+    ("`torch.save`, `torch.load`, pickling", FAITHFUL, "locations and `map_location` as on the real machine"),
+    ("current device, threads, `torch.accelerator`", FAITHFUL, "each thread has its own current device; threads started while the machine is up see it"),
+    ("threads that were running before", ABSENT, "a thread started before `simulate()` does not see the machine"),
+    ("memory allocated", APPROXIMATED, "exact for tensors that Python sees, in blocks of 512 bytes; buffers inside an operation and tensors only autograd holds are not counted"),
+    ("peak memory", APPROXIMATED, "as memory allocated, exact to 16 KiB"),
+    ("reserved memory, cache, fragmentation", APPROXIMATED, "reserved is what is allocated; there is no cache"),
+    ("out of memory", APPROXIMATED, "CUDA's error at the limit, counted as above; recoverable"),
+    ("`autocast(\"cuda\")`", APPROXIMATED, "CUDA's lists at torch's Python functions, the CPU's inside composite ones; no cache of cast weights"),
+    ("random numbers", APPROXIMATED, "a generator for each GPU, seeded as CUDA's are, but the CPU's numbers"),
+    ("order of replicas", APPROXIMATED, "in device order unless `order=\"threads\"`; real GPUs run them in any order"),
+    ("streams and events", APPROXIMATED, "everything runs when it is called, so a query is always done; times are virtual and repeat"),
+    ("device properties", APPROXIMATED, "those of one invented GPU of compute capability 9.0, with the memory asked for"),
+    ("pinned memory", APPROXIMATED, "remembered, not pinned"),
+    ("initialisation", APPROXIMATED, "CUDA counts as initialised from the start; `CUDA_VISIBLE_DEVICES` is not read; forked workers may use the GPUs"),
+    ("cuDNN", ABSENT, "`cudnn.is_acceptable` is False, so RNN weights are not flattened"),
+    ("speed", ABSENT, "the GPUs share one CPU"),
+    ("`torch.compile`", ABSENT, "refuses with an error"),
+    ("CUDA graphs, NCCL, custom kernels, memory pools", ABSENT, "refuse with an error that names the missing function"),
+    ("one real GPU as backing", APPROXIMATED, "written, not yet run on a GPU"),
+)  # fmt: skip
+
+
+def provided() -> list[str]:
+    """The functions of ``torch._C`` that the machine answers."""
+    return sorted({**functions_of(CudaFunctions(None)), **functions_of(Collectives(None))})
+
+
+def missing() -> list[str]:
+    """The CUDA functions of ``torch._C`` that torch.cuda's sources mention and the machine does not answer."""
+    folder = Path(torch.cuda.__file__).parent
+    text = "".join(path.read_text("utf-8") for path in sorted(folder.glob("*.py")))
+    return sorted(set(re.findall(r"_C\.(_cuda_\w+|_nccl_\w+)", text)) - set(provided()))
+
+
+def table() -> str:
+    """The table as Markdown."""
+    lines = [
+        "# What is simulated, and what is not",
+        "",
+        "Made by `python -m labkit.machine`.",
+        "",
+        "| | | |",
+        "| --- | --- | --- |",
+    ]
+    for how in (FAITHFUL, APPROXIMATED, ABSENT):
+        lines += [f"| **{how}** | {what} | {note} |" for what, found, note in PARTS if found == how]
+    lines += ["", "## Functions of `torch._C` that are answered", "", _listed(provided())]
+    lines += [
+        "",
+        "## Functions of `torch._C` that torch.cuda uses and that raise an error",
+        "",
+        _listed(missing()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

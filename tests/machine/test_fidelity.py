@@ -1,0 +1,35 @@
+"""The table of what is simulated is the one in the documentation, and true."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import labkit
+from labkit.machine import fidelity, versions
+
+DOCS = Path(__file__).parents[2] / "docs" / "simulated.md"
+
+
+def test_the_documentation_is_what_the_code_says():
+    assert DOCS.read_text("utf-8") == fidelity.table(), "python -m labkit.machine > docs/simulated.md"
+
+
+def test_what_is_listed_as_absent_raises_and_as_answered_answers(gpus):
+    assert len(fidelity.provided()) > 40
+    for name in fidelity.missing():
+        if not isinstance(
+            getattr(torch._C, name, None), type
+        ):  # torch puts placeholder classes in some places
+            with pytest.raises(NotImplementedError, match=f"no torch._C.{name}"):
+                getattr(torch._C, name)()
+    for name in fidelity.provided():
+        assert callable(getattr(torch._C, name))
+
+
+def test_a_release_that_was_not_tried_is_named_once():
+    versions.warn_if_untried.cache_clear()
+    with pytest.warns(UserWarning, match="labkit was run on PyTorch 2.12, 2.13, 2.14, not on 3.0.1"):
+        versions.warn_if_untried("3.0.1")
+    assert versions.is_tried(torch.__version__)
+    labkit.simulate(gpus=1).close()
