@@ -31,8 +31,8 @@ clean:  ## remove the virtual environment and what the tests left
 	rm -rf $(VENV) test-output .pytest_cache .hypothesis .ruff_cache labkit.egg-info
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "labkit needs Python 3.10 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "labkit needs Python 3.11 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "could not make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 

@@ -3,10 +3,11 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
-import tomllib
+from packaging.specifiers import SpecifierSet
 
 import labkit
 
@@ -26,6 +27,20 @@ def test_every_dependency_is_pinned():
     assert "+" not in PINS["torch"]
 
 
+def test_the_pins_fit_the_oldest_python_that_is_promised():
+    """Debian 12's own Python is 3.11.2: a pin that wants more would leave `make lab` without a solution."""
+    from importlib import metadata
+
+    oldest = "3.11.2"
+    for name, pin in PINS.items():
+        try:
+            found = metadata.metadata(name)
+        except metadata.PackageNotFoundError:
+            continue  # another platform's
+        if found["Version"].partition("+")[0] == pin and found["Requires-Python"]:
+            assert SpecifierSet(found["Requires-Python"]).contains(oldest), name
+
+
 def test_every_dependency_has_its_reason():
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     listed = re.findall(r'^    "[a-z][^"]*",.*$', text, re.MULTILINE)
@@ -37,11 +52,15 @@ def test_the_environment_is_that_of_pip():
     text = (ROOT / "environment.yml").read_text("utf-8")
     stated = dict(re.findall(r"^  - ([\w-]+)=([\d.]+)$", text, re.MULTILINE))
     wanted = names(PROJECT["dependencies"]) | names(PROJECT["optional-dependencies"]["lab"])
-    assert stated.pop("python")
+    assert stated.pop("python") >= PROJECT["requires-python"].strip(">=")
+    assert "pip:" not in text, "a list for pip takes no --no-deps, and . would be binder/"
     assert stated == {CONDA.get(name, name): PINS[name] for name in wanted}
 
 
-def test_binder_has_the_same_environment():
+def test_binder_has_the_same_environment_and_installs_labkit():
+    post_build = ROOT / "binder/postBuild"
+    assert "pip install --no-deps" in post_build.read_text("utf-8")
+    assert post_build.stat().st_mode & 0o111, "Binder runs it"
     assert (ROOT / "binder/environment.yml").read_bytes() == (ROOT / "environment.yml").read_bytes()
 
 

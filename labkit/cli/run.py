@@ -19,7 +19,7 @@ from .usage import UsageError, at_least
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "labkit run [--gpus N] [--memory SIZE] [--order ORDER] [--backing DEVICE] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.usage = "labkit run [options] (SCRIPT | -m MODULE) [ARGS ...]"
     parser.add_argument("--gpus", type=at_least(1), default=8, metavar="N", help="how many GPUs (default 8)")
     parser.add_argument("--memory", default="16 GiB", metavar="SIZE", help='of each GPU (default "16 GiB")')
     parser.add_argument("--order", default=None, help='replicas: "threads" (race) or numbers such as 2,0,1')
