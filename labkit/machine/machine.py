@@ -20,7 +20,7 @@ from .mode import MachineMode
 from .patches import Patches
 from .random import DeviceRandom
 from .streams import Current
-from .threads import Turns
+from .threads import Turns, share_one_arena
 from .versions import warn_if_untried
 
 _CUDA_ERROR = (
@@ -204,6 +204,8 @@ def machine_in_use() -> Machine | None:
 
 def _activate(machine: Machine) -> None:
     global _active
+    if machine.order != "threads":
+        share_one_arena()
     patches = machine._patches
     try:
         install(machine, patches, machine_in_use)

@@ -9,13 +9,17 @@ synchronised batch norm does) passes its turn on, so taking turns cannot deadloc
 from __future__ import annotations
 
 import _thread
+import ctypes
+import os
 import sys
 import threading
 import time
+from functools import cache
 
 # A replica that uses no processor time for this many seconds is waiting for another one.
 PATIENCE = 0.25
 _POLL = 0.05
+_M_ARENA_MAX = -8  # malloc.h
 
 
 class Turns:
@@ -87,6 +91,22 @@ class Turns:
             return time.clock_gettime(self._holder_clock)
         except OSError:
             return 0
+
+
+@cache
+def share_one_arena() -> None:
+    """Let glibc's malloc give new threads the memory that old ones warmed up.
+
+    By default a thread's own arena starts cold, and every buffer of a replica costs page faults: a forward
+    pass of 12 ms took 18 to 20 in a fresh thread, 14 with one arena. Replicas take turns, so they do not
+    contend for it. Only the allocator is touched, not torch; a choice made in the environment is respected.
+    """
+    if not sys.platform.startswith("linux") or {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES"} & os.environ.keys():
+        return
+    try:
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    except (OSError, AttributeError):
+        return  # another C library: nothing to gain
 
 
 def _own_clock():
