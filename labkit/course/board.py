@@ -84,8 +84,8 @@ def _footer() -> list[str]:
 
 def _table(done: set[str], footer: list[str]) -> str:
     rows = [
-        f'<tr><td style="text-align:left">{escape(title)}</td>'
-        f'<td style="text-align:left" title="{escape(", ".join(names))}">{_marks(names, done)}</td>'
+        f'<tr><td style="text-align:left;padding-right:1.5em">{escape(title)}</td>'
+        f'<td style="text-align:left;padding-right:1.5em" title="{escape(", ".join(names))}">{_marks(names, done)}</td>'
         f'<td style="text-align:right">{len(done & set(names))}/{len(names)}</td></tr>'
         for title, names in _exercises()
     ]
