@@ -39,7 +39,7 @@ def rooms_imported(source: str, room: str, depth: int) -> set[str]:
             elif node.level == 0 or node.level <= depth:
                 continue  # another package, or the module's own room
             found |= {path[0]} if path else {alias.name for alias in node.names}
-    return found - {room}
+    return found - {room, "__version__"}
 
 
 def violations(room: str, imported: set[str]) -> set[str]:

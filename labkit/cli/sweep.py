@@ -1,0 +1,73 @@
+"""Run a lesson for several numbers of GPUs: executed notebooks, and one report that compares them.
+
+Exit code 0 if every run went through, 1 if one failed (it is kept and named), 2 for bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .usage import UsageError, at_least
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("lesson", metavar="LESSON", help="such as 03_split, or a path to a notebook")
+    parser.add_argument(
+        "--gpus", type=at_least(0), nargs="+", required=True, metavar="N", help="the numbers of GPUs"
+    )
+    parser.add_argument("--lang", choices=("en", "zh"), help="language (default en; of a path: its own)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: out/LESSON-LANG")
+    parser.add_argument(
+        "-p", dest="parameters", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
+        help="another parameter of the notebook; can be repeated",
+    )  # fmt: skip
+    parser.add_argument("--force", action="store_true", help="overwrite what an earlier sweep wrote there")
+
+
+def run(options: argparse.Namespace) -> int:
+    from ..course import sweep as sweeps
+
+    checkout = Path(__file__).parents[2] / "notebooks"
+    try:
+        lesson = sweeps.find(options.lesson, options.lang or "en", (Path("notebooks"), checkout))
+        # A notebook given by its path keeps its own language unless another one is asked for.
+        language = options.lang or (None if options.lesson.endswith(".ipynb") else "en")
+        folder = options.out or Path("out") / f"{lesson.stem}{f'-{language}' if language else ''}"
+        plan = sweeps.plan(lesson, options.gpus, folder, dict(options.parameters), language)
+    except (FileNotFoundError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--out must be a folder, {folder} is a file")
+    existing = plan.existing()
+    if existing and not options.force:
+        more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
+        raise UsageError(
+            f"{existing[0]}{more} exists already; --force overwrites, --out DIR writes elsewhere"
+        )
+    return _sweep(plan)
+
+
+def _sweep(plan) -> int:
+    from ..course import sweep as sweeps
+    from ..course.report import report
+    from ..language import LANGUAGES, set_language
+
+    if plan.parameters.get("language") in LANGUAGES:
+        set_language(plan.parameters["language"])
+    runs, stopped = [], False
+    try:
+        for count in plan.gpus:
+            print(f"{plan.lesson.stem} on {count} GPU{'s' * (count != 1)}", file=sys.stderr, flush=True)
+            runs.append(sweeps.execute(plan, count))
+    except KeyboardInterrupt:
+        stopped = True
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    plan.report.write_text(report(plan, runs), "utf-8")
+    for done in runs:
+        print(
+            f"{done.gpus} GPUs: {done.error and 'FAILED, ' + done.error or 'ok'}  {done.seconds:.1f} s  {done.notebook}"
+        )
+    print(f"report: {plan.report}")
+    return 130 if stopped else int(any(done.error for done in runs))

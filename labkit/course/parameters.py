@@ -1,0 +1,51 @@
+"""A notebook's parameters: what its ``parameters`` cell declares, and whether a given value fits.
+
+papermill writes any name and any value into the notebook as code, unchecked. Here a name that the notebook
+does not declare is refused, and so is a value of another type than the declared one.
+"""
+
+from __future__ import annotations
+
+import ast
+from contextlib import suppress
+
+import nbformat
+
+
+def declared(notebook: nbformat.NotebookNode) -> dict[str, object]:
+    """Name -> default of each parameter, from the cell tagged ``parameters``; {} if there is none."""
+    cell = next((c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), None)
+    found = {}
+    for statement in ast.parse(cell.source).body if cell is not None else ():
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+        elif isinstance(statement, ast.AnnAssign):
+            target = statement.target
+        else:
+            continue
+        if isinstance(target, ast.Name) and statement.value is not None:
+            found[target.id] = ast.literal_eval(statement.value)
+    return found
+
+
+def fit(known: dict[str, object], name: str, value: object) -> object:
+    """``value`` (a text is read as the declared type) for the parameter ``name``.
+
+    Raises ValueError with one line that names the parameter.
+    """
+    if name not in known:
+        there = ", ".join(known) or "none"
+        raise ValueError(f"the notebook has no parameter {name!r}; it has {there}")
+    default = known[name]
+    kind = type(default)
+    if kind is str and isinstance(value, str):
+        return value
+    if isinstance(value, str):
+        with suppress(ValueError, SyntaxError):  # still a text then, refused below
+            value = ast.literal_eval(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if default is not None and type(value) is not kind:
+        names = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+        raise ValueError(f"parameter {name} must be {names.get(kind, kind.__name__)}, got {value!r}")
+    return value

@@ -1,0 +1,153 @@
+"""``labkit sweep``: a lesson once per number of GPUs, and the page that compares the runs."""
+
+import nbformat
+import pytest
+
+from labkit.cli import main
+from labkit.course import parameters, sweep
+
+CELLS = {
+    "parameters": "num_gpus = 2\nbatch_size = 10\ndata_size = 25\nrate = 0.5\nverbose = False\nlanguage = 'en'",
+    "shapes": "for _ in range(num_gpus):\n    print('inside torch.Size([%d, 5])' % num_gpus)",
+    "same": "print('torch.Size([7])')",
+    "fails": "assert num_gpus != 3, 'three is <too many>'\nprint(rate, verbose, language)",
+}
+
+
+@pytest.fixture
+def lesson(tmp_path, monkeypatch):
+    """A folder with a small lesson in notebooks/en, and no other file."""
+    monkeypatch.chdir(tmp_path)
+    cells = [nbformat.v4.new_markdown_cell("# 99 · What is <this>?", id="title")]
+    for name, source in CELLS.items():
+        tags = {"tags": ["parameters"]} if name == "parameters" else {}
+        cells.append(nbformat.v4.new_code_cell(source, id=name, metadata=tags))
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    path = tmp_path / "notebooks" / "en" / "99_small.ipynb"
+    path.parent.mkdir(parents=True)
+    nbformat.write(notebook, path)
+    return path
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_failing_run_is_kept_and_named_and_the_others_finish(lesson, tmp_path, capsys):
+    code = main(["sweep", "99_small", "--gpus", "1", "3", "2", "--out", "made", "-p", "rate", "2"])
+    assert code == 1
+    assert files(tmp_path / "made") == [
+        *(f"99_small-{count}-gpus.{kind}" for count in (1, 2, 3) for kind in ("html", "ipynb")), "report.html",
+    ]  # fmt: skip
+    done = capsys.readouterr()
+    assert done.out.splitlines()[1].startswith(
+        "3 GPUs: FAILED, cell fails: AssertionError: three is <too many>"
+    )
+    assert [line.split()[2] for line in done.out.splitlines()[:3:2]] == ["ok", "ok"]
+    assert "100%" in done.err, "no progress bar"
+    page = (tmp_path / "made/report.html").read_text("utf-8")
+    assert "<h1>99 · What is &lt;this&gt;?" in page
+    assert "cell fails: AssertionError: three is &lt;too many&gt;" in page
+    assert '<a href="99_small-3-gpus.html">' in page
+    assert "<td>4 ×2, 2</td>" in page, "the split of 10 rows on 3 GPUs"
+    assert "inside torch.Size([2, 5])  × 2" in page
+    assert "torch.Size([7])" not in page, "what every run prints alike is no comparison"
+    assert page.count("<svg") == 6, "a picture of the full and of the short batch for each"
+    executed = nbformat.read(tmp_path / "made/99_small-2-gpus.ipynb", as_version=4)
+    assert executed.cells[-1].outputs[0].text == "2.0 False en\n"
+    assert (tmp_path / "made/99_small-3-gpus.html").stat().st_size > 1000
+
+
+def test_nothing_that_exists_is_overwritten_without_force(lesson, tmp_path, capsys):
+    mine = tmp_path / "made" / "99_small-2-gpus.ipynb"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    assert main(["sweep", "99_small", "--gpus", "1", "2", "--out", "made"]) == 2
+    assert "made/99_small-2-gpus.ipynb exists already; --force overwrites" in capsys.readouterr().err
+    assert (files(mine.parent), mine.read_text()) == (["99_small-2-gpus.ipynb"], "mine")
+    assert main(["sweep", "99_small", "--gpus", "2", "--out", "made", "--force"]) == 0
+    assert mine.read_text() != "mine"
+
+
+def test_a_real_lesson_in_chinese(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "03_split", "--gpus", "0", "8", "--lang", "zh"]) == 0
+    page = (tmp_path / "out/03_split-zh/report.html").read_text("utf-8")
+    assert '<html lang="zh-CN">' in page
+    assert "<td>4 ×7, 2</td>" in page
+    assert '<td>2 ×5<br><span class="soft">3 块空闲</span></td>' in page
+    assert "(在 CPU 上)" in page
+    rendered = (tmp_path / "out/03_split-zh/03_split-8-gpus.html").read_text("utf-8")
+    assert '<html lang="zh"' in rendered
+    assert "8 块模拟 GPU" in rendered
+    assert "image/svg+xml" in rendered or "<svg" in rendered, "the explorer's still picture"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["99_small", "--gpus", "eight"], "must be a whole number of at least 0, got 'eight'"),
+        (["99_small", "--gpus", "2", "-1"], "must be at least 0, got -1"),
+        (["99_small"], "arguments are required: --gpus"),
+        (["98_none", "--gpus", "2"], "no such lesson: 98_none (en); there are 99_small"),
+        (["missing.ipynb", "--gpus", "2"], "no such notebook: missing.ipynb"),
+        (["broken.ipynb", "--gpus", "2"], "broken.ipynb is not a notebook that can be read"),
+        (["99_small", "--gpus", "2", "--lang", "fr"], "invalid choice: 'fr'"),
+        (["99_small", "--gpus", "2", "-p", "bacth_size", "3"], "has no parameter 'bacth_size'; it has num_gpus"),
+        (["99_small", "--gpus", "2", "-p", "batch_size", "ten"], "batch_size must be a whole number, got 'ten'"),
+        (["99_small", "--gpus", "2", "-p", "num_gpus", "3"], "num_gpus is given by --gpus"),
+        (["99_small", "--gpus", "2", "-p", "language", "zh"], "language is given by --lang"),
+        (["99_small", "--gpus", "2", "--out", "broken.ipynb"], "--out must be a folder"),
+    ],
+)  # fmt: skip
+def test_bad_usage_is_one_line_and_nothing_is_written(lesson, tmp_path, capsys, arguments, text):
+    (tmp_path / "broken.ipynb").write_text("{no notebook")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["sweep", *arguments]) == 2
+    done = capsys.readouterr()
+    assert text in done.err
+    assert (len(done.err.splitlines()), done.out) == (1, "")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fitted"),
+    [("data_size", "50", 50), ("rate", "1", 1.0), ("verbose", "True", True), ("language", "5", "5")],
+)
+def test_a_text_is_read_as_the_declared_type(lesson, name, value, fitted):
+    known = parameters.declared(nbformat.read(lesson, as_version=4))
+    found = parameters.fit(known, name, value)
+    assert (found, type(found)) == (fitted, type(fitted))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("data_size", "1.5"), ("data_size", "True"), ("data_size", "print(1)"), ("verbose", "1"), ("rate", "fast"),
+     ("language", 5), ("x = 1; y", "1")],
+)  # fmt: skip
+def test_another_type_or_name_is_refused(lesson, name, value):
+    known = parameters.declared(nbformat.read(lesson, as_version=4))
+    with pytest.raises(ValueError, match="parameter"):
+        parameters.fit(known, name, value)
+
+
+@pytest.mark.parametrize(("started", "tries"), [(False, 3), (True, 1)])
+def test_a_start_is_tried_again_but_never_a_cell(monkeypatch, started, tries):
+    from types import SimpleNamespace
+
+    from papermill.engines import NBClientEngine
+
+    count = []
+
+    def hang(nb_man, kernel_name, **options):
+        count.append(1)
+        raise RuntimeError("Kernel didn't respond in 60 seconds")
+
+    monkeypatch.setattr(NBClientEngine, "execute_managed_notebook", hang)
+    status = "completed" if started else "pending"
+    cell = SimpleNamespace(metadata=SimpleNamespace(papermill={"status": status}))
+    manager = SimpleNamespace(nb=SimpleNamespace(cells=[cell]), PENDING="pending")
+    with pytest.raises(RuntimeError, match="didn't respond"):
+        sweep._engine().execute_managed_notebook(manager, "python3")
+    assert len(count) == tries
