@@ -55,8 +55,12 @@ def _grad(mode, func, args, kwargs):
     if grad is None:
         return None
     try:
-        gpu = _storage(tensor)._labkit_mark.gpu
-        if _storage(grad)._labkit_mark.gpu is gpu:
+        gpu, storage = _storage(tensor)._labkit_mark.gpu, _storage(grad)
+        at = storage._labkit_mark.gpu
+        if at is gpu:
+            return grad
+        if at is None and storage.device.type != "meta":
+            gpu.put(storage)
             return grad
     except (NotImplementedError, RuntimeError):
         gpu = gpu_of(tensor)
@@ -100,21 +104,10 @@ def _register_post_hook(mode, func, args, kwargs):
     return func(tensor, on_gpu)
 
 
-@handles(Tensor.backward)
-def _backward(mode, func, args, kwargs):
-    # Tensor.backward would come straight back here with the mode on; what it calls does not.
-    return _backward_of(mode, *args, **kwargs)
-
-
-@handles(torch.autograd.grad)
-def _autograd_grad(mode, func, args, kwargs):
-    # Outputs and inputs may be on different devices; the engine itself is patched below.
+@handles(Tensor.backward, torch.autograd.grad)
+def _run_backward(mode, func, args, kwargs):
+    # Tensors may be on different devices here, and the engine itself (patched below) sees the machine.
     return func(*args, **kwargs)
-
-
-def _backward_of(mode, tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
-    with mode.machine.entered():
-        torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def install(patches, machine_in_use) -> None:
@@ -151,8 +144,8 @@ def _check_seed(output: Tensor, grad: Tensor) -> None:
     """The engine's own check of the gradient that backward starts from."""
     places = [gpu_of(grad), gpu_of(output)]
     names = ["cpu" if gpu is None else str(gpu.device) for gpu in places]
-    if None in places and grad.dim() == 0:
-        return
+    if None in places and grad.numel() == 1:
+        return  # made by torch itself, below the mode, to start from a scalar
     raise RuntimeError(
         f"Function {output.grad_fn.name() if output.grad_fn else 'AccumulateGrad'} returned an invalid "
         f"gradient at index 0 - expected device {names[1]} but got {names[0]}"
