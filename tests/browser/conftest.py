@@ -111,6 +111,8 @@ def lab(server, browser):
         page.goto(f"{url}/lab/tree/{path}?reset")
         page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
         _choose_theme(page, theme)
+        # Cells that are run before the kernel is there are silently not run.
+        page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=60_000)
         run_all(page)
         return page
 

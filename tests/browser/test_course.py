@@ -1,0 +1,53 @@
+"""Exercises and progress as a learner sees them, in a real browser."""
+
+import pytest
+
+CELLS = [
+    "import os\nfrom pathlib import Path\nos.environ['LABKIT_PROGRESS'] = str(Path('progress-{name}.json').resolve())",
+    "import labkit\nlabkit.set_language('{language}')\nfrom labkit.course import Progress, check",
+    "Progress()",
+    "check('03.idle', None)",
+    "check('03.idle', 0)",
+    "check('03.idle', 3)",
+]
+WORDS = {
+    "en": (
+        "Not answered yet",
+        "the rows run out early",
+        "Right.",
+        "Show the answer",
+        "cuda:6 and cuda:7 are idle",
+    ),
+    "zh": ("还没有作答", "行很早就用完了", "正确。", "查看答案", "cuda:7 空闲"),
+}
+
+
+@pytest.mark.parametrize(("language", "theme"), [("en", "light"), ("zh", "dark")])
+def test_an_answer_gets_its_verdict_and_moves_the_board(lab, shot, language, theme):
+    fill = {"name": f"{language}-{theme}", "language": language}
+    page = lab(f"answers-{language}.ipynb", theme=theme, cells=[cell.format(**fill) for cell in CELLS])
+    verdicts = page.locator(".jp-OutputArea-output:has(details)")
+    nothing, hint, right, title, solution = WORDS[language]
+    page.get_by_text(right).wait_for()
+    assert verdicts.count() == 3
+    for number, words in enumerate((nothing, hint, right)):
+        assert words in verdicts.nth(number).inner_text()
+
+    # The board above was shown before the answer was given: it has followed.
+    board = page.locator(".labkit-progress")
+    page.wait_for_function("() => document.querySelector('.labkit-progress').innerText.includes('●')")
+    assert board.inner_text().count("●") == 1
+    assert f"progress-{language}-{theme}.json" in board.inner_text()
+
+    folded = verdicts.nth(1).get_by_text(solution)
+    assert not folded.is_visible()
+    verdicts.nth(1).get_by_text(title).click()
+    folded.wait_for(state="visible")
+    shot(page.locator(".jp-Notebook"), f"answers-{language}-{theme}")
+
+
+def test_the_index_leads_to_the_lessons(lab, shot):
+    page = lab("notebooks/zh/index.ipynb")
+    shot(page.locator(".jp-Notebook"), "index-zh")
+    page.get_by_role("link", name="03 · 哪些行归谁？").click()
+    page.get_by_role("heading", name="03 · 哪些行归谁？").wait_for()
