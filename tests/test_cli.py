@@ -152,4 +152,13 @@ def test_bad_memory_and_order_are_one_line(script):
 def test_doctor_reports():
     done = labkit("doctor")
     assert done.returncode == 0
-    assert "PyTorch" in done.stdout
+    for subject in ("Python", "PyTorch", "GPUs", "lessons    use", "ipykernel", "papermill"):
+        assert f"{subject} " in done.stdout
+
+
+def test_doctor_names_what_is_missing(monkeypatch, capsys):
+    from labkit.cli import doctor, main
+
+    monkeypatch.setattr(doctor, "NEEDED", ("jupyterlab", "no-such-package"))
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("missing: no-such-package")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import platform
 import shutil
+import subprocess
 from importlib import metadata
 
-NEEDED = ("jupyterlab", "ipywidgets", "matplotlib", "papermill")
+NEEDED = ("jupyterlab", "ipykernel", "ipywidgets", "matplotlib", "papermill")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,17 +35,27 @@ def report() -> tuple[list[str], list[str]]:
     names = ", ".join(torch.cuda.get_device_name(k) for k in range(count))
     backing = "GPU cuda:0" if count == 1 else "CPU"
     lines = [
-        f"Python    {platform.python_version()} on {platform.system()} {platform.machine()}",
-        f"PyTorch   {torch.__version__} ({tried})",
-        f"GPUs      {count}{f' ({names})' if names else ''}",
-        f"lessons   use {count if count > 1 else 'simulated'} GPUs"
+        f"Python     {platform.python_version()} on {platform.system()} {platform.machine()}",
+        f"PyTorch    {torch.__version__} ({tried})",
+        f"GPUs       {count}{f' ({names})' if names else ''}",
+        f"lessons    use {count if count > 1 else 'simulated'} GPUs"
         + ("" if count > 1 else f", values kept on the {backing}"),
-        f"browser   {shutil.which('chromium') or 'no Chromium: the browser tests are left out'}",
+        f"browser    {shutil.which('chromium') or 'no Chromium: the browser tests are left out'}",
     ]
+    if shutil.which("fc-list"):
+        lines.append(
+            f"Chinese    {_chinese_font() or 'no font: figures show boxes (Debian: apt install fonts-noto-cjk)'}"
+        )
     missing = []
     for name in NEEDED:
         try:
-            lines.append(f"{name:<9} {metadata.version(name)}")
+            lines.append(f"{name:<11}{metadata.version(name)}")
         except metadata.PackageNotFoundError:
             missing.append(name)
     return lines, missing
+
+
+def _chinese_font() -> str:
+    """A font that has Chinese, as fontconfig names it; "" if there is none."""
+    listed = subprocess.run(["fc-list", ":lang=zh-cn", "family"], capture_output=True, text=True, check=False)
+    return min(listed.stdout.splitlines(), default="").partition(",")[0]
