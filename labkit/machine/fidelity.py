@@ -37,6 +37,7 @@ PARTS = (
     ("device properties", APPROXIMATED, "those of one invented GPU of compute capability 9.0, with the memory asked for"),
     ("pinned memory", APPROXIMATED, "remembered, not pinned"),
     ("initialisation", APPROXIMATED, "CUDA counts as initialised from the start; `CUDA_VISIBLE_DEVICES` is not read; forked workers may use the GPUs"),
+    ("TorchScript", APPROXIMATED, "what a scripted call returns is where its inputs are; devices that mix inside are not noticed"),
     ("cuDNN", ABSENT, "`cudnn.is_acceptable` is False, so RNN weights are not flattened"),
     ("speed", ABSENT, "the GPUs share one CPU"),
     ("`torch.compile`", ABSENT, "refuses with an error"),

@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from . import autocast, gradients, saved_tensors, storages, threads, types
+from . import autocast, gradients, saved_tensors, scripts, storages, threads, types
 from .collectives import Collectives
 from .cuda_api import Absent, CudaFunctions, DeviceProperties, absent, cudart, functions_of
 from .gpu import HOST, MARK
@@ -64,6 +64,7 @@ def install(machine, patches, machine_in_use) -> None:
     patches.set(torch, "compile", _no_compile)
 
     types.install(patches)
+    scripts.install(patches)
     storages.install(patches)
     gradients.install(patches, machine_in_use)
     saved_tensors.install(patches, machine_in_use)

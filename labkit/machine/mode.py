@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from .gpu import HOST, Gpu
 from .isolation import run_mixed
-from .placement import gpu_of, put, put_all, tensors_in
+from .placement import gpu_of, put, put_again, put_all, tensors_in
 
 _storage = Tensor.untyped_storage
 
@@ -124,6 +124,8 @@ class MachineMode(TorchFunctionMode):
             target = gpus.pop() if gpus else None
         if target is not None:
             put_all(result, target)
+        for out in tensors_in(kwargs.get("out")):  # an out tensor of another size is given a new one
+            put_again(out.untyped_storage())
         return result
 
 

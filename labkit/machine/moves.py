@@ -12,7 +12,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 from .. import trace
 from .gpu import Gpu
 from .mode import handles, stale
-from .placement import gpu_of, put, put_all
+from .placement import gpu_of, put, put_again, put_all
 
 _to = Tensor.to
 _NOTHING = object()
@@ -204,6 +204,13 @@ def _pin_memory(mode, func, args, kwargs):
 @handles(Tensor.is_pinned)
 def _is_pinned(mode, func, args, kwargs):
     return args[0].untyped_storage()._labkit_pinned
+
+
+@handles(Tensor.resize_, Tensor.resize_as_)
+def _resize(mode, func, args, kwargs):
+    result = func(*args, **kwargs)
+    put_again(args[0].untyped_storage())
+    return result
 
 
 @handles(torch._C._nn.unflatten_dense_tensors)

@@ -70,6 +70,13 @@ def put_all(result: object, gpu: Gpu) -> None:
             put_all(item, gpu)
 
 
+def put_again(storage: torch.UntypedStorage) -> None:
+    """Count ``storage`` anew after its size changed."""
+    gpu = getattr(storage, MARK).gpu
+    if gpu is not None:
+        gpu.put(storage)
+
+
 def tensors_in(*values: object) -> list[Tensor]:
     """Every tensor in ``values``, looking into tuples, lists and dicts."""
     found: list[Tensor] = []

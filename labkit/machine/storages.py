@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from .gpu import HOST, MARK
+from .placement import put_again
 
 _real_device = torch._C.StorageBase.device.__get__
 
@@ -39,6 +40,14 @@ def install(patches) -> None:
     def cpu(storage):
         return storage if getattr(storage, MARK) is HOST else to(storage, device="cpu")
 
+    real_resize = torch.UntypedStorage.resize_
+
+    def resize(storage, size):
+        result = real_resize(storage, size)
+        put_again(storage)
+        return result
+
+    patches.set(torch.UntypedStorage, "resize_", resize)
     patches.set(torch.UntypedStorage, "device", property(device))
     patches.set(torch.UntypedStorage, "to", to)
     patches.set(torch.UntypedStorage, "cuda", cuda)

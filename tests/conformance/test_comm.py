@@ -1,0 +1,140 @@
+"""torch.cuda.comm on simulated GPUs. The ground of PyTorch's own TestCudaComm (22 cases), in our words.
+
+PyTorch's files run on the machine unmodified: ``labkit run --gpus 2 -m pytest test_cuda_multigpu.py``.
+"""
+
+import pytest
+import torch
+from torch.cuda import comm
+
+pytestmark = pytest.mark.usefixtures("gpus")
+HOMES = ["cpu", "cuda:0", "cuda:1"]
+
+
+def places(tensors):
+    return [str(t.device) for t in tensors]
+
+
+@pytest.mark.parametrize("home", ["cpu", "cuda:0"])
+def test_broadcast_gives_each_gpu_a_copy(home):
+    x = torch.randn(5, 5, device=home)
+    copies = comm.broadcast(x, (0, 1))
+    assert places(copies) == ["cuda:0", "cuda:1"]
+    assert all(torch.equal(copy.cpu(), x.cpu()) for copy in copies)
+    outs = [torch.empty(5, 5, device=f"cuda:{k}") for k in range(2)]
+    assert comm.broadcast(x, out=outs)[1] is outs[1]
+    assert torch.equal(outs[1].cpu(), x.cpu())
+
+
+def test_broadcast_refuses_what_cannot_be():
+    x = torch.randn(3, device="cuda:0")
+    with pytest.raises(RuntimeError, match="Exactly one of 'devices' and 'out'"):
+        comm.broadcast(x, (0, 1), out=[x])
+    with pytest.raises(RuntimeError, match="output tensor at index 1 has device 'cpu'"):
+        comm.broadcast(x, out=[x.clone(), torch.empty(3)])
+    with pytest.raises(RuntimeError, match=r"same shape as the source tensor \[3\].*index 1 has shape \[4\]"):
+        comm.broadcast(x, out=[x.clone(), torch.empty(4, device="cuda:1")])
+
+
+def test_coalesced_broadcast_keeps_types_order_and_identity():
+    tensors = [
+        torch.randn(300), torch.randn(300).double(), torch.arange(4), torch.randn(2, 2).to_sparse(), torch.empty(0),
+        torch.randn(3, dtype=torch.complex64),
+    ]  # fmt: skip
+    tensors = [t.cuda() for t in tensors]
+    first, second = comm.broadcast_coalesced(
+        [torch.view_as_real(t) if t.is_complex() else t for t in tensors], (0, 1)
+    )
+    assert first[0] is tensors[0]
+    assert places(second) == ["cuda:1"] * 6
+    for one, other in zip(first, second, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one.to_dense().cpu(), other.to_dense().cpu())
+    second[0].add_(1)
+    assert second[1]._version == 0  # each copy has a version counter of its own
+
+
+def test_reduce_add():
+    x, y = torch.randn(5, 5), torch.randn(5, 5)
+    total = comm.reduce_add((x.cuda(0), y.cuda(1)))
+    assert total.device == torch.device("cuda:0")
+    assert torch.equal(total.cpu(), x + y)
+    alone = x.cuda(0)
+    assert comm.reduce_add((alone,)) is alone
+    rows = [[t.cuda(k) for t in (x, y.double(), x.to_sparse())] for k in range(2)]
+    summed = comm.reduce_add_coalesced(rows)
+    assert [t.dtype for t in summed] == [torch.float32, torch.float64, torch.float32]
+    assert torch.equal(summed[2].to_dense().cpu(), 2 * x)
+
+
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize(("sizes", "dim"), [(None, 0), (None, -1), ((2, 4), 0), ((1, 3), 1)])
+def test_scatter(home, sizes, dim):
+    x = torch.randn(6, 4, device=home)
+    pieces = comm.scatter(x, (0, 1), sizes, dim)
+    expected = x.chunk(2, dim) if sizes is None else x.split(sizes, dim)
+    assert places(pieces) == ["cuda:0", "cuda:1"]
+    for piece, want in zip(pieces, expected, strict=True):
+        assert torch.equal(piece.cpu(), want.cpu())
+        if home == str(piece.device):
+            assert piece.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()  # a view
+    outs = [torch.empty_like(piece) for piece in pieces]
+    comm.scatter(x, out=outs, dim=dim)
+    assert all(torch.equal(out, piece) for out, piece in zip(outs, pieces, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x: comm.scatter(x, ()), "Expected at least one device to scatter to"),
+        (lambda x: comm.scatter(x, out=()), "Expected at least one output tensor to scatter to"),
+        (lambda x: comm.scatter(x, (0, 1), (1, 2, 3)), r"len\(devices\) = 2 and len\(chunk_sizes\) = 3"),
+        (lambda x: comm.scatter(x, (0, 1), out=[x]), "'devices' must not be specified"),
+        (
+            lambda x: comm.scatter(x, out=[torch.empty(3, 4, device="cuda:0")]),
+            "does not match the source tensor size",
+        ),
+        (lambda x: comm.scatter(x, out=[torch.empty(6, 3, device="cuda:0")]), "has incorrect shape"),
+        (lambda x: comm.scatter(x, out=[torch.empty(6, 4)]), "but output tensor at index 0 has device 'cpu'"),
+    ],
+)
+def test_scatter_refuses_what_cannot_be(call, text):
+    with pytest.raises(RuntimeError, match=text):
+        call(torch.randn(6, 4))
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("destination", [None, "cuda:1", "cpu"])
+def test_gather(dim, destination):
+    x, y = torch.randn(2, 2, device="cuda:0"), torch.randn(2, 2, device="cuda:1")
+    where = None if destination is None else torch.device(destination)
+    joined = comm.gather((x, y), dim, where)
+    assert str(joined.device) == (destination or "cuda:0")
+    assert torch.equal(joined.cpu(), torch.cat((x.cpu(), y.cpu()), dim))
+    out = torch.empty_like(joined)
+    assert comm.gather((x, y), dim, out=out) is out
+    assert torch.equal(out, joined)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "text"),
+    [
+        (lambda: (), "Expected at least one tensor to gather from"),
+        (lambda: (torch.ones(2), torch.ones(2)), "tensor at index 0 has device 'cpu'"),
+        (
+            lambda: (torch.ones(2, device="cuda:0"), torch.ones(2, 1, device="cuda:1")),
+            "same number of dimensions",
+        ),
+        (lambda: (torch.ones(2, 3, device="cuda:0"), torch.ones(2, 4, device="cuda:1")), "has invalid shape"),
+    ],
+)
+def test_gather_refuses_what_cannot_be(tensors, text):
+    with pytest.raises(RuntimeError, match=text):
+        comm.gather(tensors(), 0)
+
+
+def test_memory_formats_survive():
+    x = torch.randn(8, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    pieces = comm.scatter(x, (0, 1))
+    assert all(piece.is_contiguous(memory_format=torch.channels_last) for piece in pieces)
+    assert comm.gather(pieces).is_contiguous(memory_format=torch.channels_last)
