@@ -28,12 +28,23 @@ def _chromium():
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
+_left_out = []
+
+
 def pytest_collection_modifyitems(config, items):
     if _chromium() is None:
-        reason = "no Chromium: the browser tests are left out (Debian: apt install chromium fonts-noto-cjk)"
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(pytest.mark.skip(reason=reason))
+        here = Path(__file__).parent
+        _left_out[:] = [item for item in items if here in item.path.parents]
+        items[:] = [item for item in items if here not in item.path.parents]
+        config.hook.pytest_deselected(items=_left_out)
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _left_out:
+        terminalreporter.write_line(
+            f"left out: {len(_left_out)} browser tests: no Chromium (Debian: apt install chromium fonts-noto-cjk)",
+            yellow=True,
+        )
 
 
 @pytest.fixture(scope="session")
