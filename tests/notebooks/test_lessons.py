@@ -127,6 +127,37 @@ def test_papermill_runs_the_lesson_with_other_parameters(gpus, batch, language, 
         assert text.count("In Model: input size torch.Size([1, 5])") == 100
 
 
+@pytest.mark.parametrize(
+    ("lesson", "language", "parameters"),
+    [
+        ("00_start", "zh", {"num_gpus": 0}),
+        ("01_dataset", "en", {"num_gpus": 1, "batch_size": 3, "data_size": 1}),
+        ("02_wrap", "zh", {"num_gpus": 5, "batch_size": 3, "data_size": 7}),
+    ],
+)
+def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp_path):
+    import papermill
+
+    source, out = ROOT / language / f"{lesson}.ipynb", tmp_path / "out.ipynb"
+    papermill.execute_notebook(
+        source, out, {**parameters, "language": language}, progress_bar=False, start_timeout=120
+    )
+    # What the prose speaks of does not depend on the parameters.
+    stored, now = nbformat.read(source, as_version=4), nbformat.read(out, as_version=4)
+    fixed = {
+        "00_start": ["memory", "mix"],
+        "01_dataset": ["drop", "shuffle"],
+        "02_wrap": ["zero", "two", "pass"],
+    }
+    for cell in fixed[lesson]:
+        assert printed(now, cell) == printed(stored, cell), cell
+    if lesson == "02_wrap":
+        rows = "\tIn Model: input size torch.Size([1, 5]) output size torch.Size([1, 2])\n"
+        full = rows * 3 + "Outside: input size torch.Size([3, 5]) output_size torch.Size([3, 2])\n"
+        last = rows + "Outside: input size torch.Size([1, 5]) output_size torch.Size([1, 2])\n"
+        assert printed(now, "own") == "Let's use 5 GPUs!\n" + full * 2 + last
+
+
 def test_papermill_with_a_wrong_type_fails_at_the_first_cell_in_one_line(tmp_path):
     import papermill
 
