@@ -15,6 +15,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
+from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "test-output"
@@ -53,6 +55,8 @@ def server(tmp_path_factory):
     home = tmp_path_factory.mktemp("jupyter")
     root = tmp_path_factory.mktemp("served")
     shutil.copytree(ROOT / "notebooks", root / "notebooks")
+    for path in root.rglob("*.ipynb"):
+        _as_never_run(path)
     settings = home / "config" / "lab" / "user-settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text(json.dumps({"fetchNews": "false"}))
@@ -73,11 +77,21 @@ def server(tmp_path_factory):
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_for(f"{url}/api/status", process, home / "log")
+        _wait_for(f"{url}/api/kernelspecs", process, home / "log")  # the first listing is slow
         yield url, root
     finally:
         process.terminate()
         process.wait(timeout=30)
         log.close()
+
+
+def _as_never_run(path):
+    """Without stored outputs: what the browser then shows, it has run."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    nbformat.write(notebook, path)
 
 
 def _wait_for(url, process, log):
@@ -95,8 +109,6 @@ def _wait_for(url, process, log):
 
 @pytest.fixture(scope="session")
 def browser():
-    from playwright.sync_api import sync_playwright
-
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=_chromium(), args=FLAGS)
         yield chromium
@@ -112,7 +124,9 @@ def lab(server, browser):
     def open_notebook(path, *, theme="light", cells=None):
         if cells is not None:
             notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
-            notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+            notebook.metadata["kernelspec"] = {
+                "name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python",
+            }  # fmt: skip
             nbformat.write(notebook, root / path)
         context = browser.new_context(
             viewport={"width": 1280, "height": 1600}, color_scheme="dark" if theme == "dark" else "light"
@@ -144,16 +158,26 @@ def _choose_theme(page, theme):
 
 
 def run_all(page):
-    """Run all cells and wait until the kernel is idle and every code cell has a number."""
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_text("Run All Cells", exact=True).click()
-    page.wait_for_function(
-        """() => {
-          const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(e => e.textContent);
-          return prompts.length && prompts.every(text => /\\d/.test(text));
-        }""",
-        timeout=90_000,
-    )
+    """Run all cells of a notebook not run yet, and wait until every code cell has a number.
+
+    While JupyterLab does not yet know its kernels it asks which one to use, and while one is being connected
+    it silently drops the command: if no cell has begun after a while, the question is answered and the
+    command given again.
+    """
+    prompts = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(e => e.textContent)"
+    for attempt in (1, 2, 3, 4, 5):
+        page.get_by_role("menuitem", name="Run", exact=True).click()
+        page.get_by_text("Run All Cells", exact=True).click()
+        try:
+            page.wait_for_function(f"() => {prompts}.some(text => /[\\d*]/.test(text))", timeout=8_000)
+            break
+        except PlaywrightTimeout:
+            if attempt == 5:
+                raise
+            question = page.locator(".jp-Dialog button.jp-mod-accept")
+            if question.count():
+                question.click()
+    page.wait_for_function(f"() => {prompts}.every(text => /\\d/.test(text))", timeout=90_000)
 
 
 @pytest.fixture
