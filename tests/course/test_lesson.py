@@ -31,10 +31,11 @@ def test_parameters_are_checked_in_one_line(change, error, text):
     assert labkit.get_language() == "en"
 
 
-def test_a_refused_parameter_leaves_the_machine_that_was_there(gpus):
+def test_a_refused_parameter_leaves_the_machine_and_the_language_that_were_there(gpus):
     with pytest.raises(TypeError):
-        begin("03_split", **(GOOD | {"num_gpus": "eight"}))
+        begin("03_split", **(GOOD | {"num_gpus": "eight", "language": "zh"}))
     assert torch.cuda.device_count() == 2
+    assert labkit.get_language() == "en"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_another_process_sees_it(file):
 
 
 def test_without_the_variable_it_is_in_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.delenv("LABKIT_PROGRESS")
+    monkeypatch.delenv("LABKIT_PROGRESS", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     check("03.idle", 3)
