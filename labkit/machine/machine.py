@@ -19,6 +19,7 @@ from .install import install
 from .mode import MachineMode
 from .patches import Patches
 from .random import DeviceRandom
+from .real_gpus import RealGpus, release
 from .streams import Current
 from .threads import Turns, share_one_arena
 from .versions import warn_if_untried
@@ -269,41 +270,15 @@ def use_gpus(gpus: int) -> Machine | RealGpus:
         _check_gpus(gpus)
     if _active is not None:
         _active.close()
+    release()
     have = torch.cuda.device_count()
     if have >= gpus and have > 0 and gpus > 0:
         return RealGpus(gpus)
     return _replace(Machine(gpus, backing="cuda:0" if have and gpus else "cpu"))
 
 
-class RealGpus:
-    """The computer's own GPUs, limited to the first ``count``; nothing is simulated."""
-
-    def __init__(self, count: int) -> None:
-        self.gpus = tuple(range(count))
-        self.closed = False
-
-    def memory(self, gpu: int) -> int:
-        """Bytes allocated on this GPU."""
-        return torch.cuda.memory_allocated(gpu)
-
-    def close(self) -> None:
-        """Nothing to give back."""
-        self.closed = True
-
-    def __enter__(self) -> RealGpus:
-        return self
-
-    def __exit__(self, *exc_info) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return "\n".join(
-            [f"{len(self.gpus)} real GPU{'s' * (len(self.gpus) != 1)}"]
-            + [f"  cuda:{k}  {torch.cuda.get_device_name(k)}" for k in self.gpus]
-        )
-
-
 def _replace(machine: Machine) -> Machine:
+    release()
     previous = _active
     if previous is not None:
         _deactivate()

@@ -105,6 +105,20 @@ def test_use_gpus_simulates_where_there_are_none():
         labkit.use_gpus("2")
 
 
+def test_use_gpus_shows_as_many_real_ones_as_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)  # a computer with four
+    two = labkit.use_gpus(2)
+    assert torch.cuda.device_count() == 2
+    assert (two.gpus, two.closed) == ((0, 1), False)
+    with labkit.use_gpus(3):
+        assert torch.cuda.device_count() == 3
+    assert torch.cuda.device_count() == 4
+    labkit.use_gpus(1)
+    with labkit.simulate(gpus=8):
+        assert torch.cuda.device_count() == 8
+    assert torch.cuda.device_count() == 4
+
+
 def test_the_machine_tells_what_it_is():
     with labkit.simulate(gpus=2, memory="11 GiB") as machine:
         keep = torch.zeros(1024, device="cuda:1")

@@ -1,0 +1,53 @@
+"""The computer's own GPUs, where it has enough of them: nothing is simulated, torch sees the first few."""
+
+from __future__ import annotations
+
+import torch
+
+from .patches import Patches
+
+_open: RealGpus | None = None
+
+
+class RealGpus:
+    """The first ``count`` of the computer's GPUs, from now until :meth:`close` (or the next machine)."""
+
+    def __init__(self, count: int) -> None:
+        global _open
+        release()
+        self.gpus = tuple(range(count))
+        self.closed = False
+        self._patches = Patches()
+        # DataParallel and the programs of the lessons ask this for "all GPUs".
+        self._patches.set(torch.cuda, "device_count", lambda: count)
+        _open = self
+
+    def memory(self, gpu: int) -> int:
+        """Bytes allocated on this GPU."""
+        return torch.cuda.memory_allocated(gpu)
+
+    def close(self) -> None:
+        """Let torch see all GPUs again."""
+        global _open
+        self._patches.undo()
+        self.closed = True
+        if _open is self:
+            _open = None
+
+    def __enter__(self) -> RealGpus:
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            [f"{len(self.gpus)} real GPU{'s' * (len(self.gpus) != 1)}"]
+            + [f"  cuda:{k}  {torch.cuda.get_device_name(k)}" for k in self.gpus]
+        )
+
+
+def release() -> None:
+    """End the limit that is open, if one is."""
+    if _open is not None:
+        _open.close()
