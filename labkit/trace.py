@@ -82,6 +82,36 @@ class Trace:
         """The events as a JSON array of objects."""
         return json.dumps([asdict(event) for event in self.events], indent=1)
 
+    def to_chrome(self) -> str:
+        """The events in Chrome's trace format (JSON), which Perfetto and chrome://tracing open.
+
+        A row for each device; times in microseconds since the recording began.
+        """
+        rows = {device: row for row, device in enumerate(self.devices)}
+        names = [
+            {"name": "thread_name", "ph": "M", "pid": 0, "tid": row, "args": {"name": device}}
+            for device, row in rows.items()
+        ]
+        spans = [
+            {
+                "name": f"{event.phase} {event.name}".rstrip(),
+                "cat": event.direction,
+                "ph": "X",
+                "ts": event.start * 1e6,
+                "dur": event.seconds * 1e6,
+                "pid": 0,
+                "tid": rows[event.device],
+                "args": {
+                    "source": event.source,
+                    "shapes": [list(shape) for shape in event.shapes],
+                    "outputs": [list(shape) for shape in event.outputs],
+                    "nbytes": event.nbytes,
+                },
+            }
+            for event in self.events
+        ]
+        return json.dumps({"traceEvents": names + spans, "displayTimeUnit": "ms"})
+
 
 # The recordings that are open, innermost last; every one of them gets every event, from any thread.
 recording: list[Trace] | None = None

@@ -21,3 +21,19 @@ def test_devices_are_in_order_and_events_can_be_picked():
     assert found.devices == ("cpu", "cuda:2", "cuda:10")
     assert len(found.only(direction="backward")) == 1
     assert json.loads(found.to_json())[0]["source"] == "cpu"
+
+
+def test_the_chrome_format_has_a_row_per_device_and_microseconds():
+    events = [
+        Event("scatter", "cuda:1", source="cpu", shapes=((2, 5),), nbytes=40, start=0.5, seconds=0.25),
+        Event("parallel_apply", "cuda:1", direction="backward", start=1.0, seconds=0.5, name="Linear"),
+    ]
+    found = json.loads(Trace(events).to_chrome())["traceEvents"]
+    rows = {e["tid"]: e["args"]["name"] for e in found if e["ph"] == "M"}
+    assert rows == {0: "cpu", 1: "cuda:1"}
+    spans = [e for e in found if e["ph"] == "X"]
+    assert [(e["name"], e["cat"], e["ts"], e["dur"], e["tid"]) for e in spans] == [
+        ("scatter", "forward", 500_000, 250_000, 1),
+        ("parallel_apply Linear", "backward", 1_000_000, 500_000, 1),
+    ]
+    assert spans[0]["args"] == {"source": "cpu", "shapes": [[2, 5]], "outputs": [], "nbytes": 40}
