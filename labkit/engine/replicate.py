@@ -48,8 +48,14 @@ class ReduceAdd(Function):
         return None, *Broadcast.apply(ctx.devices, *grads)
 
 
-def copy_to(tensors: Sequence[Tensor], devices: Sequence[torch.device]) -> list[list[Tensor]]:
-    """Copies of ``tensors`` on each device; small tensors travel together, one transfer for each type."""
+def copy_to(
+    tensors: Sequence[Tensor], devices: Sequence[torch.device], apart: bool = True
+) -> list[list[Tensor]]:
+    """Copies of ``tensors`` on each device; they travel together, one transfer for each type.
+
+    apart   whether each copy has a version counter of its own: writing to one in place must not look like
+            a change of its neighbours to a graph that saved them. Without a graph it does not matter.
+    """
     rows = [list(tensors)] + [[None] * len(tensors) for _ in devices[1:]]
     for places in _by_kind(tensors):
         group = [tensors[at] for at in places]
@@ -60,8 +66,7 @@ def copy_to(tensors: Sequence[Tensor], devices: Sequence[torch.device]) -> list[
             else:
                 pieces = _unflatten_dense_tensors(joined.to(device), group)
             for at, piece in zip(places, pieces, strict=True):
-                # .data: writing to one piece in place must not look like a change of its neighbours.
-                row[at] = piece.data
+                row[at] = piece.data if apart else piece
     return rows
 
 
@@ -128,7 +133,7 @@ def _broadcast(tensors: list[Tensor], devices: list[torch.device], detach: bool)
     if not tensors:
         return [[] for _ in devices]
     if detach:
-        return copy_to(tensors, devices)
+        return copy_to(tensors, devices, apart=torch.is_grad_enabled())
     flat = Broadcast.apply(devices, *tensors)
     return [flat[at : at + len(tensors)] for at in range(0, len(flat), len(tensors))]
 
@@ -137,9 +142,7 @@ def _rebuild(network: nn.Module, copies: dict[int, Tensor]) -> nn.Module:
     """The module tree of ``network`` with each parameter and buffer replaced by its copy."""
     replicas: dict[int, nn.Module] = {}
     for module in network.modules():
-        replica = module._replicate_for_data_parallel()
-        replica._former_parameters = OrderedDict()  # as in PyTorch, where DDP looks for them
-        replicas[id(module)] = replica
+        replicas[id(module)] = _twin(module)
     for module in network.modules():
         replica = replicas[id(module)]
         plain = type(module).__setattr__ is nn.Module.__setattr__
@@ -158,3 +161,22 @@ def _rebuild(network: nn.Module, copies: dict[int, Tensor]) -> nn.Module:
         for name, buffer in module._buffers.items():
             replica._buffers[name] = None if buffer is None else copies[id(buffer)]
     return replicas[id(network)]
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """A second object with the module's attributes, and without its parameters."""
+    kind = type(module)
+    if kind._replicate_for_data_parallel is not nn.Module._replicate_for_data_parallel:
+        replica = module._replicate_for_data_parallel()  # RNNs, for example, have more to take along
+        replica._former_parameters = OrderedDict()
+        return replica
+    # What nn.Module._replicate_for_data_parallel does, without a call of its __setattr__ for each attribute.
+    state = module.__dict__.copy()
+    state["_parameters"] = {}
+    state["_buffers"] = state["_buffers"].copy()
+    state["_modules"] = state["_modules"].copy()
+    state["_is_replica"] = True
+    state["_former_parameters"] = OrderedDict()  # as in PyTorch, where DDP looks for them
+    replica = kind.__new__(kind)
+    object.__setattr__(replica, "__dict__", state)
+    return replica
