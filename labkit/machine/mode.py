@@ -87,6 +87,8 @@ class MachineMode(TorchFunctionMode):
                                 home.recount(storage)
                         else:
                             put(result, home)
+                    elif home.suspended:  # a view, or a result written in place
+                        raise stale(home)
                 except (NotImplementedError, RuntimeError) as error:
                     if isinstance(error, torch.OutOfMemoryError) or home.machine is not self.machine:
                         raise

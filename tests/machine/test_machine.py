@@ -89,6 +89,9 @@ def test_a_tensor_of_another_machine_is_refused_by_name():
             old + 1
         with pytest.raises(RuntimeError, match="not the machine in use"):
             torch.cat([old, old])
+        for use in (lambda: old[0], lambda: old.mul_(1), lambda: old.sum().item()):
+            with pytest.raises(RuntimeError, match="not the machine in use"):
+                use()
         assert (old.to("cuda:3") + 1).device == torch.device("cuda:3")
         assert (old.cpu() + 1).tolist() == [2, 2]
     assert (old + 1).tolist() == [2, 2]  # without a machine it is a plain tensor
