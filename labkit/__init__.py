@@ -28,6 +28,8 @@ _HOME = {
     "draw_split": "view",
     "draw_batches": "view",
     "SplitExplorer": "explore",
+    "diagnose": "diagnosis",
+    "Diagnosis": "diagnosis",
 }
 
 display.load = lambda: import_module(f"{__name__}.view")

@@ -19,8 +19,9 @@ ALLOWED = {
     "engine": BASE,
     "view": BASE,
     "explore": BASE | {"view", "engine", "machine"},
+    "diagnosis": BASE | {"engine", "machine"},
     "course": BASE | {"view", "engine", "machine", "explore"},
-    "cli": BASE | {"machine", "course"},
+    "cli": BASE | {"machine", "diagnosis", "course"},
     "__init__": {"display"},
     "__main__": {"cli"},
 }

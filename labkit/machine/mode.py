@@ -69,7 +69,7 @@ class MachineMode(TorchFunctionMode):
                         or (name == "device" and arg is not None)
                     ):
                         return self.general(func, args, kwargs)
-        except (NotImplementedError, RuntimeError):
+        except (NotImplementedError, RuntimeError, ValueError):
             return self.general(func, args, kwargs)
         result = func(*args, **kwargs) if kwargs else func(*args)
         if home:
@@ -107,7 +107,7 @@ class MachineMode(TorchFunctionMode):
         tensors = tensors_in(args, kwargs)
         try:
             gpus = {_storage(tensor)._labkit_mark.gpu for tensor in tensors}
-        except (NotImplementedError, RuntimeError):
+        except (NotImplementedError, RuntimeError, ValueError):
             gpus = {gpu_of(tensor) for tensor in tensors}
         for gpu in gpus:
             if gpu is not None and gpu.machine is not self.machine:
@@ -175,7 +175,7 @@ def _ask(mode, func, args, kwargs):
 def _device(mode, func, args, kwargs):
     try:
         gpu = _storage(args[0])._labkit_mark.gpu
-    except (NotImplementedError, RuntimeError):
+    except (NotImplementedError, RuntimeError, ValueError):
         gpu = gpu_of(args[0])
     return func(*args) if gpu is None else gpu.device
 
