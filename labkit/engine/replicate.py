@@ -104,8 +104,14 @@ def _by_kind(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 def _can_join(tensors: Sequence[Tensor]) -> bool:
-    # Joining forgets strides: channels_last weights must travel alone to arrive as channels_last.
-    return all(tensor.layout is torch.strided and tensor.is_contiguous() for tensor in tensors)
+    # Joining forgets strides: channels_last weights must travel alone to arrive as channels_last. A 1 × 1
+    # convolution's are contiguous either way, but their strides still choose the kernel that is used.
+    return all(
+        tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and (tensor.dim() < 4 or tensor.stride(1) == tensor.stride(2) * tensor.size(2))
+        for tensor in tensors
+    )
 
 
 def replicate(network: nn.Module, devices: Sequence, detach: bool = False) -> list[nn.Module]:
@@ -154,7 +160,7 @@ def _rebuild(network: nn.Module, copies: dict[int, Tensor]) -> nn.Module:
                 continue
             copy = copies[id(parameter)]
             replica._former_parameters[name] = copy
-            if plain:
+            if plain and copy is not parameter:  # without gradients, the first replica's are the originals
                 replica.__dict__[name] = copy  # what nn.Module.__setattr__ comes to, at a tenth of its cost
             else:
                 setattr(replica, name, copy)
