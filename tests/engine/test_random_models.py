@@ -305,7 +305,7 @@ def attempt(function):
         return None, error
 
 
-def run(engine, build, mode, autocast):
+def run(engine, build, mode, autocast=False):
     """Outputs, gradients and buffers of a training step (or of inference) by ``engine``.DataParallel."""
     torch.manual_seed(0)
     model, inputs, kwargs, options = build()
@@ -337,7 +337,10 @@ def run(engine, build, mode, autocast):
 # PyTorch's errors where labkit differs on purpose, and what it does: raise another class, or give a result (None).
 ON_PURPOSE = {
     "has invalid shape": ValueError,  # outputs that do not fit: which output, which replica
+    "same number of dimensions": ValueError,
+    "Dimension out of range": (ValueError, IndexError),
     "Inplace update to inference tensor": None,  # labkit's replicas are in inference mode too
+    "must have a last dimension of size 2": None,  # PyTorch cuts complex numbers in two if dim is -1
 }
 
 
@@ -390,3 +393,271 @@ def test_models(data, family, rows, places, mode, dtype, autocast, on_gpu, seed)
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert set(start) == set(state)
     agree(lambda engine: run(engine, build, mode, autocast))
+
+
+# Structures: what goes in and comes out may be nested in any way.
+
+ROWS = st.integers(1, 20)
+
+
+def trees(leaves):
+    """Tuples, lists, dicts and namedtuples of ``leaves``, three deep."""
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3),
+            st.lists(inner, max_size=3).map(tuple),
+            st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
+            st.dictionaries(st.sampled_from("abc"), inner, max_size=2).map(OrderedDict),
+            st.tuples(inner, inner).map(Pair._make),
+        ),
+        max_leaves=6,
+    )
+
+
+class Cut:
+    """A tensor to be made: its shape but for the rows, its type, and where it starts."""
+
+    def __init__(self, tail, dtype, place):
+        self.tail, self.dtype, self.place = tail, dtype, place
+
+    def __repr__(self):
+        return f"Cut({self.tail}, {self.dtype}, {self.place!r})"
+
+    def make(self, rows, dim):
+        shape = [*self.tail[:dim], rows, *self.tail[dim:]]
+        values = torch.randn(shape) * 5
+        return values.to(self.dtype).to(self.place)
+
+
+def cuts(dim=0, places=("cpu", "cuda:0", "cuda:3")):
+    return st.builds(
+        Cut,
+        st.lists(st.integers(1, 3), min_size=dim, max_size=2),
+        st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64]),
+        st.sampled_from(places),
+    )
+
+
+PLAIN = st.sampled_from([None, 3, 1.5, True, "text", "", b"bytes"])
+
+
+def filled(tree, make):
+    """``tree`` with each leaf replaced by ``make(leaf)``."""
+    if isinstance(tree, dict):
+        return type(tree)((key, filled(value, make)) for key, value in tree.items())
+    if isinstance(tree, (tuple, list)):
+        items = [filled(item, make) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    return make(tree)
+
+
+def only_tensors(tree):
+    """``tree`` with None in place of all that is no tensor: the part of it that can be gathered."""
+    return filled(tree, lambda leaf: leaf if isinstance(leaf, torch.Tensor) else None)
+
+
+class Returns(nn.Module):
+    """Gives its inputs back, a weight added to those with a fraction."""
+
+    def __init__(self, numbers):
+        super().__init__()
+        self.numbers, self.weight = numbers, nn.Parameter(torch.ones(()))
+
+    def forward(self, *inputs, **kwargs):
+        def output(leaf):
+            if isinstance(leaf, torch.Tensor):
+                return leaf + self.weight if leaf.is_floating_point() else leaf
+            return None if isinstance(leaf, str) or not self.numbers else leaf
+
+        return filled((*inputs, kwargs), output)
+
+
+@cases(400)
+@given(
+    inputs=st.lists(trees(cuts() | cuts() | PLAIN), max_size=3),
+    kwargs=st.dictionaries(st.sampled_from(["x", "mask", "options"]), trees(cuts() | PLAIN), max_size=2),
+    rows=ROWS,
+    places=places(),
+    numbers=st.sampled_from([False, False, False, True]),
+    mode=st.sampled_from(["train", "no_grad"]),
+)
+def test_structures(inputs, kwargs, rows, places, numbers, mode):
+    devices, output = places
+    model = Returns(numbers).to(f"cuda:{devices[0]}")
+    options = {"device_ids": devices, "output_device": output}
+    has_tensors = tensors(filled((inputs, kwargs), lambda leaf: torch.ones(1) if isinstance(leaf, Cut) else leaf))
+    # With keyword inputs PyTorch is at a loss if there is not work for every GPU: it is given those that have some.
+    used = devices[: len(torch.ones(rows).chunk(len(devices)))] if kwargs and has_tensors else devices
+    if len(used) < len(devices) and len(used) == 1:
+        options["output_device"], model.numbers = devices[0], False  # nothing is gathered from one GPU
+
+    def build(engine):
+        def make(leaf):
+            return leaf.make(rows, 0) if isinstance(leaf, Cut) else leaf
+
+        model.zero_grad(set_to_none=True)
+        chosen = {**options, "device_ids": used if engine is theirs else devices}
+        return model, tuple(filled(inputs, make)), filled(kwargs, make), chosen
+
+    agree(lambda engine: run(engine, lambda: build(engine), mode))
+
+
+@cases(300)
+@given(
+    tree=trees(cuts(1) | PLAIN),
+    rows=st.lists(ROWS, min_size=1, max_size=2),
+    dim=st.sampled_from([0, 1, -1]),
+    devices=st.permutations(range(GPUS)),
+    count=st.integers(1, GPUS),
+    target=st.sampled_from(["cpu", 0, 5, "cuda:2"]),
+)
+def test_scatter_and_gather(tree, rows, dim, devices, count, target):
+    """What is scattered is a view or a copy, as in PyTorch, and gathering gives the whole again."""
+    torch.manual_seed(0)
+    sizes = iter(rows * 20)
+    whole = filled(tree, lambda leaf: leaf.make(next(sizes), dim % 2) if isinstance(leaf, Cut) else leaf)
+    devices = devices[:count]
+
+    def call(engine):
+        pieces = engine.scatter(whole, devices, dim)
+        views = [t.untyped_storage().data_ptr() for t in tensors(whole)]
+        shared = [t.untyped_storage().data_ptr() in views for t in tensors(list(pieces))]
+        return pieces, shared, engine.gather([only_tensors(piece) for piece in pieces], target, dim)
+
+    agree(call)
+
+
+# The verbs alone, and DataParallel's other options.
+
+
+@cases(150)
+@given(
+    data=st.data(),
+    family=st.sampled_from(sorted(FAMILIES)),
+    devices=st.permutations(range(GPUS)),
+    count=st.integers(1, GPUS),
+    mode=st.sampled_from([(True, False), (True, True), (False, True)]),
+)
+def test_replicate(data, family, devices, count, mode):
+    """Replicas have the same tensors under the same names, and send the same gradients back."""
+    grad, detach = mode if family != "complex" else (True, False)  # else PyTorch gives views of complex originals
+    torch.manual_seed(0)
+    model, _ = FAMILIES[family](data.draw, 1, torch.float32)
+    model.to(f"cuda:{devices[0]}")
+
+    def call(engine):
+        model.zero_grad(set_to_none=True)
+        with torch.set_grad_enabled(grad):
+            replicas = engine.replicate(model, devices[:count], detach)
+        found = []
+        for replica in replicas:
+            for name, module in replica.named_modules():
+                attributes = {key: value for key, value in sorted(vars(module).items()) if _compared(value)}
+                found.append((name, type(module), attributes, dict(module.named_parameters(recurse=False))))
+                found.append((dict(module.named_buffers(recurse=False)), dict(module._former_parameters)))
+        weights = [weight for part in found[1::2] for weight in part[1].values() if weight.requires_grad]
+        if not weights:
+            return found
+        loss = sum((weight.abs() ** 3).sum().to("cpu") for weight in weights)
+        learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        gradients = torch.autograd.grad(loss, learned, create_graph=True, allow_unused=True)
+        again = sum((g.abs() ** 2).sum() for g in gradients if g is not None)
+        gradients += torch.autograd.grad(again, learned, allow_unused=True)
+        return found, [None if g is None else g.detach().contiguous() for g in gradients]
+
+    agree(call)
+
+
+def _compared(value):
+    kinds = (torch.Tensor, bool, int, float, str, type(None))
+    return isinstance(value, kinds) or (isinstance(value, list) and all(isinstance(v, kinds) for v in value))
+
+
+@cases(150)
+@given(
+    rows=ROWS,
+    places=places(),
+    recurrent=st.booleans(),
+    mode=st.sampled_from(["train", "no_grad", "inference"]),
+    dim=st.sampled_from([1, -2]),
+)
+def test_other_dimensions(rows, places, recurrent, mode, dim):
+    """The batch in dimension 1, as recurrent layers have it; uneven pieces too."""
+    devices, output = places
+    torch.manual_seed(0)
+    model = nn.GRU(3, 2) if recurrent else nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    model.to(f"cuda:{devices[0]}")
+    x = torch.randn(4, rows, 3)
+
+    def build():
+        model.zero_grad(set_to_none=True)
+        return model, (x.clone(),), {}, {"device_ids": devices, "output_device": output, "dim": dim}
+
+    agree(lambda engine: run(engine, build, mode))
+
+
+@cases(150)
+@given(
+    sizes=st.lists(st.integers(0, 3), min_size=1, max_size=GPUS),
+    tails=st.lists(st.lists(st.integers(1, 2), max_size=2), min_size=1, max_size=2),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.complex64]),
+    dim=st.sampled_from([0, 0, 1, -1]),
+    target=st.sampled_from(["cpu", -1, 0, 6]),
+    learned=st.booleans(),
+    scalars=st.booleans(),
+    channels_last=st.booleans(),
+)
+def test_gather(sizes, tails, dtype, dim, target, learned, scalars, channels_last):
+    """Pieces of any size, none too; of shapes that do not fit; scalars."""
+    if dtype.is_complex:
+        dim = max(dim, 0)  # see ON_PURPOSE
+
+    def call(engine):
+        torch.manual_seed(0)
+        pieces = []
+        for at, size in enumerate(sizes):
+            tail = tails[at % len(tails)]
+            shape = [] if scalars else [size, *tail] if dim == 0 else [*tail, size]
+            piece = torch.randn(shape, dtype=dtype)
+            if channels_last and piece.dim() == 3:
+                piece = piece.transpose(0, 2)
+            pieces.append(piece.to(f"cuda:{at}").requires_grad_(learned))
+        whole = engine.gather(pieces, target, dim)
+        if not learned:
+            return whole
+        (whole.abs() ** 2).sum().backward()
+        return whole.detach(), [piece.grad for piece in pieces]
+
+    agree(call)
+
+
+@cases(100)
+@given(
+    rows=ROWS,
+    places=places(),
+    failing=st.sets(st.integers(0, GPUS - 1), max_size=3),
+    kind=st.sampled_from([ValueError, KeyError, RuntimeError, StopIteration, ZeroDivisionError, OSError]),
+    keyword=st.booleans(),
+)
+def test_the_function(rows, places, failing, kind, keyword):
+    """data_parallel(), and what it raises if some replicas fail."""
+    devices, output = places
+
+    class Fails(nn.Linear):
+        def forward(self, x):
+            if x.device.index in failing:
+                raise kind("planted")
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    model = Fails(3, 2).to(f"cuda:{devices[0]}")
+    x = torch.randn(rows, 3)
+
+    def call(engine):
+        where = {"device_ids": devices, "output_device": output}
+        if keyword:
+            return engine.data_parallel(model, None, module_kwargs={"x": x}, **where)
+        return engine.data_parallel(model, x, **where)
+
+    agree(call)
