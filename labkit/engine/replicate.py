@@ -6,7 +6,7 @@ each is the other's backward, so that second derivatives work too.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -30,7 +30,9 @@ class Broadcast(Function):
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
-        return None, *ReduceAdd.apply(ctx.devices, *grads)
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            return None, *ReduceAdd.apply(ctx.devices, *grads)
+        return None, *sum_on(ctx.devices[0], _rows(grads, ctx.devices))
 
 
 class ReduceAdd(Function):
@@ -39,13 +41,17 @@ class ReduceAdd(Function):
     @staticmethod
     def forward(ctx, devices: list[torch.device], *grads: Tensor) -> tuple[Tensor, ...]:
         ctx.devices = devices
-        count = len(grads) // len(devices)
-        rows = [grads[at : at + count] for at in range(0, len(grads), count)]
-        return tuple(sum_on(devices[0], rows))
+        return tuple(sum_on(devices[0], _rows(grads, devices)))
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
         return None, *Broadcast.apply(ctx.devices, *grads)
+
+
+def _rows(tensors: Sequence[Tensor], devices: Sequence[torch.device]) -> list[Sequence[Tensor]]:
+    """What came device by device, a row for each device."""
+    count = len(tensors) // len(devices)
+    return [tensors[at : at + count] for at in range(0, len(tensors), count)]
 
 
 def copy_to(
@@ -80,19 +86,33 @@ def sum_on(device: torch.device, rows: Sequence[Sequence[Tensor]]) -> list[Tenso
     sums: list[Tensor] = [None] * len(rows[0])
     for places in _by_kind(rows[0]):
         groups = [[row[at] for at in places] for row in rows]
-        if all(_can_join(group) for group in groups):
-            total = _flatten_dense_tensors(groups[0])
-            if len(places) == 1:
-                total = total.clone()  # flattening one tensor gives a view of the gradient itself
-            for group in groups[1:]:
-                total.add_(_flatten_dense_tensors(group).to(device))
-            pieces = _unflatten_dense_tensors(total, groups[0])
-        else:
-            pieces = list(groups[0])
-            for group in groups[1:]:
-                pieces = [piece + other.to(device) for piece, other in zip(pieces, group, strict=True)]
+        total = _joined_sum(device, groups)
+        pieces = (
+            _separate_sum(device, groups) if total is None else _unflatten_dense_tensors(total, groups[0])
+        )
         for at, piece in zip(places, pieces, strict=True):
             sums[at] = piece.data
+    return sums
+
+
+def _joined_sum(device: torch.device, groups: list[list[Tensor]]) -> Tensor | None:
+    """The sum of the groups, each flattened into one tensor; None if they cannot be joined."""
+    if not _can_join(groups[0]):
+        return None
+    total = _flatten_dense_tensors(groups[0])
+    if len(groups[0]) == 1:
+        total = total.clone()  # flattening one tensor gives a view of the gradient itself
+    for group in groups[1:]:
+        if any(tensor.layout is not torch.strided for tensor in group):
+            return None
+        total.add_(_flatten_dense_tensors(group).to(device))
+    return total
+
+
+def _separate_sum(device: torch.device, groups: list[list[Tensor]]) -> list[Tensor]:
+    sums = groups[0]
+    for group in groups[1:]:
+        sums = [piece + other.to(device) for piece, other in zip(sums, group, strict=True)]
     return sums
 
 
@@ -132,7 +152,7 @@ def replicate(network: nn.Module, devices: Sequence, detach: bool = False) -> li
     for tensors, apart in ((parameters, detach), (learned, detach), (fixed, True)):
         for row, found in zip(_broadcast(tensors, devices, apart), copies, strict=True):
             found.update(zip(map(id, tensors), row, strict=True))
-    return [_rebuild(network, found) for found in copies]
+    return _rebuild(network, copies)
 
 
 def _broadcast(tensors: list[Tensor], devices: list[torch.device], detach: bool) -> list[Sequence[Tensor]]:
@@ -144,29 +164,45 @@ def _broadcast(tensors: list[Tensor], devices: list[torch.device], detach: bool)
     return [flat[at : at + len(tensors)] for at in range(0, len(flat), len(tensors))]
 
 
-def _rebuild(network: nn.Module, copies: dict[int, Tensor]) -> nn.Module:
-    """The module tree of ``network`` with each parameter and buffer replaced by its copy."""
-    replicas: dict[int, nn.Module] = {}
-    for module in network.modules():
-        replicas[id(module)] = _twin(module)
-    for module in network.modules():
-        replica = replicas[id(module)]
-        plain = type(module).__setattr__ is nn.Module.__setattr__
-        for name, child in module._modules.items():
-            replica._modules[name] = None if child is None else replicas[id(child)]
-        for name, parameter in module._parameters.items():
-            if parameter is None:
-                replica._parameters[name] = None
-                continue
-            copy = copies[id(parameter)]
-            replica._former_parameters[name] = copy
-            if plain and copy is not parameter:  # without gradients, the first replica's are the originals
-                replica.__dict__[name] = copy  # what nn.Module.__setattr__ comes to, at a tenth of its cost
-            else:
-                setattr(replica, name, copy)
-        for name, buffer in module._buffers.items():
-            replica._buffers[name] = None if buffer is None else copies[id(buffer)]
-    return replicas[id(network)]
+def _rebuild(network: nn.Module, rows: list[dict[int, Tensor]]) -> list[nn.Module]:
+    """The module tree of ``network`` once for each of ``rows``, with parameters and buffers replaced.
+
+    A row gives the copy that stands for the tensor with a given ``id``. What all replicas have in common is
+    looked up once.
+    """
+    modules = list(network.modules())
+    places = {id(module): at for at, module in enumerate(modules)}
+    plans = [
+        (
+            module,
+            [(name, None if child is None else places[id(child)]) for name, child in module._modules.items()],
+            [(name, None if tensor is None else id(tensor)) for name, tensor in module._parameters.items()],
+            [(name, None if tensor is None else id(tensor)) for name, tensor in module._buffers.items()],
+        )
+        for module in modules
+    ]
+    networks = []
+    for copies in rows:
+        replicas = [_twin(module) for module in modules]
+        for replica, (module, children, parameters, buffers) in zip(replicas, plans, strict=True):
+            state = replica.__dict__
+            for name, at in children:
+                state["_modules"][name] = None if at is None else replicas[at]
+            for name, tensor in buffers:
+                state["_buffers"][name] = None if tensor is None else copies[tensor]
+            for name, tensor in parameters:
+                if tensor is None:
+                    state["_parameters"][name] = None
+                    continue
+                copy = state["_former_parameters"][name] = copies[tensor]
+                if id(copy) == tensor:
+                    state["_parameters"][name] = copy  # without gradients, the first replica's are the originals
+                elif type(module).__setattr__ is nn.Module.__setattr__:
+                    state[name] = copy  # what nn.Module.__setattr__ comes to, at a tenth of its cost
+                else:
+                    setattr(replica, name, copy)
+        networks.append(replicas[0])
+    return networks
 
 
 def _twin(module: nn.Module) -> nn.Module:
@@ -174,15 +210,15 @@ def _twin(module: nn.Module) -> nn.Module:
     kind = type(module)
     if kind._replicate_for_data_parallel is not nn.Module._replicate_for_data_parallel:
         replica = module._replicate_for_data_parallel()  # RNNs, for example, have more to take along
-        replica._former_parameters = OrderedDict()
+        replica._former_parameters = {}
         return replica
     # What nn.Module._replicate_for_data_parallel does, without a call of its __setattr__ for each attribute.
-    state = module.__dict__.copy()
+    replica = kind.__new__(kind)
+    state = replica.__dict__
+    state.update(module.__dict__)
     state["_parameters"] = {}
     state["_buffers"] = state["_buffers"].copy()
     state["_modules"] = state["_modules"].copy()
     state["_is_replica"] = True
-    state["_former_parameters"] = OrderedDict()  # as in PyTorch, where DDP looks for them
-    replica = kind.__new__(kind)
-    object.__setattr__(replica, "__dict__", state)
+    state["_former_parameters"] = {}  # as in PyTorch, where DDP looks for them
     return replica
