@@ -339,6 +339,7 @@ ON_PURPOSE = {
     "has invalid shape": ValueError,  # outputs that do not fit: which output, which replica
     "same number of dimensions": ValueError,
     "Dimension out of range": (ValueError, IndexError),
+    "Could not run 'aten::view'": None,  # one replica and a sparse gradient
     "Inplace update to inference tensor": None,  # labkit's replicas are in inference mode too
     "must have a last dimension of size 2": None,  # PyTorch cuts complex numbers in two if dim is -1
 }
@@ -360,7 +361,7 @@ def agree(call):
         assert type(error) is type(our_error), f"{error!r}, {our_error!r}"
 
 
-@cases(1200)
+@cases(900)
 @given(
     data=st.data(),
     family=st.sampled_from(sorted(FAMILIES)),
@@ -473,7 +474,7 @@ class Returns(nn.Module):
         return filled((*inputs, kwargs), output)
 
 
-@cases(400)
+@cases(350)
 @given(
     inputs=st.lists(trees(cuts() | cuts() | PLAIN), max_size=3),
     kwargs=st.dictionaries(st.sampled_from(["x", "mask", "options"]), trees(cuts() | PLAIN), max_size=2),
@@ -503,7 +504,7 @@ def test_structures(inputs, kwargs, rows, places, numbers, mode):
     agree(lambda engine: run(engine, lambda: build(engine), mode))
 
 
-@cases(300)
+@cases(400)
 @given(
     tree=trees(cuts(1) | PLAIN),
     rows=st.lists(ROWS, min_size=1, max_size=2),
@@ -597,7 +598,7 @@ def test_other_dimensions(rows, places, recurrent, mode, dim):
     agree(lambda engine: run(engine, build, mode))
 
 
-@cases(150)
+@cases(300)
 @given(
     sizes=st.lists(st.integers(0, 3), min_size=1, max_size=GPUS),
     tails=st.lists(st.lists(st.integers(1, 2), max_size=2), min_size=1, max_size=2),
@@ -632,7 +633,7 @@ def test_gather(sizes, tails, dtype, dim, target, learned, scalars, channels_las
     agree(call)
 
 
-@cases(100)
+@cases(150)
 @given(
     rows=ROWS,
     places=places(),
