@@ -15,6 +15,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
 
 from .devices import as_devices
+from .lost import NoParameters
 
 
 class Broadcast(Function):
@@ -211,12 +212,13 @@ def _twin(module: nn.Module) -> nn.Module:
     if kind._replicate_for_data_parallel is not nn.Module._replicate_for_data_parallel:
         replica = module._replicate_for_data_parallel()  # RNNs, for example, have more to take along
         replica._former_parameters = {}
+        replica._parameters = NoParameters()
         return replica
     # What nn.Module._replicate_for_data_parallel does, without a call of its __setattr__ for each attribute.
     replica = kind.__new__(kind)
     state = replica.__dict__
     state.update(module.__dict__)
-    state["_parameters"] = {}
+    state["_parameters"] = NoParameters() if module._parameters else {}
     state["_buffers"] = state["_buffers"].copy()
     state["_modules"] = state["_modules"].copy()
     state["_is_replica"] = True
