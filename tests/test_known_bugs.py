@@ -36,6 +36,7 @@ BUGS = {
     5958: "What forward stores in an attribute is gone afterwards",
     1051: "BatchNorm's running statistics are those of the first GPU",
     11476: "What a hook stores in its module is gone",
+    43329: "The wrapper does not have the module's own methods",
     16885: "The wrapper does not have the module's attributes",
     3805: "A checkpoint's keys begin with module., or do not",
     17362: "A module that is moved to the GPU after it was wrapped",
@@ -576,8 +577,30 @@ class TestIssue11476:
             assert all(not torch.equal(buffer, before[name]) for name, buffer in layer.named_buffers())
 
 
+class TestIssue43329:
+    """A model had a method besides forward; wrapped, it could not be called.
+    PyTorch's wrapper has forward alone. Through .module the method runs, and on the first GPU only.
+    labkit's error says both: what to write, and that this method is not run in parallel.
+    """
+
+    class Predicts(Net):
+        def predict(self, x):
+            return self.fc(x).argmax(1), str(x.device)
+
+    def test_pytorch(self):
+        wrapped = nn.DataParallel(self.Predicts().cuda())
+        with pytest.raises(AttributeError, match="^'DataParallel' object has no attribute 'predict'$"):
+            wrapped.predict(torch.ones(8, 3, device="cuda"))
+        assert wrapped.module.predict(torch.ones(8, 3, device="cuda"))[1] == "cuda:0"
+
+    def test_labkit(self):
+        wrapped = labkit.DataParallel(self.Predicts().cuda())
+        with pytest.raises(AttributeError, match=r"Write .module.predict \(a method called so runs on the first GPU"):
+            wrapped.predict(torch.ones(8, 3, device="cuda"))
+
+
 class TestIssue16885:
-    """After wrapping, model.fc and model.generate() were gone.
+    """After wrapping, model.fc was gone.
     PyTorch's wrapper has the module as .module and passes nothing on, so that no name hides another.
     labkit does the same; its error says whose the attribute is and what to write.
     """
