@@ -1,4 +1,7 @@
-"""parallel_apply: each replica runs on its own input, on its own device, in its own thread."""
+"""parallel_apply: each replica runs on its own input, on its own device, in its own thread.
+
+Where replicas take turns anyway (a simulated machine) they run one after another in the caller's thread.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from .. import turns
 from .devices import as_devices
 from .hints import hint
 from .scatter_gather import _tensors
@@ -84,6 +88,8 @@ def parallel_apply(
 
     if count == 1:
         run(0)
+    elif turns.can_run_one_by_one():
+        turns.run_one_by_one(count, run, run_in_thread)
     else:
         threads = [
             threading.Thread(target=run_in_thread, args=(at,), name=f"replica {at}") for at in range(count)

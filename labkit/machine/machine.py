@@ -14,6 +14,7 @@ from torch._C import (
     _push_on_torch_function_stack,
 )
 
+from .. import turns
 from .gpu import Gpu, format_bytes, parse_bytes
 from .install import install
 from .mode import MachineMode
@@ -21,7 +22,7 @@ from .patches import Patches
 from .random import DeviceRandom
 from .real_gpus import RealGpus, release
 from .streams import Current
-from .threads import Turns, share_one_arena
+from .threads import share_one_arena
 from .versions import warn_if_untried
 
 _CUDA_ERROR = (
@@ -58,7 +59,7 @@ class Machine:
         self._patches = Patches()
         self._suspended: Machine | None = None
         self._entered = False
-        self._turns: weakref.WeakValueDictionary[tuple[int, int], Turns] = weakref.WeakValueDictionary()
+        self._turns: weakref.WeakValueDictionary[tuple[int, int], turns.Turns] = weakref.WeakValueDictionary()
 
     # What torch asks for.
 
@@ -91,7 +92,7 @@ class Machine:
         """Context manager: inside, this thread sees the machine (it may already)."""
         return _Entered(self.mode)
 
-    def turns_of(self, frame) -> Turns:
+    def turns_of(self, frame) -> turns.Turns:
         """The turns that the threads started from ``frame`` take.
 
         The threads themselves keep their turns alive, so that they end with the call that started them.
@@ -99,7 +100,7 @@ class Machine:
         caller = threading.get_ident(), id(frame)
         known = self._turns.get(caller)
         if known is None:
-            known = self._turns[caller] = Turns(self.order)
+            known = self._turns[caller] = turns.Turns(self.order)
         return known
 
     # What users ask for.
@@ -214,6 +215,7 @@ def _activate(machine: Machine) -> None:
         patches.undo()
         raise
     _active = machine
+    turns.in_device_order = machine.order is None
     for gpu in machine.gpus:
         gpu.resume()
     machine.entered().__enter__()
@@ -222,6 +224,7 @@ def _activate(machine: Machine) -> None:
 def _deactivate() -> None:
     global _active
     machine, _active = _active, None
+    turns.in_device_order = False
     # A thread that is still running may have the mode on its stack: it must do nothing from now on.
     machine._patches.undo()
     for gpu in machine.gpus:
