@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .devices import as_device, as_devices
+from .lost import Watch
 from .parallel_apply import parallel_apply
 from .replicate import replicate
 from .scatter_gather import gather, scatter_kwargs
@@ -41,8 +42,10 @@ def data_parallel(module, inputs, device_ids=None, output_device=None, dim=0, mo
 class DataParallel(nn.Module):
     """A drop-in for ``torch.nn.DataParallel``: same arguments, same results, clearer errors.
 
-    Where it differs on purpose is listed in :mod:`labkit.engine.differences`.
+    Where it differs on purpose is listed in ``tests/engine/test_differences.py`` and ``tests/test_known_bugs.py``.
     """
+
+    _watched = False  # whether a call has been searched for attributes that are lost
 
     def __init__(
         self, module: nn.Module, device_ids: Sequence | None = None, output_device=None, dim: int = 0
@@ -71,8 +74,32 @@ class DataParallel(nn.Module):
         if len(devices) == 1:
             return self.module(*inputs[0], **kwargs[0])
         replicas = self.replicate(self.module, self.device_ids[: len(inputs)])
+        watch = None if self._watched else Watch(replicas[0])
         outputs = self.parallel_apply(replicas, inputs, kwargs)
+        if watch:
+            self._watched = True
+            watch.report()
         return self.gather(outputs, self.output_device)
+
+    def load_state_dict(self, state_dict, *args, **kwargs):
+        """Also takes the wrapped module's own ``state_dict``, whose keys do not begin with ``module.``."""
+        own = self.state_dict().keys()
+        bare = own.isdisjoint(state_dict) and not own.isdisjoint(f"module.{key}" for key in state_dict)
+        return (self.module if bare else super()).load_state_dict(state_dict, *args, **kwargs)
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            module = self._modules.get("module") if name != "_modules" else None
+            if module is None or not hasattr(module, name):
+                raise
+            raise AttributeError(
+                f"{error}: it is the wrapped {type(module).__name__}'s. Write .module.{name} "
+                "(a method called so runs on the first GPU alone)",
+                name=name,
+                obj=self,
+            ) from None
 
     # Each step can be overridden, as in PyTorch.
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from .. import turns
 from .devices import as_devices
+from .hints import hint
 from .scatter_gather import _tensors
 
 
@@ -98,7 +99,7 @@ def parallel_apply(
         for thread in threads:
             thread.join()
     if failures:
-        raise _combined(failures, places, inputs, kwargs_tup)
+        raise _combined(failures, modules, places, inputs, kwargs_tup)
     return outputs
 
 
@@ -112,7 +113,7 @@ def _device_of(inputs, kwargs) -> torch.device:
     )
 
 
-def _combined(failures: dict[int, BaseException], places, inputs, kwargs_tup) -> BaseException:
+def _combined(failures: dict[int, BaseException], modules, places, inputs, kwargs_tup) -> BaseException:
     """One exception of the first failure's class that tells of all of them."""
     first, error = min(failures.items())
     if not isinstance(error, Exception):
@@ -129,6 +130,7 @@ def _combined(failures: dict[int, BaseException], places, inputs, kwargs_tup) ->
     ]
     if others:
         message += "Failed too:\n  " + "\n  ".join(others)
+    message += hint(error, modules[first], places[first], inputs[first])
     try:
         combined = type(error)(message)
     except Exception:
@@ -141,10 +143,6 @@ def _combined(failures: dict[int, BaseException], places, inputs, kwargs_tup) ->
 
 
 def _shapes(inputs, kwargs) -> str:
-    named = list(_tensors(tuple(inputs), "")) + [
-        pair for key, value in kwargs.items() for pair in _tensors(value, key)
-    ]
-    return (
-        ", ".join(f"{path.strip('[]') or 'input'}: {list(tensor.shape)}" for path, tensor in named)
-        or "no tensors"
-    )
+    named = [(f"input {at}", value) for at, value in enumerate(inputs)] + list(kwargs.items())
+    found = [pair for name, value in named for pair in _tensors(value, name)]
+    return ", ".join(f"{path}: {list(tensor.shape)}" for path, tensor in found) or "no tensors"

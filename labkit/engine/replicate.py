@@ -16,6 +16,7 @@ from torch.autograd import Function
 from torch.nn.parameter import is_lazy
 
 from .devices import as_devices
+from .lost import NoParameters
 
 
 class Broadcast(Function):
@@ -125,8 +126,14 @@ def _by_kind(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 def _can_join(tensors: Sequence[Tensor]) -> bool:
-    # Joining forgets strides: channels_last weights must travel alone to arrive as channels_last.
-    return all(tensor.layout is torch.strided and tensor.is_contiguous() for tensor in tensors)
+    # Joining forgets strides: channels_last weights must travel alone to arrive as channels_last. A 1 × 1
+    # convolution's are contiguous either way, but their strides still choose the kernel that is used.
+    return all(
+        tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and (tensor.dim() < 4 or tensor.stride(1) == tensor.stride(2) * tensor.size(2))
+        for tensor in tensors
+    )
 
 
 def replicate(network: nn.Module, devices: Sequence, detach: bool = False) -> list[nn.Module]:
@@ -195,7 +202,9 @@ def _rebuild(network: nn.Module, rows: list[dict[int, Tensor]]) -> list[nn.Modul
                     state["_parameters"][name] = None
                     continue
                 copy = state["_former_parameters"][name] = copies[tensor]
-                if type(module).__setattr__ is nn.Module.__setattr__:
+                if id(copy) == tensor:
+                    state["_parameters"][name] = copy  # without gradients, the first replica's are the originals
+                elif type(module).__setattr__ is nn.Module.__setattr__:
                     state[name] = copy  # what nn.Module.__setattr__ comes to, at a tenth of its cost
                 else:
                     setattr(replica, name, copy)
@@ -209,12 +218,13 @@ def _twin(module: nn.Module) -> nn.Module:
     if kind._replicate_for_data_parallel is not nn.Module._replicate_for_data_parallel:
         replica = module._replicate_for_data_parallel()  # RNNs, for example, have more to take along
         replica._former_parameters = {}
+        replica._parameters = NoParameters()
         return replica
     # What nn.Module._replicate_for_data_parallel does, without a call of its __setattr__ for each attribute.
     replica = kind.__new__(kind)
     state = replica.__dict__
     state.update(module.__dict__)
-    state["_parameters"] = {}
+    state["_parameters"] = NoParameters() if module._parameters else {}
     state["_buffers"] = state["_buffers"].copy()
     state["_modules"] = state["_modules"].copy()
     state["_is_replica"] = True

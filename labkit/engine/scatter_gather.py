@@ -95,10 +95,11 @@ def scatter_kwargs(inputs: tuple, kwargs: dict | None, target_gpus: Sequence, di
 def _pieces(inputs: tuple, kwargs: dict, devices: int, dim: int) -> int:
     """Into how many pieces the inputs are cut: the number of replicas that get work."""
     found: dict[str, tuple[int, Tensor]] = {}
+    lists: dict[str, list] = {}
     named = [(f"input {at}", value) for at, value in enumerate(inputs)]
     named += [(f"keyword argument {name!r}", value) for name, value in kwargs.items()]
     for name, value in named:
-        for path, tensor in _tensors(value, name):
+        for path, tensor in _tensors(value, name, lists):
             if tensor.dim() == 0:
                 raise ValueError(
                     f"{path} is a scalar tensor, which cannot be cut over {devices} GPUs: "
@@ -117,19 +118,37 @@ def _pieces(inputs: tuple, kwargs: dict, devices: int, dim: int) -> int:
             f"the inputs cannot be cut alike along dimension {dim} over {devices} GPUs: {listed}. "
             "Give every tensor the same number of rows, or make what all replicas share a buffer of the module"
         )
+    if counts and counts != {1}:
+        _warn_of_whole_lists(lists, {tensor.size(dim) for _, tensor in found.values()}, devices)
     return counts.pop() if counts else (devices if inputs or kwargs else 1)
 
 
-def _tensors(value, path: str):
-    """The tensors inside ``value`` with the way to each: ``input 0[1]['mask']``."""
+def _warn_of_whole_lists(lists: dict[str, list], rows: set[int], devices: int) -> None:
+    for path, items in lists.items():
+        if len(items) in rows:
+            warnings.warn(
+                f"{path} is a list of {len(items)} values, as many as the batch has rows, but only tensors are cut: "
+                f"each of the {devices} GPUs gets the whole list. Pass a tensor, or pick the values by row "
+                "numbers that are passed as a tensor",
+                stacklevel=8,
+            )
+
+
+def _tensors(value, path: str, lists: dict[str, list] | None = None):
+    """The tensors inside ``value`` with the way to each: ``input 0[1]['mask']``.
+
+    Lists of texts or numbers are collected in ``lists``.
+    """
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _tensors(item, f"{path}[{key!r}]")
+            yield from _tensors(item, f"{path}[{key!r}]", lists)
     elif isinstance(value, (tuple, list)):
+        if lists is not None and type(value) is list and all(isinstance(v, (str, int, float)) for v in value):
+            lists[path] = value
         for at, item in enumerate(value):
-            yield from _tensors(item, f"{path}[{at}]")
+            yield from _tensors(item, f"{path}[{at}]", lists)
 
 
 def gather(outputs: Sequence, target_device, dim: int = 0):
@@ -156,6 +175,14 @@ def _gather(outputs: list, device: torch.device, dim: int, path: str):
         return Gather.apply(device, dim, *outputs)
     if first is None:
         return None
+    if dataclasses.is_dataclass(first) and not isinstance(first, type):
+        values = {
+            field.name: _gather(
+                [getattr(o, field.name) for o in outputs], device, dim, f"{path}.{field.name}"
+            )
+            for field in dataclasses.fields(first)
+        }
+        return dataclasses.replace(first, **values)
     if isinstance(first, dict):
         for replica, output in enumerate(outputs):
             if output.keys() != first.keys():
@@ -167,14 +194,6 @@ def _gather(outputs: list, device: torch.device, dim: int, path: str):
         return type(first)(
             (k, _gather([o[k] for o in outputs], device, dim, f"{path}[{k!r}]")) for k in first
         )
-    if dataclasses.is_dataclass(first) and not isinstance(first, type):
-        values = {
-            field.name: _gather(
-                [getattr(o, field.name) for o in outputs], device, dim, f"{path}.{field.name}"
-            )
-            for field in dataclasses.fields(first)
-        }
-        return dataclasses.replace(first, **values)
     if isinstance(first, (tuple, list)):
         if len({len(output) for output in outputs}) > 1:
             lengths = ", ".join(f"{len(output)} on replica {at}" for at, output in enumerate(outputs))
@@ -203,6 +222,11 @@ def _check_shapes(outputs: list[Tensor], dim: int, path: str) -> None:
                 f"{path} has shape {list(first.shape)} on replica 0 but {list(output.shape)} on replica "
                 f"{replica}: they can only be put together along dimension {dim}. Is the batch in another dimension?"
             )
+    if dim != 0 and not -first.dim() <= dim < first.dim():
+        raise ValueError(
+            f"{path} has shape {list(first.shape)}, which has no dimension {dim} to put the replicas' outputs "
+            "together along: return it with that dimension, or give dim=0"
+        )
 
 
 def _kind(value) -> str:

@@ -114,7 +114,7 @@ def test_a_failure_tells_replica_device_shapes_and_the_original_traceback():
     with pytest.raises(ValueError, match="Caught ValueError in replica 1 on cuda:1") as caught:
         ours(torch.ones(8, 5))
     text = str(caught.value)
-    assert "given 0: [2, 5]" in text
+    assert "given input 0: [2, 5]" in text
     assert "in fail" in text
     assert "replica 3 on cuda:3: ValueError: bad luck on 3" in text
 
