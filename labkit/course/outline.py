@@ -79,7 +79,6 @@ def lessons() -> tuple[Entry, ...]:
                 zh="亲手搭出复制、分发、并行执行、收集，结果与 PyTorch 相同。",
             ),
             25,
-            written=False,
         ),
         Entry(
             "05_devices",

@@ -1,10 +1,12 @@
 """Exercises judge, hint and reveal, in both languages; no answer of any kind breaks a lesson."""
 
+import copy
 import re
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.parallel import data_parallel
 
 import labkit
 from labkit.course import check, glossary, reveal
@@ -13,6 +15,17 @@ from labkit.course.answers import every, exercise
 
 def chunks(rows, gpus):
     return [len(piece) for piece in torch.arange(rows).chunk(gpus)]
+
+
+def on_copies(model, batch, devices):
+    outputs = [
+        copy.deepcopy(model).to(d)(b.to(d)) for b, d in zip(batch.chunk(len(devices)), devices, strict=False)
+    ]
+    return torch.cat([output.to(devices[0]) for output in outputs])
+
+
+def whole_batch_everywhere(model, batch, devices):
+    return [copy.deepcopy(model).to(device)(batch.to(device)) for device in devices][0]
 
 
 RIGHT = {
@@ -38,6 +51,9 @@ RIGHT = {
         lambda rows, gpus: torch.tensor(chunks(rows, gpus)),
         lambda r, g: labkit.split(r, g).sizes,
     ],
+    "04.gradient": [0, 0.0],
+    "04.parameters": [0, torch.tensor(0)],
+    "04.call": [data_parallel, labkit.data_parallel, lambda m, b, d: torch.nn.DataParallel(m, d)(b)],
 }
 # What learners believe, and the words that name it.
 WRONG = {
@@ -82,6 +98,21 @@ WRONG = {
         (lambda rows, gpus: [1], "rows in all"), (lambda rows, gpus: [], "an empty list"),
         (lambda rows, gpus: [rows - 1, 1], "but the pieces are"), (lambda rows, gpus: ..., "return"),
         (lambda rows, gpus: 1 / 0, "raised ZeroDivisionError"), ([4, 4], "the function itself"),
+    ],
+    "04.gradient": [
+        (4, "not an operation that autograd follows"), (12, "about `model` itself"), (2, "only their copies"),
+        ([], "asks for a whole number"),
+    ],
+    "04.parameters": [
+        (4, "a normal module"), (12, "counts three replicas"), (1, "results of copying"), ("none", "asks for"),
+    ],
+    "04.call": [
+        (7, "the function itself"), (lambda m, b, d: ..., "return"), (lambda m, b, d: [b], "gather, is missing"),
+        (lambda m, b, d: "x", "asks for a function"), (lambda m, b, d: b * 2, "never called"),
+        (lambda m, b, d: m(b.to(d[0])), "everything ran on cuda:0"), (whole_batch_everywhere, "saw all 7 rows"),
+        (lambda m, b, d: data_parallel(m, b, d, d[-1]), "gathered on the first device, cuda:0"),
+        (lambda m, b, d: data_parallel(m, b, d).flip(0), "in the order of its rows"), (on_copies, "no gradient"),
+        (lambda model: 1, "raised TypeError"),
     ],
 }  # fmt: skip
 
@@ -142,12 +173,20 @@ def test_the_solution_is_folded_until_asked_for(name):
     assert glossary.problems(hidden.text, reveal(name).text) == []
 
 
-@pytest.mark.parametrize("name", ["01.last_batch", "03.rule"])
+@pytest.mark.parametrize("name", ["01.last_batch", "03.rule", "04.call"])
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
-    made = {}
+    made = {verb: getattr(labkit, verb) for verb in ("scatter", "replicate", "parallel_apply", "gather")}
     exec(code, made)
     assert check(name, made[code.split("(")[0].removeprefix("def ")]).right
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_a_call_is_judged_on_whatever_gpus_there_are(gpus):
+    with labkit.simulate(gpus=gpus):
+        assert check("04.call", data_parallel).right
+        assert "no gradient" in check("04.call", on_copies).text
+        assert torch.cuda.device_count() == gpus
 
 
 def test_what_a_learner_writes_is_shown_as_text_never_as_html():
