@@ -88,7 +88,6 @@ def lessons() -> tuple[Entry, ...]:
                 zh="device_ids、output_device、加载权重：PyTorch 报错原文的“门诊”。",
             ),
             25,
-            written=False,
         ),
         Entry(
             "06_batch_dim",

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -54,6 +55,9 @@ RIGHT = {
     "04.gradient": [0, 0.0],
     "04.parameters": [0, torch.tensor(0)],
     "04.call": [data_parallel, labkit.data_parallel, lambda m, b, d: torch.nn.DataParallel(m, d)(b)],
+    "05.ids": [[1, 0], (1, 0), ["cuda:1", "cuda:0"], [torch.device("cuda:1"), 0]],
+    "05.output": ["cuda:1", torch.device("cuda:1")],
+    "05.plain": [lambda state: OrderedDict((k.removeprefix("module."), v.clone()) for k, v in state.items())],
 }
 # What learners believe, and the words that name it.
 WRONG = {
@@ -114,6 +118,23 @@ WRONG = {
         (lambda m, b, d: data_parallel(m, b, d).flip(0), "in the order of its rows"), (on_copies, "no gradient"),
         (lambda model: 1, "raised TypeError"),
     ],
+    "05.ids": [
+        ([0, 1], "the default"), ([1], "cuda:1 alone"), ([0], "the first id is home"), ([1, 1], "once"),
+        ([2, 1], "from zero"), (["cuda:1", "gpu"], "asks for a list of GPU numbers"),
+    ],
+    "05.output": [
+        ("cpu", "where the input was"), ("cuda:0", "lowest number"), ("cuda:5", "no cuda:5"), (1, "asks for a device"),
+    ],
+    "05.plain": [
+        ({"weight": 1}, "the function itself"), (lambda state: ..., "return"), (lambda state: 1 / 0, "raised"),
+        (lambda state: [k.removeprefix("module.") for k in state], "the values are missing"),
+        (lambda state: "weight", "asks for a function"), (lambda state: state, "still begin with"),
+        (lambda state: {k.removeprefix("module."): 1 for k in state}, "the values changed"),
+        (lambda state: {k.lstrip("module."): v for k, v in state.items()}, "`lstrip` removes any of the letters"),
+        (lambda state: {k.replace("module.", ""): v for k, v in state.items()}, "`replace` removes"),
+        (lambda state: {k[7:]: v for k, v in state.items()}, "loses its first seven letters"),
+        (lambda state: {k.split(".")[-1]: v for k, v in state.items()}, "without a wrapper has"),
+    ],
 }  # fmt: skip
 
 
@@ -173,7 +194,7 @@ def test_the_solution_is_folded_until_asked_for(name):
     assert glossary.problems(hidden.text, reveal(name).text) == []
 
 
-@pytest.mark.parametrize("name", ["01.last_batch", "03.rule", "04.call"])
+@pytest.mark.parametrize("name", ["01.last_batch", "03.rule", "04.call", "05.plain"])
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
     made = {verb: getattr(labkit, verb) for verb in ("scatter", "replicate", "parallel_apply", "gather")}

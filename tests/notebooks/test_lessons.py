@@ -23,7 +23,7 @@ def cells(language, lesson, kind=None):
 
 
 def test_there_are_lessons_in_both_languages():
-    assert {"00_start", "01_dataset", "02_wrap", "03_split", "04_primitives"} <= set(LESSONS)
+    assert {"00_start", "01_dataset", "02_wrap", "03_split", "04_primitives", "05_devices"} <= set(LESSONS)
     assert sorted(path.stem for path in (ROOT / "zh").glob("*.ipynb")) == NOTEBOOKS == [*LESSONS, "index"]
 
 
@@ -135,6 +135,8 @@ def test_papermill_runs_the_lesson_with_other_parameters(gpus, batch, language, 
         ("02_wrap", "zh", {"num_gpus": 5, "batch_size": 3, "data_size": 7}),
         ("04_primitives", "en", {"num_gpus": 0}),
         ("04_primitives", "zh", {"num_gpus": 8, "batch_size": 9}),
+        ("05_devices", "en", {"num_gpus": 3}),
+        ("05_devices", "zh", {"num_gpus": 0}),
     ],
 )
 def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp_path):
@@ -151,6 +153,7 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp
         "01_dataset": ["drop", "shuffle"],
         "02_wrap": ["zero", "two", "pass"],
         "04_primitives": ["record", "pieces", "copies", "equal", "replica", "half-run"],
+        "05_devices": ["home", "ids", "output", "mixed", "ordinal", "list-run", "keys", "cure"],
     }
     for cell in fixed[lesson]:
         assert printed(now, cell) == printed(stored, cell), cell
@@ -161,6 +164,8 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp
         assert printed(now, "own") == "Let's use 5 GPUs!\n" + full * 2 + last
     if lesson == "04_primitives":
         assert printed(now, "own").count("parallel_apply") == (5 if parameters["num_gpus"] else 0)
+    if lesson == "05_devices":
+        assert printed(now, "own") == ("[2, 1, 0] cuda:2\n" if parameters["num_gpus"] else "[] cpu\n")
 
 
 def test_papermill_with_a_wrong_type_fails_at_the_first_cell_in_one_line(tmp_path):
