@@ -107,7 +107,6 @@ def lessons() -> tuple[Entry, ...]:
                 zh="证明梯度相同；损失、BatchNorm、丢失的属性，以及 0 号 GPU 的显存里装了什么。",
             ),
             30,
-            written=False,
         ),
         Entry(
             "08_beyond",

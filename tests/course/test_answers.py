@@ -58,6 +58,9 @@ RIGHT = {
     "05.ids": [[1, 0], (1, 0), ["cuda:1", "cuda:0"], [torch.device("cuda:1"), 0]],
     "05.output": ["cuda:1", torch.device("cuda:1")],
     "05.plain": [lambda state: OrderedDict((k.removeprefix("module."), v.clone()) for k, v in state.items())],
+    "07.sum": [8, 8.0, torch.tensor([[8.0]])],
+    "07.calls": [0],
+    "07.mean": [lambda means, sizes: (torch.tensor(means) * torch.tensor(sizes)).sum() / sum(sizes)],
 }
 # What learners believe, and the words that name it.
 WRONG = {
@@ -135,6 +138,15 @@ WRONG = {
         (lambda state: {k[7:]: v for k, v in state.items()}, "loses its first seven letters"),
         (lambda state: {k.split(".")[-1]: v for k, v in state.items()}, "without a wrapper has"),
     ],
+    "07.sum": [(4, "summed, not averaged"), (16, "shared out"), (1, "each of the 8 rows"), (8.5, "asks for a whole")],
+    "07.calls": [(3, "not wrapped"), (6, "six replicas"), (1, "from which the next"), (2, "the model or a replica")],
+    "07.mean": [
+        (3.0, "the function itself"), (lambda m, s: ..., "return"), (lambda m, s: 1 / 0, "raised"),
+        (lambda m, s: sum(m) / len(m), "counts as much as"), (lambda m, s: sum(m), "adds the means up"),
+        (lambda m, s: sum(a * b for a, b in zip(m, s, strict=True)), "still to be divided"),
+        (lambda m, s: 1, "the mean over all 7 rows is 3"), (lambda m, s: m, "asks for a function"),
+        (lambda m, s: True, "asks for a function"),
+    ],
 }  # fmt: skip
 
 
@@ -194,7 +206,7 @@ def test_the_solution_is_folded_until_asked_for(name):
     assert glossary.problems(hidden.text, reveal(name).text) == []
 
 
-@pytest.mark.parametrize("name", ["01.last_batch", "03.rule", "04.call", "05.plain"])
+@pytest.mark.parametrize("name", ["01.last_batch", "03.rule", "04.call", "05.plain", "07.mean"])
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
     made = {verb: getattr(labkit, verb) for verb in ("scatter", "replicate", "parallel_apply", "gather")}
