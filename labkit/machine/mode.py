@@ -45,31 +45,38 @@ class MachineMode(TorchFunctionMode):
         if func in HANDLERS:
             return HANDLERS[func](self, func, args, kwargs or {})
         home = False  # no tensor seen yet; None is the host
+        special = False  # for general(), which must not run inside this try: its errors are the user's
         try:
             for arg in args:
                 if isinstance(arg, Tensor):
                     gpu = _storage(arg)._labkit_mark.gpu
                     if gpu is not home:
                         if home is not False:
-                            return self.general(func, args, kwargs)
+                            special = True
+                            break
                         home = gpu
                 elif (arg.__class__ is tuple or arg.__class__ is list) and not _numbers(arg):
-                    return self.general(func, args, kwargs)
-            if kwargs:
+                    special = True
+                    break
+            if kwargs and not special:
                 for name, arg in kwargs.items():
                     if isinstance(arg, Tensor):
                         gpu = _storage(arg)._labkit_mark.gpu
                         if gpu is not home:
                             if home is not False:
-                                return self.general(func, args, kwargs)
+                                special = True
+                                break
                             home = gpu
                     elif (
                         arg.__class__ is tuple
                         or arg.__class__ is list
                         or (name == "device" and arg is not None)
                     ):
-                        return self.general(func, args, kwargs)
+                        special = True
+                        break
         except (NotImplementedError, RuntimeError, ValueError):
+            special = True
+        if special:
             return self.general(func, args, kwargs)
         result = func(*args, **kwargs) if kwargs else func(*args)
         if home:
