@@ -1,3 +1,3 @@
 """Every exercise of the course, a module for each lesson: how an answer is judged, a hint for each misconception."""
 
-from . import dataset, split, start, wrap  # noqa: F401 (each declares its own)
+from . import beyond, dataset, split, start, wrap  # noqa: F401 (each declares its own)
