@@ -46,7 +46,8 @@ class Ring(Drawn):
         adds = step < self.ranks
         # A rank passes on what it received in the step before: a sum so far, then a finished chunk.
         return tuple(
-            Send(rank, (rank + 1) % self.ranks, (rank + 1 - step) % self.ranks, adds) for rank in range(self.ranks)
+            Send(rank, (rank + 1) % self.ranks, (rank + 1 - step) % self.ranks, adds)
+            for rank in range(self.ranks)
         )
 
     def held(self, step: int) -> tuple[tuple[frozenset[int], ...], ...]:

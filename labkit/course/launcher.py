@@ -75,7 +75,9 @@ def launch(
     """
     processes = _whole("processes", processes, 1, 16)
     if not timeout > 0:
-        raise ValueError(say(en=f"timeout must be above 0, got {timeout}", zh=f"timeout 必须大于 0，现在是 {timeout}"))
+        raise ValueError(
+            say(en=f"timeout must be above 0, got {timeout}", zh=f"timeout 必须大于 0，现在是 {timeout}")
+        )
     path = Path(script).resolve()
     if not path.is_file():
         raise FileNotFoundError(say(en=f"script: there is no file {script}", zh=f"script：没有文件 {script}"))
@@ -104,8 +106,13 @@ class _Run:
         rank = [str(_RANK), str(self.folder), self.script.name, *self.arguments]
         self.torchrun = torchrun
         if torchrun:
-            launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-            self._start([*launcher, f"--nproc-per-node={self.ranks}", *rank], {})
+            self._start(
+                [
+                    sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
+                    f"--log-dir={self.folder}", f"--nproc-per-node={self.ranks}", *rank,
+                ],
+                {},
+            )  # fmt: skip
             return
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -124,7 +131,7 @@ class _Run:
         with open(self.folder / f"{len(self.processes)}.launcher", "wb") as log:
             process = subprocess.Popen(
                 command, cwd=self.script.parent, env={**os.environ, **settings, **more},
-                stdin=subprocess.PIPE, stdout=log, stderr=log,
+                stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.processes.append(process)
 
@@ -151,14 +158,13 @@ class _Run:
                 process.kill()
                 process.wait()
         if sys.platform != "win32":
-            self._end_orphans()
+            self._end_groups()
 
-    def _end_orphans(self) -> None:
-        """Ranks that torchrun left behind: it starts each in a session of its own, whose number is the rank's."""
+    def _end_groups(self) -> None:
+        """What ranks have started, and ranks that torchrun left behind: each rank is a session, numbered as itself."""
         for rank in range(self.ranks):
-            pid = self.note(rank).get("pid")
-            with suppress(OSError):
-                if pid and os.getpgid(pid) == pid:
+            if pid := self.note(rank).get("pid"):
+                with suppress(OSError):
                     os.killpg(pid, signal.SIGKILL)
 
     def note(self, rank: int) -> dict:
@@ -196,7 +202,9 @@ class _Run:
                 en=f"{self.script.name} had not ended after {timeout:g} s; all ranks were ended. Where they were:",
                 zh=f"{self.script.name} 运行 {timeout:g} 秒还没有结束；所有进程都已结束。当时各自停在：",
             )
-            return RankError("\n".join([head, *(f"  rank {rank}: {_place(note)}" for rank, note in enumerate(notes))]))
+            return RankError(
+                "\n".join([head, *(f"  rank {rank}: {_place(note)}" for rank, note in enumerate(notes))])
+            )
         log = self.text(0, "launcher").strip().splitlines()
         head = say(en="the launcher itself failed:", zh="启动器本身出错：")
         return RankError("\n".join([head, *log[-8:]]))

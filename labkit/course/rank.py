@@ -34,7 +34,9 @@ def main() -> None:
     try:
         run(script)
     except SystemExit as stop:
-        if stop.code not in (None, 0):
+        if stop.code in (None, 0):
+            note.write(ended=True)
+        else:
             note.write(error=f"SystemExit: {stop.code}", traceback=report(stop), time=time.time_ns())
         raise
     except BaseException as error:

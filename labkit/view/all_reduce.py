@@ -40,7 +40,9 @@ def all_reduce_picture(ring: Ring) -> Picture:
         boxes += _panel(ring, ring.step, lanes, _LEFT, width)
         texts += _numbers(ring, _LEFT, width)
         texts += _received(ring, lanes)
-    return Picture(WIDTH, _TOP + len(lanes) * _LANE + 10, tuple(boxes), tuple(texts), describe_all_reduce(ring))
+    return Picture(
+        WIDTH, _TOP + len(lanes) * _LANE + 10, tuple(boxes), tuple(texts), describe_all_reduce(ring)
+    )
 
 
 def describe_all_reduce(ring: Ring) -> str:
@@ -54,7 +56,9 @@ def describe_all_reduce(ring: Ring) -> str:
         zh=f"{n} 个 rank 的环形全归约：{n - 1} 步之后，每个 rank 有一个分块已经加完；{ring.steps} 步之后，"
         f"全部加完；每个 rank 发出自己梯度的 {ring.chunks_sent}/{n}。",
     )
-    return text if ring.step is None else say(en=f"{_title(ring, ring.step)}. ", zh=f"{_title(ring, ring.step)}。") + text
+    if ring.step is not None:
+        text = _title(ring, ring.step) + say(en=": ", zh="：") + text
+    return text
 
 
 @draws(Ring)
@@ -94,7 +98,8 @@ def _title(ring: Ring, step: int) -> str:
 def _panel(ring: Ring, step: int, lanes: list[int | None], left: float, width: float) -> list[Box]:
     """The chunks that each rank holds; a cell is filled as far as its sum is finished, a stripe for each gradient."""
     held, cell, boxes = ring.held(step), width / ring.ranks, []
-    new = {(send.target, send.chunk) for send in ring.sends(step)} if step and ring.step is not None else set()
+    drawn = ring.sends(step) if step and ring.step is not None else ()
+    new = {(send.target, send.chunk) for send in drawn}
     for at, rank in enumerate(lanes):
         if rank is None:
             continue
@@ -114,7 +119,14 @@ def _stripes(ring: Ring, rank, chunk, parts, x, top, cell) -> list[Box]:
     if ring.ranks > _MOST:
         return [Box(x, bottom - high * len(parts), cell, high * len(parts), gpu=rank, label=f"chunk {chunk}")]
     return [
-        Box(x, bottom - high * (part + 1), cell, high, gpu=part, label=f"rank {rank} chunk {chunk} from {part}")
+        Box(
+            x,
+            bottom - high * (part + 1),
+            cell,
+            high,
+            gpu=part,
+            label=f"rank {rank} chunk {chunk} from {part}",
+        )
         for part in sorted(parts)
     ]
 
@@ -123,7 +135,9 @@ def _numbers(ring: Ring, left: float, width: float) -> list[Text]:
     """The chunks' numbers over them: all where there is room, else the first and the last."""
     cell = width / ring.ranks
     shown = range(ring.ranks) if cell > 14 else sorted({0, ring.ranks - 1})
-    return [Text(left + (chunk + 0.5) * cell, _TOP - 6, str(chunk), 11, "middle", muted=True) for chunk in shown]
+    return [
+        Text(left + (chunk + 0.5) * cell, _TOP - 6, str(chunk), 11, "middle", muted=True) for chunk in shown
+    ]
 
 
 def _received(ring: Ring, lanes: list[int | None]) -> list[Text]:

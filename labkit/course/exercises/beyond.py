@@ -51,7 +51,10 @@ def _rows(answer):
             zh="补的不是这个 rank 自己的第一行：轮流发牌继续下去，从第 0 行接着发",
         )
     if rows[:2] == [2, 6] or rows[:2] == [4, 8]:
-        return say(en="ranks are counted from zero: rank 3 begins with row 3", zh="rank 从零数起：rank 3 从第 3 行开始")
+        return say(
+            en="ranks are counted from zero: rank 3 begins with row 3",
+            zh="rank 从零数起：rank 3 从第 3 行开始",
+        )
     return say(
         en="deal the rows out in turn: row 0 to rank 0, row 1 to rank 1 …, row 4 to rank 0 again, "
         "until all ranks have the same number",
@@ -81,7 +84,10 @@ def _average(answer):
             en="that is the gradient of one rank alone; with it the two would take different steps, and drift apart",
             zh="这只是其中一个 rank 自己的梯度；各用各的，两边走的步子就不同，权重会越差越远",
         )
-    return say(en="sum the two gradients, then divide by the number of ranks", zh="先把两个梯度相加，再除以 rank 的个数")
+    return say(
+        en="sum the two gradients, then divide by the number of ranks",
+        zh="先把两个梯度相加，再除以 rank 的个数",
+    )
 
 
 @exercise(
