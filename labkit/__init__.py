@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOME = {
     "split": "plan",
     "batches": "plan",
+    "ring_all_reduce": "ring",
     "set_language": "language",
     "get_language": "language",
     "Trace": "trace",
@@ -27,6 +28,7 @@ _HOME = {
     "DataParallel": "engine",
     "draw_split": "view",
     "draw_batches": "view",
+    "draw_all_reduce": "view",
     "SplitExplorer": "explore",
     "diagnose": "diagnosis",
     "Diagnosis": "diagnosis",

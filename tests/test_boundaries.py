@@ -8,11 +8,12 @@ import pytest
 ROOT = Path(__file__).parent.parent / "labkit"
 
 # Room -> the rooms it may import. The rooms of the first line are everybody's.
-BASE = {"plan", "trace", "turns", "language", "display"}
+BASE = {"plan", "ring", "trace", "turns", "language", "display"}
 ALLOWED = {
     "display": set(),
     "language": set(),
     "plan": {"display"},
+    "ring": {"display", "plan"},
     "trace": {"display"},
     "turns": set(),
     "machine": BASE,

@@ -116,7 +116,6 @@ def lessons() -> tuple[Entry, ...]:
                 zh="用真实的多个进程运行 DistributedDataParallel；全归约；两者各在什么时候占优。",
             ),
             30,
-            written=False,
         ),
     )
 
