@@ -27,6 +27,7 @@ _HOME = {
     "DataParallel": "engine",
     "draw_split": "view",
     "draw_batches": "view",
+    "draw_flow": "view",
     "SplitExplorer": "explore",
 }
 

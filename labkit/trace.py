@@ -78,6 +78,25 @@ class Trace:
         kept = [e for e in self.events if all(getattr(e, key) == value for key, value in wanted.items())]
         return Trace(kept, self.origin)
 
+    def calls(self) -> tuple[Trace, ...]:
+        """The data-parallel calls in it, in order, each as a trace of the same clock.
+
+        A call begins with a scatter. Backward events, and copies, belong to the call begun last before them.
+        """
+        groups: list[list[Event]] = []
+        reached: set[str] | None = None  # devices of the scatter going on; None once the call is past it
+        for event in sorted(self.events, key=lambda event: event.start):
+            if event.phase == "scatter" and event.direction == "forward":
+                if reached is None or event.device in reached:
+                    groups.append([])
+                    reached = set()
+                reached.add(event.device)
+            else:
+                reached = None
+            if groups:
+                groups[-1].append(event)
+        return tuple(Trace(group, self.origin) for group in groups)
+
     def to_json(self) -> str:
         """The events as a JSON array of objects."""
         return json.dumps([asdict(event) for event in self.events], indent=1)

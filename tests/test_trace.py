@@ -37,3 +37,15 @@ def test_the_chrome_format_has_a_row_per_device_and_microseconds():
         ("parallel_apply Linear", "backward", 1_000_000, 500_000, 1),
     ]
     assert spans[0]["args"] == {"source": "cpu", "shapes": [[2, 5]], "outputs": [], "nbytes": 40}
+
+
+def test_the_calls_of_a_trace_are_told_apart():
+    def call(at, *phases):
+        scatters = [Event("scatter", f"cuda:{gpu}", start=at) for gpu in range(2)]
+        return scatters + [Event(phase, "cuda:0", start=at + 0.1) for phase in phases]
+
+    events = [Event("copy", "cuda:0", source="cpu")] + call(1, "gather") + call(2) + call(3, "gather")
+    found = Trace(events).calls()
+    assert [len(trace) for trace in found] == [3, 2, 3]
+    assert [trace.events[0].start for trace in found] == [1, 2, 3]
+    assert Trace([]).calls() == ()
