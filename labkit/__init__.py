@@ -28,6 +28,8 @@ _HOME = {
     "draw_split": "view",
     "draw_batches": "view",
     "draw_flow": "view",
+    "draw_shapes": "view",
+    "draw_timeline": "view",
     "SplitExplorer": "explore",
 }
 
