@@ -8,12 +8,13 @@ import pytest
 ROOT = Path(__file__).parent.parent / "labkit"
 
 # Room -> the rooms it may import. The rooms of the first line are everybody's.
-BASE = {"plan", "trace", "language", "display"}
+BASE = {"plan", "trace", "footprint", "language", "display"}
 ALLOWED = {
     "display": set(),
     "language": set(),
     "plan": {"display"},
     "trace": {"display"},
+    "footprint": {"plan", "display"},
     "machine": BASE,
     "engine": BASE,
     "view": BASE,

@@ -159,7 +159,7 @@ class _Panel:
             got, wanted = _text(self.output), _text(shape)
             first = say(en=f"✗ {got}, not {wanted}", zh=f"✗ {got}，而不是 {wanted}")
             second = say(en="no error, wrong meaning", zh="没有报错，含义却错了")
-        self.texts.append(Text(x, y, fitted(first, _PANEL - 24, 13), 13, bold=True))
+        self.texts.append(Text(x, y, fitted(first, _PANEL - 48, 13), 13, bold=True))
         self.texts.append(Text(x, y + 18, fitted(second, _PANEL - 24, 12), 12, muted=True))
 
 

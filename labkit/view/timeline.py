@@ -10,7 +10,7 @@ from .picture import Box, Line, Picture, Text, lane_size, text_width
 from .svg import to_svg
 
 WIDTH = 720
-_LEFT, _RIGHT, _TOP = 76, 28, 54
+_LEFT, _RIGHT, _TOP = 76, 36, 54
 _PALE = 0.55
 # How much of a lane's height the arrival of data takes; computing takes all of it.
 _THIN = 0.55

@@ -42,6 +42,6 @@ def _points(line):
 
 
 def _extent(text):
-    width = text_width(text.text.strip(), text.size)
+    width = text_width(text.text.strip(), text.size) * (1.08 if text.bold else 1)
     left = {"start": text.x, "middle": text.x - width / 2, "end": text.x - width}[text.anchor]
     return left, text.y - 0.75 * text.size, left + width, text.y + 0.2 * text.size
