@@ -3,8 +3,17 @@
 from .batches import draw_batches
 from .flow import draw_flow
 from .memory import draw_memory
+from .scaling import draw_scaling
 from .shapes import draw_shapes
 from .split import draw_split
 from .timeline import draw_timeline
 
-__all__ = ["draw_batches", "draw_flow", "draw_memory", "draw_shapes", "draw_split", "draw_timeline"]
+__all__ = [
+    "draw_batches",
+    "draw_flow",
+    "draw_memory",
+    "draw_scaling",
+    "draw_shapes",
+    "draw_split",
+    "draw_timeline",
+]
