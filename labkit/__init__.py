@@ -38,6 +38,11 @@ _HOME = {
     "draw_shapes": "view",
     "draw_timeline": "view",
     "SplitExplorer": "explore",
+    "CallExplorer": "explore",
+    "ShapesExplorer": "explore",
+    "TimelineExplorer": "explore",
+    "MemoryExplorer": "explore",
+    "ScalingExplorer": "explore",
 }
 
 display.load = lambda: import_module(f"{__name__}.view")

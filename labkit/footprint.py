@@ -20,6 +20,8 @@ from dataclasses import astuple, dataclass
 from .display import Drawn
 from .plan import _whole, split
 
+# Values of state that an optimizer keeps for each parameter, in the parameters' own type.
+OPTIMIZERS = {"SGD": 0, "momentum": 1, "Adam": 2}
 KINDS = ("weights", "activations", "outputs", "gradients", "optimizer")
 
 
@@ -100,3 +102,17 @@ def data_parallel_memory(
             )
         )
     return Footprints(tuple(found), capacity)
+
+
+def million_parameters(rows: int, gpus: int, parameters: int, optimizer: str = "Adam", **sizes) -> Footprints:
+    """:func:`data_parallel_memory` of a model with ``parameters`` million float32 parameters.
+
+    optimizer   a key of OPTIMIZERS.
+    sizes       the other arguments of :func:`data_parallel_memory`.
+    """
+    weights = 4_000_000 * _whole("parameters", parameters, 0)
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}, got {optimizer!r}")
+    return data_parallel_memory(
+        rows, gpus, weights=weights, optimizer=OPTIMIZERS[optimizer] * weights, **sizes
+    )

@@ -1,7 +1,7 @@
 """What a training step costs on given hardware: seconds, from sizes alone."""
 
 from .hardware import PROFILES, Hardware
-from .scaling import Scaling, scaling
+from .scaling import Scaling, doublings, scaling
 from .step import Step, Workload, all_reduce_seconds, data_parallel_step, ddp_step, perfect_step
 from .step_trace import step_trace
 
@@ -14,6 +14,7 @@ __all__ = [
     "all_reduce_seconds",
     "data_parallel_step",
     "ddp_step",
+    "doublings",
     "perfect_step",
     "scaling",
     "step_trace",

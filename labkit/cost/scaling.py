@@ -43,6 +43,11 @@ class Scaling(Drawn):
     __repr__ = __str__
 
 
+def doublings(times: int) -> tuple[int, ...]:
+    """1, 2, 4, … GPUs, doubled ``times`` times."""
+    return tuple(2**at for at in range(times + 1))
+
+
 def scaling(
     work: Workload, hardware: Hardware, counts: Sequence[int] = (1, 2, 4, 8), *, rows: int = 32
 ) -> Scaling:

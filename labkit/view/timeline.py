@@ -70,6 +70,12 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
     return Picture(WIDTH, height, tuple(boxes), tuple(texts), describe_timeline(trace, moment), tuple(lines))
 
 
+def moment_of(trace: Trace, share: float) -> float:
+    """The time at ``share`` (0 to 1) of the trace, in seconds since the recording began."""
+    first, last = _span(trace)
+    return first + share * (last - first)
+
+
 def describe_timeline(trace: Trace, moment: float | None = None) -> str:
     """The trace, or what goes on at one moment of it, in one sentence."""
     if not len(trace):
