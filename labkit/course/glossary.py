@@ -81,8 +81,12 @@ TERMS = (
     Term("latency", "延迟", "latency", never=("时延",)),
     Term("parameter", "参数", "parameters?"),
     Term("weight", "权重", "weights?"),
+    Term("activation", "激活值", "activations?", never=("激活量",)),
     Term("loss", "损失", "loss(?:es)?"),
     Term("optimizer", "优化器", "optimizers?"),
+    Term("throughput", "吞吐量", "throughput", never=("吞吐率",)),
+    Term("efficiency", "效率", "efficiency"),
+    Term("step (of training)", "训练步"),
     Term("exercise", "练习", "exercises?"),
 )
 
