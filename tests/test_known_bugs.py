@@ -196,7 +196,7 @@ class TestIssue55304:
 
     def test_pytorch(self):
         wrapped = nn.DataParallel(self.Detector().cuda())
-        with pytest.raises(RuntimeError, match=r"input\[1, 1, 5, 5\] to have 3 channels, but got 1 channels instead\s*$"):
+        with pytest.raises(RuntimeError, match=r"\[1, 1, 5, 5\] to have 3 channels, but got 1 channels instead\s*$"):
             wrapped([torch.ones(3, 5, 5)] * 4)
         seen = nn.DataParallel(Gives(lambda images: torch.tensor([list(images[0].shape)])).cuda())
         seen.gather = lambda outputs, device: outputs
