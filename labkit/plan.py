@@ -7,6 +7,7 @@ out, so the last piece may be short and the GPUs after it stay idle.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
 
@@ -142,6 +143,57 @@ def batches(rows: int, batch_size: int, *, gpus: int = 1, drop_last: bool = Fals
     if short and not drop_last:
         splits += (split(short, gpus),)
     return Batches(rows, batch_size, gpus, bool(drop_last), splits)
+
+
+Shape = tuple[int, ...]
+
+
+def cut_shape(shape: Shape, gpus: int, dim: int = 0) -> tuple[Shape, ...]:
+    """The shapes of the pieces of a tensor that is cut over ``gpus`` GPUs along dimension ``dim``.
+
+    >>> cut_shape((32, 512, 65), 2)
+    ((16, 512, 65), (16, 512, 65))
+
+    Raises ValueError if the tensor has no such dimension; a negative ``dim`` counts from the end.
+    """
+    shape = tuple(_whole("shape", size, 0) for size in shape)
+    dim = _dimension("dim", dim, len(shape))
+    return tuple((*shape[:dim], rows, *shape[dim + 1 :]) for rows in split(shape[dim], gpus).sizes)
+
+
+def gathered_shape(shapes: Sequence[Shape], dim: int = 0) -> Shape:
+    """The shape of what gather makes of tensors of these shapes, glued along dimension ``dim``.
+
+    >>> gathered_shape([(65, 16, 5530), (65, 16, 5530)])
+    (130, 16, 5530)
+
+    Scalars become one vector. Raises ValueError, naming the piece, if the shapes differ in any other dimension
+    than ``dim``: gather fails there too.
+    """
+    shapes = [tuple(_whole("shapes", size, 0) for size in shape) for shape in shapes]
+    if not shapes:
+        raise ValueError("shapes must name at least one piece, got none")
+    if all(shape == () for shape in shapes):
+        return (len(shapes),)
+    dim = _dimension("dim", dim, len(shapes[0]))
+    for at, shape in enumerate(shapes):
+        if len(shape) != len(shapes[0]) or any(
+            one != other
+            for axis, (one, other) in enumerate(zip(shape, shapes[0], strict=True))
+            if axis != dim
+        ):
+            raise ValueError(
+                f"pieces cannot be glued along dimension {dim}: piece 0 is {list(shapes[0])}, "
+                f"piece {at} is {list(shape)}; all other dimensions must be equal"
+            )
+    return (*shapes[0][:dim], sum(shape[dim] for shape in shapes), *shapes[0][dim + 1 :])
+
+
+def _dimension(name: str, dim: int, dims: int) -> int:
+    """``dim`` counted from the front, or an error that names it."""
+    if not dims:
+        raise ValueError(f"{name} names a dimension, but a scalar has none")
+    return _whole(name, dim, -dims, dims - 1) % dims
 
 
 def _runs(sizes: tuple[int, ...]) -> str:

@@ -11,6 +11,8 @@ import threading
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 
+from .display import Drawn
+
 # The phases of a data-parallel call, and a plain copy between devices.
 PHASES = ("replicate", "scatter", "parallel_apply", "gather", "copy")
 DIRECTIONS = ("forward", "backward")
@@ -50,9 +52,9 @@ class Event:
         return self.start + self.seconds
 
 
-@dataclass
-class Trace:
-    """Events in the order in which they were finished."""
+@dataclass(repr=False)
+class Trace(Drawn):
+    """Events in the order in which they were finished. In a notebook it shows itself as a timeline."""
 
     events: list[Event] = field(default_factory=list)
     origin: float = field(default_factory=perf_counter, repr=False)
@@ -77,6 +79,47 @@ class Trace:
         wanted = {key: value for key, value in wanted.items() if value is not None}
         kept = [e for e in self.events if all(getattr(e, key) == value for key, value in wanted.items())]
         return Trace(kept, self.origin)
+
+    def __repr__(self) -> str:
+        """A short table: a line for each phase, in the order in which they began."""
+        if not self.events:
+            return "Trace: no events"
+        first, last = min(e.start for e in self.events), max(e.stop for e in self.events)
+        lines = [
+            f"Trace: {len(self)} event{'s' * (len(self) != 1)} on {', '.join(_runs(self.devices))} "
+            f"in {(last - first) * 1e3:.3g} ms"
+        ]
+        groups: dict[tuple[str, str], list[Event]] = {}
+        for event in sorted(self.events, key=lambda event: event.start):
+            groups.setdefault((event.direction, event.phase), []).append(event)
+        for (direction, phase), events in groups.items():
+            shapes = list(dict.fromkeys(str(list(s)) for e in events for s in e.shapes[:1]))
+            listed = ", ".join(shapes[:3]) + (", …" if len(shapes) > 3 else "")
+            seconds = sum(max(e.stop for e in run) - run[0].start for run in _together(events))
+            lines.append(
+                f"  {direction:<8}  {phase:<14}  {len(events):>5} ×  {sum(e.nbytes for e in events):>14,} B"
+                f"  {seconds * 1e3:>9.3f} ms  {listed}".rstrip()
+            )
+        return "\n".join(lines)
+
+    def calls(self) -> tuple[Trace, ...]:
+        """The data-parallel calls in it, in order, each as a trace of the same clock.
+
+        A call begins with a scatter. Backward events, and copies, belong to the call begun last before them.
+        """
+        groups: list[list[Event]] = []
+        reached: set[str] | None = None  # devices of the scatter going on; None once the call is past it
+        for event in sorted(self.events, key=lambda event: event.start):
+            if event.phase == "scatter" and event.direction == "forward":
+                if reached is None or event.device in reached:
+                    groups.append([])
+                    reached = set()
+                reached.add(event.device)
+            else:
+                reached = None
+            if groups:
+                groups[-1].append(event)
+        return tuple(Trace(group, self.origin) for group in groups)
 
     def to_json(self) -> str:
         """The events as a JSON array of objects."""
@@ -111,6 +154,23 @@ class Trace:
             for event in self.events
         ]
         return json.dumps({"traceEvents": names + spans, "displayTimeUnit": "ms"})
+
+
+def _runs(devices: tuple[str, ...]) -> list[str]:
+    """Device names; more than three GPUs in a row as the first and the last."""
+    return list(devices) if len(devices) <= 4 else [*devices[:2], "…", devices[-1]]
+
+
+def _together(events: list[Event]) -> list[list[Event]]:
+    """Events that overlap in time, grouped: they are counted once."""
+    groups: list[list[Event]] = []
+    end = float("-inf")
+    for event in sorted(events, key=lambda event: event.start):
+        if event.start >= end:
+            groups.append([])
+        groups[-1].append(event)
+        end = max(end, event.stop)
+    return groups
 
 
 # The recordings that are open, innermost last; every one of them gets every event, from any thread.

@@ -1,4 +1,6 @@
-"""What every test may rely on: no machine, no language and no progress of another test."""
+"""What every test may rely on: no machine, no language and no progress of another test; what holds for pictures."""
+
+import itertools
 
 import pytest
 
@@ -23,3 +25,45 @@ def gpus():
 
     with labkit.simulate(gpus=2) as machine:
         yield machine
+
+
+@pytest.fixture
+def sound():
+    """Asserts that nothing in a picture is clipped, no text meets another, and text on a colour is on its box."""
+
+    def check(picture):
+        inside = [(box.x, box.y, box.x + box.width, box.y + box.height, box) for box in picture.boxes]
+        inside += [(x, y, x, y, line) for line in picture.lines for x, y in _points(line)]
+        texts = [(*_extent(text), text) for text in picture.texts]
+        for left, top, right, bottom, what in inside + texts:
+            assert left >= -1e-6, what
+            assert top >= -1e-6, what
+            assert right <= picture.width + 1e-6, what
+            assert bottom <= picture.height + 1e-6, what
+            assert right >= left, what
+            assert bottom >= top, what
+        for one, other in itertools.combinations(texts, 2):
+            apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+            assert apart, (one[4], other[4])
+        for left, top, right, bottom, text in texts:
+            if text.gpu is not None:
+                homes = [b for b in picture.boxes if (b.gpu, b.tint) == (text.gpu, text.tint)]
+                assert any(
+                    b.x <= left and right <= b.x + b.width and b.y <= top + 1 and bottom <= b.y + b.height + 1
+                    for b in homes
+                ), text
+        assert picture.description
+
+    return check
+
+
+def _points(line):
+    return [(line.x1, line.y1), (line.x2, line.y2), *(line.head() if line.arrow else ())]
+
+
+def _extent(text):
+    from labkit.view.picture import text_width
+
+    width = text_width(text.text.strip(), text.size) * (1.08 if text.bold else 1)
+    left = {"start": text.x, "middle": text.x - width / 2, "end": text.x - width}[text.anchor]
+    return left, text.y - 0.75 * text.size, left + width, text.y + 0.2 * text.size

@@ -1,5 +1,6 @@
 """The command line, as a user types it."""
 
+import json
 import subprocess
 import sys
 
@@ -162,3 +163,63 @@ def test_doctor_names_what_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "NEEDED", ("jupyterlab", "no-such-package"))
     assert main(["doctor"]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("missing: no-such-package")
+
+
+MODELS = """
+import torch
+from torch import nn
+
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 2)
+    def forward(self, x):
+        return self.linear(x).transpose(0, 1)
+
+def sound():
+    return nn.Linear(5, 2).cuda(), torch.ones(16, 5, device="cuda:0"), lambda out: out.mean()
+
+def turned():
+    return Turned(), {"x": torch.randn(16, 5)}
+
+def alone():
+    return Turned()
+"""
+
+
+def test_diagnose_a_sound_model(script):
+    path = script(MODELS, "models.py")
+    for name in ("models:sound", "models.py:sound"):
+        done = labkit("diagnose", name, "--gpus", 4, cwd=path.parent)
+        assert done.returncode == 0, done.stderr
+        assert "Linear, a batch of 16 rows on 4 GPUs: nothing wrong was found" in done.stdout
+
+
+def test_diagnose_names_the_fault_for_people_and_for_tools(script):
+    folder = script(MODELS, "models.py").parent
+    done = labkit("diagnose", "models:turned", "--gpus", 2, "--lang", "zh", cwd=folder)
+    assert done.returncode == 1, done.stderr
+    assert "batch_moved" in done.stdout
+    assert "批次" in done.stdout
+    found = json.loads(labkit("diagnose", "models:turned", "--gpus", 2, "--json", cwd=folder).stdout)
+    assert found["ok"] is False
+    assert [finding["name"] for finding in found["findings"] if finding["severity"] == "error"] == ["batch_moved"]
+    assert found["rows_by_gpu"] == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["models"], "FACTORY must be module:function"),
+        (["nowhere:make"], "there is no module 'nowhere'"),
+        (["nowhere.py:make"], "there is no file nowhere.py"),
+        (["models:missing"], "models has no function 'missing'"),
+        (["models:alone"], "must return (model, inputs) or (model, inputs, loss), it returned Turned"),
+        (["models:turned", "--memory", "much"], "much"),
+    ],
+)
+def test_diagnose_refuses_what_it_cannot_use(script, arguments, text):
+    done = labkit("diagnose", *arguments, cwd=script(MODELS, "models.py").parent)
+    assert done.returncode == 2, done.stderr
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.plan import Piece, batches, split
+from labkit.plan import Piece, batches, cut_shape, gathered_shape, split
 
 
 @pytest.mark.parametrize("gpus", range(1, 17))
@@ -108,3 +108,27 @@ def test_batches_name_bad_arguments(arguments, error, text):
         batches(*arguments)
     with pytest.raises(ValueError, match="gpus must be at least 1, got 0"):
         batches(3, 3, gpus=0)
+
+
+def test_shapes_are_cut_and_glued_as_torch_does():
+    for shape, gpus, dim in [((32, 512, 65), 2, 0), ((65, 33, 7), 4, 1), ((9,), 4, 0), ((2, 10), 8, -1)]:
+        pieces = torch.empty(shape).chunk(gpus, dim)
+        assert cut_shape(shape, gpus, dim) == tuple(tuple(piece.shape) for piece in pieces)
+        assert gathered_shape(cut_shape(shape, gpus, dim), dim) == shape
+    assert gathered_shape([(65, 16, 5530)] * 2) == (130, 16, 5530)
+    assert gathered_shape([(), (), ()]) == (3,)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: gathered_shape([(65, 17), (65, 16)]), r"piece 0 is \[65, 17\], piece 1 is \[65, 16\]"),
+        (lambda: gathered_shape([(2, 3), (2, 3, 4)]), "piece 1 is"),
+        (lambda: gathered_shape([]), "at least one piece"),
+        (lambda: cut_shape((), 2), "a scalar has none"),
+        (lambda: cut_shape((2, 3), 2, 2), "dim must be from -2 to 1, got 2"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()

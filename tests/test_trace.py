@@ -37,3 +37,29 @@ def test_the_chrome_format_has_a_row_per_device_and_microseconds():
         ("parallel_apply Linear", "backward", 1_000_000, 500_000, 1),
     ]
     assert spans[0]["args"] == {"source": "cpu", "shapes": [[2, 5]], "outputs": [], "nbytes": 40}
+
+
+def test_the_calls_of_a_trace_are_told_apart():
+    def call(at, *phases):
+        scatters = [Event("scatter", f"cuda:{gpu}", start=at) for gpu in range(2)]
+        return scatters + [Event(phase, "cuda:0", start=at + 0.1) for phase in phases]
+
+    events = [Event("copy", "cuda:0", source="cpu")] + call(1, "gather") + call(2) + call(3, "gather")
+    found = Trace(events).calls()
+    assert [len(trace) for trace in found] == [3, 2, 3]
+    assert [trace.events[0].start for trace in found] == [1, 2, 3]
+    assert Trace([]).calls() == ()
+
+
+def test_a_trace_prints_a_short_table():
+    events = [
+        Event("scatter", f"cuda:{gpu}", source="cpu", shapes=((2, 5),), nbytes=40, start=0.5, seconds=0.001)
+        for gpu in range(64)
+    ]
+    events += [Event("parallel_apply", "cuda:0", start=0.501, seconds=0.0025, direction="backward")] * 900
+    lines = repr(Trace(events)).splitlines()
+    assert lines[0] == "Trace: 964 events on cpu, cuda:0, …, cuda:63 in 3.5 ms"
+    assert lines[1].split() == "forward scatter 64 × 2,560 B 1.000 ms [2, 5]".split()
+    assert lines[2].split() == "backward parallel_apply 900 × 0 B 2.500 ms".split()
+    assert len(lines) == 3
+    assert str(Trace([])) == "Trace: no events"

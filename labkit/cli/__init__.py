@@ -1,4 +1,4 @@
-"""The command line: ``labkit run``, ``labkit sweep``, ``labkit doctor``.
+"""The command line: ``labkit run``, ``labkit sweep``, ``labkit diagnose``, ``labkit doctor``.
 
 Each command is a module of this folder with ``add_arguments(parser)`` and ``run(options) -> exit code``.
 Bad usage is one line on stderr and exit code 2, before anything is written or run.
@@ -15,6 +15,7 @@ from .usage import Parser, UsageError
 COMMANDS = {
     "run": "run a script on simulated GPUs, unmodified",
     "sweep": "run a lesson for several numbers of GPUs and compare",
+    "diagnose": "check whether your own model would survive DataParallel",
     "doctor": "say what this computer has and what would be simulated",
 }
 

@@ -2,8 +2,12 @@
 
 from .answers import check, reveal
 from .board import Progress
+from .folder import workspace
 from .glossary import Glossary
+from .launcher import RankError, launch
 from .lesson import begin
 from .outline import Beliefs, Outline
 
-__all__ = ["Beliefs", "Glossary", "Outline", "Progress", "begin", "check", "reveal"]
+__all__ = [
+    "Beliefs", "Glossary", "Outline", "Progress", "RankError", "begin", "check", "launch", "reveal", "workspace",
+]  # fmt: skip

@@ -176,6 +176,15 @@ def whole(answer: object) -> int:
         raise Unreadable from None
 
 
+def number(answer: object) -> float:
+    """The answer as a number, which need not be whole; a one-element tensor counts, True does not."""
+    if hasattr(answer, "item") and getattr(answer, "numel", lambda: 1)() == 1:
+        answer = answer.item()
+    if isinstance(answer, bool) or not isinstance(answer, (int, float)):
+        raise Unreadable
+    return float(answer)
+
+
 def numbers(answer: object) -> list[int]:
     """The answer as a list of whole numbers; a single number is a list of one."""
     if isinstance(answer, (str, bytes, dict, set)):

@@ -71,7 +71,7 @@ def parse(text: str) -> list[tuple[str, bool, str | None, tuple[str, str]]]:
             if any(head["id"] == cell[0] for cell in found):
                 raise ValueError(f"line {number}: there are two cells {head['id']!r}")
             found.append((head["id"], bool(head["code"]), head["tag"], [[]]))
-        elif line.startswith("%%"):
+        elif line.startswith("%% "):  # a cell magic, %%writefile, has no blank
             raise ValueError(f"line {number}: not a cell's first line: {line!r}")
         elif found:
             found[-1][3][-1].append(line)

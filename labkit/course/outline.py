@@ -79,7 +79,6 @@ def lessons() -> tuple[Entry, ...]:
                 zh="亲手搭出复制、分发、并行执行、收集，结果与 PyTorch 相同。",
             ),
             25,
-            written=False,
         ),
         Entry(
             "05_devices",
@@ -89,7 +88,6 @@ def lessons() -> tuple[Entry, ...]:
                 zh="device_ids、output_device、加载权重：PyTorch 报错原文的“门诊”。",
             ),
             25,
-            written=False,
         ),
         Entry(
             "06_batch_dim",
@@ -109,7 +107,6 @@ def lessons() -> tuple[Entry, ...]:
                 zh="证明梯度相同；损失、BatchNorm、丢失的属性，以及 0 号 GPU 的显存里装了什么。",
             ),
             30,
-            written=False,
         ),
         Entry(
             "08_beyond",
@@ -119,7 +116,6 @@ def lessons() -> tuple[Entry, ...]:
                 zh="用真实的多个进程运行 DistributedDataParallel；全归约；两者各在什么时候占优。",
             ),
             30,
-            written=False,
         ),
     )
 

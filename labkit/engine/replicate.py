@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
+from torch.nn.parameter import is_lazy
 
 from .devices import as_devices
 from .lost import NoParameters
@@ -147,6 +148,11 @@ def replicate(network: nn.Module, devices: Sequence, detach: bool = False) -> li
         return []
     parameters = list(network.parameters())
     buffers = list(network.buffers())
+    if any(map(is_lazy, (*parameters, *buffers))):
+        raise RuntimeError(
+            "Modules with uninitialized parameters can't be used with `DataParallel`: "
+            f"{type(network).__name__} has lazy modules. Run a batch through the module itself first"
+        )
     learned = [buffer for buffer in buffers if buffer.requires_grad and not detach]
     fixed = [buffer for buffer in buffers if not (buffer.requires_grad and not detach)]
     copies = [{} for _ in devices]

@@ -12,14 +12,24 @@ from operator import index
 import ipywidgets as widgets
 
 from ..language import get_language, set_language
+from ..view.picture import Picture
+from ..view.svg import to_svg
+from .still import still_html
 
 
 class Explorer:
-    """Base of the explorers. A subclass gives ``limits``, ``controls``, ``picture``, ``sentence``, ``still``."""
+    """Base of the explorers. A subclass gives ``controls`` and ``drawn``, and says what its state may be.
+
+    limits    for a state that is a whole number: the least and the greatest.
+    choices   for any other state: its values, and what each is called.
+    unfolds   the state that readers without a kernel can move (see :mod:`labkit.explore.still`).
+    """
 
     limits: dict[str, tuple[int, int]] = {}
+    choices: dict[str, tuple[str, ...]] = {}
+    unfolds: str = ""
 
-    def __init__(self, **state: int) -> None:
+    def __init__(self, **state) -> None:
         self._language = get_language()
         self._state = {name: self._checked(name, value) for name, value in state.items()}
         self._picture = widgets.HTML()
@@ -28,12 +38,49 @@ class Explorer:
         for name, control in self._controls.items():
             control.observe(lambda change, name=name: self._moved(name, change.new), "value")
         self.widget = widgets.VBox(
-            [*self._controls.values(), self._sentence, self._picture], layout={"max_width": "760px"}
+            [*self._controls.values(), *self.helpers(), self._sentence, self._picture],
+            layout={"max_width": "760px"},
         )
         self.widget.add_class("labkit-explorer")
         self._show()
 
-    def __getattr__(self, name: str) -> int:
+    def controls(self) -> dict[str, widgets.Widget]:
+        """The control of each state, labelled in the language in use."""
+        raise NotImplementedError
+
+    def drawn(self) -> Picture:
+        """The picture of the state."""
+        raise NotImplementedError
+
+    def helpers(self) -> list[widgets.Widget]:
+        """Further widgets, which work on the controls; none by default."""
+        return []
+
+    def picture(self) -> str:
+        """The picture of the state as SVG text, in the colour of its surroundings."""
+        return to_svg(self.drawn())
+
+    def sentence(self) -> str:
+        """The picture of the state in words."""
+        return self.drawn().description
+
+    def still(self) -> str:
+        """The picture for readers without a kernel, on a panel of its own."""
+        return to_svg(self._in_own_language(self.drawn), panel=True)
+
+    def stills(self, name: str, values) -> list[tuple[str, str]]:
+        """What the control of ``name`` says at each of ``values``, and the picture there; the state stays."""
+        before = self._state[name]
+        found = []
+        try:
+            for value in values:
+                self._state[name] = value
+                found.append((self._called(name, value), self.still()))
+        finally:
+            self._state[name] = before
+        return found
+
+    def __getattr__(self, name: str):
         state = self.__dict__.get("_state", {})
         if name not in state:
             raise AttributeError(
@@ -55,7 +102,23 @@ class Explorer:
             style={"description_width": "140px"}, layout={"width": "560px"},
         )  # fmt: skip
 
-    def _checked(self, name: str, value) -> int:
+    def choice(self, name: str, label: str, called: dict[str, str]) -> widgets.Dropdown:
+        """A list to choose the state ``name`` from: its values, and what each is called."""
+        return widgets.Dropdown(
+            value=self._state[name], options=[(words, value) for value, words in called.items()],
+            description=label, style={"description_width": "140px"}, layout={"width": "560px"},
+        )  # fmt: skip
+
+    def _called(self, name: str, value) -> str:
+        options = getattr(self._controls[name], "options", ())
+        return next((words for words, other in options if other == value), str(value))
+
+    def _checked(self, name: str, value):
+        if name in self.choices:
+            if value not in self.choices[name]:
+                known = ", ".join(map(repr, self.choices[name]))
+                raise ValueError(f"{name} must be one of {known}, got {value!r}")
+            return value
         least, most = self.limits[name]
         try:
             number = index(value)
@@ -65,26 +128,37 @@ class Explorer:
             raise ValueError(f"{name} must be from {least} to {most}, got {number}")
         return number
 
-    def _moved(self, name: str, value: int) -> None:
+    def _moved(self, name: str, value) -> None:
         self._state[name] = value
         self._show()
 
     def _show(self) -> None:
-        # The explorer keeps the language it was made in, whatever the notebook does later.
+        drawn = self._in_own_language(self.drawn)
+        self._sentence.value = (
+            f'<div class="labkit-sentence" aria-live="polite">{escape(drawn.description)}</div>'
+        )
+        self._picture.value = to_svg(drawn)
+
+    def _in_own_language(self, make):
+        """What ``make()`` gives in the language the explorer was made in, whatever the notebook did later."""
         before = get_language()
         set_language(self._language)
         try:
-            self._sentence.value = (
-                f'<div class="labkit-sentence" aria-live="polite">{escape(self.sentence())}</div>'
-            )
-            self._picture.value = self.picture()
+            return make()
         finally:
             set_language(before)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self._state.items())})"
+        return (
+            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._state.items())})"
+        )
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         bundle = self.widget._repr_mimebundle_() or {}
-        # JupyterLab shows the widget; readers without a kernel (GitHub, nbviewer, a PDF) the picture.
-        return {**bundle, "text/plain": repr(self), "image/svg+xml": self.still()}
+        # JupyterLab shows the widget; an exported page the HTML, in which one control still moves; a PDF the picture.
+        return {
+            **bundle,
+            "text/plain": repr(self),
+            "text/html": still_html(self),
+            "image/svg+xml": self.still(),
+        }

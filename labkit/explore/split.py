@@ -6,8 +6,8 @@ import ipywidgets as widgets
 
 from ..language import say
 from ..plan import split
-from ..view.split import describe, split_picture, split_svg
-from ..view.svg import to_svg
+from ..view.picture import Picture
+from ..view.split import split_picture
 from .explorer import Explorer
 
 
@@ -15,6 +15,7 @@ class SplitExplorer(Explorer):
     """Sliders for ``rows`` (0 to 128) and ``gpus`` (1 to 64); both can be set and read from code."""
 
     limits = {"rows": (0, 128), "gpus": (1, 64)}
+    unfolds = "rows"
 
     def __init__(self, rows: int = 30, gpus: int = 8) -> None:
         super().__init__(rows=rows, gpus=gpus)
@@ -26,12 +27,5 @@ class SplitExplorer(Explorer):
             "gpus": self.slider("gpus", say(en="GPUs", zh="GPU 数")),
         }
 
-    def picture(self) -> str:
-        return to_svg(split_picture(split(self.rows, self.gpus)))
-
-    def sentence(self) -> str:
-        return describe(split(self.rows, self.gpus))
-
-    def still(self) -> str:
-        """The picture for readers without a kernel."""
-        return split_svg(split(self.rows, self.gpus))
+    def drawn(self) -> Picture:
+        return split_picture(split(self.rows, self.gpus))

@@ -25,7 +25,9 @@ def install(machine, patches, machine_in_use) -> None:
 
     Stream, Event = stream_classes(machine_in_use, torch.Stream, torch.Event)
     machine.stream_class = Stream
+    chosen = machine.current.index if machine.resumed else 0
     machine.current = Current(machine, Stream)
+    machine.current.index = chosen
     for owner in (torch, cuda, cuda.streams):
         patches.set(owner, "Stream", Stream)
         patches.set(owner, "Event", Event)

@@ -54,6 +54,8 @@ class Machine:
         self.random = DeviceRandom(self.gpus)
         self.mode = MachineMode(self)
         self.closed = False
+        # Whether it was in use before: a machine that comes back keeps the current GPU.
+        self.resumed = False
         self.current: Current
         self.stream_class: type
         self._patches = Patches()
@@ -214,6 +216,7 @@ def _activate(machine: Machine) -> None:
     except BaseException:
         patches.undo()
         raise
+    machine.resumed = True
     _active = machine
     turns.in_device_order = machine.order is None
     for gpu in machine.gpus:

@@ -45,31 +45,38 @@ class MachineMode(TorchFunctionMode):
         if func in HANDLERS:
             return HANDLERS[func](self, func, args, kwargs or {})
         home = False  # no tensor seen yet; None is the host
+        special = False  # for general(), which must not run inside this try: its errors are the user's
         try:
             for arg in args:
                 if isinstance(arg, Tensor):
                     gpu = _storage(arg)._labkit_mark.gpu
                     if gpu is not home:
                         if home is not False:
-                            return self.general(func, args, kwargs)
+                            special = True
+                            break
                         home = gpu
                 elif (arg.__class__ is tuple or arg.__class__ is list) and not _numbers(arg):
-                    return self.general(func, args, kwargs)
-            if kwargs:
+                    special = True
+                    break
+            if kwargs and not special:
                 for name, arg in kwargs.items():
                     if isinstance(arg, Tensor):
                         gpu = _storage(arg)._labkit_mark.gpu
                         if gpu is not home:
                             if home is not False:
-                                return self.general(func, args, kwargs)
+                                special = True
+                                break
                             home = gpu
                     elif (
                         arg.__class__ is tuple
                         or arg.__class__ is list
                         or (name == "device" and arg is not None)
                     ):
-                        return self.general(func, args, kwargs)
-        except (NotImplementedError, RuntimeError):
+                        special = True
+                        break
+        except (NotImplementedError, RuntimeError, ValueError):
+            special = True
+        if special:
             return self.general(func, args, kwargs)
         result = func(*args, **kwargs) if kwargs else func(*args)
         if home:
@@ -107,7 +114,7 @@ class MachineMode(TorchFunctionMode):
         tensors = tensors_in(args, kwargs)
         try:
             gpus = {_storage(tensor)._labkit_mark.gpu for tensor in tensors}
-        except (NotImplementedError, RuntimeError):
+        except (NotImplementedError, RuntimeError, ValueError):
             gpus = {gpu_of(tensor) for tensor in tensors}
         for gpu in gpus:
             if gpu is not None and gpu.machine is not self.machine:
@@ -175,7 +182,7 @@ def _ask(mode, func, args, kwargs):
 def _device(mode, func, args, kwargs):
     try:
         gpu = _storage(args[0])._labkit_mark.gpu
-    except (NotImplementedError, RuntimeError):
+    except (NotImplementedError, RuntimeError, ValueError):
         gpu = gpu_of(args[0])
     return func(*args) if gpu is None else gpu.device
 

@@ -37,12 +37,20 @@ def gpu_of(tensor: Tensor) -> Gpu | None:
         return getattr(_storage(tensor), MARK).gpu
     except (NotImplementedError, RuntimeError):
         pass
+    except ValueError:
+        return getattr(_storage_of_lazy(tensor), MARK).gpu
     for part in parts(tensor):
         try:
             return getattr(_storage(part), MARK).gpu
         except (NotImplementedError, RuntimeError):
             continue
     return None
+
+
+def _storage_of_lazy(tensor: Tensor) -> torch.UntypedStorage:
+    """The storage of a parameter that a lazy module has yet to make; such parameters refuse to be asked."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _storage(tensor)
 
 
 def put(tensor: Tensor, gpu: Gpu) -> None:
@@ -54,6 +62,8 @@ def put(tensor: Tensor, gpu: Gpu) -> None:
             if part is not tensor:
                 put(part, gpu)
         return
+    except ValueError:
+        storage = _storage_of_lazy(tensor)
     if getattr(storage, MARK) is HOST and storage.device.type != "meta":
         gpu.put(storage)
 

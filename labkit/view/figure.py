@@ -8,13 +8,16 @@ from functools import cache
 
 import matplotlib.pyplot as plt
 from matplotlib import font_manager
-from matplotlib.patches import Rectangle
+from matplotlib.collections import PolyCollection
+from matplotlib.patches import Polygon, Rectangle
 
 from .. import language
 from .palette import colour, ink
-from .picture import Picture
+from .picture import Box, Line, Picture
 
 _PIXELS_PER_INCH = 100
+# More boxes than this are painted as one collection.
+_MOST_PATCHES = 300
 _CHINESE = (
     "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "PingFang SC", "Heiti SC",
     "Hiragino Sans GB", "Microsoft YaHei", "SimHei", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Noto Sans CJK JP",
@@ -45,23 +48,67 @@ def paint(make: Callable[[], Picture], ax=None):
     ax.set_ylim(picture.height, 0)
     ax.set_aspect("equal")
     ax.set_axis_off()
-    for box in picture.boxes:
-        ax.add_patch(
-            Rectangle(
-                (box.x, box.y), box.width, box.height,
-                facecolor="none" if box.gpu is None else colour(box.gpu),
-                edgecolor="#888888" if box.gpu is None else "white",
-                linestyle="--" if box.dashed else "-", linewidth=0.7, label=box.label or "_",
-            )
-        )  # fmt: skip
+    ink_colour = plt.rcParams["text.color"]
+    for line in picture.lines:
+        _line(ax, line, ink_colour)
+    if len(picture.boxes) > _MOST_PATCHES:
+        _boxes_at_once(ax, picture.boxes)
+    else:
+        for box in picture.boxes:
+            _box(ax, box, ink_colour)
     for text in picture.texts:
         ax.text(
             text.x, text.y, text.text, fontsize=text.size * 72 / _PIXELS_PER_INCH,
             ha={"start": "left", "middle": "center", "end": "right"}[text.anchor], va="baseline",
-            color=None if text.gpu is None else ink(text.gpu), alpha=0.65 if text.muted else 1,
-            fontweight="bold" if text.bold else "normal", family=family,
+            color=None if text.gpu is None else ink(text.gpu, text.tint), alpha=0.65 if text.muted else 1,
+            fontweight="bold" if text.bold else "normal",
+            family="monospace" if text.mono else family, zorder=4,
         )  # fmt: skip
     return ax
+
+
+def _edge(box: Box, strong: str) -> tuple[str, float]:
+    if box.strong:
+        return strong, 1.6
+    return ("#888888" if box.gpu is None else "white"), 0.7
+
+
+def _fill(box: Box) -> str:
+    return "none" if box.gpu is None else colour(box.gpu, box.tint)
+
+
+def _box(ax, box: Box, strong: str) -> None:
+    edge, width = _edge(box, strong)
+    ax.add_patch(
+        Rectangle(
+            (box.x, box.y), box.width, box.height, facecolor=_fill(box), edgecolor=edge, linewidth=width,
+            linestyle="--" if box.dashed else "-", label=box.label or "_", zorder=2,
+        )
+    )  # fmt: skip
+
+
+def _boxes_at_once(ax, boxes: tuple[Box, ...]) -> None:
+    """Thousands of boxes as one collection: some ten times quicker than as many patches."""
+    corners = [
+        ((b.x, b.y), (b.x + b.width, b.y), (b.x + b.width, b.y + b.height), (b.x, b.y + b.height))
+        for b in boxes
+    ]
+    ax.add_collection(
+        PolyCollection(
+            corners, facecolors=[_fill(b) for b in boxes], zorder=2, linewidths=0.3,
+            edgecolors=["#888888" if b.gpu is None else "none" for b in boxes],
+        )
+    )  # fmt: skip
+
+
+def _line(ax, line: Line, ink_colour: str) -> None:
+    alpha, zorder = 0.35 if line.muted else 1, 3 if line.over else 1
+    ax.plot(
+        (line.x1, line.x2), (line.y1, line.y2), color=ink_colour, alpha=alpha, zorder=zorder,
+        linewidth=1.8 if line.strong else 0.9, linestyle="--" if line.dashed else "-", scalex=False, scaley=False,
+    )  # fmt: skip
+    if line.arrow:
+        ax.add_patch(Polygon(line.head(), color=ink_colour, alpha=alpha, zorder=zorder, linewidth=0))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""One colour per GPU, the same in every picture.
+"""One colour per device, the same in every picture.
 
 Eight colours that stay apart under the common colour-vision deficiencies (Okabe and Ito, "Color Universal
 Design", 2008), then lighter and darker ones of each. Past eight, position and label tell GPUs apart.
@@ -6,19 +6,35 @@ Design", 2008), then lighter and darker ones of each. Past eight, position and l
 
 from __future__ import annotations
 
+from functools import cache
+
 _BASE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
 _SHIFTS = (0.0, 0.35, -0.25, 0.55, -0.4, 0.2, -0.12, 0.45)
 
 
-def colour(gpu: int) -> str:
-    """The fill of ``cuda:<gpu>``, as #rrggbb."""
+# Stands for the CPU where a GPU's number is wanted.
+CPU = -1
+_CPU = "#4B5563"
+
+
+def number(device: str) -> int:
+    """The number of a device by its name: ``"cuda:3"`` is 3, ``"cuda"`` 0, the CPU :data:`CPU`."""
+    kind, _, ordinal = device.partition(":")
+    return CPU if kind == "cpu" else int(ordinal or 0)
+
+
+@cache
+def colour(gpu: int, tint: float = 0.0) -> str:
+    """The fill of ``cuda:<gpu>`` (or of :data:`CPU`), as #rrggbb; with ``tint`` (0 to 1) that much white in it."""
     shift = _SHIFTS[gpu // len(_BASE) % len(_SHIFTS)]
-    return _shifted(_BASE[gpu % len(_BASE)], shift)
+    full = _CPU if gpu == CPU else _shifted(_BASE[gpu % len(_BASE)], shift)
+    return _shifted(full, tint) if tint else full
 
 
-def ink(gpu: int) -> str:
-    """Black or white, whichever reads better on the GPU's colour (relative luminance, WCAG 2)."""
-    channels = [int(colour(gpu)[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+@cache
+def ink(gpu: int, tint: float = 0.0) -> str:
+    """Black or white, whichever reads better on the device's colour (relative luminance, WCAG 2)."""
+    channels = [int(colour(gpu, tint)[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     # The contrasts with white and black are (1.05)/(L + .05) and (L + .05)/.05.

@@ -6,11 +6,17 @@ Coordinates are pixels, x to the right and y down, in a picture of ``width`` × 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import hypot
 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle. ``gpu`` gives its colour; None is an outline (dashed: nothing there)."""
+    """A rectangle. ``gpu`` gives its colour; None is an outline (dashed: nothing there).
+
+    tint    0 to 1: the colour mixed with that much white.
+    strong  pointed out by a heavy outline.
+    tip     what a reader sees who rests the mouse on it (SVG only).
+    """
 
     x: float
     y: float
@@ -20,11 +26,42 @@ class Box:
     label: str = ""
     dashed: bool = False
     strong: bool = False
+    tint: float = 0.0
+    tip: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line from one point to another, in the colour of the text. ``over``: above the boxes, not under."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    arrow: bool = False
+    dashed: bool = False
+    strong: bool = False
+    muted: bool = False
+    over: bool = False
+
+    def head(self, size: float = 7.0) -> tuple[tuple[float, float], ...]:
+        """The three corners of the arrow head at the end of the line."""
+        dx, dy = self.x2 - self.x1, self.y2 - self.y1
+        length = hypot(dx, dy) or 1.0
+        dx, dy = dx / length * size, dy / length * size
+        back_x, back_y = self.x2 - dx, self.y2 - dy
+        return (
+            (self.x2, self.y2), (back_x - dy * 0.5, back_y + dx * 0.5), (back_x + dy * 0.5, back_y - dx * 0.5),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text at a point. ``anchor``: "start", "middle" or "end". On a GPU's colour if ``gpu`` is given."""
+    """A text at a point. ``anchor``: "start", "middle" or "end".
+
+    gpu, tint   of the box that it stands on, so that it can be read there.
+    mono        set as code.
+    """
 
     x: float
     y: float
@@ -34,14 +71,39 @@ class Text:
     gpu: int | None = None
     muted: bool = False
     bold: bool = False
+    tint: float = 0.0
+    mono: bool = False
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Boxes, then texts over them. ``description`` says in words what is to be seen."""
+    """Lines, boxes over them, then texts. ``description`` says in words what is to be seen."""
 
     width: float
     height: float
     boxes: tuple[Box, ...]
     texts: tuple[Text, ...]
     description: str
+    lines: tuple[Line, ...] = ()
+
+
+def text_width(text: str, size: float) -> float:
+    """About how wide a text is set, in pixels; on the safe side for the fonts in use."""
+    return sum(size * (1.0 if ord(letter) > 0x2E80 else 0.6) for letter in text)
+
+
+def fitted(text: str, width: float, size: float) -> str:
+    """``text``, or as much of it as ``width`` pixels hold, with an ellipsis; "" if not even one letter fits."""
+    if text_width(text, size) <= width:
+        return text
+    while text and text_width(text + "…", size) > width:
+        text = text[:-1]
+    return text and text + "…"
+
+
+def lane_size(count: int) -> tuple[float, float]:
+    """Height of one of ``count`` lanes and the size of its text."""
+    for most, lane, size in ((8, 28, 13), (16, 22, 12), (32, 15, 10.5)):
+        if count <= most:
+            return lane, size
+    return 12.5, 9.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..display import draws
 from ..language import say
 from ..plan import Split, split
-from .picture import Box, Picture, Text
+from .picture import Box, Picture, Text, lane_size
 from .svg import to_svg
 
 WIDTH = 720
@@ -17,7 +17,7 @@ _FINEST = 4.0
 
 def split_picture(plan: Split) -> Picture:
     """Who gets which rows, as a :class:`Picture`: 0 to any number of rows, 1 to 64 GPUs and more."""
-    lane, size = _lane(plan.gpus)
+    lane, size = lane_size(plan.gpus)
     across = WIDTH - _LEFT - _RIGHT
     scale = across / max(plan.batch, 1)
     boxes, texts = [], [Text(_LEFT - 8, _TOP + _BAR * 0.68, say(en="batch", zh="批次"), 13, "end", bold=True)]
@@ -103,14 +103,6 @@ def _listed(plan: Split) -> str:
         return ", ".join(map(str, plan.sizes))
     full = sum(rows == plan.chunk for rows in plan.sizes)
     return f"{full} × {plan.chunk}" + (f", {plan.short.rows}" if plan.short else "")
-
-
-def _lane(gpus: int) -> tuple[float, float]:
-    """Height of a lane and size of its text."""
-    for most, lane, size in ((8, 28, 13), (16, 22, 12), (32, 15, 10.5)):
-        if gpus <= most:
-            return lane, size
-    return 12.5, 9.5
 
 
 def _cells(gpu, piece, x, y, scale, height):

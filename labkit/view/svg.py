@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.sax.saxutils import escape, quoteattr
 
 from .palette import colour, ink
-from .picture import Box, Picture, Text
+from .picture import Box, Line, Picture, Text
 
 _FONT = (
     "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
@@ -28,7 +28,9 @@ def to_svg(picture: Picture, *, panel: bool = False) -> str:
     parts.append(f"<title>{escape(picture.description)}</title>")
     if panel:
         parts.append(f'<rect width="{width}" height="{height}" rx="6" fill="#ffffff" stroke="#d0d7de"/>')
+    parts += (_line(line) for line in picture.lines if not line.over)
     parts += map(_box, picture.boxes)
+    parts += (_line(line) for line in picture.lines if line.over)
     parts += map(_text, picture.texts)
     parts.append("</svg>")
     return "".join(parts)
@@ -38,21 +40,45 @@ def _box(box: Box) -> str:
     place = f'x="{_number(box.x)}" y="{_number(box.y)}" width="{_number(box.width)}" height="{_number(box.height)}"'
     if box.gpu is None:
         dash = ' stroke-dasharray="4 4"' if box.dashed else ""
-        return f'<rect {place} fill="none" stroke="currentColor" stroke-opacity="0.35"{dash}/>'
+        heavy = 'stroke-width="2"' if box.strong else 'stroke-opacity="0.35"'
+        return f'<rect {place} fill="none" stroke="currentColor" {heavy}{dash}{_end("rect", box.tip)}'
+    edge = (
+        'stroke="currentColor" stroke-width="2"'
+        if box.strong
+        else 'stroke="#ffffff" stroke-opacity="0.7" stroke-width="0.8"'
+    )
     return (
-        f'<rect {place} fill="{colour(box.gpu)}" stroke="#ffffff" stroke-opacity="0.7" stroke-width="0.8" '
-        f'data-gpu="{box.gpu}"/>'
+        f'<rect {place} fill="{colour(box.gpu, box.tint)}" {edge} data-gpu="{box.gpu}"{_end("rect", box.tip)}'
     )
 
 
+def _end(element: str, tip: str) -> str:
+    return f"><title>{escape(tip)}</title></{element}>" if tip else "/>"
+
+
+def _line(line: Line) -> str:
+    faint = ' stroke-opacity="0.35" fill-opacity="0.35"' if line.muted else ""
+    style = f'stroke="currentColor" stroke-width="{2.4 if line.strong else 1.2}"{faint}'
+    dash = ' stroke-dasharray="4 3"' if line.dashed else ""
+    ends = (_number(value) for value in (line.x1, line.y1, line.x2, line.y2))
+    drawn = '<line x1="{}" y1="{}" x2="{}" y2="{}" '.format(*ends) + f"{style}{dash}/>"
+    if line.arrow:
+        corners = " ".join(f"{_number(x)},{_number(y)}" for x, y in line.head())
+        drawn += f'<polygon points="{corners}"{faint}/>'
+    return drawn
+
+
 def _text(text: Text) -> str:
-    fill = f' fill="{ink(text.gpu)}"' if text.gpu is not None else ""
+    fill = f' fill="{ink(text.gpu, text.tint)}"' if text.gpu is not None else ""
     weight = ' font-weight="600"' if text.bold else ""
     faint = ' fill-opacity="0.62"' if text.muted else ""
+    family = (
+        ' font-family="ui-monospace, Menlo, Consolas, monospace" xml:space="preserve"' if text.mono else ""
+    )
     anchor = f' text-anchor="{text.anchor}"' if text.anchor != "start" else ""
     return (
         f'<text x="{_number(text.x)}" y="{_number(text.y)}" font-size="{_number(text.size)}"'
-        f"{anchor}{fill}{weight}{faint}>"
+        f"{anchor}{family}{fill}{weight}{faint}>"
         f"{escape(text.text)}</text>"
     )
 

@@ -1,10 +1,13 @@
 """Exercises judge, hint and reveal, in both languages; no answer of any kind breaks a lesson."""
 
+import copy
 import re
+from collections import OrderedDict
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.parallel import data_parallel
 
 import labkit
 from labkit.course import check, glossary, reveal
@@ -13,6 +16,17 @@ from labkit.course.answers import every, exercise
 
 def chunks(rows, gpus):
     return [len(piece) for piece in torch.arange(rows).chunk(gpus)]
+
+
+def on_copies(model, batch, devices):
+    outputs = [
+        copy.deepcopy(model).to(d)(b.to(d)) for b, d in zip(batch.chunk(len(devices)), devices, strict=False)
+    ]
+    return torch.cat([output.to(devices[0]) for output in outputs])
+
+
+def whole_batch_everywhere(model, batch, devices):
+    return [copy.deepcopy(model).to(device)(batch.to(device)) for device in devices][0]
 
 
 RIGHT = {
@@ -38,6 +52,15 @@ RIGHT = {
         lambda rows, gpus: torch.tensor(chunks(rows, gpus)),
         lambda r, g: labkit.split(r, g).sizes,
     ],
+    "04.gradient": [0, 0.0],
+    "04.parameters": [0, torch.tensor(0)],
+    "04.call": [data_parallel, labkit.data_parallel, lambda m, b, d: torch.nn.DataParallel(m, d)(b)],
+    "05.ids": [[1, 0], (1, 0), ["cuda:1", "cuda:0"], [torch.device("cuda:1"), 0]],
+    "05.output": ["cuda:1", torch.device("cuda:1")],
+    "05.plain": [lambda state: OrderedDict((k.removeprefix("module."), v.clone()) for k, v in state.items())],
+    "07.sum": [8, 8.0, torch.tensor([[8.0]])],
+    "07.calls": [0],
+    "07.mean": [lambda means, sizes: (torch.tensor(means) * torch.tensor(sizes)).sum() / sum(sizes)],
 }
 # What learners believe, and the words that name it.
 WRONG = {
@@ -82,6 +105,47 @@ WRONG = {
         (lambda rows, gpus: [1], "rows in all"), (lambda rows, gpus: [], "an empty list"),
         (lambda rows, gpus: [rows - 1, 1], "but the pieces are"), (lambda rows, gpus: ..., "return"),
         (lambda rows, gpus: 1 / 0, "raised ZeroDivisionError"), ([4, 4], "the function itself"),
+    ],
+    "04.gradient": [
+        (4, "not an operation that autograd follows"), (12, "about `model` itself"), (2, "only their copies"),
+        ([], "asks for a whole number"),
+    ],
+    "04.parameters": [
+        (4, "a normal module"), (12, "counts three replicas"), (1, "results of copying"), ("none", "asks for"),
+    ],
+    "04.call": [
+        (7, "the function itself"), (lambda m, b, d: ..., "return"), (lambda m, b, d: [b], "gather, is missing"),
+        (lambda m, b, d: "x", "asks for a function"), (lambda m, b, d: b * 2, "never called"),
+        (lambda m, b, d: m(b.to(d[0])), "everything ran on cuda:0"), (whole_batch_everywhere, "saw all 7 rows"),
+        (lambda m, b, d: data_parallel(m, b, d, d[-1]), "gathered on the first device, cuda:0"),
+        (lambda m, b, d: data_parallel(m, b, d).flip(0), "in the order of its rows"), (on_copies, "no gradient"),
+        (lambda model: 1, "raised TypeError"),
+    ],
+    "05.ids": [
+        ([0, 1], "the default"), ([1], "cuda:1 alone"), ([0], "the first id is home"), ([1, 1], "once"),
+        ([2, 1], "from zero"), (["cuda:1", "gpu"], "asks for a list of GPU numbers"),
+    ],
+    "05.output": [
+        ("cpu", "where the input was"), ("cuda:0", "lowest number"), ("cuda:5", "no cuda:5"), (1, "asks for a device"),
+    ],
+    "05.plain": [
+        ({"weight": 1}, "the function itself"), (lambda state: ..., "return"), (lambda state: 1 / 0, "raised"),
+        (lambda state: [k.removeprefix("module.") for k in state], "the values are missing"),
+        (lambda state: "weight", "asks for a function"), (lambda state: state, "still begin with"),
+        (lambda state: {k.removeprefix("module."): 1 for k in state}, "the values changed"),
+        (lambda state: {k.lstrip("module."): v for k, v in state.items()}, "`lstrip` removes any of the letters"),
+        (lambda state: {k.replace("module.", ""): v for k, v in state.items()}, "`replace` removes"),
+        (lambda state: {k[7:]: v for k, v in state.items()}, "loses its first seven letters"),
+        (lambda state: {k.split(".")[-1]: v for k, v in state.items()}, "without a wrapper has"),
+    ],
+    "07.sum": [(4, "summed, not averaged"), (16, "shared out"), (1, "each of the 8 rows"), (8.5, "asks for a whole")],
+    "07.calls": [(3, "not wrapped"), (6, "six replicas"), (1, "from which the next"), (2, "the model or a replica")],
+    "07.mean": [
+        (3.0, "the function itself"), (lambda m, s: ..., "return"), (lambda m, s: 1 / 0, "raised"),
+        (lambda m, s: sum(m) / len(m), "counts as much as"), (lambda m, s: sum(m), "adds the means up"),
+        (lambda m, s: sum(a * b for a, b in zip(m, s, strict=True)), "still to be divided"),
+        (lambda m, s: 1, "the mean over all 7 rows is 3"), (lambda m, s: m, "asks for a function"),
+        (lambda m, s: True, "asks for a function"),
     ],
 }  # fmt: skip
 
@@ -142,12 +206,20 @@ def test_the_solution_is_folded_until_asked_for(name):
     assert glossary.problems(hidden.text, reveal(name).text) == []
 
 
-@pytest.mark.parametrize("name", ["01.last_batch", "03.rule"])
+@pytest.mark.parametrize("name", ["01.last_batch", "03.rule", "04.call", "05.plain", "07.mean"])
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
-    made = {}
+    made = {verb: getattr(labkit, verb) for verb in ("scatter", "replicate", "parallel_apply", "gather")}
     exec(code, made)
     assert check(name, made[code.split("(")[0].removeprefix("def ")]).right
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_a_call_is_judged_on_whatever_gpus_there_are(gpus):
+    with labkit.simulate(gpus=gpus):
+        assert check("04.call", data_parallel).right
+        assert "no gradient" in check("04.call", on_copies).text
+        assert torch.cuda.device_count() == gpus
 
 
 def test_what_a_learner_writes_is_shown_as_text_never_as_html():

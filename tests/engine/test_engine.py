@@ -167,3 +167,15 @@ def test_imbalance_is_warned_of_in_pytorchs_words():
         __import__("warnings").simplefilter("error")
         theirs.DataParallel(nn.Linear(2, 2))
         labkit.DataParallel(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_lazy_modules_are_refused_until_they_have_seen_a_batch(wrap):
+    with labkit.simulate(gpus=2):
+        model = nn.Sequential(nn.LazyLinear(4), nn.ReLU()).cuda()
+        assert str(model[0].weight.device) == "cuda:0"
+        with pytest.raises((RuntimeError, ValueError), match="uninitialized parameter"):
+            wrap(model)(torch.ones(8, 3))
+        model(torch.ones(8, 3, device="cuda"))
+        assert str(model[0].weight.device) == "cuda:0"
+        assert wrap(model)(torch.ones(8, 3)).shape == (8, 4)

@@ -174,6 +174,7 @@ def test_mixing_devices_raises_what_cuda_raises(call, message):
     with pytest.raises(RuntimeError) as caught:
         call(a, b, c)
     assert str(caught.value) == message
+    assert caught.value.__context__ is None, "the operation was tried twice"
 
 
 @pytest.mark.parametrize(

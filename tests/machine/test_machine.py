@@ -134,3 +134,11 @@ def test_the_machine_tells_what_it_is():
         with pytest.raises(ValueError, match="gpu must be from 0 to 1, got 2"):
             machine.memory(2)
     assert repr(machine) == "<simulate(gpus=2), closed>"
+
+
+def test_a_machine_that_comes_back_keeps_the_current_gpu():
+    with labkit.simulate(gpus=3):
+        torch.cuda.set_device(2)
+        with labkit.simulate(gpus=2):
+            assert torch.cuda.current_device() == 0
+        assert torch.cuda.current_device() == 2

@@ -23,7 +23,8 @@ def cells(language, lesson, kind=None):
 
 
 def test_there_are_lessons_in_both_languages():
-    assert {"00_start", "01_dataset", "02_wrap", "03_split"} <= set(LESSONS)
+    assert {"00_start", "01_dataset", "02_wrap", "03_split", "04_primitives", "05_devices"} < set(LESSONS)
+    assert "07_training" in LESSONS
     assert sorted(path.stem for path in (ROOT / "zh").glob("*.ipynb")) == NOTEBOOKS == [*LESSONS, "index"]
 
 
@@ -133,6 +134,12 @@ def test_papermill_runs_the_lesson_with_other_parameters(gpus, batch, language, 
         ("00_start", "zh", {"num_gpus": 0}),
         ("01_dataset", "en", {"num_gpus": 1, "batch_size": 3, "data_size": 1}),
         ("02_wrap", "zh", {"num_gpus": 5, "batch_size": 3, "data_size": 7}),
+        ("04_primitives", "en", {"num_gpus": 0}),
+        ("04_primitives", "zh", {"num_gpus": 8, "batch_size": 9}),
+        ("05_devices", "en", {"num_gpus": 3}),
+        ("05_devices", "zh", {"num_gpus": 0}),
+        ("07_training", "en", {"num_gpus": 0}),
+        ("07_training", "zh", {"num_gpus": 4, "batch_size": 3}),
     ],
 )
 def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp_path):
@@ -148,6 +155,9 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp
         "00_start": ["memory", "mix"],
         "01_dataset": ["drop", "shuffle"],
         "02_wrap": ["zero", "two", "pass"],
+        "04_primitives": ["record", "pieces", "copies", "equal", "replica", "half-run"],
+        "05_devices": ["home", "ids", "output", "mixed", "ordinal", "list-run", "keys", "cure"],
+        "07_training": ["sum", "proof", "loss", "norm", "counter-run", "memory-run", "timeline"],
     }
     for cell in fixed[lesson]:
         assert printed(now, cell) == printed(stored, cell), cell
@@ -156,6 +166,10 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp
         full = rows * 3 + "Outside: input size torch.Size([3, 5]) output_size torch.Size([3, 2])\n"
         last = rows + "Outside: input size torch.Size([1, 5]) output_size torch.Size([1, 2])\n"
         assert printed(now, "own") == "Let's use 5 GPUs!\n" + full * 2 + last
+    if lesson == "04_primitives":
+        assert printed(now, "own").count("parallel_apply") == (5 if parameters["num_gpus"] else 0)
+    if lesson == "05_devices":
+        assert printed(now, "own") == ("[2, 1, 0] cuda:2\n" if parameters["num_gpus"] else "[] cpu\n")
 
 
 def test_papermill_with_a_wrong_type_fails_at_the_first_cell_in_one_line(tmp_path):

@@ -1,3 +1,12 @@
 """Every exercise of the course, a module for each lesson: how an answer is judged, a hint for each misconception."""
 
-from . import dataset, split, start, wrap  # noqa: F401 (each declares its own)
+from . import (  # noqa: F401 (each declares its own)
+    beyond,
+    dataset,
+    devices,
+    primitives,
+    split,
+    start,
+    training,
+    wrap,
+)

@@ -1,0 +1,91 @@
+"""Check whether your own model would survive DataParallel, and say what to change.
+
+FACTORY is ``module:function`` or ``file.py:function``. The function takes no arguments and returns
+``model, inputs`` or ``model, inputs, loss``: inputs is a tensor, a tuple of inputs, or a dict of keyword inputs.
+Exit code 0 if nothing is wrong, 1 if something is, 2 for bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from .usage import UsageError, at_least
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "factory", metavar="FACTORY", help="such as train:make, or train.py:make: returns model, inputs[, loss]"
+    )
+    parser.add_argument("--gpus", type=at_least(2), default=8, metavar="N", help="how many GPUs (default 8)")
+    parser.add_argument("--memory", metavar="SIZE", help='of the GPUs you think of, "11 GiB": does it fit?')
+    parser.add_argument("--json", action="store_true", help="print JSON, for tools")
+    parser.add_argument("--lang", choices=("en", "zh"), default="en", help="language (default en)")
+    parser.add_argument(
+        "--fail-on", choices=("error", "warning"), default="warning",
+        help="exit with 1 from this severity on (default warning)",
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    from ..diagnosis import diagnose
+    from ..language import set_language
+    from ..machine import simulate
+
+    set_language(options.lang)
+    # The machine is up before the factory is imported, so that it may say .cuda().
+    with simulate(options.gpus, memory="16 TiB"):
+        model, inputs, kwargs, loss = _made(options.factory, _found(options.factory))
+        try:
+            found = diagnose(
+                model, *inputs, kwargs=kwargs, gpus=options.gpus, loss=loss, memory=options.memory
+            )
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{options.factory}: {error}") from error
+    print(found.to_json() if options.json else found)
+    return int(not found.ok if options.fail_on == "warning" else found.count("error") > 0)
+
+
+def _found(factory: str):
+    """The function that ``module:function`` names. The folder of work is on the path, as with ``python -m``."""
+    name, colon, function = factory.rpartition(":")
+    if not colon or not name or not function:
+        raise UsageError(f"FACTORY must be module:function or file.py:function, got {factory!r}")
+    if name.endswith(".py"):
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError(f"there is no file {name}")
+        sys.path.insert(0, str(path.resolve().parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    else:
+        sys.path.insert(0, os.getcwd())
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and name.startswith(error.name):
+                raise UsageError(f"there is no module {name!r} here or among the installed ones") from None
+            raise
+    make = getattr(module, function, None)
+    if not callable(make):
+        raise UsageError(f"{name} has no function {function!r}")
+    return make
+
+
+def _made(factory: str, make) -> tuple:
+    made = make()
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise UsageError(
+            f"{factory} must return (model, inputs) or (model, inputs, loss), it returned {type(made).__name__}"
+            + (f" of {len(made)}" if isinstance(made, tuple) else "")
+        )
+    model, inputs, *loss = made
+    if isinstance(inputs, dict):
+        return model, (), inputs, *(loss or [None])
+    return model, inputs if isinstance(inputs, tuple) else (inputs,), None, *(loss or [None])

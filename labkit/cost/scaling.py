@@ -1,0 +1,70 @@
+"""A step on more and more GPUs: seconds, throughput, efficiency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..display import Drawn
+from .hardware import Hardware
+from .step import Workload, data_parallel_step, ddp_step, perfect_step
+
+METHODS = ("perfect", "ddp", "data_parallel")
+
+
+@dataclass(frozen=True)
+class Scaling(Drawn):
+    """Seconds of a step by method and number of GPUs, with ``rows`` rows on each GPU.
+
+    seconds   for each of METHODS one entry per count; None where the method cannot run.
+    """
+
+    hardware: str
+    rows: int
+    counts: tuple[int, ...]
+    seconds: dict[str, tuple[float | None, ...]]
+
+    def throughput(self, method: str) -> tuple[float | None, ...]:
+        """Rows per second."""
+        pairs = zip(self.counts, self.seconds[method], strict=True)
+        return tuple(None if s is None else self.rows * n / s for n, s in pairs)
+
+    def efficiency(self, method: str) -> tuple[float | None, ...]:
+        """The share of perfect scaling's throughput: perfect seconds over the method's."""
+        pairs = zip(self.seconds["perfect"], self.seconds[method], strict=True)
+        return tuple(None if s is None else best / s for best, s in pairs)
+
+    def __str__(self) -> str:
+        shown = list(zip(self.counts, self.seconds["ddp"], strict=True))
+        shown = shown if len(shown) <= 6 else [*shown[:5], shown[-1]]
+        found = ", ".join(f"{n}: {seconds * 1e3:.3g} ms" for n, seconds in shown)
+        return f"{self.rows} rows per GPU on {self.hardware}; DDP on GPUs {found}"
+
+    __repr__ = __str__
+
+
+def doublings(times: int) -> tuple[int, ...]:
+    """1, 2, 4, … GPUs, doubled ``times`` times."""
+    return tuple(2**at for at in range(times + 1))
+
+
+def scaling(
+    work: Workload, hardware: Hardware, counts: Sequence[int] = (1, 2, 4, 8), *, rows: int = 32
+) -> Scaling:
+    """Predict steps with ``rows`` rows on each of 1, 2, 4, … GPUs.
+
+    Raises ValueError if a count or ``rows`` is below 1.
+    """
+    if not counts or min(counts) < 1:
+        raise ValueError(f"counts must name at least one number of GPUs, each at least 1, got {counts!r}")
+    if rows < 1:
+        raise ValueError(f"rows must be at least 1, got {rows}")
+    found: dict[str, tuple[float | None, ...]] = {
+        "perfect": tuple(perfect_step(work, rows * n, n).seconds for n in counts),
+        "ddp": tuple(ddp_step(work, hardware, rows * n, n).seconds for n in counts),
+        "data_parallel": tuple(
+            data_parallel_step(work, hardware, rows * n, n).seconds if n <= hardware.machine_size else None
+            for n in counts
+        ),
+    }
+    return Scaling(hardware.name, rows, tuple(counts), found)

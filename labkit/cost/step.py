@@ -1,0 +1,131 @@
+"""The seconds of one training step: on DataParallel, on DDP, and if nothing but computing took time.
+
+The model, and what it leaves out:
+
+* Computing takes time in proportion to rows, two thirds of it backward; the slowest GPU sets the pace.
+* DataParallel does one thing after the other: scatter, broadcast of the weights, forward, gather, and back.
+  A broadcast, and the sum of the gradients, run as a pipeline through all GPUs: the weights pass a link once.
+* DDP's all-reduce is a ring, 2 (n - 1) / n of the weights over each link. It runs beside backward; what sticks
+  out is what backward is too short for, and at least the last bucket.
+* The loader, the optimizer and the loss on the home device take no time here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..plan import split
+from .hardware import Hardware
+
+_BACKWARD = 2 / 3
+# DDP's default bucket, in bytes: the last one is sent when backward is over.
+_BUCKET = 25 * 2**20
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a step computes and moves.
+
+    seconds_per_row  forward and backward of one row on one GPU.
+    parameter_bytes  of the weights (their gradients have as many).
+    input_bytes      per row.
+    output_bytes     per row, gathered by DataParallel.
+    gradient_bytes   per row, the gradient of the output that goes back; as many as ``output_bytes`` by default.
+    """
+
+    seconds_per_row: float
+    parameter_bytes: int
+    input_bytes: int = 0
+    output_bytes: int = 0
+    gradient_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("seconds_per_row", "parameter_bytes", "input_bytes", "output_bytes", "gradient_bytes"):
+            value = getattr(self, name)
+            if name == "gradient_bytes" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{name} must be a number, got {value!r}")
+            if not value >= 0:
+                raise ValueError(f"{name} must be at least 0, got {value}")
+
+    @property
+    def back_bytes(self) -> int:
+        """Bytes per row of the gradient that goes back to the replicas."""
+        return self.output_bytes if self.gradient_bytes is None else self.gradient_bytes
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step as its parts, one after the other: pairs of a name and seconds."""
+
+    parts: tuple[tuple[str, float], ...]
+
+    @property
+    def seconds(self) -> float:
+        """The whole step."""
+        return sum(seconds for _, seconds in self.parts)
+
+
+def perfect_step(work: Workload, rows: int, gpus: int) -> Step:
+    """``rows`` in all on ``gpus`` GPUs, if nothing but computing took time: the null model."""
+    return Step(tuple(_computing(work, rows, gpus)))
+
+
+def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
+    """A step of ``nn.DataParallel`` with ``rows`` in all on ``gpus`` GPUs of one machine.
+
+    Raises ValueError if a machine has fewer GPUs.
+    """
+    if gpus > hardware.machine_size:
+        raise ValueError(
+            f"gpus must be at most {hardware.machine_size}, the GPUs of one machine of {hardware.name}, got {gpus}: "
+            "DataParallel cannot reach another machine"
+        )
+    plan = split(rows, gpus)
+    working = sum(held > 0 for held in plan.sizes)
+    (_, forward), (_, backward) = _computing(work, rows, gpus)
+    if gpus == 1:
+        return Step((("forward", forward), ("backward", backward)))
+    away = rows - plan.sizes[0]  # rows that leave the home device
+    speed, messages = hardware.copy_bandwidth, (working - 1) * hardware.latency
+    weights = work.parameter_bytes / speed * (working > 1) + messages
+    return Step(
+        (
+            ("scatter", away * work.input_bytes / speed + messages),
+            ("replicate", weights),
+            ("forward", forward + working * hardware.replica_overhead),
+            ("gather", away * work.output_bytes / speed + messages),
+            ("gather backward", away * work.back_bytes / speed + messages),
+            ("backward", backward),
+            ("reduce", weights),
+        )
+    )
+
+
+def ddp_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
+    """A step of ``DistributedDataParallel`` with ``rows`` in all on ``gpus`` GPUs, on as many machines as it takes."""
+    (_, forward), (_, backward) = _computing(work, rows, gpus)
+    extra = 1 + hardware.ddp_overhead
+    forward, backward = forward * extra, backward * extra
+    reduce = all_reduce_seconds(work.parameter_bytes, hardware, gpus)
+    last = reduce * min(1.0, _BUCKET / max(work.parameter_bytes, 1))
+    return Step((("forward", forward), ("backward", backward), ("all-reduce", max(last, reduce - backward))))
+
+
+def all_reduce_seconds(nbytes: int, hardware: Hardware, gpus: int) -> float:
+    """A ring all-reduce of ``nbytes`` over ``gpus`` GPUs."""
+    if gpus == 1:
+        return 0.0
+    inside = gpus <= hardware.machine_size
+    speed = (
+        hardware.reduce_bandwidth if inside else min(hardware.reduce_bandwidth, hardware.network_bandwidth)
+    )
+    latency = hardware.latency if inside else hardware.network_latency
+    return 2 * (gpus - 1) * (nbytes / gpus / speed + latency)
+
+
+def _computing(work: Workload, rows: int, gpus: int) -> list[tuple[str, float]]:
+    """Forward and backward of the largest piece."""
+    seconds = -(-rows // gpus) * work.seconds_per_row
+    return [("forward", seconds * (1 - _BACKWARD)), ("backward", seconds * _BACKWARD)]

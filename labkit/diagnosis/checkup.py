@@ -1,0 +1,572 @@
+"""The check-up: the user's own model on one GPU and on several, and what differs.
+
+The model and its inputs are copied; nothing of the user's is changed. The runs take place on simulated
+GPUs, so they need none.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from operator import index
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ..engine import DataParallel
+from ..language import say
+from ..machine import simulate
+from ..machine.gpu import parse_bytes
+from ..machine.machine import machine_in_use
+from ..plan import Split, split
+from . import reports
+from .axes import batch_of, find_layout
+from .compare import difference, same
+from .finding import SEVERITIES, Diagnosis, Finding, Memory
+from .state import Changes, Watch, loose_tensors, move_loose_tensors
+from .structure import Call, leaves, tensors
+
+HOME = "cuda:0"
+# Fewer values than this per channel and GPU make BatchNorm's statistics noise.
+FEW = 16
+
+
+def diagnose(
+    model: nn.Module,
+    *inputs,
+    gpus: int = 8,
+    loss: Callable | None = None,
+    kwargs: dict | None = None,
+    memory: str | int | None = None,
+) -> Diagnosis:
+    """Would ``model(*inputs, **kwargs)`` survive ``nn.DataParallel`` on ``gpus`` GPUs? A :class:`Diagnosis`.
+
+    The model runs on one GPU and, wrapped in ``torch.nn.DataParallel``, on ``gpus`` simulated ones; outputs and
+    gradients are compared, and what differs is explained, each with its cure and the lesson to read.
+
+    model    the plain model (a wrapped one is unwrapped), on any device. It is copied, and never changed.
+    inputs   a batch as training would give it, on any device.
+    gpus     how many GPUs, at least 2.
+    loss     output -> a loss of one number, called with the output on the device of the inputs. Without it,
+             a fixed weighted sum of the outputs stands for it.
+    memory   the memory of the GPUs you think of, "11 GiB": does a training step with Adam fit?
+
+    Raises TypeError or ValueError, naming the argument, for arguments that are not as described.
+    """
+    call = Call(inputs, dict(kwargs or {}))
+    gpus = _checked(model, call, gpus, loss)
+    capacity = None if memory is None else parse_bytes(memory)
+    if isinstance(model, (nn.DataParallel, DataParallel)):
+        model = model.module
+    # Copied before another machine may take the place of the one that the model is on.
+    subject = _Subject(model, call)
+    with _undisturbed(gpus):
+        return _Checkup(subject, gpus, loss, capacity).run()
+
+
+class _Subject:
+    """The model and its inputs, copied to the host, and where they were."""
+
+    def __init__(self, model: nn.Module, call: Call) -> None:
+        self.name, self.training = type(model).__name__, model.training
+        self.places = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
+        self.inputs_at = next((t.device for t in call.tensors().values()), torch.device("cpu"))
+        self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
+        self.model = _copied(model).to("cpu")
+        move_loose_tensors(self.model, "cpu")
+        self.call = call.mapped(lambda path, tensor: tensor.detach().to("cpu"))
+
+
+class _Checkup:
+    """One check-up: each step adds findings, and later steps skip what an earlier one showed to be hopeless."""
+
+    def __init__(self, subject: _Subject, gpus: int, loss, capacity: int | None) -> None:
+        self.gpus, self.capacity = gpus, capacity
+        self.findings: list[Finding] = []
+        self.compared: list[str] = []
+        self.memory: tuple[Memory, ...] = ()
+        self.name, self.training, self.lazy = subject.name, subject.training, subject.lazy
+        self.places, self.inputs_at, self.host = subject.places, subject.inputs_at, subject.model
+        self.call = subject.call.mapped(lambda path, tensor: tensor.to(HOME))
+        self.batch = batch_of(self.call)
+        self.given_loss = loss
+
+    def run(self) -> Diagnosis:
+        self._look_at_the_model()
+        whole = self._run_on_one()
+        if whole is not None:
+            changes = self._watch_state()
+            self._look_at_outputs(whole)
+            self._run_on_all(whole, changes)
+            self._look_at_norms()
+        order = sorted(self.findings, key=lambda finding: SEVERITIES.index(finding.severity))
+        return Diagnosis(
+            self.name, self._split(), tuple(order), self.memory, tuple(self.compared), self.gpus
+        )
+
+    # The steps.
+
+    def _look_at_the_model(self) -> None:
+        if len(self.places) > 1:
+            self._add(reports.several_devices(self.places))
+        for loose in self.loose():
+            if loose.learned:
+                self._add(reports.parameter_not_registered(loose.where))
+
+    def _run_on_one(self):
+        """The outputs on one GPU, in eval mode; None if the model does not run there."""
+        try:
+            if self.lazy:
+                self._add(reports.lazy())
+                with _quiet(0), torch.no_grad():
+                    self.call.of(self.host.to(HOME).eval())
+                self.host.to("cpu").train(self.training)
+            whole = self._evaluated(self.call)
+            again = self._evaluated(self.call, seed=1)
+        except Exception as error:
+            self._add(reports.fails_on_one(_line_of(error), _short(error)))
+            return None
+        expected, found = tensors(whole, "output"), tensors(again, "output")
+        self.random = expected.keys() != found.keys() or not all(
+            same(expected[path], found[path]) for path in expected
+        )
+        if self.random:
+            self._add(reports.random_outputs())
+        return whole
+
+    def _watch_state(self) -> Changes:
+        model = self._fresh(self.training)
+        watch = Watch(model)
+        try:
+            with _quiet(0):
+                self.call.of(model)
+        except Exception as error:
+            self._add(reports.fails_on_one(_line_of(error), _short(error)))
+            return Changes((), ())
+        changes = watch.changes()
+        if changes.lost:
+            self._add(reports.attributes_lost(changes.lost))
+        if changes.shared:
+            self._add(reports.shared_state(changes.shared))
+        return changes
+
+    def _look_at_outputs(self, whole) -> None:
+        odd = [(path, leaf) for path, leaf in leaves(whole, "output") if not isinstance(leaf, Tensor)]
+        # None first is what PyTorch passes through; beside tensors it is as good as any other.
+        odd = [(path, leaf) for path, leaf in odd if leaf is not None]
+        if odd:
+            self._add(reports.not_tensors(odd, self.gpus))
+        elif reports.is_dataclass(whole):
+            self._add(reports.dataclass_output(whole))
+
+    def _run_on_all(self, whole, changes: Changes) -> None:
+        model = self._fresh(training=False)
+        wrapped = nn.DataParallel(model, list(range(self.gpus)))
+        try:
+            with _quiet(0):
+                outputs = self.call.of(wrapped)
+        except Exception as error:
+            self._explain(whole, error, None)
+            return
+        expected, found = tensors(whole, "output"), tensors(outputs, "output")
+        agree = expected.keys() == found.keys() and all(
+            same(expected[path], found[path]) for path in expected
+        )
+        if agree or self.random:
+            plan = self._split()
+            if plan.idle:
+                self._add(reports.idle(plan))
+            if agree:
+                self._say_compared(say(en="outputs", zh="输出"), 0.0, True)
+        elif self._scalars(expected, found):
+            pass
+        elif not self._explain(whole, None, outputs):
+            gap = max(
+                (difference(expected[path], found[path]) for path in expected.keys() & found.keys()),
+                default=float("inf"),
+            )
+            self._say_compared(say(en="outputs", zh="输出"), gap, False)
+            self._add(reports.outputs_differ(gap))
+        self._train(agree and not self.random)
+
+    def _scalars(self, expected: dict[str, Tensor], found: dict[str, Tensor]) -> bool:
+        """Findings about numbers computed in forward, a loss most likely; whether there were such."""
+        numbers = [path for path, tensor in expected.items() if tensor.dim() == 0 and path in found]
+        if not numbers or any(
+            path not in numbers and not same(expected[path], found[path]) for path in expected
+        ):
+            return False
+        plan = self._split()
+        for path in numbers:
+            one, many = expected[path], found[path]
+            if not one.is_floating_point() or many.dim() != 1:
+                continue
+            mean = many.mean()
+            total = many.sum()
+            if same(one, mean) or same(one, total):
+                self._add(reports.scalar_output(path, many.numel(), summed=not same(one, mean)))
+            else:
+                self._add(reports.biased_loss(path, float(one), float(mean), plan))
+        return True
+
+    def _explain(self, whole, error: Exception | None, outputs) -> bool:
+        """Findings that say why the wrapped model fails (``error``) or gives other ``outputs``."""
+        before = len(self.findings)
+        counts = self._pieces()
+        if error is not None and _is_mix(error):
+            loose = [one for one in self.loose() if not one.learned]
+            if loose:
+                for one in loose:
+                    self._add(reports.tensor_not_registered(one.where))
+            elif not any(finding.name == "not_registered" for finding in self.findings):
+                self._add(reports.fixed_device(_line_of(error), _short(error)))
+            return True
+        if self.random and error is None:
+            return False
+        layout = (
+            None if self.random else find_layout(self._evaluated, self.call, whole, min(self.gpus, 2**16))
+        )
+        if layout is not None:
+            self.batch = layout.batch
+            shapes = {path: tensor.shape for path, tensor in self.call.tensors().items()}
+            for path in layout.lists:
+                self._add(reports.list_cut(path, layout.batch))
+            for path, axis in layout.inputs.items():
+                if axis != 0:
+                    hidden = axis == 1 and self._is_hidden_state(shapes[path])
+                    self._add(reports.input_cut(path, shapes[path], axis, layout.batch, self.gpus, hidden))
+            expected, found = tensors(whole, "output"), tensors(outputs, "output")
+            for path, axis in layout.outputs.items():
+                if axis not in (0, None):
+                    wrong = found[path].shape if path in found else None
+                    self._add(
+                        reports.batch_moved(path, expected[path].shape, wrong, axis, self.gpus, layout.batch)
+                    )
+        elif error is None:
+            expected, found = tensors(whole, "output"), tensors(outputs, "output")
+            lost = [
+                path
+                for path in expected
+                if path in found and self._batch_is_lost(expected[path], found[path])
+            ]
+            for path in lost:
+                self._add(reports.batch_lost(path, expected[path].shape, found[path].shape))
+        if len(set(counts.values())) > 1:
+            self._add(reports.rows_dropped(counts, self.call.tensors(), self.gpus, error and _short(error)))
+        if error is not None and len(self.findings) == before and not self._known(error):
+            self._add(reports.fails_on_many(_line_of(error), _short(error), self.gpus))
+        return len(self.findings) > before
+
+    def _known(self, error: Exception) -> bool:
+        """Whether an earlier finding already says why ``error`` was raised."""
+        return any(
+            finding.name in ("not_tensors", "dataclass_output", "not_registered", "loss_fails")
+            for finding in self.findings
+        )
+
+    def _train(self, comparable: bool) -> None:
+        """Gradients compared in eval mode; then a step in training mode, which shows the memory."""
+        if not any(parameter.requires_grad for parameter in self.host.parameters()):
+            return
+        if comparable:
+            self._compare_gradients()
+        self._measure()
+
+    def _compare_gradients(self) -> None:
+        one, many = self._fresh(False), self._fresh(False)
+        try:
+            first, second = self._step(one, one), self._step(many, nn.DataParallel(many, self._ids()))
+        except Exception as error:
+            self._add(reports.loss_fails(_line_of(error), _short(error)))
+            return
+        if first is None or second is None:
+            return
+        if self.given_loss is not None and not same(first, second):
+            self._add(reports.biased_loss("loss", float(first), float(second.mean()), self._split()))
+        worst, worst_name = 0.0, ""
+        scale = max(
+            (float(p.grad.abs().max()) for p in one.parameters() if p.grad is not None and p.grad.numel()),
+            default=0.0,
+        )
+        for (name, ours), theirs in zip(one.named_parameters(), many.parameters(), strict=True):
+            if ours.grad is None and theirs.grad is None:
+                continue
+            a = torch.zeros_like(ours) if ours.grad is None else ours.grad
+            b = torch.zeros_like(theirs) if theirs.grad is None else theirs.grad
+            a, b = (grad.to_dense() if grad.layout is not torch.strided else grad for grad in (a, b))
+            # A gradient that is zero but for rounding is held against the largest of all.
+            gap = float((a - b).abs().max()) / max(float(a.abs().max()), 1e-3 * scale, 1e-12)
+            if not gap <= worst:
+                worst, worst_name = gap, name
+        agree = worst <= 1e-3
+        self._say_compared(say(en="gradients", zh="梯度"), worst, agree)
+        if not agree:
+            self._add(reports.gradients_differ(worst_name, worst))
+
+    def _measure(self) -> None:
+        """Memory of a training step on every GPU, and whether training mode works at all."""
+        base = [torch.cuda.memory_allocated(k) for k in self._ids()]
+        model = self._fresh(self.training)
+        for gpu in self._ids():
+            torch.cuda.reset_peak_memory_stats(gpu)
+        try:
+            self._step(model, nn.DataParallel(model, self._ids()))
+        except Exception as error:
+            if self.training and not self._known(error):
+                self._add(reports.fails_in_training(_line_of(error), _short(error), self.gpus))
+            return
+        weights = sum(_bytes(tensor) for tensor in (*model.parameters(), *model.buffers()))
+        learned = sum(_bytes(p) for p in model.parameters() if p.requires_grad)
+        peaks = [torch.cuda.max_memory_allocated(k) - base[k] for k in self._ids()]
+        self.memory = tuple(
+            Memory(f"cuda:{k}", weights if k == 0 else 0, max(0, peak)) for k, peak in enumerate(peaks)
+        )
+        need = peaks[0] + 2 * learned
+        if self.capacity is not None:
+            self._add(reports.fits(need, self.capacity))
+        if len(peaks) > 1 and peaks[0] > 1.25 * max(peaks[1:]):
+            self._add(reports.home_memory(peaks[0], max(peaks[1:])))
+
+    def _look_at_norms(self) -> None:
+        if not self.training:
+            return
+        seen: dict[str, int] = {}
+        model = self._fresh(True)
+        norms = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
+        }
+        if not norms:
+            return
+        for name, module in norms.items():
+            module.register_forward_hook(
+                lambda module, given, out, name=name: seen.__setitem__(
+                    name, given[0].numel() // max(given[0].size(1), 1)
+                )
+            )
+        try:
+            with _quiet(0), torch.no_grad():
+                self.call.of(model)
+        except Exception:
+            return  # said already
+        plan = self._split()
+        if not seen or not plan.batch:
+            return
+        smallest = min(rows for rows in plan.sizes if rows)
+        name, values = min(seen.items(), key=lambda pair: pair[1])
+        self._add(reports.batch_norm(name, smallest, values * smallest // plan.batch, plan, FEW))
+
+    # What the steps share.
+
+    def loose(self):
+        return loose_tensors(self.host)
+
+    def _ids(self) -> list[int]:
+        return list(range(self.gpus))
+
+    def _fresh(self, training: bool) -> nn.Module:
+        """A copy of the model on the home GPU."""
+        model = copy.deepcopy(self.host).to(HOME)
+        # Tensors that the model holds without registering them: where their owner would have put them.
+        move_loose_tensors(model, HOME)
+        return model.train() if training else model.eval()
+
+    def _evaluated(self, call: Call, seed: int = 0):
+        with _quiet(seed), torch.no_grad():
+            return call.of(self._fresh(training=False))
+
+    def _step(self, model: nn.Module, wrapped: nn.Module) -> Tensor | None:
+        """One forward and backward; the loss, or None if the outputs have no gradient."""
+        with _quiet(0):
+            outputs = self.call.of(wrapped)
+            if self.given_loss is not None:
+                moved = Call((outputs,), {}).mapped(lambda path, tensor: tensor.to(self.inputs_at))
+                value = self.given_loss(moved.inputs[0])
+                if not isinstance(value, Tensor):
+                    raise TypeError(f"loss must return a tensor of one number, it returned {value!r}")
+            else:
+                value = _weighted_sum(outputs)
+            if value is None or not value.requires_grad:
+                return None
+            (value if value.dim() == 0 else value.mean()).backward()
+        return value.detach()
+
+    def _split(self) -> Split:
+        return split(self.batch, self.gpus)
+
+    def _pieces(self) -> dict[str, int]:
+        """Into how many pieces DataParallel cuts each input tensor."""
+        return {
+            path: len([rows for rows in split(tensor.size(0), self.gpus).sizes if rows])
+            for path, tensor in self.call.tensors().items()
+            if tensor.dim() and tensor.size(0)
+        }
+
+    def _batch_is_lost(self, one: Tensor, many: Tensor) -> bool:
+        used = len([rows for rows in self._split().sizes if rows])
+        return (
+            one.dim() > 0
+            and many.dim() == one.dim()
+            and many.shape[1:] == one.shape[1:]
+            and many.size(0) == used * one.size(0)
+        )
+
+    def _is_hidden_state(self, shape: torch.Size) -> bool:
+        for module in self.host.modules():
+            if isinstance(module, nn.RNNBase):
+                layers = module.num_layers * (2 if module.bidirectional else 1)
+                if len(shape) == 3 and shape[0] == layers:
+                    return True
+        return False
+
+    def _say_compared(self, what: str, gap: float, agree: bool) -> None:
+        if agree:
+            self.compared.append(
+                say(
+                    en=f"{what}: the same on 1 and on {self.gpus} GPUs, up to rounding",
+                    zh=f"{what}：1 块 GPU 与 {self.gpus} 块 GPU 一致（舍入误差之内）",
+                )
+            )
+        else:
+            self.compared.append(
+                say(
+                    en=f"{what}: {reports.gap_text(gap)} between 1 and {self.gpus} GPUs",
+                    zh=f"{what}：1 块与 {self.gpus} 块 GPU 之间{reports.gap_text(gap)}",
+                )
+            )
+
+    def _add(self, finding: Finding | None) -> None:
+        if finding is not None and finding not in self.findings:
+            self.findings.append(finding)
+
+
+def _checked(model, call: Call, gpus, loss) -> int:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+    try:
+        count = index(gpus)
+    except TypeError:
+        raise TypeError(f"gpus must be a whole number of at least 2, got {gpus!r}") from None
+    if not 2 <= count <= 1024:
+        raise ValueError(f"gpus must be from 2 to 1024, got {count}: one GPU has nothing to differ from")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss must be a function of the output, got {loss!r}")
+    if not any(tensor.dim() for tensor in call.tensors().values()):
+        raise ValueError(
+            "inputs must hold at least one tensor with rows: give a batch as training would, "
+            "labkit.diagnose(model, batch)"
+        )
+    return count
+
+
+@contextmanager
+def _undisturbed(gpus: int):
+    """A machine with enough GPUs, the one in use if it has them; the random state is given back afterwards."""
+    state = torch.random.get_rng_state()
+    machine = machine_in_use()
+    try:
+        if machine is not None and len(machine.gpus) >= gpus and machine.order is None:
+            states = torch.cuda.get_rng_state_all()
+            current = torch.cuda.current_device()
+            try:
+                with torch.enable_grad(), torch.cuda.device(0):
+                    yield
+            finally:
+                torch.cuda.set_rng_state_all(states)
+                torch.cuda.set_device(current)
+        else:
+            with simulate(gpus, memory="16 TiB"), torch.enable_grad():
+                yield
+    finally:
+        torch.random.set_rng_state(state)
+
+
+@contextmanager
+def _quiet(seed: int):
+    """Runs of the model start from the same random state, and their warnings are no news here."""
+    torch.manual_seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A deep copy. Tensors kept from an earlier forward cannot be copied by Python: their values are."""
+    kept = {}
+    for module in model.modules():
+        for value in module.__dict__.values():
+            for _, leaf in leaves(value, "") if isinstance(value, (list, tuple, dict, Tensor)) else ():
+                if isinstance(leaf, Tensor) and not leaf.is_leaf:
+                    kept[id(leaf)] = leaf.detach().clone()
+    try:
+        return copy.deepcopy(model, kept)
+    except Exception as error:
+        raise ValueError(
+            f"model: {type(model).__name__} cannot be copied by copy.deepcopy ({type(error).__name__}: {error}), "
+            "and the check-up runs copies only: give a model made anew"
+        ) from error
+
+
+def _weighted_sum(outputs) -> Tensor | None:
+    """Stands for a loss: every output value with a fixed weight of its own, so that none can hide."""
+    total = None
+    for tensor in tensors(outputs, "output").values():
+        if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.requires_grad:
+            continue
+        weights = torch.linspace(0.5, 1.5, max(tensor.numel(), 1)).to(tensor.device, tensor.real.dtype)
+        part = (tensor.reshape(-1).abs() if tensor.is_complex() else tensor.reshape(-1)) * weights[
+            : tensor.numel()
+        ]
+        part = part.sum().float()
+        total = part if total is None else total + part
+    return total
+
+
+def _is_mix(error: Exception) -> bool:
+    text = str(error)
+    return "same device" in text or "different from other tensors on" in text
+
+
+_IN_A_FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+def _line_of(error: Exception) -> str:
+    """The line of the user's own code where it happened: ``model.py, line 12, in forward``."""
+    text = "".join(traceback.format_exception(error))
+    own = [
+        found
+        for found in _IN_A_FILE.findall(text)
+        if not re.search(r"[\\/](site-packages|labkit[\\/](diagnosis|engine|machine))[\\/]", found[0])
+        and not found[0].startswith("<frozen")
+    ]
+    inside = [found for found in own if found[2] not in ("diagnose", "<module>")]
+    if not inside:
+        return ""
+    path, line, function = inside[-1]
+    name = re.split(r"[\\/]", path)[-1]
+    # A notebook's cells are files with a number for a name, another one every time.
+    name = say(en="the notebook", zh="笔记本") if re.fullmatch(r"\d+\.py", name) else name
+    return say(en=f"{name}, line {line}, in {function}", zh=f"{name} 第 {line} 行，{function}")
+
+
+_LAST_WORDS = re.compile(r"^(?:\w+\.)*\w+: (.*)")
+
+
+def _short(error: Exception) -> str:
+    """The error in one line, without the traceback that a replica's carries."""
+    text = str(error).strip()
+    lines = [line for line in text.splitlines() if line.strip()]
+    if text.startswith("Caught "):
+        # Its last lines are the original error's class and words, at the margin.
+        lines = [found[1] for line in reversed(lines[1:]) if (found := _LAST_WORDS.match(line))] or lines
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,166 @@
+"""What a check-up says: findings, and the :class:`Diagnosis` that holds them and shows itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from html import escape
+
+from ..language import say
+from ..machine.gpu import format_bytes
+from ..plan import Split
+
+SEVERITIES = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a check-up found.
+
+    name       what kind of fault it is, the same in every language: ``"batch_moved"``.
+    severity   "error": it fails or computes something else; "warning": it works, and hardly as intended;
+               "note": good to know.
+    where      the input, output, module or attribute it is about.
+    reason     what happens, and why.
+    cure       what to do.
+    lesson     the lesson that explains it.
+    """
+
+    name: str
+    severity: str
+    where: str
+    reason: str
+    cure: str
+    lesson: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one GPU during a training step: the weights it keeps, and the most that lived at one time."""
+
+    device: str
+    weights: int
+    peak: int
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result of :func:`labkit.diagnose`; a bare last expression in a cell shows it.
+
+    findings     the worst first.
+    split        who gets which rows of the batch.
+    memory       of each GPU during a training step; empty if none could be run.
+    compared     what was compared between 1 and n GPUs, with the largest difference, as lines of text.
+    """
+
+    model: str
+    split: Split | None
+    findings: tuple[Finding, ...]
+    memory: tuple[Memory, ...] = ()
+    compared: tuple[str, ...] = ()
+    gpus: int = field(default=1)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is neither an error nor a warning."""
+        return all(finding.severity == "note" for finding in self.findings)
+
+    def count(self, severity: str) -> int:
+        """How many findings are of this severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def __contains__(self, name: str) -> bool:
+        """``"batch_moved" in diagnosis``."""
+        return any(finding.name == name for finding in self.findings)
+
+    def to_json(self) -> str:
+        """Everything as a JSON object, for tools."""
+        facts = {
+            "model": self.model,
+            "gpus": self.gpus,
+            "batch": self.split.batch if self.split else None,
+            "rows_by_gpu": list(self.split.rows_by_gpu) if self.split else None,
+            "ok": self.ok,
+            "findings": [asdict(finding) for finding in self.findings],
+            "memory": [asdict(one) for one in self.memory],
+            "compared": list(self.compared),
+        }
+        return json.dumps(facts, indent=1, ensure_ascii=False)
+
+    def summary(self) -> str:
+        """The verdict in one line."""
+        batch = self.split.batch if self.split else "?"
+        place = say(
+            en=f"{self.model}, a batch of {batch} rows on {self.gpus} GPUs: ",
+            zh=f"{self.model}，一个批次 {batch} 行，{self.gpus} 块 GPU：",
+        )
+        if self.ok:
+            return place + say(en="nothing wrong was found", zh="没有发现问题")
+        errors, warnings = self.count("error"), self.count("warning")
+        return place + say(
+            en=f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}",
+            zh=f"{errors} 个错误，{warnings} 个警告",
+        )
+
+    def __repr__(self) -> str:
+        lines = [self.summary()]
+        for finding in self.findings:
+            lines += [
+                "",
+                f"{label(finding.severity).upper()}  {finding.name}  {finding.where}".rstrip(),
+                f"  {finding.reason}",
+                f"  {say(en='Do', zh='怎么办')}{say(en=': ', zh='：')}{finding.cure}",
+                f"  {say(en='See lesson', zh='参见课程')} {finding.lesson}",
+            ]
+        if self.compared:
+            lines += ["", *self.compared]
+        if self.memory:
+            lines += ["", say(en="Memory during a training step:", zh="一步训练中的显存：")]
+            lines += [
+                f"  {one.device}  {format_bytes(one.peak)} {say(en='at most', zh='峰值')}, "
+                f"{format_bytes(one.weights)} {say(en='of weights kept', zh='常驻权重')}"
+                for one in self.memory
+            ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        # Colours on the edge only: text keeps the notebook's own, in its light and its dark theme.
+        parts = [f'<div class="labkit-diagnosis"><p><strong>{escape(self.summary())}</strong></p>']
+        for finding in self.findings:
+            colour = {"error": "#d1242f", "warning": "#bf8700", "note": "#0969da"}[finding.severity]
+            parts.append(
+                f'<div style="border-left:4px solid {colour};padding:2px 12px;margin:10px 0" '
+                f'data-finding="{escape(finding.name)}">'
+                f"<strong>{escape(label(finding.severity))}</strong> · <code>{escape(finding.name)}</code> "
+                f"{escape(finding.where)}<br>{_code(finding.reason)}<br>"
+                f"<em>{say(en='Do:', zh='怎么办：')}</em> {_code(finding.cure)} "
+                f"({say(en='lesson', zh='课程')} {escape(finding.lesson)})</div>"
+            )
+        if self.compared:
+            parts.append("<p>" + "<br>".join(_code(line) for line in self.compared) + "</p>")
+        if self.memory:
+            parts.append(
+                f"<table><thead><tr><th>GPU</th><th>{say(en='weights kept', zh='常驻权重')}</th>"
+                f"<th>{say(en='most during a step', zh='一步之中的峰值')}</th></tr></thead><tbody>"
+            )
+            parts += [
+                f"<tr><td>{one.device}</td><td>{format_bytes(one.weights)}</td><td>{format_bytes(one.peak)}</td></tr>"
+                for one in self.memory
+            ]
+            parts.append("</tbody></table>")
+        return "".join(parts) + "</div>"
+
+
+def label(severity: str) -> str:
+    """The severity in the language in use."""
+    return {
+        "error": say(en="Error", zh="错误"),
+        "warning": say(en="Warning", zh="警告"),
+        "note": say(en="Note", zh="提示"),
+    }[severity]
+
+
+def _code(text: str) -> str:
+    """``text`` for HTML, what stands between backticks as code."""
+    pieces = escape(text).split("`")
+    return "".join(f"<code>{piece}</code>" if at % 2 else piece for at, piece in enumerate(pieces))

@@ -1,0 +1,71 @@
+"""Nested inputs and outputs: the tensors in them with the way to each, and the same structure with others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from torch import Tensor
+
+
+def leaves(value, path: str) -> Iterator[tuple[str, object]]:
+    """Everything in ``value`` that is no container, with the way to it: ``output[1]['mask']``."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}[{key!r}]")
+    elif isinstance(value, (tuple, list)):
+        for at, item in enumerate(value):
+            yield from leaves(item, f"{path}[{at}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from leaves(getattr(value, field.name), f"{path}.{field.name}")
+    else:
+        yield path, value
+
+
+def tensors(value, path: str) -> dict[str, Tensor]:
+    """The tensors in ``value`` by the way to each."""
+    return {way: leaf for way, leaf in leaves(value, path) if isinstance(leaf, Tensor)}
+
+
+def mapped(value, path: str, change: Callable[[str, Tensor], Tensor]):
+    """``value`` with each tensor replaced by ``change(path, tensor)``."""
+    if isinstance(value, Tensor):
+        return change(path, value)
+    if isinstance(value, dict):
+        return type(value)((key, mapped(item, f"{path}[{key!r}]", change)) for key, item in value.items())
+    if isinstance(value, (tuple, list)):
+        items = [mapped(item, f"{path}[{at}]", change) for at, item in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The inputs of one call of the model."""
+
+    inputs: tuple
+    kwargs: dict
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors among the inputs: ``input 0``, ``input 1['mask']``, ``keyword argument 'mask'``."""
+        found: dict[str, Tensor] = {}
+        for name, value in self._named():
+            found.update(tensors(value, name))
+        return found
+
+    def mapped(self, change: Callable[[str, Tensor], Tensor]) -> Call:
+        """The same call with other tensors."""
+        inputs = tuple(mapped(value, f"input {at}", change) for at, value in enumerate(self.inputs))
+        kwargs = {
+            key: mapped(value, f"keyword argument {key!r}", change) for key, value in self.kwargs.items()
+        }
+        return Call(inputs, kwargs)
+
+    def of(self, module):
+        """What ``module`` makes of these inputs."""
+        return module(*self.inputs, **self.kwargs)
+
+    def _named(self):
+        yield from ((f"input {at}", value) for at, value in enumerate(self.inputs))
+        yield from ((f"keyword argument {key!r}", value) for key, value in self.kwargs.items())

@@ -1,0 +1,44 @@
+"""CallExplorer: go through one data-parallel call step by step, there and back."""
+
+from __future__ import annotations
+
+import ipywidgets as widgets
+
+from ..language import say
+from ..plan import split
+from ..view.flow import STEPS, flow_picture
+from ..view.picture import Picture
+from .explorer import Explorer
+
+
+class CallExplorer(Explorer):
+    """A call with ``rows`` rows (0 to 128) on ``gpus`` GPUs (1 to 64) at ``step`` (0 to 7).
+
+    The line of code, the tensors and the devices move together. Play runs through the steps.
+    """
+
+    limits = {"rows": (0, 128), "gpus": (1, 64), "step": (0, len(STEPS) - 1)}
+    unfolds = "step"
+
+    def __init__(self, rows: int = 10, gpus: int = 4, step: int = 0) -> None:
+        super().__init__(rows=rows, gpus=gpus, step=step)
+
+    def controls(self) -> dict[str, widgets.Widget]:
+        """The sliders, labelled in the language in use."""
+        return {
+            "rows": self.slider("rows", say(en="Rows in the batch", zh="批次行数")),
+            "gpus": self.slider("gpus", say(en="GPUs", zh="GPU 数")),
+            "step": self.slider("step", say(en="Step of the call", zh="调用的步骤")),
+        }
+
+    def helpers(self) -> list[widgets.Widget]:
+        """Play, pause, a step on or back, again from the start; the browser moves the slider with it."""
+        least, most = self.limits["step"]
+        play = widgets.Play(value=self.step, min=least, max=most, interval=1500)
+        play.add_class("labkit-play")
+        # Kept, because the link ends with the object.
+        self._link = widgets.jslink((play, "value"), (self._controls["step"], "value"))
+        return [play]
+
+    def drawn(self) -> Picture:
+        return flow_picture(split(self.rows, self.gpus), self.step)

@@ -1,0 +1,144 @@
+"""What holds for every explorer, without a browser: state in, picture out, in both languages, nothing left behind."""
+
+import gc
+import json
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from ipywidgets.widgets.widget import _instances
+
+import labkit
+from labkit.cost import PROFILES, step_trace
+from labkit.cost.published import RESNET50
+
+# Each explorer, a state that moves, where to, and words of the picture there.
+MOVES = [
+    ("SplitExplorer", {"rows": 10, "gpus": 8}, "rows", 17, "17 rows"),
+    ("CallExplorer", {"rows": 10, "gpus": 4, "step": 2}, "step", 4, "▶ output = gather"),
+    ("ShapesExplorer", {"gpus": 2}, "batch_dim", 2, "✗ [130, 5530, 16], not [65, 5530, 32]"),
+    ("TimelineExplorer", {"gpus": 4}, "moment", 40, "compute"),
+    ("MemoryExplorer", {"gpus": 4}, "optimizer", "SGD", "capacity 16 GiB"),
+    ("ScalingExplorer", {}, "link", "h200", "8 × H200, NVLink"),
+]
+NAMES = [name for name, *_ in MOVES]
+
+
+@pytest.mark.parametrize(("name", "state", "moved", "value", "words"), MOVES)
+def test_state_moves_the_control_and_the_control_moves_the_state(name, state, moved, value, words):
+    explorer = getattr(labkit, name)(**state)
+    before = explorer._picture.value
+    setattr(explorer, moved, value)
+    assert explorer._controls[moved].value == value
+    assert explorer._picture.value != before
+    assert words in explorer._picture.value
+    assert f"{moved}={value!r}" in repr(explorer)
+    again = eval(f"labkit.{explorer!r}")  # its text makes it anew
+    assert again._picture.value == explorer._picture.value
+    first = again._controls[moved]
+    first.value = explorer.choices[moved][0] if moved in explorer.choices else explorer.limits[moved][0]
+    assert getattr(again, moved) == first.value
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
+    labkit.set_language(language)
+    explorer = getattr(labkit, name)()
+    for state, (least, most) in explorer.limits.items():
+        for value in (least, most):
+            setattr(explorer, state, value)
+            sound(explorer.drawn())
+    for state, values in explorer.choices.items():
+        for value in values:
+            setattr(explorer, state, value)
+            sound(explorer.drawn())
+    labels = [control.description for control in explorer._controls.values()]
+    assert all(labels)
+    assert len(set(labels)) == len(labels)
+    assert (language == "zh") == any(re.search("[一-鿿]", label) for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: labkit.CallExplorer(step=8), ValueError, "step must be from 0 to 7, got 8"),
+        (lambda: labkit.ShapesExplorer(batch_dim=3), ValueError, "batch_dim must be from 0 to 2, got 3"),
+        (lambda: labkit.MemoryExplorer(optimizer="Lion"), ValueError, "must be one of 'SGD', .*, got 'Lion'"),
+        (lambda: labkit.ScalingExplorer(rows="x"), TypeError, "rows must be a whole number, got 'x'"),
+        (lambda: labkit.TimelineExplorer(gpus=65), ValueError, "gpus must be from 1 to 64, got 65"),
+    ],
+)
+def test_bad_state_is_refused(make, error, text):
+    with pytest.raises(error, match=text):
+        make()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_thousand_moves_leave_nothing_behind(name):
+    explorer = getattr(labkit, name)()
+    state, (least, most) = next(iter(explorer.limits.items()))
+
+    def move(times):
+        for turn in range(times):
+            setattr(explorer, state, least + turn % (most - least + 1))
+
+    move(200)
+    gc.collect()
+    objects, widgets = len(gc.get_objects()), len(_instances)
+    move(1000)
+    gc.collect()
+    assert len(_instances) == widgets
+    assert len(gc.get_objects()) - objects < 100
+
+
+def test_a_recording_can_be_explored():
+    trace = step_trace(RESNET50, PROFILES["v100-nvlink"], 32, 3)
+    explorer = labkit.TimelineExplorer(trace, moment=50)
+    assert repr(explorer) == "TimelineExplorer(moment=50)"
+    assert "compute, backward: cuda:0, cuda:1, cuda:2" in explorer.sentence()
+    with pytest.raises(AttributeError, match="has no 'gpus'"):
+        _ = explorer.gpus
+
+
+def test_play_is_tied_to_the_step():
+    explorer = labkit.CallExplorer(step=3)
+    (play,) = (child for child in explorer.widget.children if type(child).__name__ == "Play")
+    assert (play.min, play.max, play.value) == (0, 7, 3)
+    assert explorer._link.source == (play, "value")
+    assert explorer._link.target == (explorer._controls["step"], "value")
+
+
+@pytest.mark.parametrize("gpus", [8, 64])
+@pytest.mark.parametrize("name", NAMES)
+def test_readers_without_a_kernel_can_still_move_one_control(name, gpus):
+    explorer = getattr(labkit, name)()
+    if "gpus" in explorer.limits:
+        explorer.gpus = gpus
+    before = repr(explorer)
+    bundle = explorer._repr_mimebundle_()
+    assert {"application/vnd.jupyter.widget-view+json", "text/plain", "image/svg+xml"} <= set(bundle)
+    html = bundle["text/html"]
+    assert len(html.encode()) < 300_000
+    assert html == explorer._repr_mimebundle_()["text/html"]  # the same every time: notebooks are compared
+    data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', html, re.DOTALL)[1])
+    assert len(data["states"]) >= 3
+    assert data["label"] == explorer._controls[explorer.unfolds].description
+    shown = data["states"][data["at"]]
+    assert shown == [str(getattr(explorer, explorer.unfolds)), explorer.still()]
+    pictures = [svg for _, svg in data["states"]]
+    assert len(set(pictures)) == len(pictures)
+    for svg in pictures:
+        ET.fromstring(svg)
+    assert repr(explorer) == before
+    assert " id=" not in html
+
+
+def test_the_still_keeps_the_explorers_language():
+    labkit.set_language("zh")
+    explorer = labkit.CallExplorer()
+    labkit.set_language("en")
+    html = explorer._repr_mimebundle_()["text/html"]
+    assert "调用的步骤" in html
+    assert "The batch" not in html
+    assert labkit.get_language() == "en"

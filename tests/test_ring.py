@@ -1,0 +1,60 @@
+"""The ring: what each rank holds, against sums really taken, and how much each rank sends."""
+
+import pytest
+
+import labkit
+
+ALL = range(1, 17)
+
+
+@pytest.mark.parametrize("ranks", ALL)
+def test_the_steps_carried_out_with_numbers_leave_the_sum_everywhere(ranks):
+    ring = labkit.ring_all_reduce(ranks)
+    values = [[10 ** (rank % 9) * (chunk + 1) for chunk in range(ranks)] for rank in range(ranks)]
+    wanted = [sum(column) for column in zip(*values, strict=True)]
+    for step in range(1, ring.steps + 1):
+        for send, part in [(send, values[send.source][send.chunk]) for send in ring.sends(step)]:
+            values[send.target][send.chunk] = part + send.adds * values[send.target][send.chunk]
+    assert values == [wanted] * ranks
+
+
+@pytest.mark.parametrize("ranks", ALL)
+def test_no_gradient_is_added_twice_and_each_rank_finishes_one_chunk(ranks):
+    ring = labkit.ring_all_reduce(ranks)
+    for step in range(1, ranks):
+        before = ring.held(step - 1)
+        for send in ring.sends(step):
+            assert not before[send.source][send.chunk] & before[send.target][send.chunk]
+    middle = ring.held(ranks - 1)
+    assert [sum(len(parts) == ranks for parts in chunks) for chunks in middle] == [1] * ranks
+
+
+@pytest.mark.parametrize("ranks", ALL)
+def test_each_rank_sends_one_chunk_to_the_next_in_every_step(ranks):
+    ring = labkit.ring_all_reduce(ranks)
+    assert ring.steps == ring.chunks_sent == 2 * (ranks - 1)
+    for step in range(1, ring.steps + 1):
+        sends = ring.sends(step)
+        assert [send.source for send in sends] == list(range(ranks))
+        assert all(send.target == (send.source + 1) % ranks for send in sends)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ((0,), ValueError, "ranks must be at least 1, got 0"),
+        (("four",), TypeError, "ranks must be a whole number, got 'four'"),
+        ((4, 7), ValueError, "step must be from 0 to 6, got 7"),
+        ((4, -1), ValueError, "step must be from 0 to 6, got -1"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments, error, text):
+    with pytest.raises(error, match=text):
+        labkit.ring_all_reduce(*arguments)
+
+
+def test_it_says_itself_in_one_line():
+    assert (
+        str(labkit.ring_all_reduce(4))
+        == "ring all-reduce over 4 ranks: 6 steps, each rank sends 6/4 of its gradient"
+    )

@@ -1,0 +1,122 @@
+"""What is drawn of a ring all-reduce: a lane for each rank, a stripe for each gradient in a sum, nothing outside."""
+
+import itertools
+import xml.etree.ElementTree as ET
+
+import matplotlib as mpl
+import pytest
+
+import labkit
+from labkit.view.all_reduce import all_reduce_picture, all_reduce_svg, describe_all_reduce
+from labkit.view.palette import colour
+
+mpl.use("Agg")
+CASES = [
+    (1, None),
+    (1, 0),
+    (2, None),
+    (2, 1),
+    (4, None),
+    (4, 0),
+    (4, 2),
+    (4, 6),
+    (8, None),
+    (9, 3),
+    (16, 30),
+    (64, None),
+]
+
+
+@pytest.mark.parametrize(("ranks", "step"), CASES)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_nothing_is_clipped_and_nothing_overlaps(ranks, step, language):
+    labkit.set_language(language)
+    picture = all_reduce_picture(labkit.ring_all_reduce(ranks, step))
+    spans = {}
+    for box in picture.boxes:
+        assert 0 <= box.x <= box.x + box.width <= picture.width
+        assert 0 <= box.y <= box.y + box.height <= picture.height
+    for text in picture.texts:
+        width = sum(text.size * (1.0 if ord(c) > 0x2E80 else 0.6) for c in text.text)
+        left = {"start": text.x, "middle": text.x - width / 2, "end": text.x - width}[text.anchor]
+        assert left >= 0, text
+        assert left + width <= picture.width, text
+        spans.setdefault(text.y, []).append((left, left + width))
+    for line in spans.values():
+        assert all(b[0] >= a[1] for a, b in itertools.pairwise(sorted(line)))
+
+
+def stripes(picture):
+    """(rank, chunk) -> the colours of its stripes, panel after panel."""
+    found = {}
+    for box in picture.boxes:
+        if " from " in box.label:
+            _, rank, _, chunk, _, _ = box.label.split()
+            found.setdefault((int(rank), int(chunk)), []).append(box.gpu)
+    return found
+
+
+@pytest.mark.parametrize("step", range(7))
+def test_a_stripe_stands_for_each_gradient_in_the_sum(step):
+    ring = labkit.ring_all_reduce(4, step)
+    drawn = stripes(all_reduce_picture(ring))
+    held = ring.held(step)
+    assert drawn == {(rank, chunk): sorted(held[rank][chunk]) for rank in range(4) for chunk in range(4)}
+
+
+def test_a_finished_sum_fills_its_cell_and_half_a_sum_half_of_it():
+    for ranks, step, share in ((2, 0, 1 / 2), (2, 2, 1), (16, 0, 1 / 16), (16, 30, 1)):
+        picture = all_reduce_picture(labkit.ring_all_reduce(ranks, step))
+        filled = sum(box.width * box.height for box in picture.boxes if box.gpu is not None)
+        cells = sum(box.width * box.height for box in picture.boxes if box.gpu is None)
+        assert filled / cells == pytest.approx(share)
+
+
+def test_without_a_step_the_beginning_the_middle_and_the_end_are_drawn():
+    texts = [text.text for text in all_reduce_picture(labkit.ring_all_reduce(4)).texts if text.bold]
+    assert texts == ["at first", "after step 3 of 6", "after step 6 of 6"]
+
+
+def test_one_step_says_who_got_what_and_whether_it_is_added():
+    def notes(step):
+        return [
+            text.text
+            for text in all_reduce_picture(labkit.ring_all_reduce(4, step)).texts
+            if "of rank" in text.text
+        ]
+
+    assert notes(1)[1] == "adds chunk 0 of rank 0"
+    assert notes(6)[1] == "takes chunk 3 of rank 0"
+    received = [
+        box.label for box in all_reduce_picture(labkit.ring_all_reduce(4, 1)).boxes if "received" in box.label
+    ]
+    assert received == [f"rank {rank} chunk {(rank - 1) % 4} received" for rank in range(4)]
+
+
+def test_of_many_ranks_the_first_and_the_last_are_drawn():
+    texts = [text.text for text in all_reduce_picture(labkit.ring_all_reduce(64)).texts]
+    assert [text for text in texts if text.startswith("rank ")] == [
+        *(f"rank {k}" for k in range(7)),
+        "rank 63",
+    ]
+    assert "… 56 more ranks …" in texts
+
+
+def test_the_svg_is_well_formed_and_speaks_the_language():
+    labkit.set_language("zh")
+    ring = labkit.ring_all_reduce(4)
+    root = ET.fromstring(all_reduce_svg(ring))
+    assert root.get("aria-label") == describe_all_reduce(ring)
+    assert "环形全归约" in describe_all_reduce(ring)
+    assert ring._repr_svg_() == all_reduce_svg(ring)
+    assert {el.get("fill") for el in root.iter() if el.get("data-gpu")} == {colour(rank) for rank in range(4)}
+
+
+def test_the_figure_takes_and_returns_the_axes():
+    import matplotlib.pyplot as plt
+
+    _, ax = plt.subplots()
+    assert labkit.draw_all_reduce(4, 2, ax=ax) is ax
+    assert len(ax.patches) == len(all_reduce_picture(labkit.ring_all_reduce(4, 2)).boxes)
+    assert labkit.draw_all_reduce(labkit.ring_all_reduce(4)) is not ax
+    plt.close("all")

@@ -1,0 +1,82 @@
+"""What is drawn of the memory of the GPUs."""
+
+import xml.etree.ElementTree as ET
+
+import matplotlib as mpl
+import pytest
+
+import labkit
+from labkit.footprint import KINDS, Footprint
+from labkit.view.memory import bytes_text, describe_memory, memory_picture, memory_svg
+from labkit.view.palette import colour
+
+mpl.use("Agg")
+MEBI = 2**20
+
+
+def memory(gpus, capacity=None, rows=100):
+    return labkit.data_parallel_memory(
+        rows, gpus, weights=512 * MEBI, activations=90 * MEBI, outputs=8 * MEBI, optimizer=1024 * MEBI,
+        capacity=capacity,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("gpus", [1, 3, 8, 16, 33, 64])
+@pytest.mark.parametrize("capacity", [None, 1, 4096 * MEBI, 80 * 1024 * MEBI])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_nothing_is_clipped_and_nothing_overlaps(gpus, capacity, language, sound):
+    labkit.set_language(language)
+    sound(memory_picture(memory(gpus, capacity)))
+    sound(memory_picture(memory(gpus, capacity, rows=0)))
+
+
+def test_a_byte_is_equally_wide_everywhere_and_kinds_are_stacked_in_order():
+    found = memory(3)
+    boxes = [box for box in memory_picture(found).boxes if box.label.startswith("cuda:")]
+    widths = {box.label: box.width for box in boxes}
+    scale = widths["cuda:0 weights"] / found.gpus[0].weights
+    for gpu, footprint in enumerate(found.gpus):
+        for kind in KINDS:
+            assert widths.get(f"cuda:{gpu} {kind}", 0) == pytest.approx(getattr(footprint, kind) * scale)
+        lane = [box for box in boxes if box.gpu == gpu]
+        assert [box.x + box.width for box in lane[:-1]] == pytest.approx([box.x for box in lane[1:]])
+        assert len({box.tint for box in lane}) == len(lane)
+
+
+def test_what_does_not_fit_is_said():
+    texts = [text.text for text in memory_picture(memory(8, 4096 * MEBI)).texts]
+    assert "4.53 GiB, too much" in texts
+    assert "capacity 4 GiB" in texts
+    assert "1 of 8 would run out of memory" in describe_memory(memory(8, 4096 * MEBI))
+    assert "nothing" in [text.text for text in memory_picture(memory(8, rows=10)).texts]
+
+
+def test_bytes_are_told_in_round_units():
+    assert [bytes_text(n) for n in (0, 1023, 1024, 1536, 1048064, MEBI, 5 * 2**40)] == [
+        "0 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "1 MiB", "5 TiB",
+    ]  # fmt: skip
+
+
+def test_it_shows_itself_in_the_language_in_use():
+    labkit.set_language("zh")
+    found = memory(3)
+    root = ET.fromstring(found._repr_svg_())
+    assert root.get("aria-label") == describe_memory(found)
+    assert "优化器状态" in memory_svg(found)
+    assert {colour(gpu) for gpu in range(3)} <= {el.get("fill") for el in root.iter() if el.get("data-gpu")}
+
+
+def test_the_figure_takes_footprints_and_axes():
+    import matplotlib.pyplot as plt
+
+    before = mpl.rcParams.copy()
+    _, ax = plt.subplots()
+    assert labkit.draw_memory([Footprint(3, 2, 1), Footprint(1)], ax=ax) is ax
+    bars = [patch.get_label() for patch in ax.patches if patch.get_label().startswith("cuda")]
+    assert bars == ["cuda:0 weights", "cuda:0 activations", "cuda:0 outputs", "cuda:1 weights"]
+    assert mpl.rcParams == before
+    with pytest.raises(TypeError, match="got 3 for cuda:0"):
+        labkit.draw_memory([3])
+    with pytest.raises(ValueError, match="at least one GPU"):
+        labkit.draw_memory([])
+    plt.close("all")

@@ -1,0 +1,82 @@
+"""What is drawn of a wrong batch dimension."""
+
+import xml.etree.ElementTree as ET
+
+import matplotlib as mpl
+import pytest
+
+import labkit
+from labkit.view.palette import colour
+from labkit.view.shapes import describe_shapes, glued, shapes_picture, shapes_svg
+
+mpl.use("Agg")
+CRNN = (65, 32, 5530)
+CASES = [
+    (CRNN, 1, 1), (CRNN, 2, 1), (CRNN, 3, 1), (CRNN, 8, 1), (CRNN, 64, 1), (CRNN, 64, 2), (CRNN, 2, 0), ((9,), 4, 0),
+    ((3, 10), 8, 1), ((10, 20, 30, 40, 50), 64, 4), ((0, 3), 2, 0), ((1000, 33), 4, 1), ((2, 0), 3, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "gpus", "dim"), CASES)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_nothing_is_clipped_and_nothing_overlaps(shape, gpus, dim, language, sound):
+    labkit.set_language(language)
+    sound(shapes_picture(shape, gpus, batch_dim=dim))
+
+
+def test_the_crnn_is_drawn_wrong_beside_right():
+    picture = shapes_picture(CRNN, 2, batch_dim=1)
+    texts = [text.text for text in picture.texts]
+    assert "✗ [130, 16, 5530], not [65, 32, 5530]" in texts
+    assert "✓ [32, 65, 5530]" in texts
+    assert "cuda:1 [65, 16, 5530]" in texts
+    assert "cuda:1 [16, 65, 5530]" in texts
+    assert "[130, 16, 5530]" in picture.description
+    (wanted,) = [box for box in picture.boxes if box.label == "wanted"]
+    wrong = [box for box in picture.boxes if box.label.startswith("glued") and box.x < 360]
+    assert wanted.height * 2 == pytest.approx(sum(box.height for box in wrong))  # 65 against 130
+    assert wanted.width == pytest.approx(2 * wrong[0].width)  # 32 against 16
+
+
+def test_a_gather_that_fails_is_said():
+    assert glued((65, 33, 7), 2, 1) is None
+    texts = [text.text for text in shapes_picture((65, 33, 7), 2, batch_dim=1).texts]
+    assert "✗ gather fails" in texts
+    assert "sizes 17 and 16 differ on dimension 1" in texts
+    assert "gather fails" in describe_shapes((65, 33, 7), 2, batch_dim=1)
+
+
+def test_batch_first_needs_no_cure():
+    picture = shapes_picture((32, 65), 4)
+    assert len([text for text in picture.texts if text.text.startswith("✓")]) == 1
+    assert not [text for text in picture.texts if text.text.startswith("✗")]
+
+
+def test_glued_stripes_follow_the_gpus():
+    picture = shapes_picture(CRNN, 64, batch_dim=1)
+    stripes = [box for box in picture.boxes if box.label.startswith("glued") and box.x < 360]
+    assert [box.gpu for box in stripes] == list(range(32))
+    assert [box.y for box in stripes] == sorted(box.y for box in stripes)
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(ValueError, match="dim must be from -3 to 2, got 3"):
+        labkit.draw_shapes(CRNN, 2, batch_dim=3)
+    with pytest.raises(ValueError, match="gpus must be at least 1, got 0"):
+        labkit.draw_shapes(CRNN, 0)
+
+
+def test_the_svg_is_well_formed_and_speaks_the_language():
+    labkit.set_language("zh")
+    root = ET.fromstring(shapes_svg(CRNN, 2, batch_dim=1))
+    assert "没有报错" in shapes_svg(CRNN, 2, batch_dim=1)
+    assert {el.get("fill") for el in root.iter() if el.get("data-gpu")} == {colour(0), colour(1)}
+
+
+def test_the_figure_takes_and_returns_the_axes():
+    import matplotlib.pyplot as plt
+
+    _, ax = plt.subplots()
+    assert labkit.draw_shapes(CRNN, 2, batch_dim=1, ax=ax) is ax
+    assert "✗ [130, 16, 5530], not [65, 32, 5530]" in [text.get_text() for text in ax.texts]
+    plt.close("all")

@@ -1,0 +1,141 @@
+"""What is drawn of a trace in time."""
+
+import itertools
+import xml.etree.ElementTree as ET
+
+import matplotlib as mpl
+import pytest
+import torch
+from torch import nn
+
+import labkit
+from labkit.trace import Event, Trace
+from labkit.view.palette import CPU, colour
+from labkit.view.timeline import describe_timeline, timeline_picture, timeline_svg
+
+mpl.use("Agg")
+
+
+def made(gpus, rounds=1):
+    """A trace with events of every kind, each a millisecond long."""
+    events, at = [], 0.0
+    for _ in range(rounds):
+        for direction in ("forward", "backward"):
+            for phase in ("scatter", "replicate", "parallel_apply", "gather"):
+                for gpu in range(gpus):
+                    device = "cuda:0" if phase == "gather" else f"cuda:{gpu}"
+                    source = None if phase == "parallel_apply" else "cpu"
+                    events.append(
+                        Event(phase, device, source=source, direction=direction, start=at, seconds=0.001)
+                    )
+                at += 0.001
+    return Trace(events)
+
+
+@pytest.mark.parametrize("gpus", [1, 3, 8, 16, 33, 64])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_nothing_is_clipped_and_nothing_overlaps(gpus, language, sound):
+    labkit.set_language(language)
+    for moment in (None, 0.0, 0.0035, 1.0):
+        sound(timeline_picture(made(gpus), moment))
+    sound(timeline_picture(Trace([])))
+    sound(timeline_picture(Trace([Event("copy", "cpu", start=3.0)])))
+
+
+def test_bars_are_where_the_events_are():
+    events = [
+        Event("scatter", "cuda:1", source="cpu", start=1.0, seconds=0.002),
+        Event("parallel_apply", "cuda:1", start=1.002, seconds=0.006),
+        Event("parallel_apply", "cuda:1", start=1.008, seconds=0.002, direction="backward"),
+    ]
+    picture = timeline_picture(Trace(events))
+    bars = {box.label: box for box in picture.boxes}
+    move = bars["cuda:1 scatter forward"]
+    forward, backward = bars["cuda:1 parallel_apply forward"], bars["cuda:1 parallel_apply backward"]
+    assert move.x + move.width == pytest.approx(forward.x)
+    assert forward.x + forward.width == pytest.approx(backward.x)
+    assert forward.width == pytest.approx(3 * move.width)
+    assert move.height < forward.height
+    assert (forward.gpu, forward.tint) == (1, 0)
+    assert (backward.gpu, backward.tint > 0) == (1, True)
+    assert [text.text for text in picture.texts if text.anchor == "end"] == ["cpu", "cuda:1"]
+    assert "2 ms" in [text.text for text in picture.texts]
+
+
+def test_arrivals_that_overlap_lie_beside_one_another():
+    events = [
+        Event("copy", "cuda:0", source="cpu", start=0.0, seconds=0.01),
+        Event("copy", "cuda:0", source="cuda:1", start=0.002, seconds=0.01),
+    ]
+    one, other = (box for box in timeline_picture(Trace(events)).boxes if box.gpu == 0)
+    assert one.y + one.height <= other.y + 1e-9 or other.y + other.height <= one.y + 1e-9
+
+
+def test_pieces_that_arrive_together_are_one_bar():
+    labels = [box.label for box in timeline_picture(made(8)).boxes]
+    assert "cuda:0 gather forward ×8" in labels
+    assert sum("gather" in label for label in labels) == 2
+
+
+def test_ticks_are_round_and_few():
+    for seconds in (3e-6, 0.0123, 0.7, 12.0, 999.0):
+        trace = Trace([Event("copy", "cuda:0", seconds=seconds)])
+        ticks = [text for text in timeline_picture(trace).texts if text.text.endswith(" ms") and text.muted]
+        assert 3 <= len(ticks) <= 9, seconds
+        assert len({text.text for text in ticks}) == len(ticks)
+
+
+def test_a_moment_is_marked_and_told():
+    trace = made(2)
+    (line,) = [line for line in timeline_picture(trace, 0.0025).lines if line.over]
+    assert line.x1 == line.x2
+    assert describe_timeline(trace, 0.0025) == "After 2.5 ms: compute: cuda:0, cuda:1."
+    assert describe_timeline(trace, 1.0) == "After 1,000 ms nothing goes on."
+    assert describe_timeline(Trace([])) == "Nothing was recorded."
+
+
+def test_a_recording_shows_itself():
+    with labkit.simulate(gpus=2):
+        model = labkit.DataParallel(nn.Linear(5, 2)).to("cuda:0")
+        with labkit.record() as trace:
+            model(torch.randn(4, 5)).sum().backward()
+    svg = trace._repr_svg_()
+    root = ET.fromstring(svg)
+    assert root.get("aria-label") == describe_timeline(trace)
+    assert {el.get("fill") for el in root.iter() if el.get("data-gpu")} >= {
+        colour(0),
+        colour(1),
+        colour(0, 0.55),
+    }
+    labkit.set_language("zh")
+    assert "数据到达" in timeline_svg(trace)
+
+
+def test_a_thousand_events_are_drawn_at_once():
+    import matplotlib.pyplot as plt
+
+    trace = made(8, rounds=16)
+    assert len(trace) == 1024
+    before = mpl.rcParams.copy()
+    ax = labkit.draw_timeline(trace)
+    (bars,) = ax.collections
+    assert len(ax.patches) == 0
+    boxes = timeline_picture(trace).boxes
+    assert len(bars.get_paths()) == len(boxes)
+    fills = [mpl.colors.to_hex(fill) for fill in bars.get_facecolors()]
+    assert fills == [colour(box.gpu, box.tint).lower() for box in boxes]
+    assert mpl.rcParams == before
+    _, other = plt.subplots()
+    assert labkit.draw_timeline(made(3), ax=other) is other
+    assert other.collections[:] == []
+    plt.close("all")
+
+
+def test_a_lane_has_one_colour():
+    picture = timeline_picture(made(64))
+    by_lane = itertools.groupby(
+        sorted((box.label.split()[0], box.gpu) for box in picture.boxes), lambda p: p[0]
+    )
+    colours = {lane: {gpu for _, gpu in found} for lane, found in by_lane}
+    assert colours.pop("legend") == {CPU}
+    assert colours == {f"cuda:{gpu}": {gpu} for gpu in range(64)}
