@@ -196,7 +196,7 @@ class TestIssue55304:
 
     def test_pytorch(self):
         wrapped = nn.DataParallel(self.Detector().cuda())
-        with pytest.raises(RuntimeError, match=r"input\[1, 1, 5, 5\] to have 3 channels, but got 1 channels"):
+        with pytest.raises(RuntimeError, match=r"\[1, 1, 5, 5\] to have 3 channels, but got 1 channels instead\s*$"):
             wrapped([torch.ones(3, 5, 5)] * 4)
         seen = nn.DataParallel(Gives(lambda images: torch.tensor([list(images[0].shape)])).cuda())
         seen.gather = lambda outputs, device: outputs
@@ -226,7 +226,7 @@ class TestIssue75442:
 
     def test_pytorch(self):
         batch = {"image": torch.ones(4, 2), "text": ["a", "bb", "ccc", "dddd"]}
-        assert nn.DataParallel(Gives(self.pair).cuda(), [0, 1])(batch).tolist() == [1, 2, 1, 2]
+        assert quiet(nn.DataParallel(Gives(self.pair).cuda(), [0, 1]), batch).tolist() == [1, 2, 1, 2]
 
     def test_labkit(self):
         wrapped = labkit.DataParallel(Gives(self.pair).cuda(), [0, 1])
