@@ -38,6 +38,9 @@ RIGHT = {
         lambda rows, gpus: torch.tensor(chunks(rows, gpus)),
         lambda r, g: labkit.split(r, g).sizes,
     ],
+    "08.rows": [[3, 7, 1], (3, 7, 1), torch.tensor([3, 7, 1])],
+    "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
+    "08.zero": [9, 9.0, 9_000_000_000, 9e9],
 }
 # What learners believe, and the words that name it.
 WRONG = {
@@ -82,6 +85,19 @@ WRONG = {
         (lambda rows, gpus: [1], "rows in all"), (lambda rows, gpus: [], "an empty list"),
         (lambda rows, gpus: [rows - 1, 1], "but the pieces are"), (lambda rows, gpus: ..., "return"),
         (lambda rows, gpus: 1 / 0, "raised ZeroDivisionError"), ([4, 4], "the function itself"),
+    ],
+    "08.rows": [
+        ([3, 7], "must read as many"), ([9], "neighbouring"), ([7, 8, 9], "neighbouring"), ([3, 7, 0], "whose turn"),
+        ([3, 7, 3], "own first row"), ([2, 6, 0], "from zero"), ([4, 8], "from zero"), (3, "in turn"),
+        ("three", "asks for a list"),
+    ],
+    "08.average": [
+        (6, "is the sum"), (2.0, "one rank alone"), (4, "one rank alone"), (1.5, "divide by"), ("3", "asks for a number"),
+        ([3.0, 3.0], "asks for a number"),
+    ],
+    "08.zero": [
+        (16, "nothing sharded"), (2, "stage 3"), (5.5, "stage 2"), (8, "does not mean gone"), (12, "one of 8"),
+        (None.__class__, "asks for a number"),
     ],
 }  # fmt: skip
 

@@ -23,7 +23,7 @@ def cells(language, lesson, kind=None):
 
 
 def test_there_are_lessons_in_both_languages():
-    assert {"00_start", "01_dataset", "02_wrap", "03_split"} <= set(LESSONS)
+    assert {"00_start", "01_dataset", "02_wrap", "03_split", "08_beyond"} <= set(LESSONS)
     assert sorted(path.stem for path in (ROOT / "zh").glob("*.ipynb")) == NOTEBOOKS == [*LESSONS, "index"]
 
 
@@ -133,6 +133,7 @@ def test_papermill_runs_the_lesson_with_other_parameters(gpus, batch, language, 
         ("00_start", "zh", {"num_gpus": 0}),
         ("01_dataset", "en", {"num_gpus": 1, "batch_size": 3, "data_size": 1}),
         ("02_wrap", "zh", {"num_gpus": 5, "batch_size": 3, "data_size": 7}),
+        ("08_beyond", "zh", {"num_gpus": 0, "batch_size": 1, "data_size": 1}),
     ],
 )
 def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp_path):
@@ -148,6 +149,7 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp
         "00_start": ["memory", "mix"],
         "01_dataset": ["drop", "shuffle"],
         "02_wrap": ["zero", "two", "pass"],
+        "08_beyond": ["rows", "run", "speed", "memory", "fail-run"],
     }
     for cell in fixed[lesson]:
         assert printed(now, cell) == printed(stored, cell), cell
