@@ -24,7 +24,7 @@ def cells(language, lesson, kind=None):
 
 def test_there_are_lessons_in_both_languages():
     assert {"00_start", "01_dataset", "02_wrap", "03_split", "04_primitives", "05_devices"} < set(LESSONS)
-    assert "07_training" in LESSONS
+    assert {"07_training", "08_beyond"} < set(LESSONS)
     assert sorted(path.stem for path in (ROOT / "zh").glob("*.ipynb")) == NOTEBOOKS == [*LESSONS, "index"]
 
 
@@ -140,6 +140,7 @@ def test_papermill_runs_the_lesson_with_other_parameters(gpus, batch, language, 
         ("05_devices", "zh", {"num_gpus": 0}),
         ("07_training", "en", {"num_gpus": 0}),
         ("07_training", "zh", {"num_gpus": 4, "batch_size": 3}),
+        ("08_beyond", "zh", {"num_gpus": 0, "batch_size": 1, "data_size": 1}),
     ],
 )
 def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp_path):
@@ -158,6 +159,7 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp
         "04_primitives": ["record", "pieces", "copies", "equal", "replica", "half-run"],
         "05_devices": ["home", "ids", "output", "mixed", "ordinal", "list-run", "keys", "cure"],
         "07_training": ["sum", "proof", "loss", "norm", "counter-run", "memory-run", "timeline"],
+        "08_beyond": ["rows", "run", "speed", "memory", "fail-run"],
     }
     for cell in fixed[lesson]:
         assert printed(now, cell) == printed(stored, cell), cell
