@@ -156,7 +156,8 @@ WRONG = {
         ("three", "asks for a list"),
     ],
     "08.average": [
-        (6, "is the sum"), (2.0, "one rank alone"), (4, "one rank alone"), (1.5, "divide by"), ("3", "asks for a number"),
+        (6, "is the sum"), (2.0, "one rank alone"), (4, "one rank alone"), (1.5, "divide by"),
+        ("3", "asks for a number"),
         ([3.0, 3.0], "asks for a number"),
     ],
     "08.zero": [

@@ -1,12 +1,15 @@
 """Where the engine is clearer than PyTorch on purpose; each case with what PyTorch does."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import labkit
+from labkit.engine.differences import DIFFERENCES, table
 
 pytestmark = pytest.mark.usefixtures("four")
 
@@ -173,3 +176,21 @@ def test_complex_numbers_are_not_cut_in_two():
         nn.parallel.scatter(x, [0, 1], dim=-1)
     pieces = labkit.scatter(x, [0, 1], dim=-1)
     assert torch.equal(labkit.gather(pieces, "cpu", dim=-1), x)
+
+
+def test_the_published_list_is_what_the_code_says_and_every_entry_has_its_test():
+    root = Path(__file__).parents[2]
+    assert (root / "docs" / "differences.md").read_text("utf-8") == table(), (
+        "python -m labkit.engine > docs/differences.md"
+    )
+    for one in DIFFERENCES:
+        path, *names = one.test.split("::")
+        source = (root / path).read_text("utf-8")
+        for name in names:
+            assert re.search(rf"\b(def|class) {name}\b", source), one.test
+
+
+def test_every_test_of_this_file_is_in_the_published_list():
+    listed = {one.test.rpartition("::")[2] for one in DIFFERENCES}
+    own = {name for name in globals() if name.startswith("test_") and "published_list" not in name}
+    assert own <= listed
