@@ -80,6 +80,10 @@ DIFFERENCES = (
         "cut as numbers", f"{_HERE}::test_complex_numbers_are_not_cut_in_two",
     ),
     Difference(
+        "the strides of weights, `channels_last` among them", "lost: replicas' weights are contiguous",
+        "kept", f"{_HERE}::test_weights_keep_their_strides",
+    ),
+    Difference(
         "attributes written in forward", "lost without a word",
         "lost, with a warning that names them (once for each wrapped module)", f"{_BUGS}::TestIssue5958::test_labkit", (2864, 5958, 11476),
     ),

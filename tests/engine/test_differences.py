@@ -178,6 +178,15 @@ def test_complex_numbers_are_not_cut_in_two():
     assert torch.equal(labkit.gather(pieces, "cpu", dim=-1), x)
 
 
+def test_weights_keep_their_strides():
+    model = nn.Conv2d(4, 6, 3).cuda().to(memory_format=torch.channels_last)
+    plain = [r.weight.is_contiguous() for r in nn.parallel.replicate(model, [0, 1])]
+    assert plain == [False, True]
+    for replica in labkit.replicate(model, [0, 1]):
+        assert replica.weight.is_contiguous(memory_format=torch.channels_last)
+        assert not replica.weight.is_contiguous()
+
+
 def test_the_published_list_is_what_the_code_says_and_every_entry_has_its_test():
     root = Path(__file__).parents[2]
     assert (root / "docs" / "differences.md").read_text("utf-8") == table(), (
