@@ -15,8 +15,8 @@ workspace()
 print(os.getcwd())
 Path("mine.py").write_text("word = 1")
 os.chdir("/")
-workspace()
 import mine
+workspace()
 assert os.path.samefile(os.path.dirname(mine.__file__), os.getcwd())
 """
 
