@@ -49,6 +49,12 @@ def test_the_calls_of_a_trace_are_told_apart():
     assert [len(trace) for trace in found] == [3, 2, 3]
     assert [trace.events[0].start for trace in found] == [1, 2, 3]
     assert Trace([]).calls() == ()
+    elsewhere = [
+        Event("scatter", "cuda:0"),
+        Event("gather", "cuda:0", start=1),
+        Event("scatter", "cuda:1", start=2),
+    ]
+    assert [len(trace) for trace in Trace(elsewhere).calls()] == [2, 1]
 
 
 def test_a_trace_prints_a_short_table():
