@@ -62,7 +62,8 @@ def paint(make: Callable[[], Picture], ax=None):
             ha={"start": "left", "middle": "center", "end": "right"}[text.anchor], va="baseline",
             color=None if text.gpu is None else ink(text.gpu, text.tint), alpha=0.65 if text.muted else 1,
             fontweight="bold" if text.bold else "normal",
-            family="monospace" if text.mono else family, zorder=4,
+            # Chinese fonts lack signs such as ✗; matplotlib's own font, which follows, has them.
+            family="monospace" if text.mono else family and [family, "DejaVu Sans"], zorder=4,
         )  # fmt: skip
     return ax
 
