@@ -28,6 +28,7 @@ BUGS = {
     6983: "Losses without a dimension are gathered into a vector",
     5664: "With dim=1, an output without that dimension cannot be gathered",
     41327: "Outputs that are dataclasses cannot be gathered",
+    94699: "Outputs that are no tensors cannot be gathered",
     40457: "next(self.parameters()) raises StopIteration in forward",
     38493: "parameters() of a replica is empty, without a word",
     36035: "A ParameterList has no parameters in forward",
@@ -196,7 +197,7 @@ class TestIssue55304:
 
     def test_pytorch(self):
         wrapped = nn.DataParallel(self.Detector().cuda())
-        with pytest.raises(RuntimeError, match=r"input\[1, 1, 5, 5\] to have 3 channels, but got 1 channels"):
+        with pytest.raises(RuntimeError, match=r"\[1, 1, 5, 5\] to have 3 channels, but got 1 channels instead\s*$"):
             wrapped([torch.ones(3, 5, 5)] * 4)
         seen = nn.DataParallel(Gives(lambda images: torch.tensor([list(images[0].shape)])).cuda())
         seen.gather = lambda outputs, device: outputs
@@ -226,7 +227,7 @@ class TestIssue75442:
 
     def test_pytorch(self):
         batch = {"image": torch.ones(4, 2), "text": ["a", "bb", "ccc", "dddd"]}
-        assert nn.DataParallel(Gives(self.pair).cuda(), [0, 1])(batch).tolist() == [1, 2, 1, 2]
+        assert quiet(nn.DataParallel(Gives(self.pair).cuda(), [0, 1]), batch).tolist() == [1, 2, 1, 2]
 
     def test_labkit(self):
         wrapped = labkit.DataParallel(Gives(self.pair).cuda(), [0, 1])
@@ -332,6 +333,24 @@ class TestIssue41327:
         assert found.hidden.tolist() == list(range(0, 16, 2))
         if kind is OutputDict:
             assert torch.equal(found["hidden"], found.hidden)
+
+
+class TestIssue94699:
+    """The model returned a number beside its tensor.
+    PyTorch tries to walk whatever is no tensor: a number cannot be walked, a text becomes that of a map object.
+    labkit names the output and says what to return.
+    """
+
+    def test_pytorch(self):
+        with pytest.raises(TypeError, match="'float' object is not iterable"):
+            nn.DataParallel(Gives(lambda x: (x, 0.5)).cuda())(torch.ones(8, 1))
+        assert "map object" in nn.DataParallel(Gives(lambda x: (x, "text")).cuda())(torch.ones(8, 1))[1]
+
+    @pytest.mark.parametrize(("value", "kind"), [(0.5, "a float"), ("text", "a str")])
+    def test_labkit(self, value, kind):
+        text = rf"output\[1\] is {kind}, which cannot be gathered from 4 GPUs: return tensors"
+        with pytest.raises(TypeError, match=text):
+            labkit.DataParallel(Gives(lambda x: (x, value)).cuda())(torch.ones(8, 1))
 
 
 class TestIssue40457:

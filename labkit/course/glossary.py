@@ -69,7 +69,7 @@ TERMS = (
     Term("hidden state", "隐藏状态", "hidden states?", never=("隐状态", "隐含状态")),
     Term("layer (of an RNN)", "层"),
     Term("lookup table", "查找表", "lookup tables?", never=("查询表", "检索表")),
-    Term("channel", "通道", "channels?", never=("频道", "信道")),
+    Term("channel", "通道", never=("频道", "信道")),
     Term("check-up", "体检", "check-ups?"),
     Term("thread", "线程", "threads?"),
     Term("process", "进程", "processes"),

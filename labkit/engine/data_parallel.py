@@ -42,7 +42,7 @@ def data_parallel(module, inputs, device_ids=None, output_device=None, dim=0, mo
 class DataParallel(nn.Module):
     """A drop-in for ``torch.nn.DataParallel``: same arguments, same results, clearer errors.
 
-    Where it differs on purpose is listed in ``tests/engine/test_differences.py`` and ``tests/test_known_bugs.py``.
+    Where it differs on purpose is listed in :mod:`labkit.engine.differences`.
     """
 
     _watched = False  # whether a call has been searched for attributes that are lost

@@ -8,13 +8,30 @@ on their device are views of the input, uneven sizes follow ``chunk``.
 from __future__ import annotations
 
 import functools
+from time import perf_counter
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
+from .. import trace
 from .gpu import Gpu
-from .moves import move
+from .moves import move, note_copy
 from .placement import gpu_of, put
+
+
+def _chunks(tensors, most: int) -> list[list[int]]:
+    """Which tensors travel together: those of one type, in order, until ``most`` bytes are nearly reached."""
+    chunks, open_chunks = [], {}
+    for at, tensor in enumerate(tensors):
+        kind = tensor.dtype, tensor.layout
+        places, size = open_chunks.setdefault(kind, ([], 0))
+        nbytes = tensor.numel() * tensor.element_size() if tensor.layout is torch.strided else 0
+        places.append(at)
+        open_chunks[kind] = places, size + nbytes
+        if size + 2 * nbytes >= most:  # PyTorch counts the last one twice
+            chunks.append(open_chunks.pop(kind)[0])
+    return chunks + [places for places, _ in open_chunks.values()]
 
 
 def _below_modes(collective):
@@ -37,11 +54,29 @@ class Collectives:
     @_below_modes
     def _broadcast_coalesced(self, tensors, devices, buffer_size):
         self._check_source("tensors", tensors, devices[0])
-        copies = [list(tensors)]
-        for device in devices[1:]:
-            gpu = self._machine.gpu(device)
-            copies.append([move(self._machine, tensor.detach(), gpu, copy=True) for tensor in tensors])
+        gpus = [self._machine.gpu(device) for device in devices]
+        copies = [list(tensors)] + [[None] * len(tensors) for _ in devices[1:]]
+        with torch.no_grad():
+            for places in _chunks(tensors, buffer_size):
+                group = [tensors[at] for at in places]
+                for row, pieces in zip(copies[1:], self._sent_together(group, gpus), strict=True):
+                    for at, piece in zip(places, pieces, strict=True):
+                        row[at] = piece.data  # a version counter of its own
         return copies
+
+    def _sent_together(self, group: list[Tensor], gpus: list[Gpu]) -> list[list[Tensor]]:
+        """The tensors of ``group`` on each GPU but the first. They travel as one, which forgets strides."""
+        if group[0].layout is not torch.strided:
+            return [[move(self._machine, tensor, gpu, copy=True) for tensor in group] for gpu in gpus[1:]]
+        joined = torch._C._nn.flatten_dense_tensors(group)
+        put(joined, gpus[0])
+        rows = []
+        for gpu in gpus[1:]:
+            rows.append(torch._C._nn.unflatten_dense_tensors(move(self._machine, joined, gpu, copy=True), group))
+            for piece in rows[-1]:
+                if not piece.numel():
+                    put(piece, gpu)  # there is nothing to view: it is made anew
+        return rows
 
     @_below_modes
     def _broadcast(self, tensor, devices):
@@ -95,18 +130,28 @@ class Collectives:
     def _gather(self, tensors, dim, destination=None):
         shape, dim = self._gathered_shape(tensors, dim)
         target = None if destination == -1 else self._machine.gpu(destination)
-        gathered = torch.cat([move(self._machine, tensor, target) for tensor in tensors], dim)
+        formats = {suggest_memory_format(tensor) for tensor in tensors}
+        gathered = torch.empty(
+            shape, dtype=tensors[0].dtype, device=self._machine.real(target),
+            memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format,
+        )  # fmt: skip
         if target is not None:
             put(gathered, target)
-        return gathered
+        return self._into(gathered, tensors, dim)
 
     @_below_modes
     def _gather_out(self, tensors, out, dim):
         shape, dim = self._gathered_shape(tensors, dim)
         if list(out.shape) != shape:
             raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
+        return self._into(out, tensors, dim)
+
+    def _into(self, out: Tensor, tensors, dim: int) -> Tensor:
         for tensor, place in zip(tensors, out.split([t.size(dim) for t in tensors], dim), strict=True):
+            started = perf_counter() if trace.recording is not None else 0.0
             place.copy_(tensor)
+            if trace.recording is not None:
+                note_copy(gpu_of(tensor), gpu_of(out), tensor, started)
         return out
 
     def _gathered_shape(self, tensors, dim: int) -> tuple[list[int], int]:

@@ -35,15 +35,17 @@ def move(
     if target is not None:
         put(result, target)
     if trace.recording is not None:
-        trace.emit(
-            "copy",
-            _name(target),
-            started=started,
-            source=_name(source),
-            shapes=(tuple(tensor.shape),),
-            nbytes=result.numel() * result.element_size(),
-        )
+        note_copy(source, target, result, started)
     return result
+
+
+def note_copy(source: Gpu | None, target: Gpu | None, tensor: Tensor, started: float) -> None:
+    """Tell the recordings of a copy between two devices (within one, there is nothing to tell)."""
+    if source is not target:
+        trace.emit(
+            "copy", _name(target), started=started, source=_name(source), shapes=(tuple(tensor.shape),),
+            nbytes=tensor.numel() * tensor.element_size(),
+        )  # fmt: skip
 
 
 def _name(gpu: Gpu | None) -> str:
@@ -108,15 +110,8 @@ def _copy_(mode, func, args, kwargs):
     for gpu in ends:
         if gpu is not None and gpu.machine is not mode.machine:
             raise stale(gpu)
-    if trace.recording is not None and ends[0] is not ends[1]:
-        trace.emit(
-            "copy",
-            _name(ends[0]),
-            started=started,
-            source=_name(ends[1]),
-            shapes=(tuple(source.shape),),
-            nbytes=source.numel() * source.element_size(),
-        )
+    if trace.recording is not None:
+        note_copy(ends[1], ends[0], source, started)
     return result
 
 

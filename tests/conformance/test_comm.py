@@ -138,3 +138,28 @@ def test_memory_formats_survive():
     pieces = comm.scatter(x, (0, 1))
     assert all(piece.is_contiguous(memory_format=torch.channels_last) for piece in pieces)
     assert comm.gather(pieces).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_gather_takes_the_first_tensors_type():
+    pieces = [torch.ones(2, 3, device="cuda:0"), torch.full((1, 3), 0.1, dtype=torch.float64, device="cuda:1")]
+    found = comm.gather(pieces)
+    assert found.dtype is torch.float32
+    assert found[2].tolist() == torch.full((3,), 0.1).tolist()
+
+
+def test_gather_keeps_channels_last_if_all_pieces_have_it():
+    last = torch.ones(2, 3, 4, 4, device="cuda:0").contiguous(memory_format=torch.channels_last)
+    assert comm.gather([last, last.to("cuda:1")]).is_contiguous(memory_format=torch.channels_last)
+    mixed = comm.gather([last, torch.ones(2, 3, 4, 4, device="cuda:1")])
+    assert mixed.is_contiguous()
+
+
+def test_coalesced_copies_are_contiguous_and_travel_in_chunks():
+    tensors = [torch.ones(3, 2, device="cuda:0").t(), torch.ones(100, device="cuda:0"), torch.ones(5, device="cuda:0")]
+    _, together = comm.broadcast_coalesced(tensors, (0, 1))
+    assert all(tensor.is_contiguous() for tensor in together)
+    assert len({tensor.untyped_storage().data_ptr() for tensor in together}) == 1
+    _, apart = comm.broadcast_coalesced(tensors, (0, 1), buffer_size=400)
+    # The second fills a chunk with the first; the third begins another.
+    storages = [tensor.untyped_storage().data_ptr() for tensor in apart]
+    assert storages[0] == storages[1] != storages[2]

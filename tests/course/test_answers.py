@@ -129,6 +129,9 @@ RIGHT = {
     "07.sum": [8, 8.0, torch.tensor([[8.0]])],
     "07.calls": [0],
     "07.mean": [lambda means, sizes: (torch.tensor(means) * torch.tensor(sizes)).sum() / sum(sizes)],
+    "08.rows": [[3, 7, 1], (3, 7, 1), torch.tensor([3, 7, 1])],
+    "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
+    "08.zero": [9, 9.0, 9_000_000_000, 9e9],
 }
 # What learners believe, and the words that name it.
 WRONG = {
@@ -232,6 +235,20 @@ WRONG = {
         (lambda m, s: sum(a * b for a, b in zip(m, s, strict=True)), "still to be divided"),
         (lambda m, s: 1, "the mean over all 7 rows is 3"), (lambda m, s: m, "asks for a function"),
         (lambda m, s: True, "asks for a function"),
+    ],
+    "08.rows": [
+        ([3, 7], "must read as many"), ([9], "neighbouring"), ([7, 8, 9], "neighbouring"), ([3, 7, 0], "whose turn"),
+        ([3, 7, 3], "own first row"), ([2, 6, 0], "from zero"), ([4, 8], "from zero"), (3, "in turn"),
+        ("three", "asks for a list"),
+    ],
+    "08.average": [
+        (6, "is the sum"), (2.0, "one rank alone"), (4, "one rank alone"), (1.5, "divide by"),
+        ("3", "asks for a number"),
+        ([3.0, 3.0], "asks for a number"),
+    ],
+    "08.zero": [
+        (16, "nothing sharded"), (2, "stage 3"), (5.5, "stage 2"), (8, "does not mean gone"), (12, "one of 8"),
+        (None.__class__, "asks for a number"),
     ],
 }  # fmt: skip
 

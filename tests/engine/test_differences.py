@@ -1,12 +1,15 @@
 """Where the engine is clearer than PyTorch on purpose; each case with what PyTorch does."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import labkit
+from labkit.engine.differences import DIFFERENCES, table
 
 pytestmark = pytest.mark.usefixtures("four")
 
@@ -133,3 +136,70 @@ def test_bad_device_ids_are_refused():
     ):
         with pytest.raises((ValueError, RuntimeError), match=text):
             labkit.DataParallel(nn.Linear(2, 2), device_ids=ids)
+
+
+def test_buffers_are_written_in_inference_mode():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x):
+            self.calls += 1
+            return x
+
+    module = Counts().cuda()
+    with torch.inference_mode():  # PyTorch makes the copies in this mode and runs the replicas out of it
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):
+            nn.DataParallel(module)(torch.ones(8, 1))
+        module.calls.zero_()
+        labkit.DataParallel(module)(torch.ones(8, 1))
+    assert module.calls.item() == 1
+
+
+def test_a_sparse_gradient_of_one_replica():
+    results = []
+    for wrap in (nn.DataParallel, labkit.DataParallel):
+        words = nn.Embedding(5, 2, sparse=True).cuda()
+        loss = wrap(words)(torch.tensor([[1, 3]])).sum()  # one row: one replica of four
+        try:
+            loss.backward()
+            results.append(words.weight.grad.to_dense().sum(1).tolist())
+        except NotImplementedError as error:
+            results.append("aten::view" in str(error))
+    assert results == [True, [0, 2, 0, 2, 0]]
+
+
+def test_complex_numbers_are_not_cut_in_two():
+    x = torch.randn(2, 8, dtype=torch.complex64)
+    with pytest.raises(RuntimeError, match="must have a last dimension of size 2"):  # PyTorch cuts them as pairs
+        nn.parallel.scatter(x, [0, 1], dim=-1)
+    pieces = labkit.scatter(x, [0, 1], dim=-1)
+    assert torch.equal(labkit.gather(pieces, "cpu", dim=-1), x)
+
+
+def test_weights_keep_their_strides():
+    model = nn.Conv2d(4, 6, 3).cuda().to(memory_format=torch.channels_last)
+    plain = [r.weight.is_contiguous() for r in nn.parallel.replicate(model, [0, 1])]
+    assert plain == [False, True]
+    for replica in labkit.replicate(model, [0, 1]):
+        assert replica.weight.is_contiguous(memory_format=torch.channels_last)
+        assert not replica.weight.is_contiguous()
+
+
+def test_the_published_list_is_what_the_code_says_and_every_entry_has_its_test():
+    root = Path(__file__).parents[2]
+    assert (root / "docs" / "differences.md").read_text("utf-8") == table(), (
+        "python -m labkit.engine > docs/differences.md"
+    )
+    for one in DIFFERENCES:
+        path, *names = one.test.split("::")
+        source = (root / path).read_text("utf-8")
+        for name in names:
+            assert re.search(rf"\b(def|class) {name}\b", source), one.test
+
+
+def test_every_test_of_this_file_is_in_the_published_list():
+    listed = {one.test.rpartition("::")[2] for one in DIFFERENCES}
+    own = {name for name in globals() if name.startswith("test_") and "published_list" not in name}
+    assert own <= listed

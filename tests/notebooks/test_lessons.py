@@ -142,6 +142,7 @@ def test_papermill_runs_the_lesson_with_other_parameters(gpus, batch, language, 
         ("06_batch_dim", "zh", {"num_gpus": 0, "batch_size": 3}),
         ("07_training", "en", {"num_gpus": 0}),
         ("07_training", "zh", {"num_gpus": 4, "batch_size": 3}),
+        ("08_beyond", "zh", {"num_gpus": 0, "batch_size": 1, "data_size": 1}),
     ],
 )
 def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp_path):
@@ -161,6 +162,7 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp
         "05_devices": ["home", "ids", "output", "mixed", "ordinal", "list-run", "keys", "cure"],
         "06_batch_dim": ["one", "two", "lost", "cure", "hidden", "list", "table", "dim"],
         "07_training": ["sum", "proof", "loss", "norm", "counter-run", "memory-run", "timeline"],
+        "08_beyond": ["rows", "run", "speed", "memory", "fail-run"],
     }
     for cell in fixed[lesson]:
         assert printed(now, cell) == printed(stored, cell), cell
