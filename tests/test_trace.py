@@ -50,6 +50,12 @@ def test_the_calls_of_a_trace_are_told_apart():
     assert [trace.events[0].start for trace in found] == [1, 2, 3]
     assert Trace([]).calls() == ()
     assert repr(found[0]) == "Call: 3 events on cuda:0, cuda:1"
+    elsewhere = [
+        Event("scatter", "cuda:0"),
+        Event("gather", "cuda:0", start=1),
+        Event("scatter", "cuda:1", start=2),
+    ]
+    assert [len(trace) for trace in Trace(elsewhere).calls()] == [2, 1]
 
 
 def test_a_trace_prints_a_short_table():

@@ -14,13 +14,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..language import say
+from .folder import Folder
 from .lesson import _whole
 
 _RANK = Path(__file__).with_name("rank.py")
@@ -81,7 +81,7 @@ def launch(
     path = Path(script).resolve()
     if not path.is_file():
         raise FileNotFoundError(say(en=f"script: there is no file {script}", zh=f"script：没有文件 {script}"))
-    with tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True) as folder:
+    with Folder() as folder:
         run = _Run(path, processes, [str(argument) for argument in arguments], Path(folder))
         started = time.monotonic()
         try:

@@ -32,13 +32,17 @@ class CallExplorer(Explorer):
         }
 
     def helpers(self) -> list[widgets.Widget]:
-        """Play, pause, a step on or back, again from the start; the browser moves the slider with it."""
+        """Play, pause, stop, repeat; the browser moves the slider with it."""
         least, most = self.limits["step"]
         play = widgets.Play(value=self.step, min=least, max=most, interval=1500)
         play.add_class("labkit-play")
         # Kept, because the link ends with the object.
         self._link = widgets.jslink((play, "value"), (self._controls["step"], "value"))
-        return [play]
+        label = widgets.Label(
+            say(en="Play", zh="播放"), layout={"width": "140px", "margin": "2px 8px 2px 2px"}
+        )
+        label.style.text_align = "end"
+        return [widgets.HBox([label, play])]
 
     def drawn(self) -> Picture:
         return flow_picture(split(self.rows, self.gpus), self.step)

@@ -26,7 +26,7 @@ class MemoryExplorer(Explorer):
 
     def __init__(
         self, rows: int = 64, gpus: int = 4, parameters: int = 110, optimizer: str = "Adam", moment: str = "running",
-        *, activations: int = 120 * 2**20, outputs: int = 8 * 2**20, capacity: int | None = 16 * 2**30,
+        *, activations: int = 400 * 2**20, outputs: int = 32 * 2**20, capacity: int | None = 16 * 2**30,
     ) -> None:  # fmt: skip
         self._sizes = {"activations": activations, "outputs": outputs, "capacity": capacity}
         super().__init__(rows=rows, gpus=gpus, parameters=parameters, optimizer=optimizer, moment=moment)

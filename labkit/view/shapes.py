@@ -126,8 +126,9 @@ class _Panel:
                 gpu == last or end - heights[-1] / 2 - middle >= _SIZE + 2
             )
             if room or gpu == last:
-                words = fitted(f"{name} {_text(piece)}", _ARROW - _LABEL - 4, _SIZE)
-                self.texts.append(Text(x + _LABEL, middle + _SIZE * 0.35, words, _SIZE))
+                beside = width + _LABEL - _ACROSS
+                words = fitted(f"{name} {_text(piece)}", _ARROW - beside - 4, _SIZE)
+                self.texts.append(Text(x + beside, middle + _SIZE * 0.35, words, _SIZE))
                 labelled = middle
             y += height + gap
             top += height

@@ -101,8 +101,11 @@ def describe_timeline(trace: Trace, moment: float | None = None) -> str:
     parts = {}
     for event in now:
         parts.setdefault(_tip_phase(event), set()).add(event.device)
-    listed = "; ".join(f"{phase}: {_devices(found)}" for phase, found in parts.items())
-    return say(en=f"After {at}: {listed}.", zh=f"{at} 时：{listed}。")
+    listed = say(en="; ", zh="；").join(
+        say(en=f"{phase}: {_devices(found)}", zh=f"{phase}：{_devices(found)}")
+        for phase, found in parts.items()
+    )
+    return say(en=f"After {at}: {listed}.", zh=f"{at} 时，{listed}。")
 
 
 @draws(Trace)

@@ -133,6 +133,9 @@ def lab(server, browser):
         )
         contexts.append(context)
         page = context.new_page()
+        # The question which kernel to use may come at any time and lies over everything.
+        question = page.locator(".jp-Dialog button.jp-mod-accept").last
+        page.add_locator_handler(question, lambda button: button.click(), no_wait_after=True)
         page.goto(f"{url}/lab/tree/{path}?reset")
         page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
         _choose_theme(page, theme)
@@ -161,23 +164,20 @@ def run_all(page):
     """Run all cells of a notebook not run yet, and wait until every code cell has a number.
 
     While JupyterLab does not yet know its kernels it asks which one to use, and while one is being connected
-    it silently drops the command: if no cell has begun after a while, the question is answered and the
-    command given again.
+    it silently drops the command, for all cells or for the last ones: if nothing is running and a cell has no
+    number after a while, the command is given again (which first answers the question).
     """
     prompts = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(e => e.textContent)"
-    for attempt in (1, 2, 3, 4, 5):
-        page.get_by_role("menuitem", name="Run", exact=True).click()
-        page.get_by_text("Run All Cells", exact=True).click()
+    for attempt in range(1, 16):
+        if attempt == 1 or not page.evaluate(f"() => {prompts}.some(text => text.includes('*'))"):
+            page.get_by_role("menuitem", name="Run", exact=True).click()
+            page.get_by_text("Run All Cells", exact=True).click()
         try:
-            page.wait_for_function(f"() => {prompts}.some(text => /[\\d*]/.test(text))", timeout=8_000)
-            break
+            page.wait_for_function(f"() => {prompts}.every(text => /\\d/.test(text))", timeout=8_000)
+            return
         except PlaywrightTimeout:
-            if attempt == 5:
+            if attempt == 15:
                 raise
-            question = page.locator(".jp-Dialog button.jp-mod-accept")
-            if question.count():
-                question.click()
-    page.wait_for_function(f"() => {prompts}.every(text => /\\d/.test(text))", timeout=90_000)
 
 
 @pytest.fixture

@@ -70,6 +70,9 @@ def test_the_slowest_gpu_sets_the_pace_and_more_bytes_cost_more(gpus):
     for bytes_of in ("parameter_bytes", "input_bytes", "output_bytes", "gradient_bytes"):
         more = replace(RESNET50, **{bytes_of: 10**9})
         assert data_parallel_step(more, NVLINK, 33, gpus).seconds > base.seconds
+    for name, value in (("copy_bandwidth", 1e9), ("latency", 0.1), ("replica_overhead", 0.1)):
+        slower = replace(NVLINK, **{name: value})
+        assert data_parallel_step(RESNET50, slower, 33, gpus).seconds > base.seconds, name
     assert ddp_step(replace(RESNET50, parameter_bytes=10**12), NVLINK, 33, gpus).seconds > 1
 
 

@@ -243,8 +243,7 @@ WRONG = {
     ],
     "08.average": [
         (6, "is the sum"), (2.0, "one rank alone"), (4, "one rank alone"), (1.5, "divide by"),
-        ("3", "asks for a number"),
-        ([3.0, 3.0], "asks for a number"),
+        ("3", "asks for a number"), ([3.0, 3.0], "asks for a number"),
     ],
     "08.zero": [
         (16, "nothing sharded"), (2, "stage 3"), (5.5, "stage 2"), (8, "does not mean gone"), (12, "one of 8"),

@@ -103,7 +103,8 @@ def test_a_recording_can_be_explored():
 
 def test_play_is_tied_to_the_step():
     explorer = labkit.CallExplorer(step=3)
-    (play,) = (child for child in explorer.widget.children if type(child).__name__ == "Play")
+    ((label, play),) = (row.children for row in explorer.widget.children if type(row).__name__ == "HBox")
+    assert label.value == "Play"
     assert (play.min, play.max, play.value) == (0, 7, 3)
     assert explorer._link.source == (play, "value")
     assert explorer._link.target == (explorer._controls["step"], "value")

@@ -64,6 +64,19 @@ def test_a_stripe_stands_for_each_gradient_in_the_sum(step):
     assert drawn == {(rank, chunk): sorted(held[rank][chunk]) for rank in range(4) for chunk in range(4)}
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_stripes_of_a_finished_sum_lie_in_their_cell_one_above_the_other(ranks):
+    picture = all_reduce_picture(labkit.ring_all_reduce(ranks, 2 * (ranks - 1)))
+    cells = {box.label.removesuffix(" received"): box for box in picture.boxes if box.gpu is None}
+    tops = {}
+    for box in picture.boxes:
+        if box.gpu is not None:
+            cell = cells[box.label.partition(" from ")[0]]
+            assert cell.y - 1e-9 <= box.y <= box.y + box.height <= cell.y + cell.height + 1e-9
+            tops.setdefault(id(cell), []).append(box.y)
+    assert all(len(set(found)) == ranks for found in tops.values())
+
+
 def test_a_finished_sum_fills_its_cell_and_half_a_sum_half_of_it():
     for ranks, step, share in ((2, 0, 1 / 2), (2, 2, 1), (16, 0, 1 / 16), (16, 30, 1)):
         picture = all_reduce_picture(labkit.ring_all_reduce(ranks, step))

@@ -1,0 +1,139 @@
+"""Every explorer in JupyterLab, moved by keyboard and mouse, in both languages and themes; and exported, no kernel."""
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
+
+# Each explorer as it is made, the control that the keyboard moves, and what the picture says before and after.
+EXPLORERS = {
+    "call": (
+        "CallExplorer(rows=10, gpus=8, step=2)",
+        2,
+        "▶ replicas = replicate",
+        "▶ outputs = parallel_apply",
+    ),
+    "shapes": ("ShapesExplorer(batch_dim=0, gpus=8)", 0, "✓ [32, 65, 5530]", "✗ [520, 4, 5530]"),
+    "timeline": ("TimelineExplorer(rows=32, gpus=8, moment=50)", 2, "16.5 ms", "16.8 ms"),
+    "memory": ("MemoryExplorer(rows=100, gpus=8)", 1, "cuda:7", "cuda:8"),
+    "scaling": ("ScalingExplorer(doublings=6)", 2, "64", "128"),
+}
+LOOKS = [("en", "light"), ("zh", "dark")]
+WORDS = {
+    "call": ("output [10, 2]", "输出 [10, 2]"),
+    "shapes": ("batch first", "批次在第 0 维"),
+    "timeline": ("data arriving", "数据到达"),
+    "memory": ("optimizer", "优化器状态"),
+    "scaling": ("efficiency", "效率"),
+}
+CLIPPED = """svg => { const outer = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter(t => { const r = t.getBoundingClientRect();
+    return r.left < outer.left - 1 || r.right > outer.right + 1 || r.bottom > outer.bottom + 1; })
+    .map(t => t.textContent); }"""
+OVERLAPPING = """svg => {
+  const texts = [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()]);
+  return texts.flatMap(([a, r], i) => texts.slice(i + 1).filter(([b, s]) =>
+    r.left < s.right - 1 && s.left < r.right - 1 && r.top + 3 < s.bottom - 3 && s.top + 3 < r.bottom - 3)
+    .map(([b]) => a + ' / ' + b)); }"""
+CHANGED = """([name, before]) => document.querySelectorAll('.labkit-explorer')[name]
+  .querySelector('svg').outerHTML !== before"""
+
+
+def svg_of(explorer):
+    return explorer.locator("svg").evaluate("e => e.outerHTML")
+
+
+def texts_of(explorer):
+    return explorer.locator("svg text").evaluate_all("found => found.map(e => e.textContent.trim())")
+
+
+@pytest.mark.parametrize(("language", "theme"), LOOKS)
+def test_every_explorer_moves_by_keyboard_and_mouse(lab, shot, language, theme):
+    cells = [f"import labkit\nlabkit.set_language('{language}')"]
+    cells += [f"labkit.{make}" for make, *_ in EXPLORERS.values()]
+    page = lab(f"explorers-{language}-{theme}.ipynb", theme=theme, cells=cells)
+    for at, (name, (_, control, before, after)) in enumerate(EXPLORERS.items()):
+        explorer = page.locator(".labkit-explorer").nth(at)
+        explorer.scroll_into_view_if_needed()
+        explorer.locator("svg").wait_for()
+        texts = texts_of(explorer)
+        assert any(before in text for text in texts), name
+        assert any(WORDS[name][language == "zh"] in text for text in texts), name
+        assert explorer.locator("svg").evaluate(CLIPPED) == [], name
+        assert explorer.locator("svg").evaluate(OVERLAPPING) == [], name
+        shot(explorer, f"explorer-{name}-{language}-{theme}")
+
+        held = svg_of(explorer)
+        explorer.locator(".noUi-handle").nth(control).focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function(CHANGED, arg=[at, held])
+        assert any(after in text for text in texts_of(explorer)), name
+
+        held = svg_of(explorer)
+        rail = explorer.locator(".noUi-base").first.bounding_box()
+        page.mouse.click(rail["x"] + rail["width"] * 0.97, rail["y"] + rail["height"] / 2)
+        page.wait_for_function(CHANGED, arg=[at, held])
+        assert explorer.locator("svg").evaluate(CLIPPED) == [], name
+        assert explorer.locator("svg").evaluate(OVERLAPPING) == [], name
+        for kind in (".widget-hslider", ".widget-dropdown"):
+            assert all(explorer.locator(f"{kind} .widget-label").all_inner_texts()), (name, kind)
+
+
+def test_play_goes_through_the_call(lab):
+    page = lab("play.ipynb", cells=["import labkit\nlabkit.CallExplorer(rows=10, gpus=2)"])
+    explorer = page.locator(".labkit-explorer")
+    explorer.locator("svg").wait_for()
+    assert "▶ batch = torch.randn(10, 5)" in texts_of(explorer)
+    explorer.locator(".labkit-play button").first.click()
+    line = "() => document.querySelector('.labkit-explorer svg').textContent.includes('▶ inputs = scatter')"
+    page.wait_for_function(line)
+
+
+def test_a_list_is_chosen_from(lab):
+    page = lab("choice.ipynb", cells=["import labkit\nlabkit.MemoryExplorer(rows=8, gpus=2)"])
+    explorer = page.locator(".labkit-explorer")
+    explorer.locator("svg").wait_for()
+    held = svg_of(explorer)
+    explorer.locator("select").first.select_option("SGD")
+    page.wait_for_function(CHANGED, arg=[0, held])
+    fills = explorer.locator("svg rect[data-gpu='0']").count()
+    assert fills == 4  # no optimizer state any more
+
+
+@pytest.mark.parametrize(("language", "theme"), LOOKS)
+def test_an_exported_page_moves_without_a_kernel(browser, shot, tmp_path, language, theme):
+    makes = [make for make, *_ in EXPLORERS.values()] + ["SplitExplorer(rows=10, gpus=8)"]
+    cells = [f"import labkit\nlabkit.set_language('{language}')", *(f"labkit.{make}" for make in makes)]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    # As a saved notebook is: pages without a kernel have no widgets' state.
+    notebook.metadata.pop("widgets", None)
+    exported, _ = HTMLExporter(theme=theme).from_notebook_node(notebook)
+    (tmp_path / "page.html").write_text(exported, "utf-8")
+    page = browser.new_page(viewport={"width": 1000, "height": 1400})
+    try:
+        # Nothing is fetched: the page stands on its own.
+        page.route("http*://**", lambda route: route.abort())
+        page.goto((tmp_path / "page.html").as_uri(), wait_until="domcontentloaded")
+        stills = page.locator(".labkit-still")
+        assert stills.count() == len(makes)
+        for at in range(len(makes)):
+            still = stills.nth(at)
+            still.scroll_into_view_if_needed()
+            held = svg_of(still)
+            words = still.locator(".labkit-sentence").inner_text()
+            knob = still.locator("input[type=range]")
+            knob.focus()
+            page.keyboard.press("ArrowLeft" if knob.input_value() != "0" else "ArrowRight")
+            assert svg_of(still) != held, makes[at]
+            assert still.locator(".labkit-sentence").inner_text() != words, makes[at]
+            assert still.locator("svg").first.evaluate(CLIPPED) == []
+            rail = knob.bounding_box()
+            held = svg_of(still)
+            far = 0.98 if knob.input_value() == "0" else 0.02
+            page.mouse.click(rail["x"] + rail["width"] * far, rail["y"] + rail["height"] / 2)
+            assert svg_of(still) != held, makes[at]
+            assert (language == "zh") == ("，" in still.inner_text() or "：" in still.inner_text())
+        shot(page.locator("body"), f"exported-{language}-{theme}")
+    finally:
+        page.close()
