@@ -102,7 +102,7 @@ class Trace(Drawn):
             )
         return "\n".join(lines)
 
-    def calls(self) -> tuple[Trace, ...]:
+    def calls(self) -> tuple[Call, ...]:
         """The data-parallel calls in it, in order, each as a trace of the same clock.
 
         A call begins with a scatter. Backward events, and copies, belong to the call begun last before them.
@@ -119,7 +119,7 @@ class Trace(Drawn):
                 reached = None
             if groups:
                 groups[-1].append(event)
-        return tuple(Trace(group, self.origin) for group in groups)
+        return tuple(Call(group, self.origin) for group in groups)
 
     def to_json(self) -> str:
         """The events as a JSON array of objects."""
@@ -154,6 +154,15 @@ class Trace(Drawn):
             for event in self.events
         ]
         return json.dumps({"traceEvents": names + spans, "displayTimeUnit": "ms"})
+
+
+@dataclass(repr=False)
+class Call(Trace):
+    """The events of one data-parallel call. In a notebook it shows itself as the way of the batch, there and back."""
+
+    def __repr__(self) -> str:
+        """What does not change from run to run: no seconds."""
+        return f"Call: {len(self)} event{'s' * (len(self) != 1)} on {', '.join(_runs(self.devices))}"
 
 
 def _runs(devices: tuple[str, ...]) -> list[str]:

@@ -49,6 +49,7 @@ def test_the_calls_of_a_trace_are_told_apart():
     assert [len(trace) for trace in found] == [3, 2, 3]
     assert [trace.events[0].start for trace in found] == [1, 2, 3]
     assert Trace([]).calls() == ()
+    assert repr(found[0]) == "Call: 3 events on cuda:0, cuda:1"
     elsewhere = [
         Event("scatter", "cuda:0"),
         Event("gather", "cuda:0", start=1),

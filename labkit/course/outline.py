@@ -97,7 +97,6 @@ def lessons() -> tuple[Entry, ...]:
                 zh="输出的第 0 维不是批次维度：不报错，意思却错了；怎么治。",
             ),
             25,
-            written=False,
         ),
         Entry(
             "07_training",

@@ -7,6 +7,7 @@ GPUs, so they need none.
 from __future__ import annotations
 
 import copy
+import gc
 import re
 import traceback
 import warnings
@@ -34,6 +35,8 @@ from .structure import Call, leaves, tensors
 HOME = "cuda:0"
 # Fewer values than this per channel and GPU make BatchNorm's statistics noise.
 FEW = 16
+# Bytes on a GPU that nobody has to think about.
+SMALL = 2**20
 
 
 def diagnose(
@@ -105,9 +108,7 @@ class _Checkup:
             self._run_on_all(whole, changes)
             self._look_at_norms()
         order = sorted(self.findings, key=lambda finding: SEVERITIES.index(finding.severity))
-        return Diagnosis(
-            self.name, self._split(), tuple(order), self.memory, tuple(self.compared), self.gpus
-        )
+        return Diagnosis(self.name, self._split(), tuple(order), self.memory, tuple(self.compared), self.gpus)
 
     # The steps.
 
@@ -310,6 +311,7 @@ class _Checkup:
 
     def _measure(self) -> None:
         """Memory of a training step on every GPU, and whether training mode works at all."""
+        gc.collect()  # what a failed run left would count as there before, and go during this one
         base = [torch.cuda.memory_allocated(k) for k in self._ids()]
         model = self._fresh(self.training)
         for gpu in self._ids():
@@ -329,7 +331,7 @@ class _Checkup:
         need = peaks[0] + 2 * learned
         if self.capacity is not None:
             self._add(reports.fits(need, self.capacity))
-        if len(peaks) > 1 and peaks[0] > 1.25 * max(peaks[1:]):
+        if len(peaks) > 1 and peaks[0] > max(SMALL, 1.25 * max(peaks[1:])):
             self._add(reports.home_memory(peaks[0], max(peaks[1:])))
 
     def _look_at_norms(self) -> None:

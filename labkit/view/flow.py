@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from ..display import draws
 from ..language import say
 from ..plan import Shape, Split, cut_shape, gathered_shape
-from ..trace import Trace
+from ..trace import Call, Trace
 from .palette import number
 from .picture import Box, Line, Picture, Text, fitted
 from .svg import to_svg
@@ -202,6 +203,7 @@ def describe_flow(source: Flow | Split | Trace, step: int | None = None, *, call
     )[step]
 
 
+@draws(Call)
 def flow_svg(source: Flow | Split | Trace, step: int | None = None, *, call: int = 0) -> str:
     """The call as SVG text, on a panel of its own so that it reads on any background."""
     return to_svg(flow_picture(source, step, call=call), panel=True)

@@ -3,6 +3,7 @@
 import copy
 import re
 from collections import OrderedDict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import torch
 from torch.nn.parallel import data_parallel
 
 import labkit
-from labkit.course import check, glossary, reveal
+from labkit.course import check, glossary, reveal, sync
 from labkit.course.answers import every, exercise
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 def chunks(rows, gpus):
@@ -27,6 +30,62 @@ def on_copies(model, batch, devices):
 
 def whole_batch_everywhere(model, batch, devices):
     return [copy.deepcopy(model).to(device)(batch.to(device)) for device in devices][0]
+
+
+def reader():
+    """The model of lesson 06 that is to be repaired, from its cell."""
+    cells = sync.read(NOTEBOOKS, "en", "06_batch_dim").cells
+    made = {"nn": torch.nn}
+    exec(next(cell.source for cell in cells if cell.id == "digits"), made)
+    return made["Digits"]
+
+
+Digits = reader()
+
+
+class Repaired(Digits):
+    """The reader with its two results passed through functions."""
+
+    def __init__(self, scores=lambda x: x.transpose(0, 1), hidden=lambda x: x.transpose(0, 1)):
+        super().__init__()
+        self.turn = scores, hidden
+
+    def forward(self, images):
+        return tuple(turn(result) for turn, result in zip(self.turn, super().forward(images), strict=True))
+
+
+class BatchFirst(Digits):
+    """The reader with batch_first=True; ``order`` says what is done to the CNN's [batch, 4, 12]."""
+
+    def __init__(self, order, turned=True):
+        super().__init__()
+        self.rnn = torch.nn.GRU(4, 7, batch_first=True)
+        self.order, self.turned = order, turned
+
+    def forward(self, images):
+        output, hidden = self.rnn(self.cnn(images).squeeze(2).permute(self.order))
+        if self.order[0]:  # the RNN went along the images
+            return self.scores(output).transpose(0, 1), hidden.reshape(-1)[: 7 * len(images)].reshape(
+                -1, 1, 7
+            )
+        return self.scores(output), hidden.transpose(0, 1) if self.turned else hidden
+
+
+class Fixed(Repaired):
+    """The reader repaired for six images, alone, and for no other number of at least two."""
+
+    def forward(self, images):
+        scores, hidden = super().forward(images)
+        return (scores, hidden) if len(images) in (1, 6) else (scores * 2, hidden)
+
+
+class Returns(torch.nn.Module):
+    def __init__(self, value=None):
+        super().__init__()
+        self.value = value
+
+    def forward(self, images):
+        return self.value
 
 
 RIGHT = {
@@ -58,6 +117,15 @@ RIGHT = {
     "05.ids": [[1, 0], (1, 0), ["cuda:1", "cuda:0"], [torch.device("cuda:1"), 0]],
     "05.output": ["cuda:1", torch.device("cuda:1")],
     "05.plain": [lambda state: OrderedDict((k.removeprefix("module."), v.clone()) for k, v in state.items())],
+    "06.shape": [[130, 16, 5530], (130, 16, 5530), torch.Size([130, 16, 5530])],
+    "06.hidden": [[1, 8, 6], torch.Size([1, 8, 6])],
+    "06.repair": [
+        Repaired(),
+        Repaired,
+        BatchFirst((0, 2, 1)),
+        Repaired(hidden=lambda x: x[0]),
+        torch.nn.DataParallel(Repaired()),
+    ],
     "07.sum": [8, 8.0, torch.tensor([[8.0]])],
     "07.calls": [0],
     "07.mean": [lambda means, sizes: (torch.tensor(means) * torch.tensor(sizes)).sum() / sum(sizes)],
@@ -141,6 +209,24 @@ WRONG = {
         (lambda state: {k[7:]: v for k, v in state.items()}, "loses its first seven letters"),
         (lambda state: {k.split(".")[-1]: v for k, v in state.items()}, "without a wrapper has"),
     ],
+    "06.shape": [
+        ([65, 32, 5530], "what one GPU gives"), ([65, 16, 5530], "of one replica"), ([32, 65, 5530], "batch first"),
+        ([130, 32, 5530], "only 16 of the 32"), ([65, 64, 5530], "step by step"), ([130, 16], "asks for a shape"),
+        ("error", "asks for a shape"),
+    ],
+    "06.hidden": [
+        ([2, 4, 6], "its input and its output"), ([2, 8, 6], "this one too"), ([4, 2, 6], "does not turn"),
+        ([8, 2, 6], "does not turn"), ([2, 8, 3], "the others stay"), (1, "asks for a shape"),
+    ],
+    "06.repair": [
+        (1, "asks for a model"), (lambda images: images, "asks for a model"), (Returns(), "return"),
+        (Returns(...), "return"), (Returns("x"), "asks for a model"), (Returns(torch.zeros(6, 12, 10)), "one tensor"),
+        (Digits(), "the columns first"), (Repaired(lambda x: x[:, 0]), "12 columns and 10 digits"),
+        (Repaired(hidden=lambda x: x), "its layers first"), (Repaired(hidden=lambda x: x[0, 0]), "1 layer and 7"),
+        (Repaired(lambda x: x.reshape(x.size(1), 12, 10)), "`reshape` and `view`"),
+        (BatchFirst((0, 2, 1), turned=False), "with `batch_first` too"), (BatchFirst((2, 0, 1)), "along the images"),
+        (Fixed(), "how many images there are"), (Returns, "return"), (lambda: 1 / 0, "asks for a model"),
+    ],
     "07.sum": [(4, "summed, not averaged"), (16, "shared out"), (1, "each of the 8 rows"), (8.5, "asks for a whole")],
     "07.calls": [(3, "not wrapped"), (6, "six replicas"), (1, "from which the next"), (2, "the model or a replica")],
     "07.mean": [
@@ -222,12 +308,12 @@ def test_the_solution_is_folded_until_asked_for(name):
     assert glossary.problems(hidden.text, reveal(name).text) == []
 
 
-@pytest.mark.parametrize("name", ["01.last_batch", "03.rule", "04.call", "05.plain", "07.mean"])
+@pytest.mark.parametrize("name", ["01.last_batch", "03.rule", "04.call", "05.plain", "06.repair", "07.mean"])
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
     made = {verb: getattr(labkit, verb) for verb in ("scatter", "replicate", "parallel_apply", "gather")}
-    exec(code, made)
-    assert check(name, made[code.split("(")[0].removeprefix("def ")]).right
+    exec(code, made | {"Digits": Digits}, found := {})
+    assert check(name, found[re.match(r"(?:def|class) (\w+)", code)[1]]).right
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])

@@ -24,7 +24,7 @@ def cells(language, lesson, kind=None):
 
 def test_there_are_lessons_in_both_languages():
     assert {"00_start", "01_dataset", "02_wrap", "03_split", "04_primitives", "05_devices"} < set(LESSONS)
-    assert {"07_training", "08_beyond"} < set(LESSONS)
+    assert {"06_batch_dim", "07_training", "08_beyond"} < set(LESSONS)
     assert sorted(path.stem for path in (ROOT / "zh").glob("*.ipynb")) == NOTEBOOKS == [*LESSONS, "index"]
 
 
@@ -138,6 +138,8 @@ def test_papermill_runs_the_lesson_with_other_parameters(gpus, batch, language, 
         ("04_primitives", "zh", {"num_gpus": 8, "batch_size": 9}),
         ("05_devices", "en", {"num_gpus": 3}),
         ("05_devices", "zh", {"num_gpus": 0}),
+        ("06_batch_dim", "en", {"num_gpus": 8, "batch_size": 16}),
+        ("06_batch_dim", "zh", {"num_gpus": 0, "batch_size": 3}),
         ("07_training", "en", {"num_gpus": 0}),
         ("07_training", "zh", {"num_gpus": 4, "batch_size": 3}),
         ("08_beyond", "zh", {"num_gpus": 0, "batch_size": 1, "data_size": 1}),
@@ -158,6 +160,7 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp
         "02_wrap": ["zero", "two", "pass"],
         "04_primitives": ["record", "pieces", "copies", "equal", "replica", "half-run"],
         "05_devices": ["home", "ids", "output", "mixed", "ordinal", "list-run", "keys", "cure"],
+        "06_batch_dim": ["one", "two", "lost", "cure", "hidden", "list", "table", "dim"],
         "07_training": ["sum", "proof", "loss", "norm", "counter-run", "memory-run", "timeline"],
         "08_beyond": ["rows", "run", "speed", "memory", "fail-run"],
     }
@@ -172,6 +175,9 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, tmp
         assert printed(now, "own").count("parallel_apply") == (5 if parameters["num_gpus"] else 0)
     if lesson == "05_devices":
         assert printed(now, "own") == ("[2, 1, 0] cuda:2\n" if parameters["num_gpus"] else "[] cpu\n")
+    if lesson == "06_batch_dim":
+        shape = [520, 2, 5530] if parameters["num_gpus"] else [65, 3, 5530]
+        assert printed(now, "own") == f"torch.Size({shape})\n"
 
 
 def test_papermill_with_a_wrong_type_fails_at_the_first_cell_in_one_line(tmp_path):

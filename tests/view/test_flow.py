@@ -152,3 +152,18 @@ def test_the_figure_takes_and_returns_the_axes_and_changes_no_setting():
         colour(1).lower(),
     ]
     plt.close("all")
+
+
+def test_a_call_shows_itself_as_its_flow_and_prints_the_same_every_time():
+    with labkit.simulate(gpus=2):
+        shown = []
+        for _ in range(2):
+            with labkit.record() as trace:
+                labkit.DataParallel(torch.nn.Linear(5, 2).to("cuda:0"))(torch.randn(7, 5))
+            (call,) = trace.calls()
+            shown.append((repr(call), call._repr_svg_()))
+        assert shown[0] == shown[1]
+        assert shown[0][0].startswith("Call: ")
+        assert "ms" not in shown[0][0]
+        assert shown[0][1] == flow_svg(trace)
+        assert shown[0][1] != trace._repr_svg_()  # a trace shows itself in time

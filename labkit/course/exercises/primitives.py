@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import nn
 
 from ...language import say
-from ...machine import simulate
 from ..answers import Unreadable, exercise, whole
+from .gpus import some_gpus
 
 
 @exercise(
@@ -99,22 +96,12 @@ def _call(answer):
             en="put the function itself here, `answer = one_call`, without calling it",
             zh="这里放函数本身，写 `answer = one_call`，不要调用它",
         )
-    with _some_gpus() as devices:
+    with some_gpus() as devices:
         for rows in (7, 1):
             hint = _called(answer, rows, devices)
             if hint:
                 return hint
     return None
-
-
-@contextmanager
-def _some_gpus() -> Iterator[list[str]]:
-    """Up to three of the GPUs in use; where there are not even two, three simulated ones for the moment."""
-    if torch.cuda.device_count() >= 2:
-        yield [f"cuda:{gpu}" for gpu in range(min(torch.cuda.device_count(), 3))]
-        return
-    with simulate(gpus=3):
-        yield ["cuda:0", "cuda:1", "cuda:2"]
 
 
 def _called(answer, rows: int, devices: list[str]) -> str | None:
