@@ -70,7 +70,8 @@ def install(machine, patches, machine_in_use) -> None:
     storages.install(patches)
     gradients.install(patches, machine_in_use)
     saved_tensors.install(patches, machine_in_use)
-    autocast.install(patches)
+    if machine.backing.type == "cpu":  # a real GPU has CUDA's own autocast
+        autocast.install(patches)
     threads.install(patches, machine_in_use)
 
 

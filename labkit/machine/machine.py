@@ -233,6 +233,9 @@ def _activate(machine: Machine) -> None:
     global _active
     if machine.order != "threads":
         share_one_arena()
+    if machine.backing.type == "cuda":
+        torch.cuda.init()  # the real one, before torch's own functions are answered by the machine
+    machine.random.begin(machine.backing)
     patches = machine._patches
     try:
         install(machine, patches, machine_in_use)

@@ -1,7 +1,7 @@
 """Random numbers per simulated GPU: each has its own generator, as each real GPU has.
 
-The numbers are those of the CPU generator with the same seed, not CUDA's; that they depend only on the
-GPU's own seed, and leave the other devices' generators alone, is as on the real machine.
+The numbers are those of the CPU generator with the same seed (or the backing GPU's); that they depend only on
+the GPU's own seed, and leave the other devices' generators alone, is as on the real machine.
 """
 
 from __future__ import annotations
@@ -28,12 +28,22 @@ class DeviceRandom:
     """The generators of a machine's GPUs."""
 
     def __init__(self, gpus) -> None:
+        self._gpus = gpus
+        self.generators: tuple[torch.Generator, ...] = ()
+        self._default = torch.default_generator
+        self._exchange = threading.RLock()
+
+    def begin(self, backing: torch.device) -> None:
+        """Make the generators, on the device that draws, while torch is as it really is; once."""
+        if self.generators:
+            return
         # torch.manual_seed before the machine existed would have seeded its GPUs too.
         seed = torch.initial_seed()
-        self.generators = tuple(torch.Generator() for _ in gpus)
+        self.generators = tuple(torch.Generator(device=backing) for _ in self._gpus)
         for generator in self.generators:
             generator.manual_seed(seed)
-        self._exchange = threading.RLock()
+        if backing.type == "cuda":
+            self._default = torch.cuda.default_generators[backing.index or 0]
 
     @contextmanager
     def drawing(self, func, gpu: Gpu | None, kwargs: dict):
@@ -46,7 +56,7 @@ class DeviceRandom:
     @contextmanager
     def instead_of_default(self, gpu: Gpu):
         """Inside, torch's default generator continues where that of ``gpu`` stands."""
-        mine, default = self.generators[gpu.index], torch.default_generator
+        mine, default = self.generators[gpu.index], self._default
         with self._exchange:
             before = default.get_state()
             default.set_state(mine.get_state())
@@ -102,7 +112,7 @@ def generator_class(machine_in_use):
         def __new__(cls, device="cpu"):
             machine = machine_in_use()
             gpu = machine.resolve(device) if machine is not None else None
-            made = real.__new__(cls, "cpu" if gpu is not None else device)
+            made = real.__new__(cls, machine.backing if gpu is not None else device)
             made._labkit_gpu = gpu
             return made
 

@@ -23,12 +23,13 @@ def install(patches) -> None:
         return _real_device(storage) if gpu is None else gpu.device
 
     def to(storage, *, device, non_blocking=False):
-        gpu = machine_in_use().resolve(device)
+        machine = machine_in_use()
+        gpu = machine.resolve(device)
         if gpu is getattr(storage, MARK).gpu and (
             gpu is not None or torch.device(device) == _real_device(storage)
         ):
             return storage
-        copy = torch.UntypedStorage(storage.nbytes())
+        copy = torch.UntypedStorage(storage.nbytes(), device=machine.real(gpu))
         copy.copy_(storage)
         if gpu is not None:
             gpu.put(copy)
