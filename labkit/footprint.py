@@ -65,6 +65,15 @@ class Footprints(Drawn):
     __repr__ = __str__
 
 
+@dataclass(frozen=True)
+class Occupancy(Drawn):
+    """How full each GPU is: bytes in use and bytes there are, cuda:0 first."""
+
+    used: tuple[int, ...]
+    capacities: tuple[int, ...]
+    simulated: bool = True
+
+
 def data_parallel_memory(
     rows: int, gpus: int, *, weights: int, activations: int = 0, outputs: int = 0, optimizer: int = 0,
     capacity: int | None = None, running: bool = True,

@@ -44,7 +44,7 @@ def report() -> tuple[list[str], list[str]]:
     ]
     if shutil.which("fc-list"):
         lines.append(
-            f"Chinese    {_chinese_font() or 'no font: figures show boxes (Debian: apt install fonts-noto-cjk)'}"
+            f"Chinese    {_chinese_font() or 'no font: figures are in English (Debian: apt install fonts-noto-cjk)'}"
         )
     missing = []
     for name in NEEDED:

@@ -206,7 +206,10 @@ class _Run:
                 "\n".join([head, *(f"  rank {rank}: {_place(note)}" for rank, note in enumerate(notes))])
             )
         log = self.text(0, "launcher").strip().splitlines()
-        head = say(en="the launcher itself failed:", zh="启动器本身出错：")
+        codes = ", ".join(map(str, self.codes.values()))
+        head = say(
+            en=f"the launcher itself failed (exit codes {codes}):", zh=f"启动器本身出错（退出码 {codes}）："
+        )
         return RankError("\n".join([head, *log[-8:]]))
 
     def _vanished(self, notes: list[dict]) -> int | None:

@@ -7,6 +7,7 @@ ends when its standard input closes: then whoever launched it wants no more, or 
 It imports only the standard library, and nothing of labkit: a rank pays for what its script imports.
 """
 
+import atexit
 import json
 import os
 import sys
@@ -44,6 +45,19 @@ def main() -> None:
         note.write(error=last, traceback=report(error), time=time.time_ns())
         sys.exit(1)
     note.write(ended=True)
+    leave()
+
+
+def leave() -> None:
+    """End as a process does that multiprocessing has started: exit functions run, C++ is not taken apart.
+
+    Taking gloo apart while other ranks do the same aborts now and then, after all the work is done.
+    """
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 class Note:

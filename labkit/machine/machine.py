@@ -15,6 +15,8 @@ from torch._C import (
 )
 
 from .. import turns
+from ..footprint import Occupancy
+from ..language import say
 from .gpu import Gpu, format_bytes, parse_bytes
 from .install import install
 from .mode import MachineMode
@@ -32,6 +34,9 @@ _CUDA_ERROR = (
     "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
     "Device-side assertion tracking was not enabled by user."
 )
+
+# More GPUs than this are listed, not drawn.
+_MOST_DRAWN = 64
 
 
 class Machine:
@@ -153,14 +158,32 @@ class Machine:
         if self.closed:
             return f"<{self.describe()}>"
         sizes = {gpu.capacity for gpu in self.gpus}
-        each = f"{format_bytes(sizes.pop())} each" if len(sizes) == 1 else "memory differs"
+        if len(sizes) == 1:
+            size = format_bytes(sizes.pop())
+            each = say(en=f"{size} each", zh=f"每块 {size}")
+        else:
+            each = say(en="memory differs", zh="显存大小不一")
         count = len(self.gpus)
-        lines = [f"{count} simulated GPU{'s' * (count != 1)}, {each}" if count else "no GPU"]
+        lines = [
+            say(en=f"{count} simulated GPU{'s' * (count != 1)}, {each}", zh=f"{count} 块模拟 GPU，{each}")
+            if count
+            else say(en="no GPU", zh="没有 GPU")
+        ]
         lines += [
-            f"  cuda:{gpu.index}  {format_bytes(gpu.live())} of {format_bytes(gpu.capacity)}"
+            f"  cuda:{gpu.index}  "
+            + say(
+                en=f"{format_bytes(gpu.live())} of {format_bytes(gpu.capacity)}",
+                zh=f"已用 {format_bytes(gpu.live())} / {format_bytes(gpu.capacity)}",
+            )
             for gpu in self.gpus
         ]
         return "\n".join(lines)
+
+    def _repr_svg_(self) -> str | None:
+        if self.closed or not 0 < len(self.gpus) <= _MOST_DRAWN:
+            return None
+        used, there = zip(*((gpu.live(), gpu.capacity) for gpu in self.gpus), strict=True)
+        return Occupancy(used, there)._repr_svg_()
 
 
 class _Entered:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ..footprint import Occupancy
+from ..language import say
 from .patches import Patches
 
 _open: RealGpus | None = None
@@ -40,9 +42,16 @@ class RealGpus:
     def __exit__(self, *exc_info) -> None:
         self.close()
 
+    def _repr_svg_(self) -> str | None:
+        if self.closed:
+            return None
+        there = tuple(torch.cuda.get_device_properties(k).total_memory for k in self.gpus)
+        return Occupancy(tuple(map(self.memory, self.gpus)), there, simulated=False)._repr_svg_()
+
     def __repr__(self) -> str:
+        count = len(self.gpus)
         return "\n".join(
-            [f"{len(self.gpus)} real GPU{'s' * (len(self.gpus) != 1)}"]
+            [say(en=f"{count} real GPU{'s' * (count != 1)}", zh=f"{count} 块真 GPU")]
             + [f"  cuda:{k}  {torch.cuda.get_device_name(k)}" for k in self.gpus]
         )
 

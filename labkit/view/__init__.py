@@ -1,5 +1,6 @@
 """Pictures of plans and traces: as SVG in notebooks, as matplotlib Axes from ``draw_…``."""
 
+from . import occupancy  # noqa: F401 (registers the picture of a machine)
 from .all_reduce import draw_all_reduce
 from .batches import draw_batches
 from .flow import draw_flow

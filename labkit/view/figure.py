@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -22,6 +23,9 @@ _CHINESE = (
     "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "PingFang SC", "Heiti SC",
     "Hiragino Sans GB", "Microsoft YaHei", "SimHei", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Noto Sans CJK JP",
 )  # fmt: skip
+
+# How the files of these fonts are called.
+_CHINESE_FILES = re.compile(r"CJK|NotoSansSC|SourceHanSans|PingFang|STHeiti|Hiragino|msyh|simhei|wqy", re.IGNORECASE)
 
 
 def paint(make: Callable[[], Picture], ax=None):
@@ -62,7 +66,8 @@ def paint(make: Callable[[], Picture], ax=None):
             ha={"start": "left", "middle": "center", "end": "right"}[text.anchor], va="baseline",
             color=None if text.gpu is None else ink(text.gpu, text.tint), alpha=0.65 if text.muted else 1,
             fontweight="bold" if text.bold else "normal",
-            family="monospace" if text.mono else family, zorder=4,
+            # Chinese fonts lack signs such as ✗; matplotlib's own font, which follows, has them.
+            family="monospace" if text.mono else family and [family, "DejaVu Sans"], zorder=4,
         )  # fmt: skip
     return ax
 
@@ -114,8 +119,29 @@ def _line(ax, line: Line, ink_colour: str) -> None:
 @cache
 def chinese_font() -> str | None:
     """The name of an installed font with Chinese characters, or None."""
-    installed = {font.name for font in font_manager.fontManager.ttflist}
-    return next((name for name in _CHINESE if name in installed), None)
+    return _known_chinese() or (_known_chinese() if _add_new_fonts() else None)
+
+
+def _known_chinese() -> str | None:
+    known = {font.name for font in font_manager.fontManager.ttflist}
+    return next((name for name in _CHINESE if name in known), None)
+
+
+def _add_new_fonts() -> bool:
+    """Tell matplotlib of Chinese fonts that were installed after it made its list; whether there were any.
+
+    It makes the list once for each user, and keeps it.
+    """
+    known = {font.fname for font in font_manager.fontManager.ttflist}
+    added = False
+    for path in font_manager.findSystemFonts():
+        if path not in known and _CHINESE_FILES.search(path):
+            try:
+                font_manager.fontManager.addfont(path)
+            except (OSError, RuntimeError):
+                continue  # a file that is no font that matplotlib can read
+            added = True
+    return added
 
 
 def _in_english(make: Callable[[], Picture]) -> Callable[[], Picture]:

@@ -190,7 +190,7 @@ def test_a_launcher_that_cannot_start_says_why(script, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "")
     monkeypatch.setenv("PET_NPROC_PER_NODE", "2")
     monkeypatch.setenv("PET_MAX_RESTARTS", "many")
-    with pytest.raises(RankError, match=r"the launcher itself failed:(.|\n)*many"):
+    with pytest.raises(RankError, match=r"the launcher itself failed \(exit codes(.|\n)*many"):
         launch(script(""), 1)
 
 
@@ -269,3 +269,14 @@ def test_errors_are_in_the_language_in_use(script):
 
 def test_it_shows_that_nothing_was_printed(script):
     assert repr(launch(script(""), 1, torchrun=False)) == "(nothing was printed)"
+
+
+def test_exit_functions_and_threads_of_a_rank_run_to_their_end(script):
+    path = script(
+        "import atexit, threading\n"
+        "atexit.register(print, 'at exit')\n"
+        "go = threading.Event()\n"
+        "threading.Thread(target=lambda: (go.wait(), print('thread'))).start()\n"
+        "go.set()\n"
+    )
+    assert set(launch(path, 1, torchrun=False).outputs[0].split("\n")) == {"thread", "at exit", ""}

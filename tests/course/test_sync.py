@@ -54,6 +54,13 @@ def test_a_text_becomes_two_notebooks_and_the_notebooks_the_text(root):
     assert sync.drift(root, "00_tiny") == []
 
 
+def test_a_cell_may_begin_with_a_magic(tmp_path):
+    text = "%% file code\n%%writefile task.py\nrows = 30\n"
+    bilingual.write(tmp_path, "00_tiny", text)
+    assert sources(tmp_path, "zh")["file"] == "%%writefile task.py\nrows = 30"
+    assert bilingual.to_text(tmp_path, "00_tiny") == text
+
+
 def test_writing_keeps_the_outputs_of_code_that_did_not_change(root):
     notebook = sync.read(root, "en", "00_tiny")
     notebook.cells[2].outputs = [nbformat.v4.new_output("stream", text="2\n")]

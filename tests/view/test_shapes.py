@@ -80,3 +80,16 @@ def test_the_figure_takes_and_returns_the_axes():
     assert labkit.draw_shapes(CRNN, 2, batch_dim=1, ax=ax) is ax
     assert "✗ [130, 16, 5530], not [65, 32, 5530]" in [text.get_text() for text in ax.texts]
     plt.close("all")
+
+
+def test_in_a_chinese_figure_signs_are_set_in_a_font_that_has_them(monkeypatch):
+    import matplotlib.pyplot as plt
+
+    from labkit.view import figure
+
+    labkit.set_language("zh")
+    monkeypatch.setattr(figure, "chinese_font", lambda: "A Chinese Font")
+    ax = labkit.draw_shapes((65, 33, 7), 2, batch_dim=1)
+    (said,) = [text for text in ax.texts if text.get_text().startswith("✗")]
+    assert said.get_fontfamily() == ["A Chinese Font", "DejaVu Sans"]
+    plt.close("all")
