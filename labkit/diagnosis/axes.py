@@ -44,6 +44,9 @@ def find_layout(run: Callable[[Call], object], call: Call, whole, gpus: int) -> 
     run     the model on one device, the same for the same inputs.
     whole   what it gives for ``call``.
     """
+    # Where each item of a list is a row, its own dimensions may look like a batch too: three channels, say.
+    if listed := _list_layout(run, call, whole, gpus):
+        return listed
     for batch, axes in _candidates(call):
         if batch < 2:
             continue
@@ -52,7 +55,7 @@ def find_layout(run: Callable[[Call], object], call: Call, whole, gpus: int) -> 
         )
         if outputs:
             return Layout(batch, axes, outputs)
-    return _list_layout(run, call, whole, gpus)
+    return None
 
 
 def batch_of(call: Call) -> int:

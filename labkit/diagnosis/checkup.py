@@ -311,7 +311,7 @@ class _Checkup:
 
     def _measure(self) -> None:
         """Memory of a training step on every GPU, and whether training mode works at all."""
-        gc.collect()  # what a failed run left would count as there before, and go during this one
+        gc.collect()  # what an earlier run left would count as there before, and go during this one
         base = [torch.cuda.memory_allocated(k) for k in self._ids()]
         model = self._fresh(self.training)
         for gpu in self._ids():

@@ -117,8 +117,11 @@ class Diagnosis:
         if self.memory:
             lines += ["", say(en="Memory during a training step:", zh="一步训练中的显存：")]
             lines += [
-                f"  {one.device}  {format_bytes(one.peak)} {say(en='at most', zh='峰值')}, "
-                f"{format_bytes(one.weights)} {say(en='of weights kept', zh='常驻权重')}"
+                f"  {one.device}  "
+                + say(
+                    en=f"{format_bytes(one.peak)} at most, {format_bytes(one.weights)} of weights kept",
+                    zh=f"峰值 {format_bytes(one.peak)}，常驻权重 {format_bytes(one.weights)}",
+                )
                 for one in self.memory
             ]
         return "\n".join(lines)
@@ -133,8 +136,8 @@ class Diagnosis:
                 f'data-finding="{escape(finding.name)}">'
                 f"<strong>{escape(label(finding.severity))}</strong> · <code>{escape(finding.name)}</code> "
                 f"{escape(finding.where)}<br>{_code(finding.reason)}<br>"
-                f"<em>{say(en='Do:', zh='怎么办：')}</em> {_code(finding.cure)} "
-                f"({say(en='lesson', zh='课程')} {escape(finding.lesson)})</div>"
+                f"<strong>{say(en='Do: ', zh='怎么办：')}</strong>{_code(finding.cure)}"
+                f"{say(en=f' (lesson {escape(finding.lesson)})', zh=f'（课程 {escape(finding.lesson)}）')}</div>"
             )
         if self.compared:
             parts.append("<p>" + "<br>".join(_code(line) for line in self.compared) + "</p>")

@@ -1,5 +1,6 @@
 """What a diagnosis says and how, and that a check-up leaves everything as it was."""
 
+import gc
 import json
 
 import pytest
@@ -43,7 +44,9 @@ def every_finding():
         reports.input_cut("input 1", shape, 1, 8, 2, False),
         reports.list_cut("input 0", 6),
         reports.rows_dropped({"input 0": 4, "input 1": 2}, {"input 0": X, "input 1": X[:2]}, 4, None),
-        reports.rows_dropped({"input 0": 4, "input 1": 2}, {"input 0": X, "input 1": X[:2]}, 4, "ValueError: x"),
+        reports.rows_dropped(
+            {"input 0": 4, "input 1": 2}, {"input 0": X, "input 1": X[:2]}, 4, "ValueError: x"
+        ),
         reports.idle(plan),
         reports.scalar_output("output", 4, False),
         reports.scalar_output("output", 4, True),
@@ -179,3 +182,35 @@ def test_a_wrapped_model_is_unwrapped(wrapper):
 def test_bad_arguments_are_named(arguments, options, error, text):
     with pytest.raises(error, match=text):
         labkit.diagnose(*arguments, **options)
+
+
+def test_memory_is_remarked_on_only_where_there_is_some():
+    def home_memory(width):
+        return "home_memory" in labkit.diagnose(nn.Linear(5, width), X, gpus=2)
+
+    assert not home_memory(2)
+    assert home_memory(200_000)
+
+
+def test_what_an_earlier_run_left_does_not_hide_memory():
+    class Kept(nn.Module):
+        """Leaves a cycle with a tensor on each GPU, which goes when the garbage collector runs: in the next forward."""
+
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(5, 100_000)
+
+        def forward(self, x):
+            gc.collect()
+            cycle = [self.linear(x).detach()]
+            cycle.append(cycle)
+            return self.linear(x)
+
+    weights, output = 4 * 6 * 100_000, 4 * 8 * 100_000  # 8 of the 16 rows
+    assert labkit.diagnose(Kept(), X, gpus=2).memory[1].peak >= weights + 2 * output
+
+
+def test_a_chinese_page_has_chinese_brackets(chinese):
+    model = Turned()
+    assert "（课程 06_batch_dim）" in labkit.diagnose(model, X, gpus=2)._repr_html_()
+    assert "，常驻权重" in repr(labkit.diagnose(model, X, gpus=2))

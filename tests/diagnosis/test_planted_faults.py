@@ -114,6 +114,13 @@ def test_a_list_of_images():
     assert next(f for f in found.findings if f.name == "list_cut").where == "input 0"
 
 
+def test_a_list_of_images_whose_channels_go_their_own_ways():
+    # Cut along the channels it gives a part of the right answer as well; the items are the rows all the same.
+    model = Does(lambda self, images: torch.stack([image.mean(dim=(1, 2)) for image in images]))
+    found = check(model, [torch.randn(3, 8, 8) for _ in range(6)], gpus=2)
+    assert [(f.name, f.where) for f in found.findings] == [("list_cut", "input 0")]
+
+
 def test_dropped_rows():
     found = check(Does(lambda self, x, y: self.linear(x)), X, torch.randn(2, 5))
     dropped = next(f for f in found.findings if f.name == "rows_dropped")
