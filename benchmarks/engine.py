@@ -5,9 +5,11 @@ python benchmarks/engine.py
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from machine import resnet
-from pairs import ratio, report
+from pairs import bound, ratio, report
 from torch import nn
 
 import labkit
@@ -37,6 +39,26 @@ def main():
             at_least=True,
         )
         report("inference of the same", ratio(infer(theirs), infer(ours)), 6, at_least=True)
+        # No engine that runs the replicas' own code can be quicker than this.
+        replicas = labkit.replicate(model, range(8), detach=True)
+        pieces = labkit.scatter(x, range(8))
+
+        def alone():
+            with torch.no_grad():
+                for replica, piece in zip(replicas, pieces, strict=True):
+                    replica(piece)
+
+        def alone_there_and_back():
+            for gpu, (own, piece) in enumerate(zip(copies, pieces, strict=True)):
+                with torch.cuda.device(gpu):
+                    own(piece).sum().backward()
+
+        copies = [copy.deepcopy(model).to(f"cuda:{gpu}") for gpu in range(8)]
+        bound(
+            "the bound: torch's training step over the eight pieces alone",
+            ratio(train(theirs, x), alone_there_and_back),
+        )
+        bound("the same for inference", ratio(infer(theirs), alone))
         net = resnet().cuda()
         images = torch.randn(64, 3, 32, 32, device="cuda:0")
         pair = train(nn.DataParallel(net), images), train(labkit.DataParallel(net), images)

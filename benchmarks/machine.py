@@ -5,8 +5,11 @@ python benchmarks/machine.py
 
 from __future__ import annotations
 
+import gc
+import os
 import subprocess
 import sys
+from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -106,6 +109,24 @@ def against_plain(model, x, times):
     return result
 
 
+def replicas_memory():
+    """What eight replicas add to the process, in bytes, over what the eight GPUs' memory_allocated add up to."""
+
+    def resident():
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    with labkit.simulate(gpus=8):
+        before = resident()
+        model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(4)]).cuda()
+        replicas = labkit.replicate(model, range(8))
+        added = resident() - before
+        counted = sum(torch.cuda.memory_allocated(gpu) for gpu in range(8))
+        del replicas
+    return added / counted
+
+
 def main():
     torch.manual_seed(0)
     report(
@@ -159,6 +180,8 @@ def main():
             1.3,
         )
         torch._C._push_on_torch_function_stack(machine.mode)
+
+    report("memory of the process for eight replicas against the bytes counted", replicas_memory(), 1.05)
 
     times = []
     for _ in range(21):

@@ -40,3 +40,8 @@ def report(claim: str, figure: float, target: float, unit: str = "×", *, at_lea
         f"{'ok    ' if met else 'MISSED'} {claim:<74} {figure:8.2f}{unit}  (target {sign} {target:g}{unit})",
         flush=True,
     )
+
+
+def bound(claim: str, figure: float, unit: str = "×") -> None:
+    """One line for a figure that has no target: it says what could be reached at all."""
+    print(f"       {claim:<74} {figure:8.2f}{unit}", flush=True)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
+from torch.cuda.comm import broadcast_coalesced
 from torch.nn.parameter import is_lazy
 
 from .devices import as_devices
@@ -56,25 +57,23 @@ def _rows(tensors: Sequence[Tensor], devices: Sequence[torch.device]) -> list[Se
     return [tensors[at : at + count] for at in range(0, len(tensors), count)]
 
 
-def copy_to(
-    tensors: Sequence[Tensor], devices: Sequence[torch.device], apart: bool = True
-) -> list[list[Tensor]]:
-    """Copies of ``tensors`` on each device; they travel together, one transfer for each type.
+def copy_to(tensors: Sequence[Tensor], devices: Sequence[torch.device]) -> list[list[Tensor]]:
+    """``tensors`` on each device: the originals on the first, copies on the others.
 
-    apart   whether each copy has a version counter of its own: writing to one in place must not look like
-            a change of its neighbours to a graph that saved them. Without a graph it does not matter.
+    Those that can travel together do, in PyTorch's own coalesced broadcast. Each copy has a version counter of
+    its own: writing to one in place must not look like a change of its neighbours to a graph that saved them.
     """
     rows = [list(tensors)] + [[None] * len(tensors) for _ in devices[1:]]
-    for places in _by_kind(tensors):
-        group = [tensors[at] for at in places]
-        joined = _flatten_dense_tensors(group) if _can_join(group) else None
+    # Complex numbers would come back as pairs of real ones.
+    together = [at for at, one in enumerate(tensors) if _can_join([one]) and not one.is_complex()]
+    if together and len(devices) > 1:
+        sent = broadcast_coalesced([tensors[at] for at in together], [device.index for device in devices])
+        for row, copies in zip(rows[1:], sent[1:], strict=True):
+            for at, copy in zip(together, copies, strict=True):
+                row[at] = copy
+    for at in set(range(len(tensors))).difference(together):
         for device, row in zip(devices[1:], rows[1:], strict=True):
-            if joined is None:
-                pieces = [tensor.to(device) for tensor in group]
-            else:
-                pieces = _unflatten_dense_tensors(joined.to(device), group)
-            for at, piece in zip(places, pieces, strict=True):
-                row[at] = piece.data if apart else piece
+            row[at] = tensors[at].to(device).data
     return rows
 
 
@@ -166,7 +165,7 @@ def _broadcast(tensors: list[Tensor], devices: list[torch.device], detach: bool)
     if not tensors:
         return [[] for _ in devices]
     if detach:
-        return copy_to(tensors, devices, apart=torch.is_grad_enabled())
+        return copy_to(tensors, devices)
     flat = Broadcast.apply(devices, *tensors)
     return [flat[at : at + len(tensors)] for at in range(0, len(flat), len(tensors))]
 
