@@ -179,3 +179,52 @@ def test_lazy_modules_are_refused_until_they_have_seen_a_batch(wrap):
         model(torch.ones(8, 3, device="cuda"))
         assert str(model[0].weight.device) == "cuda:0"
         assert wrap(model)(torch.ones(8, 3)).shape == (8, 4)
+
+
+def test_a_module_that_changes_between_calls_is_copied_as_it_is_now():
+    with labkit.simulate(gpus=3):
+        model = nn.Sequential(nn.Linear(3, 3)).cuda()
+        wrapped, x = labkit.DataParallel(model), torch.randn(6, 3)
+
+        def agrees():
+            torch.testing.assert_close(wrapped(x), model(x.cuda()))
+
+        agrees()
+        model.append(nn.Tanh())
+        agrees()
+        model[0].weight = nn.Parameter(torch.ones(3, 3, device="cuda"))
+        agrees()
+        model.insert(1, nn.Linear(3, 3).cuda())
+        agrees()
+        model[0].register_buffer("shift", torch.ones(3, device="cuda"))
+        agrees()
+        del model[1]
+        agrees()
+        model[0].register_forward_hook(lambda module, given, output: output + module.shift)
+        agrees()
+        model.register_forward_pre_hook(lambda module, given: (given[0] * 2,))
+        agrees()
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_hooks_run_once_for_each_replica(wrap):
+    with labkit.simulate(gpus=3):
+        model = nn.Sequential(nn.Linear(3, 2)).cuda()
+        seen = []
+        model[0].register_forward_hook(lambda module, given, output: seen.append(("forward", str(output.device))))
+        model[0].register_full_backward_hook(lambda module, into, out: seen.append(("backward", str(out[0].device))))
+        wrap(model)(torch.randn(6, 3)).sum().backward()
+        devices = {f"cuda:{gpu}" for gpu in range(3)}
+        assert {device for kind, device in seen if kind == "forward"} == devices
+        assert {device for kind, device in seen if kind == "backward"} == devices
+        assert len(seen) == 6
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_an_empty_batch(wrap):
+    with labkit.simulate(gpus=3):
+        model = nn.Linear(3, 2).cuda()
+        output = wrap(model)(torch.empty(0, 3))
+        assert output.shape == (0, 2)
+        output.sum().backward()
+        assert model.weight.grad.abs().sum() == 0
