@@ -94,7 +94,8 @@ def test_threads_may_race():
         assert nn.DataParallel(Meets(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
 
 
-def test_replicas_that_wait_for_each_other_do_not_deadlock():
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_replicas_that_wait_for_each_other_do_not_deadlock(wrap):
     """A batch norm over all replicas: each sends its mean to the first, which sends the total back."""
 
     class Synchronised(nn.Module):
@@ -115,7 +116,7 @@ def test_replicas_that_wait_for_each_other_do_not_deadlock():
     for order in (None, [2, 1, 0], "threads"):
         with labkit.simulate(gpus=3, order=order):
             x = torch.arange(12.0).view(6, 2)
-            output = nn.DataParallel(Synchronised().cuda())(x)
+            output = wrap(Synchronised().cuda())(x)
             assert torch.allclose(output.cpu(), x - x.mean())
 
 
