@@ -70,6 +70,12 @@ def test_default_devices():
         torch.set_default_device(None)
     assert torch.zeros(2).device == CPU
     assert torch.device(1) == CUDA1
+    torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+    try:
+        assert (torch.zeros(1).device, torch.zeros(1).dtype) == (CUDA0, torch.float64)
+    finally:
+        torch.set_default_tensor_type(torch.FloatTensor)
+    assert torch.zeros(1).device == CPU
 
 
 def test_the_current_device_is_what_cuda_means():
@@ -105,6 +111,15 @@ def test_copies_keep_the_device():
     layer = nn.Linear(2, 2).cuda(1)
     assert copy.deepcopy(layer).weight.device == CUDA1
     assert pickle.loads(pickle.dumps(layer)).weight.device == CUDA1
+    norm = nn.BatchNorm1d(2).cuda(1)
+    norm(torch.ones(3, 2, device=CUDA1)).sum().backward()
+    optimizer = torch.optim.Adam(norm.parameters())
+    optimizer.step()
+    again, others = copy.deepcopy(norm), copy.deepcopy(optimizer.state_dict())["state"].values()
+    assert again.running_mean.device == CUDA1
+    assert {str(state["exp_avg"].device) for state in others} == {"cuda:1"}
+    storage = torch.ones(2, device=CUDA1).untyped_storage()
+    assert storage.clone().device == torch.UntypedStorage(4, device="cuda:1").device == CUDA1
 
 
 def test_save_and_load():
@@ -131,6 +146,18 @@ def test_optimizers(option):
     assert layer.weight.device == CUDA1
     assert not torch.equal(layer.weight, before)
     assert optimizer.state[layer.weight]["exp_avg"].device == CUDA1
+
+
+def test_optimizer_state_must_be_where_its_parameter_is():
+    layer = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(layer.parameters())
+    for device in (CPU, CUDA0):
+        layer.to(device)(torch.ones(1, 2, device=device)).sum().backward()
+        if device == CUDA0:
+            with pytest.raises(RuntimeError, match="Tensors of the same index must be on the same device"):
+                optimizer.step()
+        else:
+            optimizer.step()
 
 
 SAME = "Expected all tensors to be on the same device, but "
