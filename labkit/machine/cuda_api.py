@@ -241,6 +241,7 @@ class CudaFunctions:
                 key = (tensor.device if gpu is None else gpu.device, tensor.dtype)
                 if key not in groups:
                     groups[key] = [[] for _ in tensorlists], []
+                self._check_together(key, at, tensorlists)
                 lists, indices = groups[key]
                 for group, row in zip(lists, tensorlists, strict=True):
                     if row:
@@ -248,6 +249,20 @@ class CudaFunctions:
                 if with_indices:
                     indices.append(at)
         return groups
+
+
+    def _check_together(self, key, at, tensorlists) -> None:
+        """A parameter, its gradient and its state belong on one device; a step count may be on the host."""
+        for row in tensorlists:
+            tensor = row[at] if row else None
+            if tensor is None:
+                continue
+            gpu = gpu_of(tensor)
+            if (tensor.device if gpu is None else gpu.device) != key[0] and (gpu is not None or tensor.dim()):
+                raise RuntimeError(
+                    "Tensors of the same index must be on the same device and the same dtype except `step` "
+                    "tensors that can be CPU and float32/64 notwithstanding"
+                )
 
 
 def _memory_stats(gpu: Gpu) -> dict:
@@ -304,11 +319,16 @@ def functions_of(provider) -> dict[str, object]:
     }
 
 
+def missing(name: str, *_, **__):
+    """Say that ``torch._C.name`` is not simulated."""
+    raise Absent(
+        f"labkit's simulated machine has no torch._C.{name}: this part of torch.cuda needs a real GPU "
+        "(python -m labkit.machine prints what is simulated)"
+    )
+
+
 def absent(name: str, *_, **__):
-    """What ``torch._C`` says of a CUDA function that is not simulated."""
+    """What ``torch._C`` says of a name that it does not have."""
     if name.startswith(("_cuda_", "_nccl_", "_cudnn_", "_cublas")):
-        raise Absent(
-            f"labkit's simulated machine has no torch._C.{name}: this part of torch.cuda needs a real GPU "
-            "(python -m labkit.machine prints what is simulated)"
-        )
+        missing(name)
     raise AttributeError(f"module 'torch._C' has no attribute {name!r}")

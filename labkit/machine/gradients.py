@@ -22,8 +22,9 @@ from .placement import gpu_of, put, tensors_in
 _get_grad = Tensor.grad.__get__
 _set_grad = Tensor.grad.__set__
 _storage = Tensor.untyped_storage
-# What Function.apply leaves on the graph node: the GPU of each output, in order.
-_OUTPUTS = "_labkit_outputs"
+# What Function.apply leaves on the graph node: the GPU of each output and of each input, in order.
+_OUTPUTS, _INPUTS = "_labkit_outputs", "_labkit_inputs"
+_ANYWHERE = object()
 
 
 def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
@@ -165,6 +166,7 @@ def _patch_functions(patches, machine_in_use) -> None:
                 node = output.grad_fn if isinstance(output, Tensor) else None
                 if isinstance(node, BackwardCFunction):
                     setattr(node, _OUTPUTS, [gpu_of(o) if isinstance(o, Tensor) else None for o in outputs])
+                    setattr(node, _INPUTS, [gpu_of(a) if isinstance(a, Tensor) else _ANYWHERE for a in args])
                     break
         return result
 
@@ -178,11 +180,26 @@ def _patch_functions(patches, machine_in_use) -> None:
             if machine is None or len(gpus) != len(grads):
                 return run(node, *grads)
             with machine.entered():
-                return run(node, *map(surface, grads, gpus))
+                results = run(node, *map(surface, grads, gpus))
+                _check_returned(node, results)
+                return results
 
         return backward
 
     patches.set(BackwardCFunction, "apply", surfacing(BackwardCFunction.apply))
+
+
+def _check_returned(node, results) -> None:
+    """The engine's own check of what a Function's backward returns: each gradient where its input is."""
+    results, gpus = results if isinstance(results, tuple) else (results,), getattr(node, _INPUTS, ())
+    for at, (grad, gpu) in enumerate(zip(results, gpus, strict=False)):
+        if not isinstance(grad, Tensor) or gpu is _ANYWHERE or gpu_of(grad) is gpu or not grad.dim():
+            continue
+        expected = "cpu" if gpu is None else gpu.device
+        raise RuntimeError(
+            f"Function {type(node).__name__} returned an invalid gradient at index {at} - "
+            f"expected device {expected} but got {grad.device}"
+        )
 
 
 def _patch_module_hooks(patches, machine_in_use) -> None:

@@ -1,10 +1,11 @@
-"""Functions that want some of their tensors on the host wherever the data is: lengths, split points."""
+"""Functions that want some of their tensors on the host wherever the data is: lengths, split points, labels."""
 
 from __future__ import annotations
 
 import torch
 
 from .mode import handles
+from .moves import move
 from .placement import gpu_of, put
 
 
@@ -43,3 +44,18 @@ def _tensor_split(mode, func, args, kwargs):
             )
         return func(*args, **kwargs)  # views of the input: they are where it is
     return mode.general(func, args, kwargs)
+
+
+@handles(torch.ctc_loss, torch.nn.functional.ctc_loss)
+def _ctc_loss(mode, func, args, kwargs):
+    # On CUDA it takes targets and lengths from anywhere: it brings the first to the data, reads the others.
+    names = ("log_probs", "targets", "input_lengths", "target_lengths")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    home = gpu_of(given["log_probs"])
+    for name, there in zip(names[1:], (home, None, None), strict=True):
+        if isinstance(given[name], torch.Tensor) and gpu_of(given[name]) is not there:
+            given[name] = move(mode.machine, given[name], there)
+    result = func(*map(given.pop, names), *args[4:], **given)
+    if home is not None:
+        put(result, home)
+    return result

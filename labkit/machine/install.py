@@ -7,11 +7,11 @@ import sys
 
 import torch
 
-from . import autocast, gradients, saved_tensors, scripts, storages, threads, types
+from . import autocast, gradients, processes, profiling, saved_tensors, scripts, storages, threads, types
 from .collectives import Collectives
-from .cuda_api import Absent, CudaFunctions, DeviceProperties, absent, cudart, functions_of
+from .cuda_api import Absent, CudaFunctions, DeviceProperties, absent, cudart, functions_of, missing
 from .gpu import HOST, MARK
-from .random import generator_class
+from .random import Generator
 from .streams import Current, record_stream, stream_classes
 
 
@@ -32,7 +32,8 @@ def install(machine, patches, machine_in_use) -> None:
         patches.set(owner, "Stream", Stream)
         patches.set(owner, "Event", Event)
     patches.set(torch.Tensor, "record_stream", record_stream)
-    patches.set(torch, "Generator", generator_class(machine_in_use))
+    for owner in (torch, core):
+        patches.set(owner, "Generator", Generator)
     patches.set(cuda, "default_generators", machine.random.generators)
 
     api = CudaFunctions(machine)
@@ -40,13 +41,15 @@ def install(machine, patches, machine_in_use) -> None:
     for name in dir(core):
         # A CUDA build has the real functions: what is not simulated must not reach the driver.
         if name.startswith(("_cuda_", "_nccl_")) and not isinstance(getattr(core, name), type):
-            patches.set(core, name, provided.get(name) or functools.partial(absent, name))
+            patches.set(core, name, provided.get(name) or functools.partial(missing, name))
     for name, function in provided.items():
         if vars(core).get(name) is not function:
             patches.set(core, name, function)
     patches.set(core, "__getattr__", absent)
     # torch.cuda.graphs has its own name for this one; optimizers ask it at every step.
     patches.set(cuda.graphs, "_cuda_isCurrentStreamCapturing", api._cuda_isCurrentStreamCapturing)
+    for name in _CLASSES:
+        patches.set(getattr(core, name), "__new__", functools.partial(missing, name))
     patches.set(core, "_has_cuda", has_gpus)
     patches.set(cuda, "_exchange_device", api._cuda_exchangeDevice)
     patches.set(cuda, "_maybe_exchange_device", api._cuda_maybeExchangeDevice)
@@ -64,6 +67,9 @@ def install(machine, patches, machine_in_use) -> None:
     # PyTorch keeps the copy streams of its scatter here, one per GPU of the machine they were made for.
     patches.set(sys.modules["torch.nn.parallel._functions"], "_streams", None)
     patches.set(torch, "compile", _no_compile)
+    # Their fake tensors ask C++ for CUDA, which ends the process where there is none.
+    for name in ("export", "draft_export"):
+        patches.set(torch.export, name, _no_export)
 
     types.install(patches)
     scripts.install(patches)
@@ -73,6 +79,19 @@ def install(machine, patches, machine_in_use) -> None:
     if machine.backing.type == "cpu":  # a real GPU has CUDA's own autocast
         autocast.install(patches)
     threads.install(patches, machine_in_use)
+    processes.install(machine, patches, machine_in_use)
+    profiling.install(patches)
+
+
+# What a CPU build has only as a name, and says nothing of but "dummy base class".
+_CLASSES = ("_CUDAGraph", "_graph_pool_handle", "_MemPool", "_CudaStreamBase")
+
+
+def _no_export(*args, **kwargs):
+    raise Absent(
+        "torch.export does not see labkit's simulated GPUs: export the model on the CPU after the machine "
+        "was closed (its .close())"
+    )
 
 
 def _no_compile(*args, **kwargs):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .composite_checks import check_composite, place
 from .device_checks import device_check
 from .gpu import Gpu
 from .placement import gpu_of, put_all, tensors_in
@@ -28,13 +29,20 @@ _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_in
 
 def run_mixed(mode, func, args, kwargs, tensors: list[Tensor]):
     """Call ``func`` whose tensor arguments are on several devices, as the real machine would."""
-    _check_before(func, args, kwargs)
-    with _Replay():
+    check_composite(func, args, kwargs)
+    with _Replay(gpu_of(tensors[0])):
         return func(*args, **kwargs)
 
 
 class _Replay(TorchDispatchMode):
-    """Checks and places the operators of one call."""
+    """Checks and places the operators of one call.
+
+    home    where the call is at work: tensors that are made from nothing are made there.
+    """
+
+    def __init__(self, home: Gpu | None) -> None:
+        super().__init__()
+        self._home = home
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -42,7 +50,14 @@ class _Replay(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         # A change of dtype or layout inside a composite function stays where its input is.
-        home = None if func in _COPIES else check_operator(func, args, kwargs)
+        if func in _COPIES:
+            home = None
+        elif tensors_in(args, kwargs):
+            home = check_operator(func, args, kwargs)
+            self._home = home or self._home
+        else:
+            # Such as torch.full(..., x.options()): the options lost which GPU they were of.
+            home = self._home
         result = func(*args, **kwargs)
         if home is not None:
             put_all(result, home)
@@ -63,6 +78,8 @@ def check_operator(func, args: tuple, kwargs: dict) -> Gpu | None:
         return gpus.pop() if gpus else None
     if name in _INDEXING:
         return _check_indexing(named)
+    if name in _OWN_RULES:
+        return _OWN_RULES[name](dict(named))
     if name.startswith("_foreach_"):
         return next((gpu for gpu in gpus if gpu is not None), None)
     check, renamed = device_check(func._schema.name.removeprefix("aten::") + _overload(func))
@@ -72,24 +89,23 @@ def check_operator(func, args: tuple, kwargs: dict) -> Gpu | None:
             if gpu_of(tensor) is not gpu_of(common):
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but got "
-                    f"{renamed.get(argument, argument)} is on {_place(tensor)}, different from other tensors "
-                    f"on {_place(common)} (when checking argument in method {check.wrapper})"
+                    f"{renamed.get(argument, argument)} is on {place(tensor)}, different from other tensors "
+                    f"on {place(common)} (when checking argument in method {check.wrapper})"
                 )
-    return _check_iterator(named, scalars=check.iterator)
+    return _check_iterator(named, _written(func), scalars=check.iterator)
 
 
-def _check_iterator(named, scalars: bool) -> Gpu:
+def _check_iterator(named, written: set[str], scalars: bool) -> Gpu:
     """TensorIterator's rule: the first GPU is common; only a 0-dim CPU input may be elsewhere."""
     common = next(tensor for _, tensor in named if gpu_of(tensor) is not None)
     for argument, tensor in named:
         if gpu_of(tensor) is gpu_of(common):
             continue
-        written = argument in ("out", "<written>")
-        if scalars and not written and tensor.dim() == 0 and gpu_of(tensor) is None:
+        if scalars and argument not in written and tensor.dim() == 0 and gpu_of(tensor) is None:
             continue
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{_place(common)} and {_place(tensor)}!"
+            f"{place(common)} and {place(tensor)}!"
         )
     return gpu_of(common)
 
@@ -103,52 +119,49 @@ def _check_indexing(named) -> Gpu | None:
             if at is not None and at is not home:
                 raise RuntimeError(
                     "indices should be either on cpu or on the same device as the indexed tensor "
-                    f"({_place(tensor)})"
+                    f"({place(tensor)})"
                 )
-        elif at is not home and not (at is None and other.dim() == 0):
+        elif at is not home and other.dim():  # a single value is brought over, from wherever it is
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
-                f"{_place(tensor)} and {_place(other)}!"
+                f"{place(tensor)} and {place(other)}!"
             )
     return home
 
 
-def _check_before(func, args, kwargs) -> None:
-    """Checks that composite functions make before they reach an operator."""
-    from .types import type_name  # types is built on the mode, which calls this module
-
-    name = getattr(func, "__name__", "")
-    if name in _CONVOLUTIONS and len(args) >= 2:
-        for label, other in zip(("weight", "bias"), args[1:3], strict=False):
-            if isinstance(other, Tensor) and (gpu_of(other) is None) != (gpu_of(args[0]) is None):
-                mine, theirs = type_name(args[0]), type_name(other)
-                raise RuntimeError(f"Input type ({mine}) and {label} type ({theirs}) should be the same")
-    if name in _RECURRENT:
-        _check_recurrent(args)
+def _fill(named: dict[str, Tensor]) -> Gpu | None:
+    return gpu_of(named["self"])  # the value is read on the host, wherever it is
 
 
-_CONVOLUTIONS = {f"conv{n}d" for n in (1, 2, 3)} | {f"conv_transpose{n}d" for n in (1, 2, 3)}
-_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+def _masked_fill(named: dict[str, Tensor]) -> Gpu | None:
+    tensor, mask = named["self"], named["mask"]
+    if gpu_of(mask) is not gpu_of(tensor):
+        raise RuntimeError(
+            f"expected self and mask to be on the same device, but got mask on {place(mask)} "
+            f"and self on {place(tensor)}"
+        )
+    if gpu_of(tensor) is None:
+        raise RuntimeError("masked_fill_: Expected inputs to be on same device")
+    return gpu_of(tensor)
 
 
-def _check_recurrent(args) -> None:
-    data, rest = args[0], list(args[1:])
-    packed = (
-        rest
-        and isinstance(rest[0], Tensor)
-        and isinstance(rest[1], (tuple, list, Tensor))
-        and (len(rest) > 2 and isinstance(rest[2], (tuple, list)))
+def _mv(named: dict[str, Tensor]) -> Gpu | None:
+    # It makes its result beside the vector, then adds the product to that.
+    raise RuntimeError(
+        f"Expected all tensors to be on the same device, but got mat is on {place(named['self'])}, different "
+        f"from other tensors on {place(named['vec'])} (when checking argument in method wrapper_CUDA_addmv_)"
     )
-    if packed and rest[0].dim() == 1:
-        rest = rest[1:]
-    hidden, weights = tensors_in(rest[0]), tensors_in(rest[1])
-    for label, group in (("hidden", hidden), ("parameter", weights)):
-        for tensor in group:
-            if gpu_of(tensor) is not gpu_of(data):
-                raise RuntimeError(
-                    f"Input and {label} tensors are not at the same device, found input tensor at "
-                    f"{_place(data)} and {label} tensor at {_place(tensor)}"
-                )
+
+
+_OWN_RULES = {
+    "fill": _fill, "fill_": _fill, "masked_fill": _masked_fill, "masked_fill_": _masked_fill, "mv": _mv,
+}  # fmt: skip
+
+
+def _written(func) -> set[str]:
+    """The names of the arguments that ``func`` writes: ``out``, and ``self`` of an operation in place."""
+    arguments = (a for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    return {"out" if argument.is_out else argument.name for argument in arguments}
 
 
 def _named_tensors(func, args, kwargs) -> list[tuple[str, Tensor]]:
@@ -167,8 +180,3 @@ def _named_tensors(func, args, kwargs) -> list[tuple[str, Tensor]]:
 
 def _overload(func) -> str:
     return "" if func._overloadname == "default" else f".{func._overloadname}"
-
-
-def _place(tensor: Tensor) -> str:
-    gpu = gpu_of(tensor)
-    return str(tensor.device) if gpu is None else str(gpu.device)

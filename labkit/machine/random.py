@@ -24,6 +24,10 @@ _SETTABLE = {
 }  # fmt: skip
 
 
+_RealGenerator = torch.Generator
+_real_device = _RealGenerator.device.__get__
+
+
 class DeviceRandom:
     """The generators of a machine's GPUs."""
 
@@ -39,7 +43,7 @@ class DeviceRandom:
             return
         # torch.manual_seed before the machine existed would have seeded its GPUs too.
         seed = torch.initial_seed()
-        self.generators = tuple(torch.Generator(device=backing) for _ in self._gpus)
+        self.generators = tuple(Generator(gpu=gpu) for gpu in self._gpus)
         for generator in self.generators:
             generator.manual_seed(seed)
         if backing.type == "cuda":
@@ -48,7 +52,11 @@ class DeviceRandom:
     @contextmanager
     def drawing(self, func, gpu: Gpu | None, kwargs: dict):
         """The keywords for a call of ``func`` that draws on ``gpu``: its generator, unless one is given."""
-        if gpu is None or func not in _SETTABLE or kwargs.get("generator") is not None:
+        if kwargs.get("generator") is not None:
+            if gpu is not None or func in _SETTABLE:
+                check_generator(kwargs["generator"], gpu)
+            yield kwargs
+        elif gpu is None or func not in _SETTABLE:
             yield kwargs
         else:
             yield {**kwargs, "generator": self.generators[gpu.index]}
@@ -98,28 +106,47 @@ def _draw(mode, func, args, kwargs):
     tensors = tensors_in(args, kwargs)
     device = kwargs.get("device")
     gpu = mode.machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
+    check_generator(kwargs.get("generator"), gpu)
     if gpu is None:
         return mode.general(func, args, kwargs)
     with mode.machine.random.instead_of_default(gpu):
         return mode.general(func, args, kwargs)
 
 
-def generator_class(machine_in_use):
-    """A ``torch.Generator`` that can be made for a simulated GPU."""
-    real = torch.Generator
+class _AnyGenerator(type(_RealGenerator)):
+    """Generators that were made without a machine are ``torch.Generator`` objects too."""
 
-    class Generator(real):
-        def __new__(cls, device="cpu"):
-            machine = machine_in_use()
-            gpu = machine.resolve(device) if machine is not None else None
-            made = real.__new__(cls, machine.backing if gpu is not None else device)
-            made._labkit_gpu = gpu
-            return made
+    def __instancecheck__(cls, generator) -> bool:
+        return isinstance(generator, _RealGenerator)
 
-        @property
-        def device(self):
-            return real.device.__get__(self) if self._labkit_gpu is None else self._labkit_gpu.device
 
-    Generator.__qualname__ = "Generator"
-    Generator.__module__ = real.__module__
-    return Generator
+class Generator(_RealGenerator, metaclass=_AnyGenerator):
+    """Stands for ``torch.Generator``: one that can be made for a simulated GPU."""
+
+    __module__, __qualname__ = _RealGenerator.__module__, _RealGenerator.__qualname__
+
+    def __new__(cls, device="cpu", gpu=None):
+        from .machine import machine_in_use
+
+        if gpu is None and machine_in_use() is not None:
+            gpu = machine_in_use().resolve(device)
+        made = _RealGenerator.__new__(cls, gpu.machine.backing if gpu is not None else device)
+        made._labkit_gpu = gpu
+        return made
+
+    @property
+    def device(self):
+        return _real_device(self) if self._labkit_gpu is None else self._labkit_gpu.device
+
+    def __reduce__(self):
+        made, _, state = super().__reduce__()
+        return made, (self.device,), state
+
+
+def check_generator(generator, gpu: Gpu | None) -> None:
+    """Raise, as torch does, if ``generator`` is for the host and draws on a GPU, or the other way round."""
+    if isinstance(generator, _RealGenerator) and (generator.device.type == "cpu") != (gpu is None):
+        raise RuntimeError(
+            f"Expected a '{'cpu' if gpu is None else 'cuda'}' device type for generator but found "
+            f"'{generator.device.type}'"
+        )

@@ -35,6 +35,17 @@ def install(patches) -> None:
             gpu.put(copy)
         return copy
 
+    real_new = torch.UntypedStorage.__new__
+
+    def new(cls, *args, device=None, **options):
+        machine = machine_in_use()
+        gpu = machine.resolve(device) if machine is not None and device is not None else None
+        if gpu is None:
+            return real_new(cls, *args, **options, **({} if device is None else {"device": device}))
+        storage = real_new(cls, *args, **options)
+        gpu.put(storage)
+        return storage
+
     def cuda(storage, device=None, non_blocking=False):
         return to(storage, device="cuda" if device is None else device)
 
@@ -49,6 +60,7 @@ def install(patches) -> None:
         return result
 
     patches.set(torch.UntypedStorage, "resize_", resize)
+    patches.set(torch.UntypedStorage, "__new__", new)
     patches.set(torch.UntypedStorage, "device", property(device))
     patches.set(torch.UntypedStorage, "to", to)
     patches.set(torch.UntypedStorage, "cuda", cuda)

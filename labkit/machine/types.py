@@ -54,6 +54,18 @@ class LegacyType(type):
 
 def install(patches) -> None:
     """Put the stand-ins into ``torch.cuda``."""
+    set_default = torch._C._set_default_tensor_type
+    chosen = False
+
+    def set_default_tensor_type(kind):
+        nonlocal chosen
+        on_gpu = isinstance(kind, LegacyType)
+        set_default(getattr(torch, kind.__name__) if on_gpu else kind)
+        if on_gpu or chosen:  # a tensor type is a dtype and a device
+            torch.set_default_device("cuda" if on_gpu else None)
+        chosen = on_gpu
+
+    patches.set(torch._C, "_set_default_tensor_type", set_default_tensor_type)
     for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):
         title = f"{name}Tensor"
         made = LegacyType(title, (), {"name": f"torch.cuda.{title}", "__module__": "torch.cuda"})

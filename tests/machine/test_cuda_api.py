@@ -1,5 +1,7 @@
 """torch.cuda and torch.accelerator on a simulated machine."""
 
+import copy
+import pickle
 import threading
 
 import pytest
@@ -82,6 +84,55 @@ def test_random_numbers_belong_to_the_device():
     assert torch.equal(torch.rand(2, device="cuda:1"), again)
 
 
+def test_generators_belong_to_a_kind_of_device():
+    mine, host = torch.Generator("cuda:1").manual_seed(1), torch.Generator()
+    for call in (
+        lambda: torch.randn(2, device="cuda:1", generator=host),
+        lambda: torch.ones(2, device="cuda:1").uniform_(generator=host),
+        lambda: nn.init.normal_(torch.ones(2, device="cuda:1"), generator=host),
+    ):
+        with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+            call()
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
+        torch.randperm(3, generator=mine)
+    with torch.device("cuda"), pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
+        list(torch.utils.data.DataLoader(torch.ones(4), shuffle=True))
+    for again in (copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))):
+        assert again.device == torch.device("cuda:1")
+        assert torch.equal(again.get_state(), mine.get_state())
+    assert isinstance(torch.default_generator, torch.Generator)
+    assert torch.cuda.default_generators[1].device == torch.device("cuda:1")
+
+
+def test_profilers_and_ranges_run(capfd):
+    layer, x = nn.Linear(2, 2).cuda(), torch.ones(1, 2, device="cuda")
+    with torch.autograd.profiler.profile(use_device="cuda") as found, torch.cuda.nvtx.range("forward"):
+        layer(x)
+    assert "aten::linear" in found.key_averages().table()
+    assert torch.cuda.nvtx.range_push("a") == 0
+    assert torch.cuda.nvtx.range_pop() == 0
+    assert "Failed" not in capfd.readouterr().err
+
+
+def test_a_fork_that_follows_the_first_use_is_refused():
+    def tell(queue):
+        try:
+            queue.put(str(torch.ones(1, device="cuda:1").device))
+        except RuntimeError as error:
+            queue.put(str(error))
+
+    context = torch.multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    for expected in ("cuda:1", "Cannot re-initialize CUDA in forked subprocess. To use CUDA with"):
+        child = context.Process(target=tell, args=(answers,))
+        child.start()
+        assert answers.get().startswith(expected)
+        child.join()
+        x = torch.ones(1, device="cuda")
+    with pytest.raises(NotImplementedError, match="no CUDA IPC; send it from the host"):
+        answers.put(x)
+
+
 def test_autocast_casts_on_gpus_only():
     layer = nn.Linear(4, 4).cuda()
     x = torch.ones(2, 4, device="cuda")
@@ -116,3 +167,7 @@ def test_a_scaled_step():
 def test_what_is_not_there_says_so():
     with pytest.raises(NotImplementedError, match="simulated machine has no torch._C._cuda_tunableop_enable"):
         torch._C._cuda_tunableop_enable(True)
+    with pytest.raises(NotImplementedError, match="simulated machine has no torch._C._CUDAGraph"):
+        torch.cuda.CUDAGraph()
+    with pytest.raises(NotImplementedError, match="torch.export does not see labkit's simulated GPUs"):
+        torch.export.export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),))

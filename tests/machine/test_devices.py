@@ -70,6 +70,12 @@ def test_default_devices():
         torch.set_default_device(None)
     assert torch.zeros(2).device == CPU
     assert torch.device(1) == CUDA1
+    torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+    try:
+        assert (torch.zeros(1).device, torch.zeros(1).dtype) == (CUDA0, torch.float64)
+    finally:
+        torch.set_default_tensor_type(torch.FloatTensor)
+    assert torch.zeros(1).device == CPU
 
 
 def test_the_current_device_is_what_cuda_means():
@@ -105,6 +111,15 @@ def test_copies_keep_the_device():
     layer = nn.Linear(2, 2).cuda(1)
     assert copy.deepcopy(layer).weight.device == CUDA1
     assert pickle.loads(pickle.dumps(layer)).weight.device == CUDA1
+    norm = nn.BatchNorm1d(2).cuda(1)
+    norm(torch.ones(3, 2, device=CUDA1)).sum().backward()
+    optimizer = torch.optim.Adam(norm.parameters())
+    optimizer.step()
+    again, others = copy.deepcopy(norm), copy.deepcopy(optimizer.state_dict())["state"].values()
+    assert again.running_mean.device == CUDA1
+    assert {str(state["exp_avg"].device) for state in others} == {"cuda:1"}
+    storage = torch.ones(2, device=CUDA1).untyped_storage()
+    assert storage.clone().device == torch.UntypedStorage(4, device="cuda:1").device == CUDA1
 
 
 def test_save_and_load():
@@ -131,6 +146,18 @@ def test_optimizers(option):
     assert layer.weight.device == CUDA1
     assert not torch.equal(layer.weight, before)
     assert optimizer.state[layer.weight]["exp_avg"].device == CUDA1
+
+
+def test_optimizer_state_must_be_where_its_parameter_is():
+    layer = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(layer.parameters())
+    for device in (CPU, CUDA0):
+        layer.to(device)(torch.ones(1, 2, device=device)).sum().backward()
+        if device == CUDA0:
+            with pytest.raises(RuntimeError, match="Tensors of the same index must be on the same device"):
+                optimizer.step()
+        else:
+            optimizer.step()
 
 
 SAME = "Expected all tensors to be on the same device, but "
@@ -163,6 +190,26 @@ TWO = SAME + "found at least two devices, "
          "Input and hidden tensors are not at the same device, found input tensor at cuda:0 and hidden tensor at cpu"),
         (lambda a, b, c: a[torch.tensor([0], device=CUDA1)],
          "indices should be either on cpu or on the same device as the indexed tensor (cuda:0)"),
+        (lambda a, b, c: torch.tensor(0.0).add_(a.sum()), TWO + "cuda:0 and cpu!"),
+        (lambda a, b, c: torch.add(a.sum(), 1, out=torch.tensor(0.0)), TWO + "cuda:0 and cpu!"),
+        (lambda a, b, c: a.masked_fill(c > 0, 0),
+         "expected self and mask to be on the same device, but got mask on cpu and self on cuda:0"),
+        (lambda a, b, c: c.masked_fill_(a > 0, 0),
+         "expected self and mask to be on the same device, but got mask on cuda:0 and self on cpu"),
+        (lambda a, b, c: c.masked_fill(c > 0, a.sum()), "masked_fill_: Expected inputs to be on same device"),
+        (lambda a, b, c: a @ torch.ones(3), SAME + "got mat is on cuda:0, different from other tensors on cpu "
+         "(when checking argument in method wrapper_CUDA_addmv_)"),
+        (lambda a, b, c: F.scaled_dot_product_attention(a[None], b[None], a[None]),
+         "Expected query, key, and value to have the same device type, but got query.device: cuda:0 "
+         "key.device: cuda:1 and value.device: cuda:0 instead."),
+        (lambda a, b, c: torch.meshgrid(a[0], c[0], indexing="ij"),
+         "torch.meshgrid expects all tensors to have the same device"),
+        (lambda a, b, c: torch.block_diag(a, b), "torch.block_diag: input tensors must all be on the same device. "
+         "Input 0 is on device cuda:0 and input 1 is on device cuda:1"),
+        (lambda a, b, c: torch.quantile(a, torch.tensor([0.5])),
+         "quantile() q tensor must be on the same device as the input tensor"),
+        (lambda a, b, c: torch.stft(torch.ones(64, device=CUDA0), 16, window=torch.ones(16), return_complex=True),
+         "stft input and window must be on the same device but got self on cuda:0 and window on cpu"),
         (lambda a, b, c: torch.tensor_split(a, torch.tensor([1], device=CUDA0)),
          "tensor_split expected tensor_indices_or_sections to be on cpu, but it's on cuda:0"),
         (lambda a, b, c: nn.utils.rnn.pack_padded_sequence(torch.ones(3, 2, 3), torch.tensor([3, 1], device=CUDA0)),
@@ -186,6 +233,13 @@ def test_mixing_devices_raises_what_cuda_raises(call, message):
         lambda a: a.masked_fill(a > 0, torch.tensor(5.0)),
         lambda a: a.copy_(torch.ones(3, 3)),
         lambda a: a.float_power(torch.tensor(2.0)),
+        lambda a: a.fill_(torch.tensor(2.0, device=CUDA1)),
+        lambda a: a.masked_fill(a > 0, torch.tensor(2.0, device=CUDA1)),
+        lambda a: nn.utils.rnn.pad_sequence([a, torch.ones(2, 3), torch.ones(1, 3, device=CUDA1)]),
+        lambda a: F.ctc_loss(
+            a[:, None].log_softmax(2), torch.ones(1, 1, dtype=torch.long),
+            torch.tensor([3], device=CUDA0), torch.tensor([1], device=CUDA1),
+        ),
     ],
 )
 def test_what_cuda_allows_is_allowed(call):
@@ -197,6 +251,17 @@ def test_assigning_a_row_copies_from_anywhere():
     a[0] = torch.ones(2)
     a[1] = torch.ones(2, device=CUDA1)
     assert a.tolist() == [[1, 1], [1, 1]]
+    a[torch.tensor([0])] = torch.tensor(3.0, device=CUDA1)
+    a[a < 2] = torch.tensor(4.0)
+    assert a.tolist() == [[3, 3], [4, 4]]
+
+
+def test_a_total_on_the_host_stays_there():
+    total = torch.tensor(1.0)
+    with pytest.raises(RuntimeError, match="found at least two devices"):
+        total += torch.tensor(2.0, device=CUDA0)
+    assert total.device == CPU
+    assert total.item() == 1
 
 
 def test_a_missing_gpu():

@@ -141,3 +141,24 @@ def test_no_grad_and_inference_mode_in_backward_threads_do_not_leak():
     with torch.no_grad():
         assert not (a * 2).requires_grad
     assert (a * 2).requires_grad
+
+
+def test_a_backward_that_answers_from_another_device_is_refused(gpus):
+    class Strays(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, way):
+            ctx.way = way
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.to(ctx.way), None
+
+    x = torch.ones(2, device="cuda:1", requires_grad=True)
+    Strays.apply(x, "cuda:1").sum().backward()
+    assert x.grad.device == torch.device("cuda:1")
+    with pytest.raises(RuntimeError) as caught:
+        Strays.apply(x, "cpu").sum().backward()
+    assert str(caught.value) == (
+        "Function StraysBackward returned an invalid gradient at index 0 - expected device cuda:1 but got cpu"
+    )

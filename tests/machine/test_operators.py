@@ -12,6 +12,7 @@ import labkit
 # a number from it.
 FREE = {
     "broadcast_tensors": "uses shapes only",
+    "nn.functional.ctc_loss": "brings the labels to the data",
     "expand_as": "uses the other's shape only",
     "view_as": "uses the other's shape only",
     "reshape_as": "uses the other's shape only",

@@ -1,0 +1,56 @@
+"""Profilers and NVTX ranges: programs that use them run; there is nothing that they could measure on a GPU."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+
+import torch
+
+
+class _Ranges(threading.local):
+    """What ``torch.cuda.nvtx`` calls. Depths and handles are as NVTX gives them; nobody is listening."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._handles = itertools.count(1)
+
+    def rangePushA(self, message):
+        self._depth += 1
+        return self._depth - 1
+
+    def rangePop(self):
+        self._depth -= 1
+        return self._depth
+
+    def rangeStartA(self, message):
+        return next(self._handles)
+
+    def rangeEnd(self, handle):
+        return None
+
+    def markA(self, message):
+        return None
+
+    def deviceRangeStart(self, message, stream):
+        return next(self._handles)
+
+    def deviceRangeEnd(self, handle, stream):
+        return None
+
+
+def install(patches) -> None:
+    """Give torch.cuda its NVTX, and the profiler a machine whose GPUs it need not time itself."""
+    patches.set(torch.cuda.nvtx, "_nvtx", _Ranges())
+    profiler = torch.autograd.profiler
+    start = profiler.profile.__init__
+
+    @functools.wraps(start)
+    def init(self, *args, **kwargs):
+        start(self, *args, **kwargs)
+        # Else it times each operation with C++'s CUDA events, and prints an error for each.
+        if getattr(self, "profiler_kind", None) is profiler.ProfilerState.KINETO_GPU_FALLBACK:
+            self.profiler_kind = profiler.ProfilerState.KINETO
+
+    patches.set(profiler.profile, "__init__", init)
