@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator
 
@@ -33,7 +34,12 @@ def mapped(value, path: str, change: Callable[[str, Tensor], Tensor]):
     if isinstance(value, Tensor):
         return change(path, value)
     if isinstance(value, dict):
-        return type(value)((key, mapped(item, f"{path}[{key!r}]", change)) for key, item in value.items())
+        items = {key: mapped(item, f"{path}[{key!r}]", change) for key, item in value.items()}
+        if type(value) is dict:
+            return items
+        other = copy.copy(value)  # a dict of another class may want other arguments when it is made
+        other.update(items)
+        return other
     if isinstance(value, (tuple, list)):
         items = [mapped(item, f"{path}[{at}]", change) for at, item in enumerate(value)]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
@@ -63,8 +69,9 @@ class Call:
         return Call(inputs, kwargs)
 
     def of(self, module):
-        """What ``module`` makes of these inputs."""
-        return module(*self.inputs, **self.kwargs)
+        """What ``module`` makes of a copy of these inputs: it may change them in place, or take keys out."""
+        fresh = self.mapped(lambda path, tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
+        return module(*fresh.inputs, **fresh.kwargs)
 
     def _named(self):
         yield from ((f"input {at}", value) for at, value in enumerate(self.inputs))
