@@ -18,7 +18,7 @@ from .compare import same
 from .structure import Call, mapped, tensors
 
 # More combinations than this are not tried: models with that many tensor inputs are rare.
-_MOST = 100
+_MOST = 40
 # And no more pieces than this are looked at.
 _PIECES = 8
 WHOLE = None  # an input that every replica needs whole

@@ -30,7 +30,7 @@ from . import reports
 from .axes import batch_of, find_layout, fit_outputs
 from .compare import difference, least_precise, same, tolerance
 from .finding import SEVERITIES, Diagnosis, Finding, Memory
-from .state import Watch, loose_modules, loose_tensors, move_loose
+from .state import Watch, attributes_of, loose_modules, loose_tensors, move_loose
 from .structure import Call, leaves, mapped, tensors
 
 HOME = "cuda:0"
@@ -64,15 +64,23 @@ def diagnose(
 
     Raises TypeError or ValueError, naming the argument, for arguments that are not as described.
     """
+    if kwargs is not None and not isinstance(kwargs, dict):
+        raise TypeError(f"kwargs must be a dict of keyword inputs, got {type(kwargs).__name__}")
     call = Call(inputs, dict(kwargs or {}))
     gpus = _checked(model, call, gpus, loss)
     capacity = None if memory is None else parse_bytes(memory)
     if isinstance(model, (nn.DataParallel, DataParallel)):
         model = model.module
+    compiled = hasattr(model, "_orig_mod")
+    if compiled:
+        model = model._orig_mod
     # Copied before another machine may take the place of the one that the model is on.
     subject = _Subject(model, call)
     with _undisturbed(gpus):
-        return _Checkup(subject, gpus, loss, capacity).run()
+        checkup = _Checkup(subject, gpus, loss, capacity)
+        if compiled:
+            checkup.findings.append(reports.compiled_model())
+        return checkup.run()
 
 
 class _Subject:
@@ -139,10 +147,10 @@ class _Checkup:
                 self.host.to("cpu").train(self.training)
             whole = self._evaluated(self.call)
             again = self._evaluated(self.call, seed=1)
+            expected, found = tensors(whole, "output"), tensors(again, "output")
         except Exception as error:
             self._add(self._failure_on_one(error))
             return None
-        expected, found = tensors(whole, "output"), tensors(again, "output")
         self.least = least_precise((*expected.values(), *self.call.tensors().values()))
         with suppress(Exception):  # a container of a class of its own keeps its graph
             whole = mapped(whole, "output", lambda path, tensor: tensor.detach())
@@ -152,6 +160,8 @@ class _Checkup:
         return whole
 
     def _failure_on_one(self, error: Exception) -> Finding:
+        if _is_mix(error) and (objects := self.call.objects()):
+            return reports.uncut_input(objects)
         if _is_mix(error):
             return reports.fixed_device(_line_of(error), _short(error), alone=True)
         return reports.fails_on_one(_line_of(error), _short(error))
@@ -245,6 +255,8 @@ class _Checkup:
             (t.layout for t in self.call.tensors().values() if t.layout is not torch.strided), None
         ):
             return reports.sparse_input(str(layout).removeprefix("torch."), _short(error))
+        if uncut := self.call.uncut(self.batch):
+            return reports.uncut_input(uncut)
         return reports.fails_on_many(_line_of(error), _short(error), self.gpus)
 
     def _look_at_replicas(self, whole) -> None:
@@ -341,7 +353,14 @@ class _Checkup:
             for name, module in self.host.named_modules()
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None
         ]
-        self._add(reports.untracked_norm(untracked) if untracked else reports.outputs_differ(path, gap))
+        uncut = self.call.uncut(self.batch)
+        self._add(
+            reports.uncut_input(uncut)
+            if uncut
+            else reports.untracked_norm(untracked)
+            if untracked
+            else reports.outputs_differ(path, gap)
+        )
 
     def _same(self, one: Tensor, other: Tensor) -> bool:
         return same(one, other, self.least)
@@ -518,6 +537,20 @@ def _checked(model, call: Call, gpus, loss) -> int:
         raise ValueError(f"gpus must be from 2 to 1024, got {count}: one GPU has nothing to differ from")
     if loss is not None and not callable(loss):
         raise TypeError(f"loss must be a function of the output, got {loss!r}")
+    for path, value in call.odd():
+        raise ValueError(
+            f"{path} is a {type(value).__name__}, which DataParallel cannot scatter: pass the padded tensor and the lengths"
+        )
+    for path, tensor in call.tensors().items():
+        if tensor.is_meta:
+            raise ValueError(f"{path} is on the meta device: it has no values to compare, make it on the CPU")
+        if tensor.is_nested:
+            raise ValueError(f"{path} is a nested tensor, which has no dimension to cut: pass a padded one")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise ValueError(
+                f"model: {name} is on the meta device, without values: `model.to_empty(device='cpu')`"
+            )
     if not any(tensor.dim() for tensor in call.tensors().values()):
         raise ValueError(
             "inputs must hold at least one tensor with rows: give a batch as training would, "
@@ -568,10 +601,20 @@ def _copied(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model, kept)
     except Exception as error:
+        culprits = [where for where, value in attributes_of(model) if not _can_be_copied(value)]
         raise ValueError(
-            f"model: {type(model).__name__} cannot be copied by copy.deepcopy ({type(error).__name__}: {error}), "
-            "and the check-up runs copies only: give a model made anew"
+            f"model: {type(model).__name__} cannot be copied by copy.deepcopy ({type(error).__name__}: {_words(error)}), "
+            "and the check-up runs copies only: "
+            + (f"set {', '.join(culprits)} to None for it" if culprits else "give a model that can be copied")
         ) from error
+
+
+def _can_be_copied(value) -> bool:
+    try:
+        copy.deepcopy(value)
+    except Exception:
+        return False
+    return True
 
 
 def _unwrap(model: nn.Module) -> list[str]:
@@ -650,9 +693,17 @@ def _weighted_sum(outputs) -> Tensor | None:
     return total
 
 
+def _words(error: Exception) -> str:
+    """What ``error`` says; nothing if it cannot even say that."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def _is_mix(error: Exception) -> bool:
-    text = str(error)
-    return "same device" in text or "different from other tensors on" in text
+    text = _words(error)
+    return "to be on the same device" in text or "different from other tensors on" in text
 
 
 _IN_A_FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -686,10 +737,7 @@ _LAST_WORDS = re.compile(r"^(?:\w+\.)*(\w+)(?:: (.*))?$")
 
 def _short(error: Exception) -> str:
     """The error in one line, without the traceback that a replica's carries."""
-    try:
-        text = str(error).strip()
-    except Exception:
-        return type(error).__name__  # an error that cannot say what it is
+    text = _words(error).strip()
     kind, lines = type(error).__name__, [line for line in text.splitlines() if line.strip()]
     if text.startswith("Caught ") and len(lines) > 1:
         # After the frames, which are indented, come the original error's class and words, at the margin.

@@ -143,6 +143,24 @@ def sparse_input(layout: str, error: str) -> Finding:
     )  # fmt: skip
 
 
+def uncut_input(paths: Sequence[str]) -> Finding:
+    """Inputs with something for each row that are no tensors."""
+    return Finding(
+        "uncut_input", "error", _listed(paths),
+        say(
+            en="It has something for each row, and it is no tensor. Scatter cuts tensors, in tuples, lists and dicts; everything else is handed "
+            "whole to every replica, and tensors inside an object stay on their device.",
+            zh="它的内容与批次的各行对应，却不是张量。分发（scatter）只切分张量（可以放在元组、列表、字典里）；其他东西会原样交给每个副本，"
+            "对象里面的张量也留在原来的设备上。",
+        ),
+        say(
+            en="Pass tensors: `torch.as_tensor(values)`; of an object pass its tensors, as a dict.",
+            zh="传入张量：`torch.as_tensor(values)`；如果是对象，就把里面的张量放进字典传入。",
+        ),
+        PRIMITIVES,
+    )  # fmt: skip
+
+
 def list_cut(path, rows: int) -> Finding:
     """A list whose items are the rows is not cut as a list: each of its tensors is."""
     return Finding(
@@ -460,6 +478,23 @@ def nested_parallel(names: Sequence[str]) -> Finding:
         say(
             en="Wrap once: either the part or the whole. The check-up looked at the model without the inner wrappers (`.module`).",
             zh="只包装一次：要么包装这一部分，要么包装整个模型。体检时已去掉里层的包装（取 `.module`）。",
+        ),
+        PRIMITIVES,
+    )  # fmt: skip
+
+
+def compiled_model() -> Finding:
+    """A compiled module inside DataParallel."""
+    return Finding(
+        "compiled_model", "warning", "",
+        say(
+            en="The model is compiled. A replica of it still calls the compiled original, whose weights are on the home device. The check-up "
+            "looked at the module inside.",
+            zh="模型是编译过的（`torch.compile`）。它的副本调用的仍然是编译时的原模型，权重在主设备上。体检看的是里面未编译的模块。",
+        ),
+        say(
+            en="Wrap the module that is not compiled; to have both, use DistributedDataParallel.",
+            zh="包装未编译的模块；两者都想要，就用 DistributedDataParallel。",
         ),
         PRIMITIVES,
     )  # fmt: skip

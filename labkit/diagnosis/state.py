@@ -132,11 +132,19 @@ def _attributes(module: nn.Module) -> list[tuple[str, object]]:
     ]
 
 
+def attributes_of(model: nn.Module) -> list[tuple[str, object]]:
+    """The attributes that the modules of ``model`` keep besides what nn.Module does, with the way to each."""
+    return [
+        (f"{path}.{name}".lstrip("."), value)
+        for path, module in model.named_modules()
+        for name, value in _attributes(module)
+    ]
+
+
 def _held(model: nn.Module) -> Iterator[tuple[str, object]]:
     """The tensors and modules in attributes of modules, with the way to each: ``heads[0]``, ``cache.keys``."""
-    for path, module in model.named_modules():
-        for name, value in _attributes(module):
-            yield from _inner(value, f"{path}.{name}".lstrip("."))
+    for where, value in attributes_of(model):
+        yield from _inner(value, where)
 
 
 def _inner(value, where: str, depth: int = _DEPTH) -> Iterator[tuple[str, object]]:

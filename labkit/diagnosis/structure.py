@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 
 def leaves(value, path: str) -> Iterator[tuple[str, object]]:
@@ -72,6 +73,34 @@ class Call:
         """What ``module`` makes of a copy of these inputs: it may change them in place, or take keys out."""
         fresh = self.mapped(lambda path, tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
         return module(*fresh.inputs, **fresh.kwargs)
+
+    def odd(self) -> list[tuple[str, object]]:
+        """Inputs that look like tuples and cannot be made again from cut tensors."""
+        return [(name, value) for name, value in self._named() if isinstance(value, PackedSequence)]
+
+    def objects(self) -> list[str]:
+        """Inputs of a class of their own that hold tensors: DataParallel neither cuts nor moves those."""
+        return [
+            path
+            for name, value in self._named()
+            for path, leaf in leaves(value, name)
+            if any(isinstance(item, Tensor) for item in getattr(leaf, "__dict__", {}).values())
+            and not isinstance(leaf, (Tensor, type))
+        ]
+
+    def uncut(self, batch: int) -> list[str]:
+        """Inputs with something for each row that are no tensors: every replica gets all of them."""
+        found = self.objects()
+        for name, value in self._named():
+            if isinstance(value, (list, tuple)) and len(value) == batch and not tensors(value, name):
+                found.append(name)
+            else:
+                found += [
+                    path
+                    for path, leaf in leaves(value, name)
+                    if not isinstance(leaf, Tensor) and tuple(getattr(leaf, "shape", ()))[:1] == (batch,)
+                ]
+        return found
 
     def _named(self):
         yield from ((f"input {at}", value) for at, value in enumerate(self.inputs))

@@ -62,6 +62,8 @@ def every_finding():
         reports.replica_parameters("model.py", None),
         reports.module_not_registered(["heads[0]", "heads[1]"]),
         reports.nested_parallel(["body"]),
+        reports.compiled_model(),
+        reports.uncut_input(["input 1"]),
         reports.own_length(["output"]),
         reports.sparse_input("sparse_coo", "NotImplementedError: x"),
         reports.gradients_differ("weight", float("inf")),
