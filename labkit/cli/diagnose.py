@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from .usage import UsageError, at_least
@@ -19,7 +20,9 @@ from .usage import UsageError, at_least
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "factory", metavar="FACTORY", help="such as train:make, or train.py:make: returns model, inputs[, loss]"
+        "factory",
+        metavar="FACTORY",
+        help="such as train:make, or train.py:make: returns model, inputs[, loss]",
     )
     parser.add_argument("--gpus", type=at_least(2), default=8, metavar="N", help="how many GPUs (default 8)")
     parser.add_argument("--memory", metavar="SIZE", help='of the GPUs you think of, "11 GiB": does it fit?')
@@ -38,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
 
     set_language(options.lang)
     # The machine is up before the factory is imported, so that it may say .cuda().
-    with simulate(options.gpus, memory="16 TiB"):
+    # What the factory prints goes beside the result, which alone is on standard output.
+    with simulate(options.gpus, memory="16 TiB"), redirect_stdout(sys.stderr):
         model, inputs, kwargs, loss = _made(options.factory, _found(options.factory))
         try:
             found = diagnose(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import re
 import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from operator import index
 
 import torch
@@ -26,17 +27,19 @@ from ..machine.gpu import parse_bytes
 from ..machine.machine import machine_in_use
 from ..plan import Split, split
 from . import reports
-from .axes import batch_of, find_layout
-from .compare import difference, same
+from .axes import batch_of, find_layout, fit_outputs
+from .compare import difference, least_precise, same, tolerance
 from .finding import SEVERITIES, Diagnosis, Finding, Memory
-from .state import Changes, Watch, loose_tensors, move_loose_tensors
-from .structure import Call, leaves, tensors
+from .state import Watch, attributes_of, loose_modules, loose_tensors, move_loose
+from .structure import Call, leaves, mapped, tensors
 
 HOME = "cuda:0"
 # Fewer values than this per channel and GPU make BatchNorm's statistics noise.
 FEW = 16
 # Bytes on a GPU that nobody has to think about.
 SMALL = 2**20
+# Characters of an error message that are shown.
+LONGEST = 300
 
 
 def diagnose(
@@ -61,15 +64,23 @@ def diagnose(
 
     Raises TypeError or ValueError, naming the argument, for arguments that are not as described.
     """
+    if kwargs is not None and not isinstance(kwargs, dict):
+        raise TypeError(f"kwargs must be a dict of keyword inputs, got {type(kwargs).__name__}")
     call = Call(inputs, dict(kwargs or {}))
     gpus = _checked(model, call, gpus, loss)
     capacity = None if memory is None else parse_bytes(memory)
     if isinstance(model, (nn.DataParallel, DataParallel)):
         model = model.module
+    compiled = hasattr(model, "_orig_mod")
+    if compiled:
+        model = model._orig_mod
     # Copied before another machine may take the place of the one that the model is on.
     subject = _Subject(model, call)
     with _undisturbed(gpus):
-        return _Checkup(subject, gpus, loss, capacity).run()
+        checkup = _Checkup(subject, gpus, loss, capacity)
+        if compiled:
+            checkup.findings.append(reports.compiled_model())
+        return checkup.run()
 
 
 class _Subject:
@@ -81,8 +92,11 @@ class _Subject:
         self.inputs_at = next((t.device for t in call.tensors().values()), torch.device("cpu"))
         self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
         self.model = _copied(model).to("cpu")
-        move_loose_tensors(self.model, "cpu")
-        self.call = call.mapped(lambda path, tensor: tensor.detach().to("cpu"))
+        move_loose(self.model, "cpu")
+        self.wrapped = _unwrap(self.model)
+        self.call = call.mapped(
+            lambda path, tensor: tensor.detach().to("cpu").requires_grad_(tensor.requires_grad)
+        )
 
 
 class _Checkup:
@@ -95,7 +109,10 @@ class _Checkup:
         self.memory: tuple[Memory, ...] = ()
         self.name, self.training, self.lazy = subject.name, subject.training, subject.lazy
         self.places, self.inputs_at, self.host = subject.places, subject.inputs_at, subject.model
-        self.call = subject.call.mapped(lambda path, tensor: tensor.to(HOME))
+        self.wrapped = subject.wrapped
+        self.call = subject.call.mapped(
+            lambda path, tensor: tensor.detach().to(HOME).requires_grad_(tensor.requires_grad)
+        )
         self.batch = batch_of(self.call)
         self.given_loss = loss
 
@@ -103,10 +120,9 @@ class _Checkup:
         self._look_at_the_model()
         whole = self._run_on_one()
         if whole is not None:
-            changes = self._watch_state()
+            self._watch_state()
             self._look_at_outputs(whole)
-            self._run_on_all(whole, changes)
-            self._look_at_norms()
+            self._run_on_all(whole)
         order = sorted(self.findings, key=lambda finding: SEVERITIES.index(finding.severity))
         return Diagnosis(self.name, self._split(), tuple(order), self.memory, tuple(self.compared), self.gpus)
 
@@ -115,7 +131,9 @@ class _Checkup:
     def _look_at_the_model(self) -> None:
         if len(self.places) > 1:
             self._add(reports.several_devices(self.places))
-        for loose in self.loose():
+        if self.wrapped:
+            self._add(reports.nested_parallel(self.wrapped))
+        for loose in loose_tensors(self.host):
             if loose.learned:
                 self._add(reports.parameter_not_registered(loose.where))
 
@@ -129,32 +147,51 @@ class _Checkup:
                 self.host.to("cpu").train(self.training)
             whole = self._evaluated(self.call)
             again = self._evaluated(self.call, seed=1)
+            expected, found = tensors(whole, "output"), tensors(again, "output")
         except Exception as error:
-            self._add(reports.fails_on_one(_line_of(error), _short(error)))
+            self._add(self._failure_on_one(error))
             return None
-        expected, found = tensors(whole, "output"), tensors(again, "output")
-        self.random = expected.keys() != found.keys() or not all(
-            same(expected[path], found[path]) for path in expected
-        )
+        self.least = least_precise((*expected.values(), *self.call.tensors().values()))
+        with suppress(Exception):  # a container of a class of its own keeps its graph
+            whole = mapped(whole, "output", lambda path, tensor: tensor.detach())
+        self.random = not self._all_same(expected, found)
         if self.random:
             self._add(reports.random_outputs())
         return whole
 
-    def _watch_state(self) -> Changes:
+    def _failure_on_one(self, error: Exception) -> Finding:
+        if _is_mix(error) and (objects := self.call.objects()):
+            return reports.uncut_input(objects)
+        if _is_mix(error):
+            return reports.fixed_device(_line_of(error), _short(error), alone=True)
+        return reports.fails_on_one(_line_of(error), _short(error))
+
+    def _watch_state(self) -> None:
+        """What a forward in the model's own mode changes, which loose modules it uses, what its norms see."""
         model = self._fresh(self.training)
         watch = Watch(model)
+        used: list[str] = []
+        for loose in loose_modules(model):
+            loose.module.register_forward_pre_hook(lambda *_, where=loose.where: used.append(where))
+        seen = _values_seen_by_norms(model)
         try:
             with _quiet(0):
                 self.call.of(model)
         except Exception as error:
-            self._add(reports.fails_on_one(_line_of(error), _short(error)))
-            return Changes((), ())
+            self._add(self._failure_on_one(error))
+            return
         changes = watch.changes()
         if changes.lost:
             self._add(reports.attributes_lost(changes.lost))
         if changes.shared:
             self._add(reports.shared_state(changes.shared))
-        return changes
+        if used:
+            self._add(reports.module_not_registered(list(dict.fromkeys(used))))
+        plan = self._split()
+        if seen and plan.batch:
+            name, values = min(seen.items(), key=lambda pair: pair[1])
+            smallest = min(rows for rows in plan.sizes if rows)
+            self._add(reports.batch_norm(name, smallest, values * smallest // plan.batch, plan, FEW))
 
     def _look_at_outputs(self, whole) -> None:
         odd = [(path, leaf) for path, leaf in leaves(whole, "output") if not isinstance(leaf, Tensor)]
@@ -165,110 +202,178 @@ class _Checkup:
         elif reports.is_dataclass(whole):
             self._add(reports.dataclass_output(whole))
 
-    def _run_on_all(self, whole, changes: Changes) -> None:
+    def _run_on_all(self, whole) -> None:
+        expected = tensors(whole, "output")
         model = self._fresh(training=False)
-        wrapped = nn.DataParallel(model, list(range(self.gpus)))
+        wrapped = nn.DataParallel(model, self._ids())
         try:
             with _quiet(0):
                 outputs = self.call.of(wrapped)
         except Exception as error:
-            self._explain(whole, error, None)
+            self._explain(whole, error, {})
+            self._look_for_idle()
             return
-        expected, found = tensors(whole, "output"), tensors(outputs, "output")
-        agree = expected.keys() == found.keys() and all(
-            same(expected[path], found[path]) for path in expected
-        )
-        if agree or self.random:
-            plan = self._split()
-            if plan.idle:
-                self._add(reports.idle(plan))
-            if agree:
-                self._say_compared(say(en="outputs", zh="输出"), 0.0, True)
-        elif self._scalars(expected, found):
-            pass
-        elif not self._explain(whole, None, outputs):
-            gap = max(
-                (difference(expected[path], found[path]) for path in expected.keys() & found.keys()),
-                default=float("inf"),
-            )
-            self._say_compared(say(en="outputs", zh="输出"), gap, False)
-            self._add(reports.outputs_differ(gap))
-        self._train(agree and not self.random)
+        found = {path: tensor.detach() for path, tensor in tensors(outputs, "output").items()}
+        del outputs
+        agree = self._all_same(expected, found)
+        if agree:
+            self._say_compared(say(en="outputs", zh="输出"), 0.0, True)
+        elif not self.random:
+            self._explain(whole, None, found)
+        self._look_for_idle()
+        self._train(agree)
 
-    def _scalars(self, expected: dict[str, Tensor], found: dict[str, Tensor]) -> bool:
-        """Findings about numbers computed in forward, a loss most likely; whether there were such."""
-        numbers = [path for path, tensor in expected.items() if tensor.dim() == 0 and path in found]
-        if not numbers or any(
-            path not in numbers and not same(expected[path], found[path]) for path in expected
-        ):
-            return False
+    def _look_for_idle(self) -> None:
         plan = self._split()
-        for path in numbers:
-            one, many = expected[path], found[path]
-            if not one.is_floating_point() or many.dim() != 1:
-                continue
-            mean = many.mean()
-            total = many.sum()
-            if same(one, mean) or same(one, total):
-                self._add(reports.scalar_output(path, many.numel(), summed=not same(one, mean)))
-            else:
-                self._add(reports.biased_loss(path, float(one), float(mean), plan))
-        return True
+        if plan.idle and not {"rows_dropped", "list_cut"} & {finding.name for finding in self.findings}:
+            self._add(reports.idle(plan))
 
-    def _explain(self, whole, error: Exception | None, outputs) -> bool:
-        """Findings that say why the wrapped model fails (``error``) or gives other ``outputs``."""
-        before = len(self.findings)
-        counts = self._pieces()
-        if error is not None and _is_mix(error):
-            loose = [one for one in self.loose() if not one.learned]
-            if loose:
-                for one in loose:
-                    self._add(reports.tensor_not_registered(one.where))
-            elif not any(finding.name == "not_registered" for finding in self.findings):
+    def _explain(self, whole, error: Exception | None, found: dict[str, Tensor]) -> None:
+        """Findings that say why the wrapped model fails (``error``) or gives other outputs, ``found``."""
+        before, counts = len(self.findings), self._pieces()
+        if not self.random:
+            self._look_at_replicas(whole)
+        explained = len(self.findings) > before or (error is not None and self._known(error))
+        if error is not None and _is_mix(error) and not explained:
+            loose = [one for one in loose_tensors(self.host) if not one.learned]
+            for one in loose:
+                self._add(reports.tensor_not_registered(one.where))
+            if not loose:
                 self._add(reports.fixed_device(_line_of(error), _short(error)))
-            return True
-        if self.random and error is None:
-            return False
-        layout = (
-            None if self.random else find_layout(self._evaluated, self.call, whole, min(self.gpus, 2**16))
-        )
-        if layout is not None:
-            self.batch = layout.batch
-            shapes = {path: tensor.shape for path, tensor in self.call.tensors().items()}
-            for path in layout.lists:
-                self._add(reports.list_cut(path, layout.batch))
-            for path, axis in layout.inputs.items():
-                if axis != 0:
-                    hidden = axis == 1 and self._is_hidden_state(shapes[path])
-                    self._add(reports.input_cut(path, shapes[path], axis, layout.batch, self.gpus, hidden))
-            expected, found = tensors(whole, "output"), tensors(outputs, "output")
-            for path, axis in layout.outputs.items():
-                if axis not in (0, None):
-                    wrong = found[path].shape if path in found else None
-                    self._add(
-                        reports.batch_moved(path, expected[path].shape, wrong, axis, self.gpus, layout.batch)
-                    )
-        elif error is None:
-            expected, found = tensors(whole, "output"), tensors(outputs, "output")
-            lost = [
-                path
-                for path in expected
-                if path in found and self._batch_is_lost(expected[path], found[path])
-            ]
-            for path in lost:
-                self._add(reports.batch_lost(path, expected[path].shape, found[path].shape))
-        if len(set(counts.values())) > 1:
+            explained = True
+        if not self.random:
+            self._look_at_layout(whole, error, found, explained)
+        cut = {"input_cut", "input_axis", "hidden_state_cut", "list_cut"} & {f.name for f in self.findings}
+        # An error that a wrong cut explains drops nothing.
+        if len(set(counts.values())) > 1 and not (error and (cut or explained)):
             self._add(reports.rows_dropped(counts, self.call.tensors(), self.gpus, error and _short(error)))
-        if error is not None and len(self.findings) == before and not self._known(error):
-            self._add(reports.fails_on_many(_line_of(error), _short(error), self.gpus))
-        return len(self.findings) > before
+        if error is not None and len(self.findings) == before and not explained:
+            self._add(self._failure_on_many(error))
+
+    def _failure_on_many(self, error: Exception) -> Finding:
+        if layout := next(
+            (t.layout for t in self.call.tensors().values() if t.layout is not torch.strided), None
+        ):
+            return reports.sparse_input(str(layout).removeprefix("torch."), _short(error))
+        if uncut := self.call.uncut(self.batch):
+            return reports.uncut_input(uncut)
+        return reports.fails_on_many(_line_of(error), _short(error), self.gpus)
+
+    def _look_at_replicas(self, whole) -> None:
+        """Whether the whole batch gives the same in a replica, and on another GPU: nothing is cut there."""
+        expected = tensors(whole, "output")
+        model = self._fresh(training=False)
+        lines: list[str] = []
+        try:
+            with _quiet(0):
+                replica = nn.parallel.replicate(model, [0])[0]
+                lines = _lines_that_ask_for_parameters(replica)
+                found = tensors(self.call.of(replica), "output")
+        except Exception as error:
+            if not _is_mix(error):
+                self._add(reports.replica_parameters(_line_of(error), _short(error)))
+            return
+        if not self._all_same(expected, found):
+            self._add(reports.replica_parameters(lines[0] if lines else "", None))
+            return
+        other = copy.deepcopy(self.host).to("cuda:1").eval()
+        move_loose(other, "cuda:1")
+        call = self.call.mapped(lambda path, tensor: tensor.detach().to("cuda:1"))
+        try:
+            with _quiet(0), torch.cuda.device(1):
+                there = tensors(call.of(other), "output")
+        except Exception:
+            return  # a device that forward names: said elsewhere
+        if not self._all_same(expected, there):
+            self._add(reports.device_dependent())
+
+    def _look_at_layout(self, whole, error, found: dict[str, Tensor], explained: bool) -> None:
+        """Where the batch is in the inputs and outputs, if it is not where DataParallel takes it to be."""
+        expected = tensors(whole, "output")
+        fits = fit_outputs(self._evaluated, self.call, whole, self.gpus, self._same)
+        short = [path for path, fit in (fits or {}).items() if fit.short]
+        if short:
+            self._add(reports.own_length(short))
+        else:
+            layout = find_layout(self._evaluated, self.call, whole, self.gpus, self._same)
+            if layout is not None:
+                self._add_layout(layout, expected, found)
+                return
+        for path, fit in (fits or {}).items():
+            one, many = expected[path], found.get(path)
+            if fit.axis:
+                self._add_moved(path, one, many, fit.axis)
+            elif fit.axis == 0 or fit.short:
+                continue
+            elif not one.dim():
+                self._add_number(path, one, many, explained)
+            elif fit.over_rows:
+                self._add(reports.batch_lost(path, one.shape, None if many is None else many.shape))
+            elif many is not None and not explained and not self._same(one, many):
+                self._add_difference(path, one, many)
+        if fits is None and error is None:
+            for path in expected.keys() & found.keys():
+                if self._batch_is_lost(expected[path], found[path]):
+                    self._add(reports.batch_lost(path, expected[path].shape, found[path].shape))
+                elif not self._same(expected[path], found[path]) and not explained:
+                    self._add_difference(path, expected[path], found[path])
+
+    def _add_layout(self, layout, expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+        self.batch = layout.batch
+        shapes = {path: tensor.shape for path, tensor in self.call.tensors().items()}
+        for path in layout.lists:
+            self._add(reports.list_cut(path, layout.batch))
+        for path, axis in layout.inputs.items():
+            if axis != 0:
+                hidden = axis == 1 and self._is_hidden_state(shapes[path])
+                self._add(reports.input_cut(path, shapes[path], axis, layout.batch, self.gpus, hidden))
+        for path, axis in layout.outputs.items():
+            if axis:
+                self._add_moved(path, expected[path], found.get(path), axis)
+
+    def _add_moved(self, path: str, one: Tensor, many: Tensor | None, axis: int) -> None:
+        wrong = None if many is None else many.shape
+        self._add(reports.batch_moved(path, one.shape, wrong, axis, self.gpus, self.batch))
+
+    def _add_number(self, path: str, one: Tensor, many: Tensor | None, explained: bool) -> None:
+        """A number computed in forward, a loss most likely."""
+        if explained or many is None or many.dim() != 1 or not one.is_floating_point():
+            return
+        mean, total = many.mean(), many.sum()
+        if self._same(one, mean) or self._same(one, total):
+            self._add(reports.scalar_output(path, many.numel(), summed=not self._same(one, mean)))
+        else:
+            self._add(reports.biased_loss(path, float(one), float(mean), self._split()))
+
+    def _add_difference(self, path: str, one: Tensor, many: Tensor) -> None:
+        gap = difference(one, many)
+        self._say_compared(path, gap, False)
+        untracked = [
+            name
+            for name, module in self.host.named_modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None
+        ]
+        uncut = self.call.uncut(self.batch)
+        self._add(
+            reports.uncut_input(uncut)
+            if uncut
+            else reports.untracked_norm(untracked)
+            if untracked
+            else reports.outputs_differ(path, gap)
+        )
+
+    def _same(self, one: Tensor, other: Tensor) -> bool:
+        return same(one, other, self.least)
+
+    def _all_same(self, expected: dict[str, Tensor], found: dict[str, Tensor]) -> bool:
+        return expected.keys() == found.keys() and all(
+            self._same(expected[path], found[path]) for path in expected
+        )
 
     def _known(self, error: Exception) -> bool:
         """Whether an earlier finding already says why ``error`` was raised."""
-        return any(
-            finding.name in ("not_tensors", "dataclass_output", "not_registered", "loss_fails")
-            for finding in self.findings
-        )
+        known = {"not_registered"} if _is_mix(error) else {"not_tensors", "dataclass_output", "loss_fails"}
+        return any(finding.name in known for finding in self.findings)
 
     def _train(self, comparable: bool) -> None:
         """Gradients compared in eval mode; then a step in training mode, which shows the memory."""
@@ -291,20 +396,23 @@ class _Checkup:
             self._add(reports.biased_loss("loss", float(first), float(second.mean()), self._split()))
         worst, worst_name = 0.0, ""
         scale = max(
-            (float(p.grad.abs().max()) for p in one.parameters() if p.grad is not None and p.grad.numel()),
-            default=0.0,
+            (float(_dense(p.grad).abs().max()) for p in one.parameters() if _has_grad(p)), default=0.0
         )
+        # Half-precision gradients are sums of rounded numbers: what is small beside the largest is noise.
+        exact = tolerance(self.least) <= 1e-3
+        slack, noise = (1e-3, 1e-3) if exact else (2 * tolerance(self.least), 0.1)
         for (name, ours), theirs in zip(one.named_parameters(), many.parameters(), strict=True):
             if ours.grad is None and theirs.grad is None:
                 continue
-            a = torch.zeros_like(ours) if ours.grad is None else ours.grad
-            b = torch.zeros_like(theirs) if theirs.grad is None else theirs.grad
-            a, b = (grad.to_dense() if grad.layout is not torch.strided else grad for grad in (a, b))
+            if not ours.numel():
+                continue
+            a = torch.zeros_like(ours) if ours.grad is None else _dense(ours.grad)
+            b = torch.zeros_like(theirs) if theirs.grad is None else _dense(theirs.grad)
             # A gradient that is zero but for rounding is held against the largest of all.
-            gap = float((a - b).abs().max()) / max(float(a.abs().max()), 1e-3 * scale, 1e-12)
+            gap = _gap(a, b) / max(float(a.abs().max()), noise * scale, 1e-12)
             if not gap <= worst:
                 worst, worst_name = gap, name
-        agree = worst <= 1e-3
+        agree = worst <= slack
         self._say_compared(say(en="gradients", zh="梯度"), worst, agree)
         if not agree:
             self._add(reports.gradients_differ(worst_name, worst))
@@ -319,7 +427,9 @@ class _Checkup:
         try:
             self._step(model, nn.DataParallel(model, self._ids()))
         except Exception as error:
-            if self.training and not self._known(error):
+            if self.training and not self._known(error) and _is_mix(error):
+                self._add(reports.fixed_device(_line_of(error), _short(error)))
+            elif self.training and not self._known(error):
                 self._add(reports.fails_in_training(_line_of(error), _short(error), self.gpus))
             return
         weights = sum(_bytes(tensor) for tensor in (*model.parameters(), *model.buffers()))
@@ -334,40 +444,7 @@ class _Checkup:
         if len(peaks) > 1 and peaks[0] > max(SMALL, 1.25 * max(peaks[1:])):
             self._add(reports.home_memory(peaks[0], max(peaks[1:])))
 
-    def _look_at_norms(self) -> None:
-        if not self.training:
-            return
-        seen: dict[str, int] = {}
-        model = self._fresh(True)
-        norms = {
-            name: module
-            for name, module in model.named_modules()
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
-        }
-        if not norms:
-            return
-        for name, module in norms.items():
-            module.register_forward_hook(
-                lambda module, given, out, name=name: seen.__setitem__(
-                    name, given[0].numel() // max(given[0].size(1), 1)
-                )
-            )
-        try:
-            with _quiet(0), torch.no_grad():
-                self.call.of(model)
-        except Exception:
-            return  # said already
-        plan = self._split()
-        if not seen or not plan.batch:
-            return
-        smallest = min(rows for rows in plan.sizes if rows)
-        name, values = min(seen.items(), key=lambda pair: pair[1])
-        self._add(reports.batch_norm(name, smallest, values * smallest // plan.batch, plan, FEW))
-
     # What the steps share.
-
-    def loose(self):
-        return loose_tensors(self.host)
 
     def _ids(self) -> list[int]:
         return list(range(self.gpus))
@@ -375,12 +452,13 @@ class _Checkup:
     def _fresh(self, training: bool) -> nn.Module:
         """A copy of the model on the home GPU."""
         model = copy.deepcopy(self.host).to(HOME)
-        # Tensors that the model holds without registering them: where their owner would have put them.
-        move_loose_tensors(model, HOME)
+        # What the model holds without registering it: where its owner would have put it.
+        move_loose(model, HOME)
         return model.train() if training else model.eval()
 
     def _evaluated(self, call: Call, seed: int = 0):
-        with _quiet(seed), torch.no_grad():
+        # With gradients on, as in training: forward may itself call autograd.
+        with _quiet(seed):
             return call.of(self._fresh(training=False))
 
     def _step(self, model: nn.Module, wrapped: nn.Module) -> Tensor | None:
@@ -459,6 +537,20 @@ def _checked(model, call: Call, gpus, loss) -> int:
         raise ValueError(f"gpus must be from 2 to 1024, got {count}: one GPU has nothing to differ from")
     if loss is not None and not callable(loss):
         raise TypeError(f"loss must be a function of the output, got {loss!r}")
+    for path, value in call.odd():
+        raise ValueError(
+            f"{path} is a {type(value).__name__}, which DataParallel cannot scatter: pass the padded tensor and the lengths"
+        )
+    for path, tensor in call.tensors().items():
+        if tensor.is_meta:
+            raise ValueError(f"{path} is on the meta device: it has no values to compare, make it on the CPU")
+        if tensor.is_nested:
+            raise ValueError(f"{path} is a nested tensor, which has no dimension to cut: pass a padded one")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise ValueError(
+                f"model: {name} is on the meta device, without values: `model.to_empty(device='cpu')`"
+            )
     if not any(tensor.dim() for tensor in call.tensors().values()):
         raise ValueError(
             "inputs must hold at least one tensor with rows: give a batch as training would, "
@@ -491,9 +583,9 @@ def _undisturbed(gpus: int):
 
 @contextmanager
 def _quiet(seed: int):
-    """Runs of the model start from the same random state, and their warnings are no news here."""
+    """Runs of the model start from the same random state; what they print and warn of is no news here."""
     torch.manual_seed(seed)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
 
@@ -509,10 +601,81 @@ def _copied(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model, kept)
     except Exception as error:
+        culprits = [where for where, value in attributes_of(model) if not _can_be_copied(value)]
         raise ValueError(
-            f"model: {type(model).__name__} cannot be copied by copy.deepcopy ({type(error).__name__}: {error}), "
-            "and the check-up runs copies only: give a model made anew"
+            f"model: {type(model).__name__} cannot be copied by copy.deepcopy ({type(error).__name__}: {_words(error)}), "
+            "and the check-up runs copies only: "
+            + (f"set {', '.join(culprits)} to None for it" if culprits else "give a model that can be copied")
         ) from error
+
+
+def _can_be_copied(value) -> bool:
+    try:
+        copy.deepcopy(value)
+    except Exception:
+        return False
+    return True
+
+
+def _unwrap(model: nn.Module) -> list[str]:
+    """Take data-parallel wrappers inside ``model`` out of it; their names."""
+    names = [
+        name for name, module in model.named_modules() if isinstance(module, (nn.DataParallel, DataParallel))
+    ]
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            while isinstance(child, (nn.DataParallel, DataParallel)):
+                child = child.module
+                setattr(module, name, child)
+    return names
+
+
+def _values_seen_by_norms(model: nn.Module) -> dict[str, int]:
+    """Fills with the values per channel that each BatchNorm in training mode gets in the forward that follows."""
+    seen: dict[str, int] = {}
+
+    def note(name: str):
+        def hook(module, given, out):
+            seen[name] = given[0].numel() // max(given[0].size(1), 1)
+
+        return hook
+
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            module.register_forward_hook(note(name))
+    return seen
+
+
+def _lines_that_ask_for_parameters(replica: nn.Module) -> list[str]:
+    """Fills with the lines of the user's code that ask ``replica`` or its children for their parameters."""
+    lines: list[str] = []
+
+    def noting(module: nn.Module, name: str):
+        def method(*args, **kwargs):
+            lines.append(_user_line("".join(traceback.format_stack())))
+            return getattr(type(module), name)(module, *args, **kwargs)
+
+        return method
+
+    for module in replica.modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            for name in ("named_parameters", "state_dict"):
+                module.__dict__[name] = noting(module, name)
+    return lines
+
+
+def _dense(grad: Tensor) -> Tensor:
+    return grad.to_dense() if grad.layout is not torch.strided else grad
+
+
+def _has_grad(parameter: Tensor) -> bool:
+    return parameter.grad is not None and parameter.grad.numel() > 0
+
+
+def _gap(one: Tensor, other: Tensor) -> float:
+    """The largest difference; values that are the same infinity, or both not numbers, do not differ."""
+    both = (one == other) | (one.isnan() & other.isnan())
+    return float(torch.where(both, torch.zeros_like(one), one - other).abs().max())
 
 
 def _weighted_sum(outputs) -> Tensor | None:
@@ -530,9 +693,17 @@ def _weighted_sum(outputs) -> Tensor | None:
     return total
 
 
+def _words(error: Exception) -> str:
+    """What ``error`` says; nothing if it cannot even say that."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def _is_mix(error: Exception) -> bool:
-    text = str(error)
-    return "same device" in text or "different from other tensors on" in text
+    text = _words(error)
+    return "to be on the same device" in text or "different from other tensors on" in text
 
 
 _IN_A_FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -540,7 +711,11 @@ _IN_A_FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 def _line_of(error: Exception) -> str:
     """The line of the user's own code where it happened: ``model.py, line 12, in forward``."""
-    text = "".join(traceback.format_exception(error))
+    return _user_line("".join(traceback.format_exception(error)))
+
+
+def _user_line(text: str) -> str:
+    """The last line of the user's own code in a traceback."""
     own = [
         found
         for found in _IN_A_FILE.findall(text)
@@ -557,17 +732,22 @@ def _line_of(error: Exception) -> str:
     return say(en=f"{name}, line {line}, in {function}", zh=f"{name} 第 {line} 行，{function}")
 
 
-_LAST_WORDS = re.compile(r"^(?:\w+\.)*\w+: (.*)")
+_LAST_WORDS = re.compile(r"^(?:\w+\.)*(\w+)(?:: (.*))?$")
 
 
 def _short(error: Exception) -> str:
     """The error in one line, without the traceback that a replica's carries."""
-    text = str(error).strip()
-    lines = [line for line in text.splitlines() if line.strip()]
-    if text.startswith("Caught "):
-        # Its last lines are the original error's class and words, at the margin.
-        lines = [found[1] for line in reversed(lines[1:]) if (found := _LAST_WORDS.match(line))] or lines
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    text = _words(error).strip()
+    kind, lines = type(error).__name__, [line for line in text.splitlines() if line.strip()]
+    if text.startswith("Caught ") and len(lines) > 1:
+        # After the frames, which are indented, come the original error's class and words, at the margin.
+        last = max((at for at, line in enumerate(lines) if line.startswith("  File ")), default=0)
+        words = next((found for line in lines[last + 1 :] if (found := _LAST_WORDS.match(line))), None)
+        if words:
+            kind, lines = words[1], [words[2]] if words[2] else []
+    if not lines:
+        return kind
+    return f"{kind}: {lines[0] if len(lines[0]) <= LONGEST else lines[0][: LONGEST - 1] + '…'}"
 
 
 def _bytes(tensor: Tensor) -> int:

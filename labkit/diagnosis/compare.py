@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 # Sums over pieces are added in another order: float32 results differ in their last digits.
 RELATIVE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-9}
+
+# A graph is looked at this far.
+_MOST_NODES = 100_000
 
 
 def difference(one: Tensor, other: Tensor) -> float:
@@ -29,6 +34,27 @@ def difference(one: Tensor, other: Tensor) -> float:
     return float(gaps.max()) / scale
 
 
-def same(one: Tensor, other: Tensor, slack: float = 1.0) -> bool:
-    """Whether the two agree up to rounding (``slack`` times as much)."""
-    return difference(one, other) <= slack * RELATIVE.get(one.dtype, 1e-4)
+def same(one: Tensor, other: Tensor, least: torch.dtype = torch.float64) -> bool:
+    """Whether the two agree up to rounding, where ``least`` is the least precise type they were computed in."""
+    return difference(one, other) <= max(tolerance(one.dtype), tolerance(least))
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """How far sums in this type may be apart if they are added in another order, in units of the largest."""
+    return RELATIVE.get(dtype, 1e-4)
+
+
+def least_precise(tensors: Iterable[Tensor]) -> torch.dtype:
+    """The type with the fewest digits among those the tensors were computed in, by their autograd graphs."""
+    seen, nodes, found = set(), [], {torch.float64}
+    for tensor in tensors:
+        found.add(tensor.dtype)
+        nodes.append(tensor.grad_fn)
+    while nodes and len(seen) < _MOST_NODES:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found.update(one.dtype for one in getattr(node, "_input_metadata", ()))
+        nodes += [following for following, _ in node.next_functions]
+    return max((dtype for dtype in found if dtype.is_floating_point), key=tolerance)

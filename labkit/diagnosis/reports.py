@@ -39,14 +39,16 @@ def batch_moved(path, one, many, axis: int, gpus: int, batch: int) -> Finding:
 
 
 def batch_lost(path, one, many) -> Finding:
-    """An output has no batch dimension: it is computed over the rows."""
+    """An output has no batch dimension: it is computed over the rows. ``many`` is None if nothing was gathered."""
+    wrong = None if many is None else list(many)
     return Finding(
         "batch_lost", "error", path,
         say(
             en=f"Its shape on one GPU is {list(one)}: it has no row for each row of the batch, it is computed over all of them. "
-            f"Each GPU computes it over its own rows only, and DataParallel glues the answers: {list(many)}.",
+            "Each GPU computes it over its own rows only, and DataParallel glues the answers"
+            + (f": {wrong}." if wrong else "."),
             zh=f"它在一块 GPU 上的形状是 {list(one)}：不是每行一个结果，而是对整个批次算出的。每块 GPU 只对自己的行计算，"
-            f"DataParallel 再把各个结果拼接起来：{list(many)}。",
+            "DataParallel 再把各个结果拼接起来" + (f"：{wrong}。" if wrong else "。"),
         ),
         say(
             en="Return the values for each row, and reduce over the batch outside the wrapped model.",
@@ -108,6 +110,57 @@ def input_cut(path, shape, axis: int | None, batch: int, gpus: int, hidden: bool
     )  # fmt: skip
 
 
+def own_length(paths: Sequence[str]) -> Finding:
+    """Each piece is padded to its own longest row."""
+    return Finding(
+        "own_length", "error", _listed(paths),
+        say(
+            en="Its length depends on the longest row of the piece: every replica pads to its own, and pieces of different lengths cannot be "
+            "gathered.",
+            zh="它的长度取决于分块里最长的那一行：每个副本只填充到自己的最大长度，长度不同的分块收集不到一起。",
+        ),
+        say(
+            en="Give all replicas one length, known from the shape of the input: `pad_packed_sequence(..., total_length=x.size(1))`.",
+            zh="让所有副本用同一个长度，从输入的形状就能知道：`pad_packed_sequence(..., total_length=x.size(1))`。",
+        ),
+        BATCH,
+    )  # fmt: skip
+
+
+def sparse_input(layout: str, error: str) -> Finding:
+    """A sparse tensor cannot be cut."""
+    return Finding(
+        "sparse_input", "error", layout,
+        say(
+            en=f"An input is a sparse tensor, which scatter cannot cut: {error}.",
+            zh=f"有一个输入是稀疏张量，分发（scatter）无法切分它：{error}。",
+        ),
+        say(
+            en="Pass it dense, `x.to_dense()`, and make it sparse again inside forward, `x.to_sparse()`.",
+            zh="以稠密形式传入：`x.to_dense()`，在 forward 里再变回稀疏：`x.to_sparse()`。",
+        ),
+        BATCH,
+    )  # fmt: skip
+
+
+def uncut_input(paths: Sequence[str]) -> Finding:
+    """Inputs with something for each row that are no tensors."""
+    return Finding(
+        "uncut_input", "error", _listed(paths),
+        say(
+            en="It has something for each row, and it is no tensor. Scatter cuts tensors, in tuples, lists and dicts; everything else is handed "
+            "whole to every replica, and tensors inside an object stay on their device.",
+            zh="它的内容与批次的各行对应，却不是张量。分发（scatter）只切分张量（可以放在元组、列表、字典里）；其他东西会原样交给每个副本，"
+            "对象里面的张量也留在原来的设备上。",
+        ),
+        say(
+            en="Pass tensors: `torch.as_tensor(values)`; of an object pass its tensors, as a dict.",
+            zh="传入张量：`torch.as_tensor(values)`；如果是对象，就把里面的张量放进字典传入。",
+        ),
+        PRIMITIVES,
+    )  # fmt: skip
+
+
 def list_cut(path, rows: int) -> Finding:
     """A list whose items are the rows is not cut as a list: each of its tensors is."""
     return Finding(
@@ -128,7 +181,7 @@ def list_cut(path, rows: int) -> Finding:
 
 def rows_dropped(counts: dict[str, int], found: dict, gpus: int, error: str | None) -> Finding:
     """Inputs are cut into different numbers of pieces."""
-    listed = ", ".join(f"{path} {list(found[path].shape)}: {count}" for path, count in counts.items())
+    listed = _listed([f"{path} {list(found[path].shape)}: {count}" for path, count in counts.items()])
     fewest = min(counts.values())
     outcome = (
         say(
@@ -196,17 +249,34 @@ def scalar_output(path, pieces: int, summed: bool) -> Finding:
 def biased_loss(path, one: float, mean: float, plan: Split) -> Finding:
     """The mean of the replicas' losses is not the loss of the batch."""
     sizes = ", ".join(map(str, plan.sizes[:8])) + (", …" if len(plan.sizes) > 8 else "")
+    even = len({rows for rows in plan.sizes if rows}) == 1
     return Finding(
         "biased_loss", "error", path,
         say(
-            en=f"On one GPU it is {one:.6g}. Averaged over the replicas it is {mean:.6g}: they have {sizes} rows, and a mean of means "
-            "gives the rows of a short piece more weight than the others. Gradients are biased alike.",
-            zh=f"在一块 GPU 上它是 {one:.6g}；对各副本求平均得到 {mean:.6g}：各副本的行数是 {sizes}，“平均的平均”让不满的分块里的每一行权重更大。"
-            "梯度也有同样的偏差。",
+            en=f"On one GPU it is {one:.6g}. Averaged over the replicas it is {mean:.6g}: "
+            + (
+                "they have equally many rows, so it is not rows that this loss averages over. It divides by something that differs "
+                "from piece to piece (tokens that are not padding, class weights), or it compares rows with each other."
+                if even
+                else f"they have {sizes} rows, and a mean of means gives the rows of a short piece more weight than the others."
+            )
+            + " Gradients are biased alike.",
+            zh=f"在一块 GPU 上它是 {one:.6g}；对各副本求平均得到 {mean:.6g}："
+            + (
+                "各副本的行数相同，可见这个损失不是按行平均的。它除以的东西各分块不一样（非填充的词元数、类别权重），"
+                "或者它要在行与行之间做比较。"
+                if even
+                else f"各副本的行数是 {sizes}，“平均的平均”让不满的分块里的每一行权重更大。"
+            )
+            + "梯度也有同样的偏差。",
         ),
         say(
-            en="Return one value for each row, and average over the whole batch outside the wrapped model.",
-            zh="每行返回一个值，在包装后的模型外面对整个批次求平均。",
+            en="Return the outputs of every row, and compute the loss over the whole batch outside the wrapped model."
+            if even
+            else "Return one value for each row, and average over the whole batch outside the wrapped model.",
+            zh="返回每一行的输出，在包装后的模型外面对整个批次计算损失。"
+            if even
+            else "每行返回一个值，在包装后的模型外面对整个批次求平均。",
         ),
         TRAINING,
     )  # fmt: skip
@@ -268,20 +338,75 @@ def random_outputs() -> Finding:
     )  # fmt: skip
 
 
-def outputs_differ(gap: float) -> Finding:
-    """Outputs differ, and no other way to cut explains it."""
+def outputs_differ(path, gap: float) -> Finding:
+    """An output differs, and no other way to cut explains it."""
     return Finding(
-        "outputs_differ", "error", "output",
+        "outputs_differ", "error", path,
         say(
-            en=f"On one GPU and on several the outputs differ, {gap_text(gap)}, and no other way to cut the batch explains it: "
+            en=f"On one GPU and on several it differs, {gap_text(gap)}, and no other way to cut the batch explains it: "
             "a row's result depends on the other rows of its piece.",
-            zh=f"一块与多块 GPU 的输出不同（{gap_text(gap)}），把批次换一种切法也解释不了：某一行的结果依赖于同一分块里的其他行。",
+            zh=f"一块与多块 GPU 上的结果不同（{gap_text(gap)}），把批次换一种切法也解释不了：某一行的结果依赖于同一分块里的其他行。",
         ),
         say(
             en="Look for what is computed over dimension 0 (normalising, sorting, mixing rows), and move it outside.",
             zh="检查哪些计算跨越第 0 维（归一化、排序、行与行混合），把它移到包装后的模型外面。",
         ),
         BATCH,
+    )  # fmt: skip
+
+
+def untracked_norm(names: Sequence[str]) -> Finding:
+    """BatchNorm without running statistics normalises over the piece in eval mode too."""
+    return Finding(
+        "untracked_norm", "error", _listed(names),
+        say(
+            en="This BatchNorm keeps no running statistics (`track_running_stats=False`): in eval mode too it normalises over the rows of its "
+            "own piece, so the outputs depend on how the batch is cut.",
+            zh="这个 BatchNorm 不保存滑动统计量（`track_running_stats=False`）：在 eval 模式下它也用自己那个分块的各行做归一化，因此输出取决于批次怎么切分。",
+        ),
+        say(
+            en="Let it track them, or use GroupNorm or LayerNorm, which look at one row at a time.",
+            zh="让它保存滑动统计量，或者改用 GroupNorm、LayerNorm：它们每次只看一行。",
+        ),
+        TRAINING,
+    )  # fmt: skip
+
+
+def device_dependent() -> Finding:
+    """Forward computes something else on another GPU."""
+    return Finding(
+        "device_dependent", "error", "",
+        say(
+            en="The same batch gives other outputs on cuda:1 than on cuda:0: forward asks which GPU it is on (`x.device.index`, "
+            "`torch.cuda.current_device()`), so a row's result depends on the GPU that it is sent to.",
+            zh="同一个批次在 cuda:1 上与在 cuda:0 上的输出不同：forward 里用到了自己在哪块 GPU（`x.device.index`、"
+            "`torch.cuda.current_device()`），于是每一行的结果取决于它被分到哪块 GPU。",
+        ),
+        say(
+            en="Use the device only to make tensors on it; what belongs to one GPU, such as printing, must not change the result.",
+            zh="设备只用来在上面创建张量；只想在一块 GPU 上做的事（例如打印）不能影响结果。",
+        ),
+        PRIMITIVES,
+    )  # fmt: skip
+
+
+def replica_parameters(line: str, error: str | None) -> Finding:
+    """Forward asks a replica for its parameters."""
+    return Finding(
+        "replica_parameters", "error", line,
+        say(
+            en="A replica has no parameters of its own: its weights are plain attributes, and `self.parameters()` and `self.state_dict()` do "
+            "not list them. "
+            + (f"Forward asks for them and fails: {error}." if error else "Forward asks for them and computes something else."),
+            zh="副本没有自己的参数：它的权重只是普通属性，`self.parameters()` 和 `self.state_dict()` 里都没有它们。"
+            + (f"forward 用到它们，于是报错：{error}。" if error else "forward 用到它们，于是算出了别的结果。"),
+        ),
+        say(
+            en="Take device and dtype from an input or from one weight (`x.device`, `self.linear.weight.dtype`); a term over all parameters, such "
+            "as a penalty on the weights, belongs outside the wrapped model.",
+            zh="设备和类型取自输入或某个权重（`x.device`、`self.linear.weight.dtype`）；对全部参数计算的项（例如权重惩罚）应放到包装后的模型外面。",
+        ),
+        PRIMITIVES,
     )  # fmt: skip
 
 
@@ -323,6 +448,58 @@ def parameter_not_registered(where: str) -> Finding:
     )  # fmt: skip
 
 
+def module_not_registered(names: Sequence[str]) -> Finding:
+    """Modules in a plain list or dict, used in forward."""
+    return Finding(
+        "not_registered", "error", _listed(names),
+        say(
+            en="Forward uses modules that are held in a plain Python list, dict or object: the model does not know them. Their weights are not "
+            "moved by `.to()`, not replicated, not in `parameters()`, so not trained and not saved.",
+            zh="forward 用到了放在普通 Python 列表、字典或对象里的模块，模型并不知道它们：它们的权重不随 `.to()` 移动，不会被复制，"
+            "不在 `parameters()` 里，因此不会被训练，也不会被保存。",
+        ),
+        say(
+            en="Hold them in `nn.ModuleList` or `nn.ModuleDict`.",
+            zh="改用 `nn.ModuleList` 或 `nn.ModuleDict`。",
+        ),
+        DEVICES,
+    )  # fmt: skip
+
+
+def nested_parallel(names: Sequence[str]) -> Finding:
+    """DataParallel inside the model that is to be wrapped."""
+    return Finding(
+        "nested_parallel", "error", _listed(names),
+        say(
+            en="Part of the model is wrapped in DataParallel already. Wrapped again, each replica would scatter its piece once more, from a GPU "
+            "that is not the home device of the inner wrapper.",
+            zh="模型的一部分已经用 DataParallel 包装过。再包装一次，每个副本会把自己的分块再分发一遍，而它所在的 GPU 并不是里层包装的主设备。",
+        ),
+        say(
+            en="Wrap once: either the part or the whole. The check-up looked at the model without the inner wrappers (`.module`).",
+            zh="只包装一次：要么包装这一部分，要么包装整个模型。体检时已去掉里层的包装（取 `.module`）。",
+        ),
+        PRIMITIVES,
+    )  # fmt: skip
+
+
+def compiled_model() -> Finding:
+    """A compiled module inside DataParallel."""
+    return Finding(
+        "compiled_model", "warning", "",
+        say(
+            en="The model is compiled. A replica of it still calls the compiled original, whose weights are on the home device. The check-up "
+            "looked at the module inside.",
+            zh="模型是编译过的（`torch.compile`）。它的副本调用的仍然是编译时的原模型，权重在主设备上。体检看的是里面未编译的模块。",
+        ),
+        say(
+            en="Wrap the module that is not compiled; to have both, use DistributedDataParallel.",
+            zh="包装未编译的模块；两者都想要，就用 DistributedDataParallel。",
+        ),
+        PRIMITIVES,
+    )  # fmt: skip
+
+
 def tensor_not_registered(where: str) -> Finding:
     """A plain tensor attribute that replicas share from one device."""
     return Finding(
@@ -359,8 +536,24 @@ def several_devices(places: list[str]) -> Finding:
     )  # fmt: skip
 
 
-def fixed_device(line: str, error: str) -> Finding:
-    """forward names a device of its own."""
+def fixed_device(line: str, error: str, alone: bool = False) -> Finding:
+    """forward names a device of its own, or makes tensors on the CPU; ``alone`` if it fails on one GPU already."""
+    if alone:
+        return Finding(
+            "fixed_device", "error", line,
+            say(
+                en=f"On a GPU it mixes devices: {error}. Forward uses a tensor that `.to()` does not move: made on the CPU because no "
+                "device was named, or held outside the module.",
+                zh=f"放到 GPU 上就混用了设备：{error}。forward 用到了 `.to()` 不会移动的张量：创建时没有指明设备，于是留在 CPU 上；"
+                "或者它存放在模块之外。",
+            ),
+            say(
+                en="Make it where the input is, `device=x.device`; what the model keeps is to be a buffer (`self.register_buffer`) or a "
+                "submodule.",
+                zh="在输入所在的设备上创建：`device=x.device`；模型要保存的东西应登记为缓冲区（`self.register_buffer`）或子模块。",
+            ),
+            DEVICES,
+        )  # fmt: skip
     return Finding(
         "fixed_device", "error", line,
         say(
@@ -564,7 +757,9 @@ def home_memory(home: int, others: int) -> Finding:
 def gap_text(gap: float) -> str:
     """A relative difference in words."""
     if gap == float("inf"):
-        return say(en="they have other shapes or values that are not numbers", zh="形状不同，或者有的值不是数")
+        return say(
+            en="they have other shapes or values that are not numbers", zh="形状不同，或者有的值不是数"
+        )
     return say(
         en=f"by up to {100 * gap:.2g} % of the largest value", zh=f"最多相差最大值的 {100 * gap:.2g} %"
     )
@@ -572,4 +767,3 @@ def gap_text(gap: float) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f", … ({len(names)})" if len(names) > 5 else "")
-

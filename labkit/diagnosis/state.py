@@ -6,13 +6,19 @@ copy, and lost; a list or a dict is the same object in every replica, written by
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
+from types import ModuleType
 
-from torch import Tensor, nn
+from torch import Tensor, jit, nn
 
 # What nn.Module itself keeps.
 _OWN = frozenset(nn.Module().__dict__)
+# How far containers in containers are followed.
+_DEPTH = 3
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -25,21 +31,45 @@ class Loose:
     learned: bool
 
 
+@dataclass(frozen=True)
+class LooseModule:
+    """A module with weights or buffers that another module holds and has not registered."""
+
+    where: str
+    module: nn.Module
+
+
 def loose_tensors(model: nn.Module) -> list[Loose]:
-    """Tensors in plain attributes, lists, tuples and dicts of modules: ``.to()`` does not move them."""
+    """Tensors in plain attributes, containers and objects of modules: ``.to()`` does not move them."""
     registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     found = {}
-    for path, module in model.named_modules():
-        for name, value in _attributes(module):
-            for where, tensor in _tensors_in(value, f"{path}.{name}".lstrip(".")):
-                if id(tensor) not in registered:
-                    found.setdefault(id(tensor), Loose(where, tensor, isinstance(tensor, nn.Parameter)))
+    for where, value in _held(model):
+        if isinstance(value, Tensor) and id(value) not in registered:
+            found.setdefault(id(value), Loose(where, value, isinstance(value, nn.Parameter)))
     return list(found.values())
 
 
-def move_loose_tensors(model: nn.Module, device) -> None:
-    """Move what :func:`loose_tensors` finds, as its owner would have to do by hand."""
+def loose_modules(model: nn.Module) -> list[LooseModule]:
+    """Modules in plain lists, dicts and objects: the model does not know their parameters and buffers."""
+    known = {id(module) for module in model.modules()}
+    found = {}
+    for where, value in _held(model):
+        if (
+            isinstance(value, nn.Module)
+            and id(value) not in known
+            and any(True for _ in (*value.parameters(), *value.buffers()))
+        ):
+            found.setdefault(id(value), LooseModule(where, value))
+    return list(found.values())
+
+
+def move_loose(model: nn.Module, device) -> None:
+    """Move what :func:`loose_tensors` and :func:`loose_modules` find, as its owner would have to do by hand."""
+    for loose in loose_modules(model):
+        loose.module.to(device)
     wanted = {id(loose.tensor) for loose in loose_tensors(model)}
+    if not wanted:
+        return
     for module in model.modules():
         for name, value in _attributes(module):
             moved = _moved(value, wanted, device)
@@ -73,26 +103,26 @@ class Watch:
         for where, value, inside in _state(self._model):
             before, contents = self._before.get(where, (missing, None))
             if value is not before:
-                if not (
-                    isinstance(value, _SIMPLE) and isinstance(before, _SIMPLE) and _equal(value, before)
-                ):
+                if not (isinstance(value, _SIMPLE) and isinstance(before, _SIMPLE) and _equal(value, before)):
                     lost.append(where)
-            elif inside is not None and not _alike(inside, contents):
+            elif inside != contents:
                 shared.append(where)
         return Changes(tuple(lost), tuple(shared))
 
 
-def _state(model: nn.Module) -> Iterator[tuple[str, object, list | tuple | None]]:
+def _state(model: nn.Module) -> Iterator[tuple[str, object, object]]:
     for path, module in model.named_modules():
         for name, value in _attributes(module):
             yield f"{path}.{name}".lstrip("."), value, _inside(value)
-        for name, value in module._buffers.items():
+        for name, value in module.named_buffers(recurse=False):
             # A buffer that is changed in place is kept, from the first replica; only a new tensor is lost.
             yield f"{path}.{name}".lstrip("."), value, None
 
 
 def _attributes(module: nn.Module) -> list[tuple[str, object]]:
     """The module's own attributes, without what nn.Module keeps and what weight norms compute."""
+    if isinstance(module, jit.ScriptModule):
+        return []  # what stands there is TorchScript's; a scripted forward cannot reach other Python objects
     return [
         (name, value)
         for name, value in module.__dict__.items()
@@ -102,53 +132,102 @@ def _attributes(module: nn.Module) -> list[tuple[str, object]]:
     ]
 
 
-def _tensors_in(value, where: str, depth: int = 3):
-    if isinstance(value, Tensor):
+def attributes_of(model: nn.Module) -> list[tuple[str, object]]:
+    """The attributes that the modules of ``model`` keep besides what nn.Module does, with the way to each."""
+    return [
+        (f"{path}.{name}".lstrip("."), value)
+        for path, module in model.named_modules()
+        for name, value in _attributes(module)
+    ]
+
+
+def _held(model: nn.Module) -> Iterator[tuple[str, object]]:
+    """The tensors and modules in attributes of modules, with the way to each: ``heads[0]``, ``cache.keys``."""
+    for where, value in attributes_of(model):
+        yield from _inner(value, where)
+
+
+def _inner(value, where: str, depth: int = _DEPTH) -> Iterator[tuple[str, object]]:
+    if isinstance(value, (Tensor, nn.Module)):
         yield where, value
-    elif depth and isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors_in(item, f"{where}[{key!r}]", depth - 1)
-    elif depth and isinstance(value, (list, tuple)):
-        for at, item in enumerate(value):
-            yield from _tensors_in(item, f"{where}[{at}]", depth - 1)
+    elif depth:
+        for step, item in _items(value):
+            yield from _inner(item, where + step, depth - 1)
 
 
-def _moved(value, wanted: set[int], device):
+def _items(value) -> list[tuple[str, object]]:
+    """What a container or a plain object holds, with the last step of the way to each."""
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", item) for key, item in value.items()]
+    if isinstance(value, (list, tuple, deque)):
+        return [(f"[{at}]", item) for at, item in enumerate(value)]
+    if _is_plain_object(value):
+        return [(f".{name}", item) for name, item in vars(value).items()]
+    return []
+
+
+def _is_plain_object(value) -> bool:
+    """An object of somebody's own class, which keeps its state in attributes."""
+    return (
+        hasattr(value, "__dict__")
+        and not callable(getattr(value, "__get__", None))  # functions and descriptors
+        and not isinstance(value, (nn.Module, Tensor, type, ModuleType, Enum, logging.Logger))
+    )
+
+
+def _moved(value, wanted: set[int], device, depth: int = _DEPTH):
     if isinstance(value, Tensor):
         if id(value) not in wanted:
             return value
         moved = value.detach().to(device).requires_grad_(value.requires_grad)
         return nn.Parameter(moved, value.requires_grad) if isinstance(value, nn.Parameter) else moved
-    if isinstance(value, dict):
-        items = {key: _moved(item, wanted, device) for key, item in value.items()}
-        if all(items[key] is value[key] for key in value):
-            return value
-        value.update(items)
+    if not depth or isinstance(value, nn.Module):
         return value
-    if isinstance(value, (list, tuple)):
-        items = [_moved(item, wanted, device) for item in value]
+    if isinstance(value, tuple):
+        items = [_moved(item, wanted, device, depth - 1) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    holder = vars(value) if _is_plain_object(value) and not isinstance(value, (dict, list, deque)) else value
+    if isinstance(holder, (dict, list, deque)):
+        for key in list(holder) if isinstance(holder, dict) else range(len(holder)):
+            moved = _moved(holder[key], wanted, device, depth - 1)
+            if moved is not holder[key]:
+                holder[key] = moved
     return value
 
 
-def _inside(value):
-    """What can change inside ``value`` while it stays the same object; None if nothing can."""
+def _inside(value, depth: int = _DEPTH):
+    """A mark that changes when something inside ``value`` does while it stays the same object."""
+    if isinstance(value, nn.Parameter):
+        return None
     if isinstance(value, Tensor):
-        return None if isinstance(value, nn.Parameter) else (value._version,)
-    if isinstance(value, (list, set)):
-        return list(value)
-    if isinstance(value, dict):
-        return [part for pair in value.items() for part in pair]
+        return value._version
+    if isinstance(value, (set, frozenset)):
+        return frozenset(map(_mark, value))
+    if not depth:
+        return None
+    if isinstance(value, (list, dict, tuple, deque)) or _is_plain_object(value):
+        return [(step, _mark(item), _inside(item, depth - 1)) for step, item in _items(value)]
     return None
 
 
-def _alike(now: list, before: list) -> bool:
-    return len(now) == len(before) and all(
-        a is b or (isinstance(a, _SIMPLE) and isinstance(b, _SIMPLE) and _equal(a, b))
-        for a, b in zip(now, before, strict=True)
-    )
+def _mark(value):
+    """Stands for ``value`` in comparisons: simple values by what they are, all others by identity."""
+    return (type(value).__name__, repr(value)) if isinstance(value, _SIMPLE) else _Itself(value)
+
+
+@dataclass(frozen=True, eq=False)
+class _Itself:
+    """Equal for the same object only. Holds it, so that its address is not given to another one."""
+
+    value: object
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 def _equal(one, other) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator
 
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 
 def leaves(value, path: str) -> Iterator[tuple[str, object]]:
@@ -33,7 +35,12 @@ def mapped(value, path: str, change: Callable[[str, Tensor], Tensor]):
     if isinstance(value, Tensor):
         return change(path, value)
     if isinstance(value, dict):
-        return type(value)((key, mapped(item, f"{path}[{key!r}]", change)) for key, item in value.items())
+        items = {key: mapped(item, f"{path}[{key!r}]", change) for key, item in value.items()}
+        if type(value) is dict:
+            return items
+        other = copy.copy(value)  # a dict of another class may want other arguments when it is made
+        other.update(items)
+        return other
     if isinstance(value, (tuple, list)):
         items = [mapped(item, f"{path}[{at}]", change) for at, item in enumerate(value)]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
@@ -63,8 +70,37 @@ class Call:
         return Call(inputs, kwargs)
 
     def of(self, module):
-        """What ``module`` makes of these inputs."""
-        return module(*self.inputs, **self.kwargs)
+        """What ``module`` makes of a copy of these inputs: it may change them in place, or take keys out."""
+        fresh = self.mapped(lambda path, tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
+        return module(*fresh.inputs, **fresh.kwargs)
+
+    def odd(self) -> list[tuple[str, object]]:
+        """Inputs that look like tuples and cannot be made again from cut tensors."""
+        return [(name, value) for name, value in self._named() if isinstance(value, PackedSequence)]
+
+    def objects(self) -> list[str]:
+        """Inputs of a class of their own that hold tensors: DataParallel neither cuts nor moves those."""
+        return [
+            path
+            for name, value in self._named()
+            for path, leaf in leaves(value, name)
+            if any(isinstance(item, Tensor) for item in getattr(leaf, "__dict__", {}).values())
+            and not isinstance(leaf, (Tensor, type))
+        ]
+
+    def uncut(self, batch: int) -> list[str]:
+        """Inputs with something for each row that are no tensors: every replica gets all of them."""
+        found = self.objects()
+        for name, value in self._named():
+            if isinstance(value, (list, tuple)) and len(value) == batch and not tensors(value, name):
+                found.append(name)
+            else:
+                found += [
+                    path
+                    for path, leaf in leaves(value, name)
+                    if not isinstance(leaf, Tensor) and tuple(getattr(leaf, "shape", ()))[:1] == (batch,)
+                ]
+        return found
 
     def _named(self):
         yield from ((f"input {at}", value) for at, value in enumerate(self.inputs))
