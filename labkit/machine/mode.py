@@ -85,17 +85,15 @@ class MachineMode(TorchFunctionMode):
                     storage = _storage(result)
                     if storage._labkit_mark is HOST:
                         # home.put(storage), written out
-                        size = storage.nbytes()
-                        if size in home.marks:
-                            storage._labkit_mark = mark = home.marks[size]
-                            home.room = room = home.room - mark.block
-                            if room < 0:
-                                del mark
-                                home.recount(storage)
-                        else:
-                            put(result, home)
+                        storage._labkit_mark = mark = home.marks[storage.nbytes()]
+                        home.room = room = home.room - mark.block
+                        if room < 0:
+                            del mark
+                            home.recount(storage)
                     elif home.suspended:  # a view, or a result written in place
                         raise stale(home)
+                except KeyError:  # the first storage of its size
+                    put(result, home)
                 except (NotImplementedError, RuntimeError) as error:
                     if isinstance(error, torch.OutOfMemoryError) or home.machine is not self.machine:
                         raise
