@@ -205,6 +205,14 @@ def _get_device(mode, func, args, kwargs):
 
 @handles(Tensor.__repr__)
 def _repr(mode, func, args, kwargs):
-    # torch's own printing, which asks the tensor for its device.
-    with mode.machine.entered():
+    # torch's own printing, which asks the tensor for its device. A subclass prints as its base would.
+    with mode.machine.entered(), torch._C.DisableTorchFunctionSubclass():
         return torch._tensor_str._str(*args, **kwargs)
+
+
+@handles(Tensor.__format__)
+def _format(mode, func, args, kwargs):
+    # f"{x}" prints, unless x is one number: then it formats that.
+    if args[0].dim() and not args[1]:
+        return _repr(mode, func, (args[0],), {})
+    return func(*args, **kwargs)
