@@ -144,10 +144,16 @@ def _numbers(values: tuple | list) -> bool:
 
 
 class _Retired(TorchFunctionMode):
-    """What the mode of a closed machine becomes."""
+    """What the mode of a closed machine becomes: threads that outlive it see the one in use, if there is one."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
+        from .machine import machine_in_use  # which is built on this module
+
+        machine = machine_in_use()
+        if machine is None:
+            return func(*args, **(kwargs or {}))
+        with machine.entered():
+            return func(*args, **(kwargs or {}))
 
 
 _PLAIN = frozenset({bool, int, float, str, type(None), torch.Size, torch.dtype})
