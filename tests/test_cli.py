@@ -50,6 +50,15 @@ def test_the_traceback_is_the_scripts_own(script):
     )
 
 
+@pytest.mark.parametrize(("listed", "count"), [("3,1", 2), ("", 0), ("0,9,1", 1), ("-1", 0), ("0,0", 0)])
+def test_cuda_visible_devices_hides_gpus(script, monkeypatch, listed, count):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    path = script("import torch\nprint(torch.cuda.device_count(), torch.cuda.is_available())")
+    done = labkit("run", "--gpus", 4, path)
+    assert done.stdout == f"{count} {count > 0}\n"
+    assert done.stderr == f"CUDA_VISIBLE_DEVICES={listed}: {count} of 4 GPUs visible\n"
+
+
 def test_frames_of_the_machine_are_left_out_of_the_traceback(script):
     path = script("import torch\ntorch.ones(2, device='cuda:0') + torch.ones(2, device='cuda:1')\n")
     done = labkit("run", "--gpus", 2, path)

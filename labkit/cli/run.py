@@ -50,14 +50,35 @@ def run(options: argparse.Namespace) -> int:
                 f'--order must be "threads" or GPU numbers such as 2,0,1, got {order!r}'
             ) from None
 
-    from ..machine import simulate
+    from ..machine import simulate, use_gpus
 
+    gpus = options.gpus
+    if options.backing == "cpu":  # else it says which of the real GPUs are there
+        gpus = _visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     try:
-        machine = simulate(options.gpus, memory=options.memory, backing=options.backing, order=order)
+        machine = (
+            simulate(gpus, memory=options.memory, backing=options.backing, order=order) if gpus else use_gpus(0)
+        )
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
     with machine:
         return _run_as_main(program, as_module)
+
+
+def _visible(gpus: int, listed: str | None) -> int:
+    """How many of ``gpus`` GPUs CUDA_VISIBLE_DEVICES leaves to see: those before the first that is none."""
+    if listed is None:
+        return gpus
+    visible = []
+    for part in listed.split(","):
+        if not part.strip().isdecimal() or int(part) >= gpus:
+            break
+        visible.append(int(part))
+    if len(set(visible)) < len(visible):
+        visible = []  # naming one twice hides all of them, as with CUDA
+    if len(visible) < gpus:
+        print(f"CUDA_VISIBLE_DEVICES={listed}: {len(visible)} of {gpus} GPUs visible", file=sys.stderr)
+    return len(visible)
 
 
 def _run_as_main(argv: list[str], as_module: bool) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 
 import torch
 from torch import Tensor
@@ -80,15 +81,26 @@ def _assign_grad(mode, func, args, kwargs):
     return func(tensor, grad)
 
 
+def _in_use():
+    from .machine import machine_in_use  # which is built on this module
+
+    return machine_in_use()
+
+
 @handles(Tensor.register_hook)
 def _register_hook(mode, func, args, kwargs):
     tensor, hook = args
-    gpu = gpu_of(tensor)
+    gpu, owner = gpu_of(tensor), weakref.ref(tensor)
 
     @functools.wraps(hook, updated=())
     def on_gpu(grad):
-        with mode.machine.entered():
-            return hook(surface(grad, gpu))
+        machine = _in_use()
+        if machine is None:
+            return hook(grad)
+        now = owner()  # a parameter may have moved since
+        home = gpu if now is None else gpu_of(now)
+        with machine.entered():
+            return hook(surface(grad, home) if home is None or home.machine is machine else grad)
 
     return func(tensor, on_gpu)
 
@@ -99,7 +111,10 @@ def _register_post_hook(mode, func, args, kwargs):
 
     @functools.wraps(hook, updated=())
     def on_gpu(param):
-        with mode.machine.entered():
+        machine = _in_use()
+        if machine is None:
+            return hook(param)
+        with machine.entered():
             return hook(param)
 
     return func(tensor, on_gpu)
@@ -210,6 +225,8 @@ def _patch_module_hooks(patches, machine_in_use) -> None:
     def surfacing(hook, owner, kinds):
         @functools.wraps(hook, updated=())
         def on_gpu(module, *groups):
+            if machine_in_use() is None:  # closed since the forward pass
+                return hook(module, *groups)
             groups = [
                 _surface_group(group, getattr(owner, kind)) for group, kind in zip(groups, kinds, strict=True)
             ]

@@ -49,6 +49,13 @@ class _Replay(TorchDispatchMode):
         if _is_composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
+        if func.overloadpacket.__name__.startswith("_foreach_"):
+            homes = _check_lists(func, args, kwargs)
+            result = func(*args, **kwargs)
+            for made, home in zip(result or (), homes, strict=False):
+                if home is not None:
+                    put_all(made, home)
+            return result
         # A change of dtype or layout inside a composite function stays where its input is.
         if func in _COPIES:
             home = None
@@ -80,8 +87,6 @@ def check_operator(func, args: tuple, kwargs: dict) -> Gpu | None:
         return _check_indexing(named)
     if name in _OWN_RULES:
         return _OWN_RULES[name](dict(named))
-    if name.startswith("_foreach_"):
-        return next((gpu for gpu in gpus if gpu is not None), None)
     check, renamed = device_check(func._schema.name.removeprefix("aten::") + _overload(func))
     if check.wrapper is not None:
         common = named[0][1]
@@ -127,6 +132,22 @@ def _check_indexing(named) -> Gpu | None:
                 f"{place(tensor)} and {place(other)}!"
             )
     return home
+
+
+def _check_lists(func, args: tuple, kwargs: dict) -> list[Gpu | None]:
+    """Check an operation on lists, entry by entry, as the single operations; where each one runs."""
+    values = [*args, *kwargs.values()]
+    lists = [list(v) for v in values if isinstance(v, (list, tuple)) and v and isinstance(v[0], Tensor)]
+    single = [v for v in values if isinstance(v, Tensor)]
+    homes = []
+    for entry in zip(*lists, strict=False):
+        homes.append(gpu_of(entry[0]))
+        if func.overloadpacket.__name__ != "_foreach_copy_":
+            named = [("self", entry[0]), *(("other", tensor) for tensor in (*entry[1:], *single))]
+            if len({gpu_of(tensor) for _, tensor in named}) > 1:
+                written = _written(func) & {"self"}
+                homes[-1] = _check_iterator(named, written, scalars=True)
+    return homes
 
 
 def _fill(named: dict[str, Tensor]) -> Gpu | None:

@@ -120,6 +120,11 @@ class Machine:
 
     def close(self) -> None:
         """Give torch back as it was. Tensors on the GPUs stay usable as plain tensors on the host."""
+        self._end()
+        if _active is None:
+            _forget_default_device()
+
+    def _end(self) -> None:
         if self.closed:
             return
         self.closed = True
@@ -132,9 +137,10 @@ class Machine:
     def stale_text(self, gpu: Gpu) -> str:
         """What to say of a tensor on ``gpu`` while this machine is not the one in use."""
         used = _active.describe() if _active is not None else "none"
+        there = _active is None or gpu.index < len(_active.gpus)
         return (
             f"a tensor is on {gpu.device} of {self.describe()}, which is not the machine in use ({used}): make "
-            f"the tensor (or the model) again, or move it with .cpu() or .to({str(gpu.device)!r}) first"
+            f"the tensor (or the model) again, or move it with .cpu(){f' or .to({str(gpu.device)!r})' * there} first"
         )
 
     def describe(self) -> str:
@@ -150,9 +156,12 @@ class Machine:
     def __exit__(self, *exc_info) -> None:
         suspended, self._suspended = self._suspended, None
         self._entered = False
-        self.close()
-        if suspended is not None and not suspended.closed and _active is None:
-            _activate(suspended)
+        self._end()
+        if _active is None:
+            if suspended is not None and not suspended.closed:
+                _activate(suspended)
+            else:
+                _forget_default_device()
 
     def __repr__(self) -> str:
         if self.closed:
@@ -187,7 +196,11 @@ class Machine:
 
 
 class _Entered:
-    """Puts a mode on this thread's stack, unless it is there."""
+    """Puts a mode on this thread's stack, unless it is there.
+
+    It goes below the others: what is already there (``with torch.device(...)``) will take off the topmost.
+    Only the default device must stay below it, where torch looks for it.
+    """
 
     __slots__ = ("_mode", "_pushed")
 
@@ -200,7 +213,13 @@ class _Entered:
         for at in range(_len_torch_function_stack()):
             if _get_function_stack_at(at) is mode:
                 return
+        default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        above = []
+        while _len_torch_function_stack() and _get_function_stack_at(_len_torch_function_stack() - 1) is not default:
+            above.append(_pop_torch_function_stack())
         _push_on_torch_function_stack(mode)
+        while above:
+            _push_on_torch_function_stack(above.pop())
         self._pushed = True
 
     def __exit__(self, *exc_info) -> None:
@@ -261,6 +280,13 @@ def _deactivate() -> None:
     _leave(machine.mode)
     if machine.closed:
         machine.mode.retire()
+
+
+def _forget_default_device() -> None:
+    """Undo a ``torch.set_default_device`` to a GPU that is gone: torch could make no tensor any more."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    if context is not None and context.device.type == "cuda" and not torch.cuda.is_available():
+        torch.set_default_device(None)
 
 
 def simulate(gpus: int = 8, *, memory="16 GiB", backing="cpu", order=None) -> Machine:

@@ -142,10 +142,16 @@ def _numbers(values: tuple | list) -> bool:
 
 
 class _Retired(TorchFunctionMode):
-    """What the mode of a closed machine becomes."""
+    """What the mode of a closed machine becomes: threads that outlive it see the one in use, if there is one."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
+        from .machine import machine_in_use  # which is built on this module
+
+        machine = machine_in_use()
+        if machine is None:
+            return func(*args, **(kwargs or {}))
+        with machine.entered():
+            return func(*args, **(kwargs or {}))
 
 
 _PLAIN = frozenset({bool, int, float, str, type(None), torch.Size, torch.dtype})
@@ -203,6 +209,14 @@ def _get_device(mode, func, args, kwargs):
 
 @handles(Tensor.__repr__)
 def _repr(mode, func, args, kwargs):
-    # torch's own printing, which asks the tensor for its device.
-    with mode.machine.entered():
+    # torch's own printing, which asks the tensor for its device. A subclass prints as its base would.
+    with mode.machine.entered(), torch._C.DisableTorchFunctionSubclass():
         return torch._tensor_str._str(*args, **kwargs)
+
+
+@handles(Tensor.__format__)
+def _format(mode, func, args, kwargs):
+    # f"{x}" prints, unless x is one number: then it formats that.
+    if args[0].dim() and not args[1]:
+        return _repr(mode, func, (args[0],), {})
+    return func(*args, **kwargs)

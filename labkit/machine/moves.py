@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch._C import _get_function_stack_at, _len_torch_function_stack
 from torch.utils._device import DeviceContext, _device_constructors
+from torch.utils.dlpack import DLDeviceType
 
 from .. import trace
 from .gpu import Gpu
@@ -90,7 +91,7 @@ def _tensor_cuda(mode, func, args, kwargs):
     device = args[1] if len(args) > 1 else kwargs.get("device")
     target = mode.machine.resolve("cuda" if device is None else device)
     if target is None:
-        raise RuntimeError(f"Invalid device, must be cuda device, got {device}")
+        raise RuntimeError("Invalid device, must be cuda device")
     return move(mode.machine, args[0], target, memory_format=kwargs.get("memory_format"))
 
 
@@ -141,10 +142,17 @@ def _construct(mode, func, args, kwargs):
     ):
         moved = move(machine, data.detach(), target, dtype=kwargs.get("dtype"))
         return moved.requires_grad_(kwargs.get("requires_grad", False))
+    pinned = kwargs.get("pin_memory", False)
+    if pinned:
+        if target is not None:
+            raise RuntimeError("Only dense CPU tensors can be pinned")
+        kwargs = {**kwargs, "pin_memory": False}
     with machine.random.drawing(func, target, kwargs) as kwargs:
         result = func(*args, **kwargs)
     if target is not None:
         put_all(result, target)
+    elif pinned:
+        result.untyped_storage()._labkit_pinned = True
     return result
 
 
@@ -180,6 +188,40 @@ def _numpy(mode, func, args, kwargs):
         raise TypeError(
             f"can't convert {gpu.device} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+    return func(*args, **kwargs)
+
+
+@handles(Tensor.apply_, Tensor.map_, Tensor.map2_)
+def _python_function(mode, func, args, kwargs):
+    if gpu_of(args[0]) is not None:
+        raise TypeError(f"{func.__name__} is only implemented on CPU tensors")
+    return mode.general(func, args, kwargs)
+
+
+@handles(Tensor.__dlpack_device__)
+def _dlpack_device(mode, func, args, kwargs):
+    gpu = gpu_of(args[0])
+    return func(*args, **kwargs) if gpu is None else (DLDeviceType.kDLCUDA, gpu.index)
+
+
+@handles(Tensor.__dlpack__)
+def _dlpack(mode, func, args, kwargs):
+    gpu = gpu_of(args[0])
+    if gpu is not None:
+        raise BufferError(
+            f"a tensor on {gpu.device} has no memory that others could use: it is simulated by labkit; "
+            "use .cpu() to share the values"
+        )
+    return func(*args, **kwargs)
+
+
+@handles(Tensor.__cuda_array_interface__.__get__)
+def _cuda_array_interface(mode, func, args, kwargs):
+    gpu = gpu_of(args[0])
+    if gpu is not None:
+        raise AttributeError(
+            f"a tensor on {gpu.device} has no memory that others could use: it is simulated by labkit"
         )
     return func(*args, **kwargs)
 

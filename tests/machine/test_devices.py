@@ -103,6 +103,13 @@ def test_to_copies_a_tensor_and_moves_a_module():
 def test_printing_shows_the_device():
     assert repr(torch.ones(2, device=CUDA1)) == "tensor([1., 1.], device='cuda:1')"
     assert repr(torch.ones(2)) == "tensor([1., 1.])"
+    assert f"{torch.ones(2, device=CUDA1)}" == "tensor([1., 1.], device='cuda:1')"
+    assert f"{torch.ones((), device=CUDA1):.2f}" == "1.00"
+
+    class Named(torch.Tensor):
+        pass
+
+    assert repr(torch.ones(2, device=CUDA1).as_subclass(Named)) == "Named([1., 1.], device='cuda:1')"
     assert "device='cuda:1', requires_grad=True" in repr(nn.Parameter(torch.ones(1, device=CUDA1)))
     assert torch.ones(1, device=CUDA1).half().type() == "torch.cuda.HalfTensor"
 
@@ -246,6 +253,14 @@ def test_what_cuda_allows_is_allowed(call):
     assert call(torch.ones(3, 3, device=CUDA0)).device == CUDA0
 
 
+def test_lists_of_tensors_keep_their_devices():
+    lists = [torch.ones(2, device=CUDA0), torch.ones(2, device=CUDA1), torch.ones(2)]
+    for made in (torch._foreach_mul(lists, 2.0), torch._foreach_add(lists, lists), torch._foreach_norm(lists)):
+        assert [t.device for t in made] == [CUDA0, CUDA1, CPU]
+    with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cuda:1!"):
+        torch._foreach_add_(lists[:2], lists[1::-1])
+
+
 def test_assigning_a_row_copies_from_anywhere():
     a = torch.zeros(2, 2, device=CUDA0)
     a[0] = torch.ones(2)
@@ -282,12 +297,21 @@ def test_numpy_needs_the_host():
         ):
             call()
     assert x.cpu().numpy().tolist() == [1, 1]
+    with pytest.raises(BufferError, match="a tensor on cuda:0 has no memory that others could use"):
+        np.from_dlpack(x)
+    assert x.__dlpack_device__()[1] == 0
+    assert not hasattr(x, "__cuda_array_interface__")
+    with pytest.raises(TypeError, match="apply_ is only implemented on CPU tensors"):
+        x.apply_(abs)
 
 
 def test_pinned_memory_and_workers():
     data = torch.utils.data.DataLoader(torch.arange(8.0), batch_size=4, pin_memory=True, num_workers=1)
     batches = list(data)
     assert [batch.is_pinned() for batch in batches] == [True, True]
+    assert torch.empty(2, pin_memory=True).is_pinned()
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        torch.empty(2, pin_memory=True, device=CUDA0)
     assert batches[0].to(CUDA1, non_blocking=True).tolist() == [0, 1, 2, 3]
 
 

@@ -6,6 +6,8 @@ from torch import nn
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
+import labkit.machine
+
 pytestmark = pytest.mark.usefixtures("gpus")
 CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
 
@@ -162,3 +164,18 @@ def test_a_backward_that_answers_from_another_device_is_refused(gpus):
     assert str(caught.value) == (
         "Function StraysBackward returned an invalid gradient at index 0 - expected device cuda:1 but got cpu"
     )
+
+
+def test_hooks_follow_their_parameter_and_outlive_the_machine():
+    seen, layer = [], nn.Linear(2, 2)
+    layer.weight.register_hook(lambda grad: seen.append(str(grad.device)))
+    layer.bias.register_post_accumulate_grad_hook(lambda bias: seen.append(str(bias.grad.device)))
+    layer.register_full_backward_hook(lambda module, before, after: seen.append(str(after[0].device)))
+    machine = labkit.machine.machine_in_use()
+    layer.cuda(1)(torch.ones(1, 2, device=CUDA1)).sum().backward()
+    assert seen == ["cuda:1"] * 3
+    output = layer(torch.ones(1, 2, device=CUDA1)).sum()
+    machine.close()
+    output.backward()
+    layer(torch.ones(1, 2)).sum().backward()
+    assert seen[3:] == ["cpu"] * 6

@@ -142,3 +142,31 @@ def test_a_machine_that_comes_back_keeps_the_current_gpu():
         with labkit.simulate(gpus=2):
             assert torch.cuda.current_device() == 0
         assert torch.cuda.current_device() == 2
+
+
+def test_a_default_device_that_is_gone_is_forgotten():
+    with labkit.simulate(gpus=2):
+        torch.set_default_device("cuda:1")
+        with labkit.simulate(gpus=4):
+            assert torch.zeros(1).device == torch.device("cuda:1")
+        assert torch.zeros(1).device == torch.device("cuda:1")
+    assert torch.zeros(1).device == torch.device("cpu")
+    machine = labkit.simulate(gpus=2)
+    torch.set_default_device("cuda")
+    machine.close()
+    assert torch.zeros(1).device == torch.device("cpu")
+
+
+def test_a_device_context_ends_whatever_machines_came_and_went_in_it():
+    with labkit.simulate(gpus=2):
+        with torch.device("cuda:1"):
+            with labkit.simulate(gpus=4):
+                assert torch.zeros(1).device == torch.device("cuda:1")
+            assert torch.zeros(1).device == torch.device("cuda:1")
+        assert torch.zeros(1).device == torch.device("cpu")
+        assert torch.zeros(1, device="cuda").device == torch.device("cuda:0")
+    with torch.device("cpu"):
+        machine = labkit.simulate(gpus=2)
+    assert torch.zeros(1, device="cuda").device == torch.device("cuda:0")
+    machine.close()
+    assert torch._C._len_torch_function_stack() == 0

@@ -60,6 +60,14 @@ def test_a_thread_that_outlives_the_machine_is_left_in_peace():
     assert seen == [[2, 2]]
 
 
+def test_a_thread_that_outlives_the_machine_sees_the_next():
+    with ThreadPoolExecutor(1) as pool:
+        for gpus in (2, 3):
+            with labkit.simulate(gpus=gpus):
+                made = pool.submit(lambda at: torch.ones(1, device=at) * 2, f"cuda:{gpus - 1}").result()
+                assert made.device == torch.device("cuda", gpus - 1)
+
+
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 @pytest.mark.parametrize(
     ("order", "expected"), [(None, [0, 1, 2, 3]), ([2, 0, 3, 1], [2, 0, 3, 1]), ([3, 2, 1, 0],) * 2]
