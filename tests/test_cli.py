@@ -193,6 +193,13 @@ def turned():
 
 def alone():
     return Turned()
+
+def talks():
+    print("made")
+    return Turned(), torch.ones(16, 5)
+
+def fails():
+    raise RuntimeError("no data here")
 """
 
 
@@ -212,8 +219,23 @@ def test_diagnose_names_the_fault_for_people_and_for_tools(script):
     assert "批次" in done.stdout
     found = json.loads(labkit("diagnose", "models:turned", "--gpus", 2, "--json", cwd=folder).stdout)
     assert found["ok"] is False
-    assert [finding["name"] for finding in found["findings"] if finding["severity"] == "error"] == ["batch_moved"]
+    assert [finding["name"] for finding in found["findings"] if finding["severity"] == "error"] == [
+        "batch_moved"
+    ]
     assert found["rows_by_gpu"] == [8, 8]
+
+
+def test_diagnose_prints_nothing_but_json(script):
+    done = labkit("diagnose", "models:talks", "--gpus", 2, "--json", cwd=script(MODELS, "models.py").parent)
+    assert json.loads(done.stdout)["model"] == "Turned"
+    assert done.stderr == "made\n"
+
+
+def test_diagnose_shows_where_a_factory_fails(script):
+    done = labkit("diagnose", "models:fails", cwd=script(MODELS, "models.py").parent)
+    assert (done.returncode, done.stdout) == (2, "")  # 1 would mean that something is wrong with the model
+    assert "in fails" in done.stderr
+    assert done.stderr.endswith("labkit: models:fails itself fails: RuntimeError: no data here\n")
 
 
 @pytest.mark.parametrize(

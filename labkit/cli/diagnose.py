@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -43,7 +44,13 @@ def run(options: argparse.Namespace) -> int:
     # The machine is up before the factory is imported, so that it may say .cuda().
     # What the factory prints goes beside the result, which alone is on standard output.
     with simulate(options.gpus, memory="16 TiB"), redirect_stdout(sys.stderr):
-        model, inputs, kwargs, loss = _made(options.factory, _found(options.factory))
+        try:
+            model, inputs, kwargs, loss = _made(options.factory, _found(options.factory))
+        except UsageError:
+            raise
+        except Exception as error:
+            traceback.print_exc()
+            raise UsageError(f"{options.factory} itself fails: {type(error).__name__}: {error}") from error
         try:
             found = diagnose(
                 model, *inputs, kwargs=kwargs, gpus=options.gpus, loss=loss, memory=options.memory

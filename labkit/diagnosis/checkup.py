@@ -323,10 +323,14 @@ class _Checkup:
         shapes = {path: tensor.shape for path, tensor in self.call.tensors().items()}
         for path in layout.lists:
             self._add(reports.list_cut(path, layout.batch))
+        # Inputs of one shape that are cut alike, such as the two states of an LSTM, are one finding.
+        alike: dict[tuple, list[str]] = {}
         for path, axis in layout.inputs.items():
             if axis != 0:
-                hidden = axis == 1 and self._is_hidden_state(shapes[path])
-                self._add(reports.input_cut(path, shapes[path], axis, layout.batch, self.gpus, hidden))
+                alike.setdefault((axis, shapes[path]), []).append(path)
+        for (axis, shape), paths in alike.items():
+            hidden = axis == 1 and self._is_hidden_state(shape)
+            self._add(reports.input_cut(reports.listed(paths), shape, axis, self.batch, self.gpus, hidden))
         for path, axis in layout.outputs.items():
             if axis:
                 self._add_moved(path, expected[path], found.get(path), axis)
@@ -539,7 +543,8 @@ def _checked(model, call: Call, gpus, loss) -> int:
         raise TypeError(f"loss must be a function of the output, got {loss!r}")
     for path, value in call.odd():
         raise ValueError(
-            f"{path} is a {type(value).__name__}, which DataParallel cannot scatter: pass the padded tensor and the lengths"
+            f"{path} is a {type(value).__name__}, which DataParallel cannot scatter: pass the padded tensor "
+            "and the lengths"
         )
     for path, tensor in call.tensors().items():
         if tensor.is_meta:
@@ -548,9 +553,7 @@ def _checked(model, call: Call, gpus, loss) -> int:
             raise ValueError(f"{path} is a nested tensor, which has no dimension to cut: pass a padded one")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
-            raise ValueError(
-                f"model: {name} is on the meta device, without values: `model.to_empty(device='cpu')`"
-            )
+            raise ValueError(f"model: {name} is on the meta device, without values: make it on the CPU")
     if not any(tensor.dim() for tensor in call.tensors().values()):
         raise ValueError(
             "inputs must hold at least one tensor with rows: give a batch as training would, "
@@ -603,8 +606,8 @@ def _copied(model: nn.Module) -> nn.Module:
     except Exception as error:
         culprits = [where for where, value in attributes_of(model) if not _can_be_copied(value)]
         raise ValueError(
-            f"model: {type(model).__name__} cannot be copied by copy.deepcopy ({type(error).__name__}: {_words(error)}), "
-            "and the check-up runs copies only: "
+            f"model: {type(model).__name__} cannot be copied by copy.deepcopy "
+            f"({type(error).__name__}: {_words(error)}), and the check-up runs copies only: "
             + (f"set {', '.join(culprits)} to None for it" if culprits else "give a model that can be copied")
         ) from error
 

@@ -113,7 +113,7 @@ def input_cut(path, shape, axis: int | None, batch: int, gpus: int, hidden: bool
 def own_length(paths: Sequence[str]) -> Finding:
     """Each piece is padded to its own longest row."""
     return Finding(
-        "own_length", "error", _listed(paths),
+        "own_length", "error", listed(paths),
         say(
             en="Its length depends on the longest row of the piece: every replica pads to its own, and pieces of different lengths cannot be "
             "gathered.",
@@ -146,7 +146,7 @@ def sparse_input(layout: str, error: str) -> Finding:
 def uncut_input(paths: Sequence[str]) -> Finding:
     """Inputs with something for each row that are no tensors."""
     return Finding(
-        "uncut_input", "error", _listed(paths),
+        "uncut_input", "error", listed(paths),
         say(
             en="It has something for each row, and it is no tensor. Scatter cuts tensors, in tuples, lists and dicts; everything else is handed "
             "whole to every replica, and tensors inside an object stay on their device.",
@@ -181,7 +181,7 @@ def list_cut(path, rows: int) -> Finding:
 
 def rows_dropped(counts: dict[str, int], found: dict, gpus: int, error: str | None) -> Finding:
     """Inputs are cut into different numbers of pieces."""
-    listed = _listed([f"{path} {list(found[path].shape)}: {count}" for path, count in counts.items()])
+    pieces = listed([f"{path} {list(found[path].shape)}: {count}" for path, count in counts.items()])
     fewest = min(counts.values())
     outcome = (
         say(
@@ -192,7 +192,7 @@ def rows_dropped(counts: dict[str, int], found: dict, gpus: int, error: str | No
         else say(en=f"PyTorch fails: {error}", zh=f"PyTorch 报错：{error}")
     )
     return Finding(
-        "rows_dropped", "error", listed,
+        "rows_dropped", "error", pieces,
         say(
             en=f"On {gpus} GPUs these are cut into different numbers of pieces. {outcome}",
             zh=f"在 {gpus} 块 GPU 上，它们切出的分块数不同。{outcome}",
@@ -358,7 +358,7 @@ def outputs_differ(path, gap: float) -> Finding:
 def untracked_norm(names: Sequence[str]) -> Finding:
     """BatchNorm without running statistics normalises over the piece in eval mode too."""
     return Finding(
-        "untracked_norm", "error", _listed(names),
+        "untracked_norm", "error", listed(names),
         say(
             en="This BatchNorm keeps no running statistics (`track_running_stats=False`): in eval mode too it normalises over the rows of its "
             "own piece, so the outputs depend on how the batch is cut.",
@@ -451,7 +451,7 @@ def parameter_not_registered(where: str) -> Finding:
 def module_not_registered(names: Sequence[str]) -> Finding:
     """Modules in a plain list or dict, used in forward."""
     return Finding(
-        "not_registered", "error", _listed(names),
+        "not_registered", "error", listed(names),
         say(
             en="Forward uses modules that are held in a plain Python list, dict or object: the model does not know them. Their weights are not "
             "moved by `.to()`, not replicated, not in `parameters()`, so not trained and not saved.",
@@ -469,7 +469,7 @@ def module_not_registered(names: Sequence[str]) -> Finding:
 def nested_parallel(names: Sequence[str]) -> Finding:
     """DataParallel inside the model that is to be wrapped."""
     return Finding(
-        "nested_parallel", "error", _listed(names),
+        "nested_parallel", "error", listed(names),
         say(
             en="Part of the model is wrapped in DataParallel already. Wrapped again, each replica would scatter its piece once more, from a GPU "
             "that is not the home device of the inner wrapper.",
@@ -572,7 +572,7 @@ def fixed_device(line: str, error: str, alone: bool = False) -> Finding:
 def attributes_lost(names: Sequence[str]) -> Finding:
     """Attributes written in forward."""
     return Finding(
-        "attributes_lost", "warning", _listed(names),
+        "attributes_lost", "warning", listed(names),
         say(
             en="Forward gives these a new value. A replica lives for one call: what it writes to `self` is lost with it, and the model "
             "keeps the old value.",
@@ -589,7 +589,7 @@ def attributes_lost(names: Sequence[str]) -> Finding:
 def shared_state(names: Sequence[str]) -> Finding:
     """A container that all replicas' threads write to."""
     return Finding(
-        "shared_state", "warning", _listed(names),
+        "shared_state", "warning", listed(names),
         say(
             en="Forward changes these in place. They are the same object in every replica, so all threads write to them, in any order; "
             "tensors kept there are on different GPUs.",
@@ -765,5 +765,6 @@ def gap_text(gap: float) -> str:
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Some of the names, and how many there are."""
     return ", ".join(names[:5]) + (f", … ({len(names)})" if len(names) > 5 else "")

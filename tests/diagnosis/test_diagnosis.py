@@ -2,6 +2,7 @@
 
 import gc
 import json
+import threading
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ def test_every_finding_points_to_a_lesson_of_the_course():
 
 def test_every_kind_of_finding_is_in_this_test():
     made = {name for name in vars(reports) if callable(getattr(reports, name)) and not name.startswith("_")}
-    helpers = {"say", "Finding", "Split", "Sequence", "format_bytes", "gap_text", "is_dataclass"}
+    helpers = {"say", "Finding", "Split", "Sequence", "format_bytes", "gap_text", "listed", "is_dataclass"}
     source = every_finding.__code__.co_names
     assert made - helpers <= set(source), made - helpers - set(source)
 
@@ -190,6 +191,21 @@ def test_a_wrapped_model_is_unwrapped(wrapper):
         ((nn.Linear(5, 2), X), {"gpus": "two"}, TypeError, "gpus must be a whole number"),
         ((nn.Linear(5, 2), X), {"loss": 3}, TypeError, "loss must be a function"),
         ((nn.Linear(5, 2), X), {"memory": "much"}, ValueError, "much"),
+        (
+            (nn.Linear(5, 2), X),
+            {"kwargs": [1]},
+            TypeError,
+            "kwargs must be a dict of keyword inputs, got list",
+        ),
+        ((nn.Linear(5, 2), X.to("meta")), {}, ValueError, "input 0 is on the meta device"),
+        ((nn.Linear(5, 2, device="meta"), X), {}, ValueError, "weight is on the meta device"),
+        (
+            (nn.Linear(5, 2), torch.nested.nested_tensor([X, X[:2]])),
+            {},
+            ValueError,
+            "input 0 is a nested tensor",
+        ),
+        ((nn.GRU(5, 2), nn.utils.rnn.pack_sequence([X])), {}, ValueError, "input 0 is a PackedSequence"),
     ],
 )
 def test_bad_arguments_are_named(arguments, options, error, text):
@@ -227,3 +243,82 @@ def test_a_chinese_page_has_chinese_brackets(chinese):
     model = Turned()
     assert "（课程 06_batch_dim）" in labkit.diagnose(model, X, gpus=2)._repr_html_()
     assert "，常驻权重" in repr(labkit.diagnose(model, X, gpus=2))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [threading.Lock(), (letter for letter in "ab")],
+    ids=["lock", "generator"],
+)
+def test_what_cannot_be_copied_is_named(value):
+    model = nn.Sequential(nn.Linear(5, 2))
+    model[0].guard = value
+    with pytest.raises(ValueError, match=r"Sequential cannot be copied .* set 0.guard to None"):
+        labkit.diagnose(model, X)
+
+
+class Runs(nn.Module):
+    """A module whose forward is a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.linear, self.function = nn.Linear(5, 5), function
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+class Speechless(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Speechless(), ": Speechless."),
+        (ValueError(), ": ValueError."),
+        (ValueError("first\nsecond"), ": ValueError: first."),
+        (KeyError("key"), ": KeyError: 'key'."),
+        (ValueError("x" * 5000), "x…."),
+    ],
+)
+@pytest.mark.parametrize("rows", [16, 17])
+def test_errors_are_one_short_line(error, text, rows):
+    def forward(self, x):
+        if len(x) < rows:
+            raise error
+        return self.linear(x)
+
+    found = labkit.diagnose(Runs(forward), X, gpus=2)
+    assert [f.name for f in found.findings] == ["fails_on_many" if rows == 16 else "fails_on_one"]
+    assert text in found.findings[0].reason
+    assert len(found.findings[0].reason) < 400
+
+
+def test_what_a_model_prints_is_not_shown(capsys):
+    labkit.diagnose(Runs(lambda self, x: print("here") or self.linear(x)), X, gpus=2)
+    assert capsys.readouterr().out == ""
+
+
+def test_few_forwards_are_enough():
+    rows = []
+
+    def counted(self, *inputs):
+        rows.append(len(inputs[0]))
+        return self.linear(sum(inputs))
+
+    assert labkit.diagnose(Runs(counted), X, gpus=8).ok
+    assert sum(rows) <= 8 * len(X)
+    rows.clear()
+    # Nothing explains this: of the many ways to cut six inputs, some are tried.
+    found = labkit.diagnose(Runs(lambda self, *inputs: counted(self, *inputs).softmax(0)), *[X] * 6, gpus=8)
+    assert "outputs_differ" in found
+    assert sum(rows) <= 60 * len(X)
+
+
+def test_a_long_list_of_inputs_is_no_reason_to_search_for_ever():
+    images = [torch.randn(3, 5, 5) for _ in range(40)]
+    model = Runs(lambda self, images: self.linear(torch.stack(images).flatten(0, 2)).flatten().softmax(0))
+    found = labkit.diagnose(model, images, gpus=2)
+    assert "outputs_differ" in found

@@ -1,9 +1,12 @@
 """Each planted fault is found, and named."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import labkit
 
@@ -291,3 +294,295 @@ def test_memory_that_does_not_fit():
 def test_a_loss_that_cannot_take_the_output():
     found = check(nn.Linear(5, 2), X, loss=lambda out: F.mse_loss(out, torch.ones(3, 7)))
     assert names(found, "error") == {"loss_fails"}
+
+
+# Faults in other clothes, each with what the check-up advises, done to the letter.
+
+
+class Listed(nn.Module):
+    """Its layers are in a plain list, or in a ModuleList."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.layers = kind([nn.Linear(5, 5), nn.Linear(5, 5)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Shifted(nn.Module):
+    """Its table is in an object of its own, or a buffer."""
+
+    def __init__(self, registered):
+        super().__init__()
+        self.linear, self.registered = nn.Linear(5, 5), registered
+        if registered:
+            self.register_buffer("table", torch.ones(5))
+        else:
+            self.keeps = SimpleNamespace(tables={"shift": torch.ones(5)})
+
+    def forward(self, x):
+        return self.linear(x) + (self.table if self.registered else self.keeps.tables["shift"])
+
+
+class Recurrent(nn.Module):
+    """An LSTM whose state is given as [layers, batch, size], or with the batch first."""
+
+    def __init__(self, turned):
+        super().__init__()
+        self.rnn, self.turned = nn.LSTM(5, 7, 2, batch_first=True), turned
+
+    def forward(self, x, state):
+        if self.turned:
+            state = tuple(part.transpose(0, 1).contiguous() for part in state)
+        return self.rnn(x, state)[0]
+
+
+class Padded(nn.Module):
+    """Recurrent over rows of unequal length, padded to the longest of the piece or to the input's length."""
+
+    def __init__(self, whole):
+        super().__init__()
+        self.rnn, self.whole = nn.GRU(5, 4, batch_first=True), whole
+
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        total = x.size(1) if self.whole else None
+        return pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=total)[0]
+
+
+def by_steps(self, x):
+    return torch.stack([self.linear(x[:, step]) for step in range(x.size(1))])
+
+
+def weighed(self, x):
+    return self.linear(x).square().mean(1) + sum(p.square().sum() for p in self.parameters())
+
+
+def cached(self, x):
+    if self.cache is None:
+        self.cache = torch.arange(5.0, device=x.device)
+    return self.linear(x + self.cache)
+
+
+STATE = (torch.randn(2, 16, 7), torch.randn(2, 16, 7))
+LENGTHS = torch.arange(16) % 6 + 1
+WORDS = torch.randn(16, 7, 5)
+ADJACENCY = torch.rand(6, 6)
+TARGETS = torch.where(torch.arange(7) < LENGTHS[:, None], torch.arange(7) % 5, -100)
+GLOBAL = torch.ones(5)
+MANY = torch.linspace(-2, 3, 640).reshape(128, 5).square()
+IMAGES = [torch.randn(3, 5 + size % 3, 5) for size in range(32)]
+
+FAULTS = {
+    "modules in a list": ("not_registered", lambda: (Listed(list), X), lambda: (Listed(nn.ModuleList), X)),
+    "a tensor in an object": ("not_registered", lambda: (Shifted(False), X), lambda: (Shifted(True), X)),
+    "a state of two tensors": (
+        "hidden_state_cut",
+        lambda: (Recurrent(False), WORDS, STATE),
+        lambda: (Recurrent(True), WORDS, tuple(part.transpose(0, 1) for part in STATE)),
+    ),
+    "padded to the longest": (
+        "own_length",
+        lambda: (Padded(False), torch.randn(16, 6, 5), LENGTHS),
+        lambda: (Padded(True), torch.randn(16, 6, 5), LENGTHS),
+    ),
+    "steps stacked first": (
+        "batch_moved",
+        lambda: (Does(by_steps), WORDS),
+        lambda: (Does(lambda self, x: by_steps(self, x).transpose(0, 1)), WORDS),
+    ),
+    "an adjacency matrix": (
+        "input_cut",
+        lambda: (Does(lambda self, x, edges: edges @ self.linear(x)), torch.randn(16, 6, 5), ADJACENCY),
+        lambda: (Buffered(lambda self, x: self.table @ self.linear(x), ADJACENCY), torch.randn(16, 6, 5)),
+    ),
+    "targets with the time first": (
+        "input_axis",
+        lambda: (Does(lambda self, x, y: token_losses(self, x, y.t())), WORDS, TARGETS.t()),
+        lambda: (Does(lambda self, x, y: token_losses(self, x, y)), WORDS, TARGETS),
+    ),
+    "a mean over tokens": (
+        "biased_loss",
+        lambda: (Does(lambda self, x, y: F.cross_entropy(self.linear(x).transpose(1, 2), y)), WORDS, TARGETS),
+        lambda: (Does(lambda self, x, y: self.linear(x)), WORDS, TARGETS),
+    ),
+    "the device of the first parameter": (
+        "replica_parameters",
+        lambda: (Does(lambda self, x: self.linear(x.to(next(self.parameters()).device))), X),
+        lambda: (Does(lambda self, x: self.linear(x.to(self.linear.weight.device))), X),
+    ),
+    "a penalty on the weights": (
+        "replica_parameters",
+        lambda: (Does(weighed), X),
+        lambda: (Does(lambda self, x: self.linear(x).square().mean(1)), X),
+    ),
+    "a state_dict in forward": (
+        "replica_parameters",
+        lambda: (Does(lambda self, x: self.linear(x) * self.state_dict()["linear.weight"].mean()), X),
+        lambda: (Does(lambda self, x: self.linear(x) * self.linear.weight.mean()), X),
+    ),
+    "a branch on the GPU": (
+        "device_dependent",
+        lambda: (Does(lambda self, x: self.linear(x) * (1 + x.device.index)), X),
+        lambda: (Does(lambda self, x: self.linear(x)), X),
+    ),
+    "the GPU in use": (
+        "device_dependent",
+        lambda: (Does(lambda self, x: self.linear(x) + torch.cuda.current_device()), X),
+        lambda: (Does(lambda self, x: self.linear(x)), X),
+    ),
+    "a global tensor": (
+        "fixed_device",
+        lambda: (Does(lambda self, x: self.linear(x) + GLOBAL), X),
+        lambda: (Buffered(lambda self, x: self.linear(x) + self.table, GLOBAL), X),
+    ),
+    "noise without a device": (
+        "fixed_device",
+        lambda: (Does(lambda self, x: self.linear(x) + torch.zeros(x.shape)), X),
+        lambda: (Does(lambda self, x: self.linear(x) + torch.zeros(x.shape, device=x.device)), X),
+    ),
+    "noise on one device in training": (
+        "fixed_device",
+        lambda: (
+            Does(lambda self, x: self.linear(x) + (torch.ones(5, device="cuda:0") if self.training else 0)),
+            X,
+        ),
+        lambda: (Does(lambda self, x: self.linear(x)), X),
+    ),
+    "wrapped inside": (
+        "nested_parallel",
+        lambda: (nn.Sequential(nn.DataParallel(nn.Linear(5, 5)), nn.ReLU()), X),
+        lambda: (nn.Sequential(nn.Linear(5, 5), nn.ReLU()), X),
+    ),
+    "a batch norm that tracks nothing": (
+        "untracked_norm",
+        lambda: (
+            nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5, track_running_stats=False)),
+            X.repeat(8, 1),
+        ),
+        lambda: (nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)), MANY),
+    ),
+    "a cache": (
+        "attributes_lost",
+        lambda: (Does(cached, cache=None), X),
+        lambda: (Buffered(lambda self, x: self.linear(x + self.table), torch.arange(5.0)), X),
+    ),
+    "a list in a dict": (
+        "shared_state",
+        lambda: (Does(lambda self, x: (self.seen["all"].append(1), self.linear(x))[1], seen={"all": []}), X),
+        lambda: (Does(lambda self, x: self.linear(x)), X),
+    ),
+    "a counter in an object": (
+        "shared_state",
+        lambda: (
+            Does(
+                lambda self, x: (setattr(self.seen, "n", self.seen.n + 1), self.linear(x))[1],
+                seen=SimpleNamespace(n=0),
+            ),
+            X,
+        ),
+        lambda: (Does(lambda self, x: self.linear(x)), X),
+    ),
+    "many images": (
+        "list_cut",
+        lambda: (
+            Does(lambda self, images: torch.stack([self.linear(i).mean((0, 1)) for i in images])),
+            IMAGES,
+        ),
+        lambda: (Does(lambda self, images: self.linear(images).mean((1, 2))), torch.randn(32, 3, 7, 5)),
+    ),
+    "a sparse batch": (
+        "sparse_input",
+        lambda: (Does(lambda self, x: torch.sparse.mm(x, self.linear.weight)), X.to_sparse()),
+        lambda: (Does(lambda self, x: torch.sparse.mm(x.to_sparse(), self.linear.weight)), X),
+    ),
+    "an array of values": (
+        "uncut_input",
+        lambda: (Does(lambda self, x, y: self.linear(x) * torch.as_tensor(y, device=x.device)), X, X.numpy()),
+        lambda: (Does(lambda self, x, y: self.linear(x) * y), X, torch.as_tensor(X.numpy())),
+    ),
+    "an object with tensors": (
+        "uncut_input",
+        lambda: (Does(lambda self, x, batch: self.linear(x) * batch.y), X, SimpleNamespace(y=X)),
+        lambda: (Does(lambda self, x, batch: self.linear(x) * batch["y"]), X, {"y": X}),
+    ),
+}
+
+
+def token_losses(self, x, targets):
+    return F.cross_entropy(self.linear(x).transpose(1, 2), targets, reduction="none")
+
+
+class Buffered(Does):
+    def __init__(self, forward, table):
+        super().__init__(forward)
+        self.register_buffer("table", table)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_advice_cures_the_fault(fault):
+    name, broken, cured = FAULTS[fault]
+    model, *inputs = broken()
+    found = check(model, *inputs)
+    assert names(found) - {"batch_norm"} - (
+        {"rows_dropped"} if name in ("list_cut", "input_cut") else set()
+    ) == {name}, found
+    model, *inputs = cured()
+    assert check(model, *inputs).ok
+
+
+def both(first, second):
+    """Two faults in one model: all of them named, and nothing else."""
+    return lambda self, x: (first(self, x), second(self, x))
+
+
+@pytest.mark.parametrize(
+    ("forward", "expected"),
+    [
+        (both(lambda m, x: m.linear(x).t(), lambda m, x: m.linear(x).mean(0)), {"batch_moved", "batch_lost"}),
+        (
+            both(lambda m, x: m.linear(x).t(), lambda m, x: m.linear(x).mean()),
+            {"batch_moved", "scalar_output"},
+        ),
+        (
+            both(lambda m, x: m.linear(x).t(), lambda m, x: m.linear(x).softmax(0)),
+            {"batch_moved", "outputs_differ"},
+        ),
+        (both(lambda m, x: m.linear(x).mean(0), lambda m, x: 1.5), {"batch_lost", "not_tensors"}),
+        (lambda m, x: (m.linear(x) + torch.ones(5, device="cuda:0")).t(), {"batch_moved", "fixed_device"}),
+        (lambda m, x: m.linear(x.to(next(m.parameters()).dtype)).t(), {"batch_moved", "replica_parameters"}),
+        (lambda m, x: setattr(m, "n", 1) or m.linear(x).t(), {"batch_moved", "attributes_lost"}),
+        (
+            both(lambda m, x: m.linear(x) + torch.ones(5, device="cuda:0"), lambda m, x: 2),
+            {"not_tensors", "fixed_device"},
+        ),
+    ],
+)
+def test_two_faults_in_one_model(forward, expected):
+    assert names(check(Does(forward), X)) == expected
+
+
+def test_idle_gpus_are_named_beside_another_fault():
+    found = check(Does(lambda self, x: self.linear(x).t()), X[:10], gpus=8)
+    assert names(found) == {"batch_moved", "idle_gpus"}
+
+
+def test_the_line_that_asks_for_parameters_is_named():
+    fails = check(Does(lambda self, x: self.linear(x.to(next(self.parameters()).device))), X).findings[0]
+    assert "test_planted_faults.py" in fails.where
+    assert "StopIteration" in fails.reason
+    assert "test_planted_faults.py" in check(Does(weighed), X).findings[0].where
+
+
+def test_a_compiled_model_is_looked_at_inside():
+    model = torch.compile(Does(lambda self, x: self.linear(x).t()))
+    assert names(check(model, X)) == {"compiled_model", "batch_moved"}
+
+
+def test_equal_pieces_are_not_blamed_for_a_biased_loss():
+    name, broken, _ = FAULTS["a mean over tokens"]
+    model, *inputs = broken()
+    assert "equally many rows" in check(model, *inputs).findings[0].reason
