@@ -77,7 +77,7 @@ def _footer() -> list[str]:
         ]
     kept = say(
         en=f"Kept in {where}: the file is yours; delete it to start again.",
-        zh=f"保存在 {where}：这个文件归你，删掉它就重新开始。",
+        zh=f"进度保存在 {where}：这个文件归你，删掉它就从头开始。",
     )
     return [text for text in (progress.trouble(), kept) if text]
 

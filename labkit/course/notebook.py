@@ -1,7 +1,7 @@
 """Running a lesson's notebook: a fresh kernel, every cell in order, outputs kept without what changes.
 
-What differs from run to run (widget ids, timings) is taken out, so that the stored outputs can be compared
-and readers without a kernel get the still picture of each widget.
+What differs from run to run (widget ids, timings, where printed text was cut) is taken out, so that the stored
+outputs can be compared and readers without a kernel get the still picture of each widget.
 """
 
 from __future__ import annotations
@@ -50,4 +50,17 @@ def without_volatile(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         cell.metadata.pop("execution", None)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET, None)
+        if "outputs" in cell:
+            cell.outputs = _streams_joined(cell.outputs)
     return notebook
+
+
+def _streams_joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Neighbouring texts of the same stream as one: where a kernel cuts them is a matter of timing."""
+    joined: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        if joined and "name" in output and output.get("name") == joined[-1].get("name"):
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    return joined

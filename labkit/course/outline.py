@@ -85,7 +85,7 @@ def lessons() -> tuple[Entry, ...]:
             say(en="Which GPU is home?", zh="主设备是哪一块？"),
             say(
                 en="device_ids, output_device, loading weights: a clinic of PyTorch's exact error messages.",
-                zh="device_ids、output_device、加载权重：PyTorch 报错原文的“门诊”。",
+                zh="device_ids、output_device、加载权重：PyTorch 报错的“门诊”，全用原文。",
             ),
             25,
         ),
@@ -143,7 +143,7 @@ def beliefs() -> tuple[Belief, ...]:
             say(en="“A replica is a normal module.”", zh="“副本就是普通的模块。”"),
             say(
                 en="It lives for one call: its weights are copies, and what `forward` stores on it is lost.",
-                zh="它只活一次调用：权重是拷贝，`forward` 存在它身上的东西会丢失。",
+                zh="它只存在于一次调用之中：权重是拷贝，`forward` 往它身上存的东西会丢失。",
             ),
             "04_primitives",
         ),
@@ -194,7 +194,7 @@ def beliefs() -> tuple[Belief, ...]:
             say(en="“BatchNorm sees the whole batch.”", zh="“BatchNorm 看到的是整个批次。”"),
             say(
                 en="Each replica normalises its own piece; only GPU 0's running statistics are kept.",
-                zh="每个副本只对自己那个分块做归一化；只有 0 号 GPU 的滑动统计量会留下来。",
+                zh="每个副本只对自己那个分块做归一化；最后留下的只有 0 号 GPU 的滑动统计量。",
             ),
             "07_training",
         ),
@@ -210,7 +210,7 @@ def beliefs() -> tuple[Belief, ...]:
             say(en="“More GPUs are always faster.”", zh="“GPU 越多越快。”"),
             say(
                 en="Copies and waiting cost time: a small batch can be slower on eight GPUs than on one.",
-                zh="拷贝和等待都要花时间：小批次在八块 GPU 上可能比一块还慢。",
+                zh="拷贝和等待都要花时间：批次小的时候，八块 GPU 可能比一块还慢。",
             ),
             "08_beyond",
         ),

@@ -235,7 +235,7 @@ def scalar_output(path, pieces: int, summed: bool) -> Finding:
         say(
             en=f"It is one number on one GPU. Each replica computes its own, and DataParallel makes a vector of {pieces} of them, "
             f"so `backward()` needs a reduction first. Here their {how} is the right one.",
-            zh=f"在一块 GPU 上它是一个数。每个副本各算一个，DataParallel 把 {pieces} 个数排成向量，所以 `backward()` 之前要先归并成一个数。"
+            zh=f"在一块 GPU 上它是一个数。每个副本各算一个，DataParallel 把 {pieces} 个数排成向量，所以 `backward()` 之前要先归约成一个数。"
             f"这里取{'和' if summed else '平均'}就对。",
         ),
         say(

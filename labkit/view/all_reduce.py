@@ -49,7 +49,7 @@ def describe_all_reduce(ring: Ring) -> str:
     """The all-reduce, or its step, in one or two sentences."""
     n = ring.ranks
     if n == 1:
-        return say(en="One rank: there is nothing to sum.", zh="只有一个 rank：没有什么要相加的。")
+        return say(en="One rank: there is nothing to sum.", zh="只有一个 rank：不需要相加。")
     text = say(
         en=f"Ring all-reduce over {n} ranks: after {n - 1} step{'s' * (n > 2)} each rank has one chunk of the sum, "
         f"after {ring.steps} all of it; each rank sends {ring.chunks_sent}/{n} of its gradient.",

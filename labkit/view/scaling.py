@@ -81,7 +81,7 @@ def describe_scaling(found: Scaling) -> str:
     )
     last = found.efficiency("data_parallel")[-1]
     if last is None:
-        text += say(en=", DataParallel cannot leave one machine", zh="，DataParallel 则离不开一台机器")
+        text += say(en=", DataParallel cannot leave one machine", zh="，DataParallel 则不能跨机器")
     else:
         text += say(en=f", DataParallel {last:.0%}", zh=f"，DataParallel 达到 {last:.0%}")
     return text + say(en=".", zh="。")

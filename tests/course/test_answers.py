@@ -206,7 +206,7 @@ WRONG = {
         (lambda state: {k.removeprefix("module."): 1 for k in state}, "the values changed"),
         (lambda state: {k.lstrip("module."): v for k, v in state.items()}, "`lstrip` removes any of the letters"),
         (lambda state: {k.replace("module.", ""): v for k, v in state.items()}, "`replace` removes"),
-        (lambda state: {k[7:]: v for k, v in state.items()}, "loses its first seven letters"),
+        (lambda state: {k[7:]: v for k, v in state.items()}, "loses its first seven characters"),
         (lambda state: {k.split(".")[-1]: v for k, v in state.items()}, "without a wrapper has"),
     ],
     "06.shape": [

@@ -4,9 +4,10 @@ import json
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit.course import bilingual, sync
+from labkit.course.notebook import without_volatile
 
 TEXT = """%% title
 # A question?
@@ -134,6 +135,17 @@ def test_english_code_is_copied_run_and_stored(root):
     stored = {lang: sync.read(root, lang, "00_tiny").cells[2].outputs[0].text for lang in sync.LANGUAGES}
     assert stored == {"en": "2 en\n", "zh": "2 zh\n"}
     assert sync.recorded(root)["00_tiny"] == sync.pairs(root, "00_tiny")
+
+
+def test_where_a_kernel_cuts_the_printed_text_is_not_stored():
+    stream = [("stdout", "a\n"), ("stdout", "b\n"), ("stderr", "c\n"), ("stdout", "d\n"), ("stdout", "e\n")]
+    outputs = [new_output("stream", name=name, text=text) for name, text in stream]
+    shown = [new_output("display_data", data={"text/plain": text}) for text in "xy"]
+    cell = new_code_cell("show()", outputs=[*outputs[:2], *shown, *outputs[2:]])
+    without_volatile(new_notebook(cells=[new_markdown_cell("text"), cell]))
+    assert [output.get("text", output.get("data")) for output in cell.outputs] == [
+        "a\nb\n", {"text/plain": "x"}, {"text/plain": "y"}, "c\n", "d\ne\n",
+    ]  # fmt: skip
 
 
 def test_nothing_is_written_when_a_language_fails(root):

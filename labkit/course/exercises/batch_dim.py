@@ -56,7 +56,7 @@ def _output(answer):
     if shape == [32, 65, 5530]:
         return say(
             en="that would be batch first; but `forward` returns the columns first, and nobody turns them back",
-            zh="这是批次在最前的样子；可 `forward` 返回时是列在最前，没有谁再把它换回来",
+            zh="这是批次在最前的样子；可 `forward` 返回时列在最前，之后谁也没有把它换回来",
         )
     return say(
         en="go step by step: how many images does a replica get, what does it return, and along which dimension "
@@ -117,7 +117,7 @@ class Repaired(Digits):
     ),
     solution=lambda: say(
         en=f"Both results have their batch on dimension 1, and both are turned round:\n{_REPAIRED}",
-        zh=f"两样结果的批次都在第 1 维，两样都要换过来：\n{_REPAIRED}",
+        zh=f"两个结果的批次都在第 1 维，都要换到最前：\n{_REPAIRED}",
     ),
 )
 def _repair(answer):
@@ -141,7 +141,7 @@ def _repair(answer):
                         en=f"on two GPUs {rows} images give {list(many.shape)}, on one {list(one.shape)}, or "
                         "other values: does `forward` rely on how many images there are?",
                         zh=f"{rows} 幅图像在两块 GPU 上得到 {list(many.shape)}，在一块上是 {list(one.shape)}，"
-                        "或者值不同：`forward` 是不是依赖于图像的幅数？",
+                        "或者值不同：`forward` 里是不是用到了图像的总数？",
                     )
     return None
 
@@ -209,7 +209,7 @@ def _rows(model: nn.Module, images: Tensor, scores: Tensor, hidden: Tensor) -> s
     return say(
         en="the shapes are right, but an image's results depend on the other images of its piece: does the RNN go "
         "along the images instead of the columns?",
-        zh="形状都对，但一幅图像的结果取决于同一分块里的其他图像：RNN 是不是沿着图像走，而没有沿着列走？",
+        zh="形状都对，但一幅图像的结果取决于同一分块里的其他图像：RNN 是不是沿着图像走，而不是沿着列走？",
     )
 
 

@@ -22,7 +22,7 @@ def _number(answer: object) -> float:
     solution=lambda: say(
         en="`[3, 7, 1]`: every fourth row from 3 on. Four ranks need 12 rows to read 3 each; "
         "after row 9 come row 0 (for rank 2) and row 1 (for rank 3) again.",
-        zh="`[3, 7, 1]`：从第 3 行起，每隔四行取一行。4 个进程各读 3 行，一共要 12 行；"
+        zh="`[3, 7, 1]`：从第 3 行起，每四行取一行。4 个进程各读 3 行，一共要 12 行；"
         "第 9 行之后，再用第 0 行（给 rank 2）和第 1 行（给 rank 3）补上。",
     ),
 )
@@ -38,22 +38,22 @@ def _rows(answer):
     if rows in ([9], [7, 8, 9], [6, 7, 8]):
         return say(
             en="that is a run of neighbouring rows, as DataParallel cuts them; the sampler deals rows out in turn",
-            zh="这是相邻的一段行，是 DataParallel 的切法；采样器是一行一行轮流发的",
+            zh="这是相邻的一段行，DataParallel 才这样切；采样器是一行一行轮流发的",
         )
     if rows == [3, 7, 0]:
         return say(
             en="after row 9 comes row 0 again, but it goes to rank 2, whose turn it is (2, 6, then 0)",
-            zh="第 9 行之后确实又是第 0 行，但它轮到 rank 2（2、6，然后 0）",
+            zh="第 9 行之后确实又是第 0 行，但这时轮到的是 rank 2（2、6，然后 0）",
         )
     if rows == [3, 7, 3]:
         return say(
             en="a rank does not read its own first row again: the dealing goes on, in turn, from row 0",
-            zh="补的不是这个 rank 自己的第一行：轮流发牌继续下去，从第 0 行接着发",
+            zh="补的不是这个 rank 自己的第一行：发完之后从第 0 行接着轮流发",
         )
     if rows[:2] == [2, 6] or rows[:2] == [4, 8]:
         return say(
             en="ranks are counted from zero: rank 3 begins with row 3",
-            zh="rank 从零数起：rank 3 从第 3 行开始",
+            zh="rank 从零数起，所以 rank 3 从第 3 行开始",
         )
     return say(
         en="deal the rows out in turn: row 0 to rank 0, row 1 to rank 1 …, row 4 to rank 0 again, "
@@ -82,7 +82,7 @@ def _average(answer):
     if value in (2, 4):
         return say(
             en="that is the gradient of one rank alone; with it the two would take different steps, and drift apart",
-            zh="这只是其中一个 rank 自己的梯度；各用各的，两边走的步子就不同，权重会越差越远",
+            zh="这只是其中一个 rank 自己的梯度；各用各的梯度，两边每一步走得就不同，权重会越差越远",
         )
     return say(
         en="sum the two gradients, then divide by the number of ranks",
@@ -120,7 +120,7 @@ def _zero(answer):
     if value == 8:
         return say(
             en="sharded does not mean gone: one eighth of the optimizer state is still on each rank",
-            zh="分片不等于没有：每个 rank 上仍有八分之一的优化器状态",
+            zh="分片不等于消失：每个 rank 上仍有八分之一的优化器状态",
         )
     return say(
         en="weights 4 + gradients 4 + a shard of the optimizer state, one of 8",

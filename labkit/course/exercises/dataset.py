@@ -26,12 +26,12 @@ def _batches(answer):
     if sizes == [25, 25, 25, 25]:
         return say(
             en="a loader does not even the batches out: it fills one to `batch_size` before it begins the next",
-            zh="加载器不会把批次摊平：它先把一个批次装到 `batch_size`，再装下一个",
+            zh="加载器不会让各批次大小均匀：它先把一个批次装满到 `batch_size`，再装下一个",
         )
     if sizes == [30, 30, 30, 30]:
         return say(
             en="that is 120 rows; the dataset has 100, and no row is given twice to fill up the last batch",
-            zh="这有 120 行；数据集只有 100 行，不会为了凑满最后一批而把某些行给两次",
+            zh="这有 120 行；数据集只有 100 行，不会为了凑满最后一批而把某些行重复给一次",
         )
     if sizes == [4]:
         return say(
@@ -63,7 +63,7 @@ def _dropped(answer):
     if count == 30:
         return say(
             en="only the short batch is dropped; the full ones all come",
-            zh="舍去的只是不满的那一个；装满的批次都会给出",
+            zh="舍去的只是不满的那一个；装满的批次照常给出",
         )
     if count == 90:
         return say(

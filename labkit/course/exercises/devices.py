@@ -34,7 +34,7 @@ def _ids(answer):
     if ids == [1]:
         return say(
             en="that works, but on cuda:1 alone; both GPUs shall have work",
-            zh="这样能运行，但只用 cuda:1 一块；题目要两块都干活",
+            zh="这样能运行，但只用到 cuda:1 一块；题目要求两块都干活",
         )
     if ids == [0, 1]:
         return say(
@@ -71,7 +71,7 @@ def _output(answer):
     if found == "cpu":
         return say(
             en="the output does not go back to where the input was: it is gathered on a GPU",
-            zh="输出不会回到输入原来的地方：它收集在一块 GPU 上",
+            zh="输出不会回到输入原来的地方，而是收集到一块 GPU 上",
         )
     if found == "cuda:0":
         return say(
@@ -97,9 +97,9 @@ def plain(state):
         zh="一个接收 `state_dict`、返回字典的函数",
     ),
     solution=lambda: say(
-        en="The prefix goes, once and at the beginning only. (PyTorch has it too, changing the dict in place: "
-        f"`torch.nn.modules.utils.consume_prefix_in_state_dict_if_present`.)\n{_PLAIN}",
-        zh="去掉前缀：只在开头，只去一次。（PyTorch 里也有，会原地修改字典："
+        en="The prefix goes, once and at the beginning only. (PyTorch has a function for it, which changes the dict "
+        f"in place: `torch.nn.modules.utils.consume_prefix_in_state_dict_if_present`.)\n{_PLAIN}",
+        zh="去掉前缀：只在开头，只去一次。（PyTorch 里也有现成的函数，它会原地修改字典："
         f"`torch.nn.modules.utils.consume_prefix_in_state_dict_if_present`。）\n{_PLAIN}",
     ),
 )
@@ -144,8 +144,9 @@ def _stripped(answer, keys: list[str], wanted: list[str]) -> str | None:
     case_en, case_zh = f"for the keys `{keys}` it gives `{list(got)}`", f"键是 `{keys}` 时得到 `{list(got)}`"
     if list(got) == [key.lstrip("module.") for key in keys]:  # noqa: B005 (the mistake itself)
         return say(
-            en=f"{case_en}: `lstrip` removes any of the letters m, o, d, u, l, e and dots, not the word",
-            zh=f"{case_zh}：`lstrip` 会去掉开头的 m、o、d、u、l、e 各个字母和点，而不是整个词",
+            en=f"{case_en}: `lstrip` removes any of the letters m, o, d, u, l, e and dots from the beginning, "
+            "not the word",
+            zh=f"{case_zh}：`lstrip` 去掉的是开头所有属于 m、o、d、u、l、e 和点的字符，而不是这个词",
         )
     if list(got) == [key.replace("module.", "") for key in keys]:
         return say(
@@ -154,8 +155,8 @@ def _stripped(answer, keys: list[str], wanted: list[str]) -> str | None:
         )
     if list(got) == [key[7:] for key in keys]:
         return say(
-            en=f"{case_en}: a key without the prefix loses its first seven letters",
-            zh=f"{case_zh}：没有前缀的键也被切掉了前七个字母",
+            en=f"{case_en}: a key without the prefix loses its first seven characters",
+            zh=f"{case_zh}：没有前缀的键也被切掉了开头的七个字符",
         )
     if list(got) == keys:
         return say(

@@ -27,12 +27,12 @@ def _gradient(answer):
         return say(
             en="that is what training needs; but `deepcopy` is not an operation that autograd follows: "
             "the copies have parameters of their own, and the gradients stay there",
-            zh="训练需要的正是这样；但 autograd 并不追踪 `deepcopy`：拷贝有自己的参数，梯度就留在那里",
+            zh="训练需要的正是这样；但 autograd 并不追踪 `deepcopy`：每份拷贝有自己的参数，梯度就留在那里",
         )
     if count == 12:
         return say(
             en="three copies with 4 parameters each do have one; the question is about `model` itself",
-            zh="三份拷贝各有 4 个参数，它们确实带梯度；题目问的是 `model` 自己",
+            zh="三份拷贝各有 4 个参数，它们确实得到了梯度；题目问的是 `model` 自己",
         )
     return say(
         en="`model` has 4 parameters; were they themselves used to compute the output, or only their copies?",
@@ -63,7 +63,7 @@ def _parameters(answer):
     if count == 12:
         return say(
             en="that counts three replicas; the question is about one, and whether its weights are parameters at all",
-            zh="这是把三个副本加在一起数；题目问的是一个，而且要先想想它的权重还算不算参数",
+            zh="这是把三个副本加在一起数了；题目问的是一个副本，而且要先想想它的权重还算不算参数",
         )
     return say(
         en="are the weights of a replica parameters, or results of copying?",

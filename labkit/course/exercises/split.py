@@ -28,7 +28,7 @@ def _which(answer):
     if gpu == 1:
         return say(
             en="rows are not dealt out in turn like cards (17 = 2 × 8 + 1); each GPU gets a run of neighbouring rows",
-            zh="行不是像发牌那样轮流分的（17 = 2 × 8 + 1）；每块 GPU 拿到的是相邻的一段",
+            zh="行不是像发牌那样轮流分的（17 = 2 × 8 + 1）；每块 GPU 拿到的是相邻的一段行",
         )
     if not 0 <= gpu < 8:
         return say(
@@ -58,7 +58,7 @@ def _idle(answer):
         return say(
             en="that would need the rows to be shared out evenly; but pieces are filled with ceil(10 / 8) = 2 rows "
             "each, so the rows run out early",
-            zh="那需要把行平均分开；实际上每个分块装 ⌈10 / 8⌉ = 2 行，行很早就用完了",
+            zh="那得尽量平均地分；实际上每个分块要装 ⌈10 / 8⌉ = 2 行，行提前就用完了",
         )
     if count == 5:
         return say(
@@ -66,9 +66,8 @@ def _idle(answer):
         )
     if count == 7:
         return say(
-            en="that rounds 10 / 8 down and gives the rest to one GPU, or puts all rows on one; "
-            "pieces are rounded up, to 2 rows",
-            zh="10 行不会都压在一块 GPU 上；10 / 8 要向上取整，每个分块 2 行",
+            en="seven idle would mean that one GPU has all 10 rows; 10 / 8 is rounded up, so a piece has 2 rows",
+            zh="空闲 7 块，就等于 10 行都压在一块 GPU 上；其实 10 / 8 向上取整，每个分块只有 2 行",
         )
     if count == 6:
         return say(

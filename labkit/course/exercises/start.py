@@ -23,7 +23,7 @@ def _bytes(answer):
     if count == 5000:
         return say(
             en="5000 is how many numbers the tensor holds; a float32 number takes 4 bytes",
-            zh="5000 是张量里数的个数；一个 float32 占 4 个字节",
+            zh="5000 是张量里一共有多少个数；每个 float32 数占 4 字节",
         )
     if count == 40000:
         return say(
@@ -42,7 +42,7 @@ def _bytes(answer):
         )
     return say(
         en="rows × numbers in a row × bytes of one float32 number",
-        zh="行数 × 每行的数 × 一个 float32 的字节数",
+        zh="行数 × 每行有几个数 × 一个 float32 数占几字节",
     )
 
 
@@ -68,7 +68,7 @@ def _first_split(answer):
     if sizes == [9, 9, 9, 9]:
         return say(
             en="each GPU gets its own part of the batch, not the whole of it: it is the model that is copied",
-            zh="每块 GPU 只拿到批次的一部分，不是整个批次：被整个复制的是模型",
+            zh="每块 GPU 只拿到批次的一部分，不是整个批次；整个复制的是模型",
         )
     if sum(sizes) != 9:
         return say(
@@ -79,7 +79,7 @@ def _first_split(answer):
         return say(
             en="that shares the rows out as evenly as possible; PyTorch instead rounds up once, "
             "to ceil(9 / 4) = 3, and fills pieces of 3 until the rows run out",
-            zh="这是“尽量平均”的分法；PyTorch 不这样做：它只向上取整一次，⌈9 / 4⌉ = 3，"
+            zh="这是尽量平均的分法；PyTorch 不这样做：它只向上取整一次，⌈9 / 4⌉ = 3，"
             "然后每个分块装 3 行，装到行数用完",
         )
     return say(

@@ -28,11 +28,11 @@ def _sum(answer):
     if value == 16:
         return say(
             en="the batch is shared out: each replica sees 4 of the 8 rows, not all of them",
-            zh="批次是分开的：每个副本只看到 8 行里的 4 行，不是全部",
+            zh="批次是分给各副本的：每个副本只看到 8 行里的 4 行，不是全部",
         )
     return say(
         en="each of the 8 rows adds 1, in whichever replica it is",
-        zh="8 行里的每一行都加 1，不管它在哪个副本里",
+        zh="8 行里每一行都贡献 1，不管它在哪个副本里",
     )
 
 
@@ -41,7 +41,7 @@ def _sum(answer):
     wanted=lambda: say(en="a whole number", zh="一个整数"),
     solution=lambda: say(
         en="`0`: `forward` runs on replicas. Each counts itself up to 1 and goes away; the model is never written to.",
-        zh="`0`：`forward` 运行在副本身上。每个副本把自己的计数器加到 1，然后消失；模型自己从来没有被写过。",
+        zh="`0`：`forward` 运行在副本身上。每个副本把自己的计数器加到 1，然后消失；模型自己的计数器从来没有动过。",
     ),
 )
 def _calls(answer):
@@ -123,7 +123,7 @@ def _compared(got: float, means: list[float], sizes: list[int]) -> str | None:
     if isclose(got, sum(means) / len(means), rel_tol=1e-5):
         return say(
             en=f"{case_en}: that is the mean of the means, in which a short piece counts as much as a full one",
-            zh=f"{case_zh}：这是平均的平均，不满的分块和装满的分块算得一样重",
+            zh=f"{case_zh}：这是平均的平均：不满的分块和装满的分块占了同样的比重",
         )
     if isclose(got, total, rel_tol=1e-5):
         return say(

@@ -15,7 +15,7 @@ def _a_device() -> str:
     wanted=_a_device,
     solution=lambda: say(
         en='`"cpu"`: `x.to("cuda:0")` makes a copy on cuda:0. Nobody kept that copy, and `x` itself has not moved.',
-        zh='`"cpu"`：`x.to("cuda:0")` 在 cuda:0 上生成一个拷贝；没有人把它保存下来，`x` 自己并没有动。',
+        zh='`"cpu"`：`x.to("cuda:0")` 在 cuda:0 上生成一个拷贝；没有人把这个拷贝留下来，`x` 自己并没有动。',
     ),
 )
 def _tensor_copy(answer):
@@ -42,12 +42,12 @@ def _inside(answer):
     if rows == 30:
         return say(
             en="30 rows is what you see outside, before and after; inside, each replica sees only its own piece",
-            zh="30 行是在外面（前后都是）看到的；在里面，每个副本只看到自己的分块",
+            zh="30 行是在外面看到的，调用前后都是；在里面，每个副本只看到自己的分块",
         )
     if rows == 60:
         return say(
             en="the batch is shared out, not given to every GPU whole: it is the model that is copied",
-            zh="批次是分开的，不是每块 GPU 都拿一整份：被整个复制的是模型",
+            zh="批次是分给各块 GPU 的，不是每块都拿一整份；整个复制的是模型",
         )
     if rows == 2:
         return say(
@@ -96,7 +96,7 @@ def _lines(answer):
     solution=lambda: say(
         en='`"cpu"`: wrapping only puts your module inside another one. Moving it is your step, `.to("cuda:0")`; '
         "the copies on the other GPUs are made in each call and thrown away after it.",
-        zh='`"cpu"`：包装只是把你的模块放进另一个模块里。搬动它是你的事：`.to("cuda:0")`；'
+        zh='`"cpu"`：包装只是把你的模块放进另一个模块里。搬到 GPU 上要你自己来：`.to("cuda:0")`；'
         "其他 GPU 上的副本在每次调用时才生成，用完就丢。",
     ),
 )
