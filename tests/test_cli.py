@@ -59,6 +59,20 @@ def test_cuda_visible_devices_hides_gpus(script, monkeypatch, listed, count):
     assert done.stderr == f"CUDA_VISIBLE_DEVICES={listed}: {count} of 4 GPUs visible\n"
 
 
+def test_spawned_processes_see_the_gpus(script):
+    path = script(
+        "import torch\n"
+        "def work(rank):\n"
+        "    total = torch.cuda.get_device_properties(rank).total_memory\n"
+        "    print(total, torch.ones(1, device=f'cuda:{rank}').device)\n"
+        "if __name__ == '__main__':\n"
+        "    x = torch.ones(1, device='cuda')\n"
+        "    torch.multiprocessing.spawn(work, nprocs=2)\n"
+    )
+    done = labkit("run", "--gpus", 2, "--memory", "1 MiB", path)
+    assert sorted(done.stdout.splitlines()) == ["1048576 cuda:0", "1048576 cuda:1"], done.stderr
+
+
 def test_frames_of_the_machine_are_left_out_of_the_traceback(script):
     path = script("import torch\ntorch.ones(2, device='cuda:0') + torch.ones(2, device='cuda:1')\n")
     done = labkit("run", "--gpus", 2, path)

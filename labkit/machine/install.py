@@ -72,7 +72,7 @@ def install(machine, patches, machine_in_use) -> None:
         patches.set(torch.export, name, _no_export)
 
     types.install(patches)
-    scripts.install(patches)
+    scripts.install(patches, machine_in_use)
     storages.install(patches)
     gradients.install(patches, machine_in_use)
     saved_tensors.install(patches, machine_in_use)

@@ -143,6 +143,14 @@ class Machine:
             f"the tensor (or the model) again, or move it with .cpu(){f' or .to({str(gpu.device)!r})' * there} first"
         )
 
+    def program(self) -> str:
+        """Python code that makes another machine like this one."""
+        memory, order = [gpu.capacity for gpu in self.gpus], self.order
+        return (
+            f"import labkit; labkit.simulate({len(self.gpus)}, memory={memory}, "
+            f"backing={str(self.backing)!r}, order={order!r})"
+        )
+
     def describe(self) -> str:
         """``simulate(gpus=2)``, and whether it is closed."""
         return f"simulate(gpus={len(self.gpus)})" + (", closed" if self.closed else "")

@@ -1,11 +1,14 @@
-"""Child processes: a process that was forked after something was put on a GPU cannot use the GPUs.
+"""Child processes: a spawned one has a machine like this one's, a forked one may have lost the GPUs.
 
-That is CUDA's own rule, and its own error. Before the first use of a GPU a fork is harmless.
+A process that was forked after something was put on a GPU cannot use the GPUs: that is CUDA's own rule, and
+its own error. Before the first use of a GPU a fork is harmless. Processes share nothing: each counts its own
+memory.
 """
 
 from __future__ import annotations
 
 import functools
+import multiprocessing.spawn
 import os
 
 import torch
@@ -23,6 +26,17 @@ def install(machine, patches, machine_in_use) -> None:
     _watch_forks(machine_in_use)
     patches.set(torch.cuda, "_is_in_bad_fork", lambda: machine.gpu is _refuse)
     patches.set(torch.UntypedStorage, "_share_cuda_", _share)
+    command = multiprocessing.spawn.get_command_line
+
+    def with_machine(**options):
+        arguments = command(**options)
+        if "-c" in arguments:  # python -c PROGRAM; a frozen program has no place for ours
+            at = arguments.index("-c") + 1
+            arguments[at] = f"{machine.program()}; {arguments[at]}"
+        return arguments
+
+    if machine.gpus:
+        patches.set(multiprocessing.spawn, "get_command_line", with_machine)
 
 
 @functools.cache

@@ -5,6 +5,7 @@ PyTorch's files run on the machine unmodified: ``labkit run --gpus 2 -m pytest t
 """
 
 import gc
+import io
 from collections import OrderedDict, namedtuple
 
 import pytest
@@ -245,3 +246,14 @@ def test_pieces_written_by_hand():
     replicas = dp.replicate(module, [0, 1][: len(pieces)])
     outputs = dp.parallel_apply(replicas, pieces)
     assert torch.allclose(dp.gather(outputs, 0), module(x.cuda()))
+
+
+def test_scripts_are_loaded_onto_a_gpu():
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2).cuda(1)), file)
+    for where in ("cuda:0", torch.device("cuda:1"), "cpu"):
+        file.seek(0)
+        loaded = torch.jit.load(file, map_location=where)
+        home = torch.device(where)
+        assert loaded.weight.device == home
+        assert loaded(torch.ones(1, 2, device=home)).device == home
