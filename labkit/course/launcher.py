@@ -194,13 +194,13 @@ class _Run:
             rank = failed[0][1]
             head = say(
                 en=f"rank {rank} of {self.ranks} failed with {notes[rank]['error']} (the other ranks were ended).",
-                zh=f"{self.ranks} 个进程中，rank {rank} 出错：{notes[rank]['error']}（其他进程已被终止）。",
+                zh=f"{self.ranks} 个进程中，rank {rank} 出错：{notes[rank]['error']}（其他进程已终止）。",
             )
             return RankError(f"{head}\n\n{notes[rank]['traceback'].rstrip()}", rank)
         if timeout is not None:
             head = say(
                 en=f"{self.script.name} had not ended after {timeout:g} s; all ranks were ended. Where they were:",
-                zh=f"{self.script.name} 运行 {timeout:g} 秒还没有结束；所有 rank 都已被终止。当时各个 rank 停在：",
+                zh=f"{self.script.name} 运行 {timeout:g} 秒还没有结束；所有 rank 都已终止。当时各个 rank 停在：",
             )
             return RankError(
                 "\n".join([head, *(f"  rank {rank}: {_place(note)}" for rank, note in enumerate(notes))])
@@ -227,7 +227,7 @@ class _Run:
             en=f"rank {rank} of {self.ranks} ended without a Python error: it was killed (out of memory?), "
             "crashed, or called os._exit (the other ranks were ended). The last that it printed:",
             zh=f"{self.ranks} 个进程中，rank {rank} 没有报 Python 错误就结束了：被系统杀掉（内存不够？）、崩溃，"
-            "或者调用了 os._exit（其他进程已被终止）。它最后打印的是：",
+            "或者调用了 os._exit（其他进程已终止）。它最后打印的是：",
         )
         return RankError("\n".join([head, *(last or [say(en="(nothing)", zh="（没有）")])]), rank)
 

@@ -178,7 +178,7 @@ def beliefs() -> tuple[Belief, ...]:
             ),
             say(
                 en="A hidden state is (layers, batch, h) either way, so it is cut along its layers.",
-                zh="隐藏状态的形状始终是（层数，批次，h），所以被切开的是层数那一维。",
+                zh="隐藏状态的形状始终是（层数，批次，h），所以切开的是层数那一维。",
             ),
             "06_batch_dim",
         ),

@@ -105,7 +105,7 @@ def describe_timeline(trace: Trace, moment: float | None = None) -> str:
         say(en=f"{phase}: {_devices(found)}", zh=f"{phase}：{_devices(found)}")
         for phase, found in parts.items()
     )
-    return say(en=f"After {at}: {listed}.", zh=f"{at} 时，{listed}。")
+    return say(en=f"After {at}: {listed}.", zh=f"{at} 时正在进行的操作——{listed}。")
 
 
 @draws(Trace)

@@ -22,7 +22,7 @@ def _number(answer: object) -> float:
     solution=lambda: say(
         en="`[3, 7, 1]`: every fourth row from 3 on. Four ranks need 12 rows to read 3 each; "
         "after row 9 come row 0 (for rank 2) and row 1 (for rank 3) again.",
-        zh="`[3, 7, 1]`：从第 3 行起，每四行取一行。4 个进程各读 3 行，一共要 12 行；"
+        zh="`[3, 7, 1]`：从第 3 行起，每四行取一行。4 个 rank 各读 3 行，一共要 12 行；"
         "第 9 行之后，再用第 0 行（给 rank 2）和第 1 行（给 rank 3）补上。",
     ),
 )

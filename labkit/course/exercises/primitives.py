@@ -120,7 +120,7 @@ def _called(answer, rows: int, devices: list[str]) -> str | None:
     model = Watched().to(devices[0])
     batch = torch.arange(float(rows)).reshape(rows, 1)
     got = answer(model, batch, list(devices))
-    case_en, case_zh = f"for {rows} rows on {len(devices)} GPUs", f"{rows} 行、{len(devices)} 块 GPU 时"
+    case_en, case_zh = f"for {rows} rows on {len(devices)} GPUs", f"{rows} 行、{len(devices)} 块 GPU 时，"
     if got is None or got is ...:
         return say(
             en="the function gives nothing back yet: does it end in `return`?",
@@ -136,7 +136,7 @@ def _called(answer, rows: int, devices: list[str]) -> str | None:
     if not seen:
         return say(
             en=f"{case_en} it gives a tensor, but the model was never called",
-            zh=f"{case_zh}返回了一个张量，但模型一次也没有被调用",
+            zh=f"{case_zh}返回了一个张量，但一次也没有调用模型",
         )
     if rows > 1 and len({device for device, _ in seen}) == 1:
         return say(

@@ -59,7 +59,7 @@ def _inside(answer):
 
 @exercise(
     "02.lines",
-    wanted=lambda: say(en="a whole number of lines", zh="一个整数（打印的行数）"),
+    wanted=lambda: say(en="a whole number of lines", zh="一个整数（打印了几条）"),
     solution=lambda: say(
         en="`8`: four batches, and for each of them `forward` runs on two GPUs.",
         zh="`8`：四个批次，每个批次 `forward` 都在两块 GPU 上各运行一次。",
@@ -72,12 +72,12 @@ def _lines(answer):
     if count == 4:
         return say(
             en="four is right for one GPU; on two, `forward` runs twice for each batch, once in each replica",
-            zh="一块 GPU 时是四行；两块 GPU 时，每个批次 `forward` 要运行两次，每个副本一次",
+            zh="一块 GPU 时是四条；两块 GPU 时，每个批次 `forward` 要运行两次，每个副本一次",
         )
     if count == 2:
         return say(
             en="two lines come from each batch; how many batches are there?",
-            zh="每个批次打印两行；一共有几个批次？",
+            zh="每个批次打印两条；一共有几个批次？",
         )
     if count == 12:
         return say(
