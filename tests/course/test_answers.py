@@ -288,7 +288,9 @@ def test_no_answer_of_any_kind_breaks_the_lesson(name, odd):
 
 
 @pytest.mark.parametrize("name", sorted(RIGHT))
-@pytest.mark.parametrize("make", [itertools.count, lambda: 10**400, lambda: [10**400], lambda: sys.exit, lambda: no_end])
+@pytest.mark.parametrize(
+    "make", [itertools.count, lambda: 10**400, lambda: [10**400], lambda: sys.exit, lambda: no_end]
+)
 def test_an_answer_without_end_or_measure_is_refused_in_few_words(name, make):
     verdict = check(name, make())
     assert verdict.right is False
