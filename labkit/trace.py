@@ -15,7 +15,6 @@ from .display import Drawn
 
 # The phases of a data-parallel call, and a plain copy between devices.
 PHASES = ("replicate", "scatter", "parallel_apply", "gather", "copy")
-DIRECTIONS = ("forward", "backward")
 
 
 @dataclass(frozen=True)

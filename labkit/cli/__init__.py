@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from .. import __version__
 from .usage import Parser, UsageError
 
 # Each command and what it is for. Only the module of the one that is asked for is imported.
@@ -26,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(
         prog="labkit", description="Learn, debug and teach multi-GPU data parallelism on any machine."
     )
+    parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
     try:
         for name, purpose in COMMANDS.items():

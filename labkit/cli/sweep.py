@@ -59,15 +59,18 @@ def _sweep(plan) -> int:
     runs, stopped = [], False
     try:
         for count in plan.gpus:
-            print(f"{plan.lesson.stem} on {count} GPU{'s' * (count != 1)}", file=sys.stderr, flush=True)
+            print(f"{plan.lesson.stem} on {_gpus(count)}", file=sys.stderr, flush=True)
             runs.append(sweeps.execute(plan, count))
     except KeyboardInterrupt:
         stopped = True
     plan.folder.mkdir(parents=True, exist_ok=True)
     plan.report.write_text(report(plan, runs), "utf-8")
     for done in runs:
-        print(
-            f"{done.gpus} GPUs: {done.error and 'FAILED, ' + done.error or 'ok'}  {done.seconds:.1f} s  {done.notebook}"
-        )
+        result = f"FAILED, {done.error}" if done.error else "ok"
+        print(f"{_gpus(done.gpus)}: {result}  {done.seconds:.1f} s  {done.notebook}")
     print(f"report: {plan.report}")
     return 130 if stopped else int(any(done.error for done in runs))
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count != 1)}"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
+from itertools import islice
 from operator import index
 
 from ..language import say
@@ -133,7 +134,7 @@ def _judged(found: Exercise, answer: object) -> str | None:
             en=f"the question asks for {found.wanted()}; this is {_shown(answer)}",
             zh=f"这道题要的是{found.wanted()}；现在给的是 {_shown(answer)}",
         )
-    except Exception as error:  # the learner's own code, or an object that no judge thought of
+    except (Exception, SystemExit) as error:  # the learner's own code, or an object that no judge thought of
         return say(
             en=f"trying this answer raised {type(error).__name__}: {error}. The question asks for {found.wanted()}",
             zh=f"试用这个答案时出现 {type(error).__name__}：{error}。这道题要的是{found.wanted()}",
@@ -159,7 +160,10 @@ def _html(text: str) -> str:
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", text)
 
 
-# How a judge reads an answer. Each refuses what it would have to guess at.
+# How a judge reads an answer. Each refuses what it would have to guess at, and what is beyond every question:
+# a hint repeats the answer, and a generator may never end.
+_MOST_NUMBERS = 200
+_GREATEST = 10**12
 
 
 def whole(answer: object) -> int:
@@ -169,11 +173,14 @@ def whole(answer: object) -> int:
     if hasattr(answer, "item") and getattr(answer, "numel", lambda: 1)() == 1:
         answer = answer.item()
     if isinstance(answer, float) and answer.is_integer():
-        return int(answer)
+        answer = int(answer)
     try:
-        return index(answer)  # type: ignore[arg-type]
+        value = index(answer)  # type: ignore[arg-type]
     except TypeError:
         raise Unreadable from None
+    if abs(value) > _GREATEST:
+        raise Unreadable
+    return value
 
 
 def number(answer: object) -> float:
@@ -190,9 +197,11 @@ def numbers(answer: object) -> list[int]:
     if isinstance(answer, (str, bytes, dict, set)):
         raise Unreadable
     try:
-        values = list(answer)  # type: ignore[call-overload]
+        values = list(islice(answer, _MOST_NUMBERS + 1))  # type: ignore[call-overload]
     except TypeError:
         return [whole(answer)]
+    if len(values) > _MOST_NUMBERS:
+        raise Unreadable
     return [whole(value) for value in values]
 
 

@@ -252,8 +252,3 @@ def _link(entry: Entry, *, short: bool = False) -> str:
 def _table(head: str, rows: list[str]) -> str:
     columns = head.count("|") + 1
     return "\n".join(f"| {line} |" for line in [head, " | ".join(["---"] * columns), *rows])
-
-
-def title_of(number: str) -> str:
-    """The title of the lesson with this number, in the language in use."""
-    return next((entry.title for entry in lessons() if entry.number == number), number)

@@ -39,9 +39,14 @@ class CallExplorer(Explorer):
         # Kept, because the link ends with the object.
         self._link = widgets.jslink((play, "value"), (self._controls["step"], "value"))
         label = widgets.Label(
-            say(en="Play", zh="播放"), layout={"width": "140px", "margin": "2px 8px 2px 2px"}
+            say(en="Play", zh="播放"),
+            layout={
+                "width": "140px",
+                "margin": "2px 8px 2px 2px",
+                "display": "flex",
+                "justify_content": "flex-end",
+            },
         )
-        label.style.text_align = "end"
         return [widgets.HBox([label, play])]
 
     def drawn(self) -> Picture:

@@ -89,10 +89,13 @@ class Explorer:
         return state[name]
 
     def __setattr__(self, name: str, value) -> None:
-        if name in self.__dict__.get("_state", {}):
+        state = self.__dict__.get("_state", {})
+        if name in state:
             self._controls[name].value = self._checked(name, value)
-        else:
+        elif name.startswith("_") or "_picture" not in self.__dict__ or name == "widget":
             super().__setattr__(name, value)
+        else:  # a slip of the pen would otherwise move nothing, without a word
+            raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(state)}")
 
     def slider(self, name: str, label: str) -> widgets.IntSlider:
         """A slider for the state ``name`` within its limits."""
@@ -121,9 +124,11 @@ class Explorer:
             return value
         least, most = self.limits[name]
         try:
-            number = index(value)
+            number = None if isinstance(value, bool) else index(value)
         except TypeError:
-            raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+            number = None
+        if number is None:
+            raise TypeError(f"{name} must be a whole number, got {value!r}")
         if not least <= number <= most:
             raise ValueError(f"{name} must be from {least} to {most}, got {number}")
         return number

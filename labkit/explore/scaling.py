@@ -32,6 +32,8 @@ class ScalingExplorer(Explorer):
         self, rows: int = 32, parameters: int = 110, doublings: int = 6, link: str = "v100-nvlink",
         *, work: Workload = BERT,
     ) -> None:  # fmt: skip
+        if not isinstance(work, Workload):
+            raise TypeError(f"work must be a Workload, got {work!r} ({type(work).__name__})")
         self._work = work
         super().__init__(rows=rows, parameters=parameters, doublings=doublings, link=link)
 

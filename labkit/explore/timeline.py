@@ -28,6 +28,13 @@ class TimelineExplorer(Explorer):
         self, trace: Trace | None = None, *, rows: int = 32, gpus: int = 4, moment: int = 0,
         work: Workload = RESNET50, hardware: Hardware = PROFILES["v100-nvlink"],
     ) -> None:  # fmt: skip
+        for name, value, kind in (
+            ("trace", trace, Trace),
+            ("work", work, Workload),
+            ("hardware", hardware, Hardware),
+        ):
+            if not isinstance(value, kind) and not (name == "trace" and value is None):
+                raise TypeError(f"{name} must be a {kind.__name__}, got {value!r} ({type(value).__name__})")
         self._trace, self._work = trace, work
         self._hardware = replace(hardware, machine_size=max(hardware.machine_size, 64))
         self.limits = {"rows": (1, 128), "gpus": (1, 64), "moment": (0, 100)}

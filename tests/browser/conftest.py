@@ -173,7 +173,10 @@ def run_all(page):
             page.get_by_role("menuitem", name="Run", exact=True).click()
             page.get_by_text("Run All Cells", exact=True).click()
         try:
-            page.wait_for_function(f"() => {prompts}.every(text => /\\d/.test(text))", timeout=8_000)
+            # (While JupyterLab loads the notebook anew there are no prompts, and of none all have a number.)
+            page.wait_for_function(
+                f"() => {prompts}.length && {prompts}.every(text => /\\d/.test(text))", timeout=8_000
+            )
             return
         except PlaywrightTimeout:
             if attempt == 15:

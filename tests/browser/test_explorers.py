@@ -79,11 +79,21 @@ def test_every_explorer_moves_by_keyboard_and_mouse(lab, shot, language, theme):
             assert all(explorer.locator(f"{kind} .widget-label").all_inner_texts()), (name, kind)
 
 
+ENDS = """element => [...element.querySelectorAll('.widget-label')].map(label => {
+  const text = document.createRange();
+  text.selectNodeContents(label);
+  return Math.round(text.getBoundingClientRect().right);
+}).filter(end => end)"""  # (a hidden label ends at 0)
+
+
 def test_play_goes_through_the_call(lab):
     page = lab("play.ipynb", cells=["import labkit\nlabkit.CallExplorer(rows=10, gpus=2)"])
     explorer = page.locator(".labkit-explorer")
     explorer.locator("svg").wait_for()
     assert "▶ batch = torch.randn(10, 5)" in texts_of(explorer)
+    ends = explorer.evaluate(ENDS)
+    assert len(ends) == 4
+    assert max(ends) - min(ends) <= 2, "the labels of the sliders and of Play end in one line"
     explorer.locator(".labkit-play button").first.click()
     line = "() => document.querySelector('.labkit-explorer svg').textContent.includes('▶ inputs = scatter')"
     page.wait_for_function(line)

@@ -1,7 +1,9 @@
 """Exercises judge, hint and reveal, in both languages; no answer of any kind breaks a lesson."""
 
 import copy
+import itertools
 import re
+import sys
 from collections import OrderedDict
 from pathlib import Path
 
@@ -283,6 +285,29 @@ def test_no_answer_of_any_kind_breaks_the_lesson(name, odd):
     verdict = check(name, odd)
     assert verdict.right is False
     assert verdict.text
+
+
+@pytest.mark.parametrize("name", sorted(RIGHT))
+@pytest.mark.parametrize(
+    "make", [itertools.count, lambda: 10**400, lambda: [10**400], lambda: sys.exit, lambda: no_end]
+)
+def test_an_answer_without_end_or_measure_is_refused_in_few_words(name, make):
+    verdict = check(name, make())
+    assert verdict.right is False
+    assert len(verdict.text) < 400
+
+
+def no_end(*_):
+    """What a loop that forgot to stop gives."""
+    return list(range(10**6))
+
+
+def leaves(*_):
+    sys.exit(3)
+
+
+def test_an_answer_that_ends_the_program_ends_nothing():
+    assert "raised SystemExit" in check("03.rule", leaves).text
 
 
 def test_no_answer_yet_is_neutral_and_the_same_every_time():

@@ -67,11 +67,29 @@ def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
         (lambda: labkit.MemoryExplorer(optimizer="Lion"), ValueError, "must be one of 'SGD', .*, got 'Lion'"),
         (lambda: labkit.ScalingExplorer(rows="x"), TypeError, "rows must be a whole number, got 'x'"),
         (lambda: labkit.TimelineExplorer(gpus=65), ValueError, "gpus must be from 1 to 64, got 65"),
+        (lambda: labkit.SplitExplorer(rows=True), TypeError, "rows must be a whole number, got True"),
+        (lambda: labkit.TimelineExplorer("run"), TypeError, r"trace must be a Trace, got 'run' \(str\)"),
+        (
+            lambda: labkit.TimelineExplorer(hardware="h200"),
+            TypeError,
+            "hardware must be a Hardware, got 'h200'",
+        ),
+        (lambda: labkit.TimelineExplorer(work=None), TypeError, "work must be a Workload, got None"),
+        (lambda: labkit.ScalingExplorer(work=5), TypeError, r"work must be a Workload, got 5 \(int\)"),
     ],
 )
 def test_bad_state_is_refused(make, error, text):
     with pytest.raises(error, match=text):
         make()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_it_does_not_have_cannot_be_set(name):
+    explorer = getattr(labkit, name)()
+    before = repr(explorer)
+    with pytest.raises(AttributeError, match=f"{name} has no 'gpu'; it has "):
+        explorer.gpu = 2
+    assert repr(explorer) == before
 
 
 @pytest.mark.parametrize("name", NAMES)
