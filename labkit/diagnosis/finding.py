@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 
 from ..language import say
-from ..machine.gpu import format_bytes
+from ..machine.gpu import PEAK_STEP, format_bytes
 from ..plan import Split
 
 SEVERITIES = ("error", "warning", "note")
@@ -119,8 +119,8 @@ class Diagnosis:
             lines += [
                 f"  {one.device}  "
                 + say(
-                    en=f"{format_bytes(one.peak)} at most, {format_bytes(one.weights)} of weights kept",
-                    zh=f"峰值 {format_bytes(one.peak)}，常驻权重 {format_bytes(one.weights)}",
+                    en=f"{_peak(one.peak)} at most, {format_bytes(one.weights)} of weights kept",
+                    zh=f"峰值 {_peak(one.peak)}，常驻权重 {format_bytes(one.weights)}",
                 )
                 for one in self.memory
             ]
@@ -147,7 +147,7 @@ class Diagnosis:
                 f"<th>{say(en='most during a step', zh='一步之中的峰值')}</th></tr></thead><tbody>"
             )
             parts += [
-                f"<tr><td>{one.device}</td><td>{format_bytes(one.weights)}</td><td>{format_bytes(one.peak)}</td></tr>"
+                f"<tr><td>{one.device}</td><td>{format_bytes(one.weights)}</td><td>{_peak(one.peak)}</td></tr>"
                 for one in self.memory
             ]
             parts.append("</tbody></table>")
@@ -161,6 +161,11 @@ def label(severity: str) -> str:
         "warning": say(en="Warning", zh="警告"),
         "note": say(en="Note", zh="提示"),
     }[severity]
+
+
+def _peak(count: int) -> str:
+    # The machine counts peaks in steps: below the first one, it does not know.
+    return format_bytes(count) if count >= PEAK_STEP else say(en="under 16 KiB", zh="不到 16 KiB")
 
 
 def _code(text: str) -> str:

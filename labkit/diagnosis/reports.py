@@ -186,7 +186,7 @@ def rows_dropped(counts: dict[str, int], found: dict, gpus: int, error: str | No
     outcome = (
         say(
             en=f"PyTorch zips them to the shortest: {fewest} replicas run, and the rows of the other pieces are dropped without a word.",
-            zh=f"PyTorch 按最少的配对：只有 {fewest} 个副本运行，其余分块的行不声不响地丢掉了。",
+            zh=f"PyTorch 以最少的为准配对：只有 {fewest} 个副本运行，其余分块的行不声不响地丢掉了。",
         )
         if error is None
         else say(en=f"PyTorch fails: {error}", zh=f"PyTorch 报错：{error}")
@@ -530,7 +530,7 @@ def several_devices(places: list[str]) -> Finding:
         say(
             en="`model.to('cuda:0')` before wrapping; a model that must span devices is not one for data parallelism as a whole: "
             "wrap one block of it.",
-            zh="包装之前先 `model.to('cuda:0')`；如果模型必须跨设备，就不能整体做数据并行：只包装其中一个块。",
+            zh="包装之前先 `model.to('cuda:0')`；如果模型必须跨设备，就不能整体做数据并行：只包装其中一个模块。",
         ),
         DEVICES,
     )  # fmt: skip
@@ -580,7 +580,7 @@ def attributes_lost(names: Sequence[str]) -> Finding:
         ),
         say(
             en="Return them as outputs. A buffer changed in place (`self.count += 1`) is kept, from GPU 0 only.",
-            zh="把它们作为输出返回。原地修改的缓冲区（`self.count += 1`）会保留，但只保留 GPU 0 的。",
+            zh="把它们作为输出返回。原地修改的缓冲区（`self.count += 1`）会保留，但只保留 0 号 GPU 的。",
         ),
         TRAINING,
     )  # fmt: skip
@@ -613,7 +613,7 @@ def batch_norm(name: str, rows: int, values: int, plan: Split, few: int) -> Find
             f"({values} values for each channel), and only GPU 0's running statistics are kept."
             + (" So few make noise of them." if tiny else ""),
             zh=f"训练时 BatchNorm 用自己那个分块的统计量做归一化：最小的分块只有 {plan.batch} 行中的 {rows} 行（每个通道 {values} 个值），"
-            "而且只保留 GPU 0 的滑动统计量。" + ("样本这么少，统计量几乎是噪声。" if tiny else ""),
+            "而且只保留 0 号 GPU 的滑动统计量。" + ("样本这么少，统计量几乎是噪声。" if tiny else ""),
         ),
         say(
             en="Larger pieces, GroupNorm or LayerNorm, or DistributedDataParallel with `nn.SyncBatchNorm`.",
@@ -668,7 +668,7 @@ def fails_on_many(line: str, error: str, gpus: int) -> Finding:
         ),
         say(
             en="A replica gets its piece of every input and shares no work with the others: look at the line named here with such a piece.",
-            zh="每个副本只拿到各个输入的一个分块，与别的副本不相往来：用这样的分块去看上面指出的那一行。",
+            zh="每个副本只拿到各个输入的一个分块，副本之间互不交换数据：用这样的分块去看上面指出的那一行。",
         ),
         PRIMITIVES,
     )  # fmt: skip

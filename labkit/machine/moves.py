@@ -253,4 +253,9 @@ def _resize(mode, func, args, kwargs):
 @handles(torch._C._nn.unflatten_dense_tensors)
 def _unflatten(mode, func, args, kwargs):
     # Views of the flat tensor: they are where it is. The other tensors only give their shapes.
-    return func(*args, **kwargs)
+    pieces = func(*args, **kwargs)
+    gpu = gpu_of(args[0])
+    for piece in pieces:
+        if not piece.numel() and gpu is not None:
+            put(piece, gpu)  # there is nothing to view: it is made anew
+    return pieces

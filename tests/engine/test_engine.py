@@ -228,3 +228,20 @@ def test_an_empty_batch(wrap):
         assert output.shape == (0, 2)
         output.sum().backward()
         assert model.weight.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_a_parameter_without_elements(wrap):
+    class Empty(nn.Linear):
+        def __init__(self):
+            super().__init__(3, 2)
+            self.nothing = nn.Parameter(torch.ones(0, 8))
+
+        def forward(self, x):
+            return super().forward(x) + self.nothing.sum()
+
+    with labkit.simulate(gpus=2):
+        model = Empty().cuda()
+        wrap(model)(torch.randn(4, 3)).sum().backward()
+        assert model.nothing.grad.shape == (0, 8)
+        assert str(model.nothing.grad.device) == "cuda:0"
