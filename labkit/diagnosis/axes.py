@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, islice, product
+from time import monotonic
 
 from torch import Tensor
 
@@ -19,6 +20,8 @@ from .structure import Call, mapped, tensors
 
 # More combinations than this are not tried: models with that many tensor inputs are rare.
 _MOST = 40
+# Nor is a slow model run for ever: a search that has found nothing ends after so many seconds.
+_SECONDS = 60
 # And no more pieces than this are looked at.
 _PIECES = 8
 WHOLE = None  # an input that every replica needs whole
@@ -54,7 +57,10 @@ def find_layout(
     # Where each item of a list is a row, its own dimensions may look like a batch too: three channels, say.
     if listed := _list_layout(run, call, whole, gpus, agree):
         return listed
+    began = monotonic()
     for batch, axes in _candidates(call):
+        if monotonic() - began > _SECONDS:
+            return None
         outputs = _outputs(
             run, whole, batch, gpus, lambda start, stop, axes=axes: _cut(call, axes, start, stop), agree
         )

@@ -322,3 +322,18 @@ def test_a_long_list_of_inputs_is_no_reason_to_search_for_ever():
     model = Runs(lambda self, images: self.linear(torch.stack(images).flatten(0, 2)).flatten().softmax(0))
     found = labkit.diagnose(model, images, gpus=2)
     assert "outputs_differ" in found
+
+
+def test_the_search_for_another_layout_ends_in_time(monkeypatch):
+    from labkit.diagnosis import axes
+
+    clock = iter(range(0, 10**6, 30))
+    monkeypatch.setattr(axes, "monotonic", lambda: next(clock))
+    rows = []
+
+    def forward(self, *inputs):
+        rows.append(len(inputs[0]))
+        return self.linear(sum(inputs)).softmax(0)
+
+    assert "outputs_differ" in labkit.diagnose(Runs(forward), *[X] * 6, gpus=8)
+    assert len(rows) < 40
