@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from labkit import __version__ as version
+
 
 def labkit(*arguments, cwd=None):
     command = [sys.executable, "-m", "labkit", *map(str, arguments)]
@@ -137,6 +139,22 @@ def test_replicas_print_in_the_order_asked_for(script):
     assert done.stdout.split() == ["cuda:2", "cuda:0", "cuda:1"], done.stderr
 
 
+def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(script):
+    path = script(
+        "import torch\n"
+        "class M(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x) * torch.ones(2, device='cuda:0')\n"
+        "torch.nn.DataParallel(M(5, 2).cuda())(torch.ones(3, 5))\n"
+    )
+    done = labkit("run", "--gpus", 2, path)
+    assert done.returncode == 1
+    assert "Caught RuntimeError in replica 1 on device 1." in done.stderr
+    assert f'File "{path}", line 4, in forward' in done.stderr
+    assert done.stderr.splitlines()[-2].startswith("RuntimeError: Expected all tensors to be on the same device")
+    assert "labkit" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -171,6 +189,20 @@ def test_bad_memory_and_order_are_one_line(script):
     ):
         done = labkit("run", "--gpus", 2, option, value, path)
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+
+
+def test_a_reader_that_has_seen_enough_ends_it_without_a_traceback(script):
+    path = script("import torch\ndef make(): return torch.nn.Linear(5, 2), torch.ones(8, 5)\n")
+    command = [sys.executable, "-m", "labkit", "diagnose", f"{path}:make", "--gpus", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        running.stdout.close()
+        assert running.stderr.read() == ""
+        assert running.wait() == 141  # as of a program that SIGPIPE ended
+
+
+def test_it_says_its_version():
+    done = labkit("--version")
+    assert (done.returncode, done.stdout) == (0, f"labkit {version}\n")
 
 
 def test_doctor_reports():

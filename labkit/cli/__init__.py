@@ -6,6 +6,7 @@ Bad usage is one line on stderr and exit code 2, before anything is written or r
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -38,9 +39,14 @@ def main(argv: list[str] | None = None) -> int:
                 found.add_arguments(command)
                 command.set_defaults(run=found.run)
         options = parser.parse_args(argv)
-        return options.run(options)
+        code = options.run(options)
+        sys.stdout.flush()
+        return code
     except UsageError as error:
         print(f"labkit: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever reads the output has gone, as ``| head`` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141

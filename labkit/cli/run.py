@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import runpy
 import sys
 import traceback
@@ -142,7 +143,8 @@ def _show_exception() -> None:
         return
     report = traceback.TracebackException(*sys.exc_info())
     _without_our_frames(report)
-    print("".join(report.format()), end="", file=sys.stderr)
+    # What failed in a replica stands as text in the message of the error that is raised for it.
+    print(_OUR_FRAME.sub("", "".join(report.format())), end="", file=sys.stderr)
 
 
 def _without_our_frames(report: traceback.TracebackException | None) -> None:
@@ -156,7 +158,9 @@ def _without_our_frames(report: traceback.TracebackException | None) -> None:
         _without_our_frames(inner)
 
 
-_OURS = (__file__, runpy.__file__, "<frozen runpy", str(Path(__file__).parents[1] / "machine") + os.sep)
+_MACHINE = str(Path(__file__).parents[1] / "machine") + os.sep
+_OURS = (__file__, runpy.__file__, "<frozen runpy", _MACHINE)
+_OUR_FRAME = re.compile(rf'^  File "{re.escape(_MACHINE)}.*\n(?:    .*\n)*', re.MULTILINE)
 
 
 def _ours(filename: str) -> bool:
