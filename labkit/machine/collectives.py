@@ -12,12 +12,35 @@ from time import perf_counter
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 
 from .. import trace
 from .gpu import Gpu
 from .moves import move, note_copy
 from .placement import gpu_of, put
+
+
+def suggested_format(tensor: Tensor) -> torch.memory_format:
+    """The memory format that ``tensor`` is in, as C++'s ``suggest_memory_format`` says.
+
+    (Python's own, in torch._prims_common, loads sympy for it: a second, for one question.)
+    """
+    for order, name in (((1, 3, 2, 0), torch.channels_last), ((1, 4, 3, 2, 0), torch.channels_last_3d)):
+        if tensor.dim() == len(order) and tensor.layout is torch.strided and _ascending(tensor, order):
+            return name
+    return torch.contiguous_format
+
+
+def _ascending(tensor: Tensor, order: tuple[int, ...]) -> bool:
+    """Whether memory runs through the dimensions in this order, the channels first; in doubt it does not."""
+    shape, strides = tensor.shape, tensor.stride()
+    if strides[1] == 0 or 0 in shape:
+        return False
+    least = 0
+    for axis in order:
+        if strides[axis] < least or (axis == 0 and least == strides[1]):
+            return False
+        least = strides[axis] * max(shape[axis], 1)
+    return True
 
 
 def _chunks(tensors, most: int) -> list[list[int]]:
@@ -130,7 +153,7 @@ class Collectives:
     def _gather(self, tensors, dim, destination=None):
         shape, dim = self._gathered_shape(tensors, dim)
         target = None if destination == -1 else self._machine.gpu(destination)
-        formats = {suggest_memory_format(tensor) for tensor in tensors}
+        formats = {suggested_format(tensor) for tensor in tensors}
         gathered = torch.empty(
             shape, dtype=tensors[0].dtype, device=self._machine.real(target),
             memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format,

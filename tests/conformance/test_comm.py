@@ -3,6 +3,8 @@
 PyTorch's files run on the machine unmodified: ``labkit run --gpus 2 -m pytest test_cuda_multigpu.py``.
 """
 
+import itertools
+
 import pytest
 import torch
 from torch.cuda import comm
@@ -163,3 +165,18 @@ def test_coalesced_copies_are_contiguous_and_travel_in_chunks():
     # The second fills a chunk with the first; the third begins another.
     storages = [tensor.untyped_storage().data_ptr() for tensor in apart]
     assert storages[0] == storages[1] != storages[2]
+
+
+def test_the_memory_format_is_the_one_that_torch_suggests():
+    from torch._prims_common import suggest_memory_format
+
+    from labkit.machine.collectives import suggested_format
+
+    formats = {4: (torch.contiguous_format, torch.channels_last), 5: (torch.contiguous_format, torch.channels_last_3d)}
+    for dims, kinds in formats.items():
+        for shape in itertools.product((1, 2, 3), repeat=dims):
+            for kind in kinds:
+                x = torch.empty(shape).contiguous(memory_format=kind)
+                for tensor in (x, x.transpose(0, 1), x[:, :1], x.expand(shape)):
+                    assert suggested_format(tensor) is suggest_memory_format(tensor), (shape, kind, tensor.stride())
+    assert suggested_format(torch.ones(3)) is torch.contiguous_format
