@@ -151,3 +151,18 @@ def test_a_start_is_tried_again_but_never_a_cell(monkeypatch, started, tries):
     with pytest.raises(RuntimeError, match="didn't respond"):
         sweep._engine().execute_managed_notebook(manager, "python3")
     assert len(count) == tries
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--gpus", "2", "-p", "data_size", "0"], "data_size must be from 1 to 1000000, got 0"),
+        (["--gpus", "2", "-p", "batch_size", "0"], "batch_size must be from 1 to 1000000, got 0"),
+        (["--gpus", "2", "65"], "num_gpus must be from 0 to 64, got 65"),
+    ],
+)
+def test_what_a_lesson_would_refuse_is_refused_before_a_kernel_starts(tmp_path, monkeypatch, capsys, arguments, text):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "03_split", *arguments]) == 2
+    assert text in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ..language import say
 from .folder import Folder
-from .lesson import _whole
+from .parameters import whole
 
 _RANK = Path(__file__).with_name("rank.py")
 # PyTorch's wheels for Windows are built without libuv, which torchrun asks for: ranks are started without it there.
@@ -73,7 +73,7 @@ def launch(
     Raises RankError with the traceback of the rank that failed first; FileNotFoundError, TypeError or ValueError,
     naming the argument, before anything is started. Ends all processes whatever happens, and leaves no file behind.
     """
-    processes = _whole("processes", processes, 1, 16)
+    processes = whole("processes", processes, 1, 16)
     if not timeout > 0:
         raise ValueError(
             say(en=f"timeout must be above 0, got {timeout}", zh=f"timeout 必须大于 0，现在是 {timeout}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 
 import torch
 
 from ..language import LANGUAGES, say, set_language
 from ..machine import Machine, RealGpus, use_gpus
+from .parameters import in_range
 
 
 @dataclass(frozen=True)
@@ -47,32 +47,9 @@ def begin(name: str, *, num_gpus: int, batch_size: int, data_size: int, language
     """
     if not isinstance(language, str) or language not in LANGUAGES:
         raise ValueError(f"language must be one of {', '.join(map(repr, LANGUAGES))}, got {language!r}")
-    num_gpus = _whole("num_gpus", num_gpus, 0, 64)
-    _whole("batch_size", batch_size, 1, 1_000_000)
-    _whole("data_size", data_size, 1, 1_000_000)
+    given = {"num_gpus": num_gpus, "batch_size": batch_size, "data_size": data_size}
+    num_gpus, *_ = (in_range(name, value) for name, value in given.items())
     set_language(language)
     machine = use_gpus(num_gpus)
     torch.manual_seed(0)
     return Lesson(name, machine)
-
-
-def _whole(name: str, value: object, least: int, most: int) -> int:
-    try:
-        number = index(value) if not isinstance(value, bool) else None
-    except TypeError:
-        number = None
-    if number is None:
-        raise TypeError(
-            say(
-                en=f"{name} must be a whole number from {least} to {most}, got {value!r}",
-                zh=f"{name} 必须是 {least} 到 {most} 之间的整数，现在是 {value!r}",
-            )
-        )
-    if not least <= number <= most:
-        raise ValueError(
-            say(
-                en=f"{name} must be from {least} to {most}, got {number}",
-                zh=f"{name} 必须在 {least} 到 {most} 之间，现在是 {number}",
-            )
-        )
-    return number

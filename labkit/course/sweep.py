@@ -6,6 +6,7 @@ A run that fails is kept with its error and the others go on. Starting a kernel 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import nbformat
 
 from .notebook import without_volatile
-from .parameters import declared, fit
+from .parameters import LIMITS, declared, fit, in_range
 
 _ATTEMPTS = 3
 
@@ -76,6 +77,10 @@ def find(lesson: str, language: str, places: Iterable[Path]) -> Path:
     raise FileNotFoundError(f"no such lesson: {lesson} ({language}); {known}")
 
 
+# What the cell of a lesson says that checks its parameters.
+_BEGINS = re.compile(r"^begin\(", re.MULTILINE)
+
+
 def plan(
     lesson: Path, gpus: Sequence[int], folder: Path, given: dict[str, object], language: str | None = None
 ) -> Sweep:
@@ -85,7 +90,8 @@ def plan(
     language   the language to run the notebook in, if it has such a parameter.
     """
     try:
-        known = declared(nbformat.read(lesson, as_version=4))
+        notebook = nbformat.read(lesson, as_version=4)
+        known = declared(notebook)
     except Exception as error:  # whatever a file that is no notebook makes the readers raise
         raise ValueError(f"{lesson} is not a notebook that can be read: {error}") from error
     if "num_gpus" not in known:
@@ -96,6 +102,12 @@ def plan(
     parameters = {name: fit(known, name, value) for name, value in given.items()}
     if "language" in known and language is not None:
         parameters["language"] = language
+    if any(_BEGINS.search(cell.source) for cell in notebook.cells if cell.cell_type == "code"):
+        # A lesson would refuse these itself, one kernel after the other.
+        for count in gpus:
+            in_range("num_gpus", count)
+        for name in LIMITS.keys() & parameters.keys():
+            in_range(name, parameters[name])
     return Sweep(lesson, tuple(dict.fromkeys(gpus)), {**known, **parameters}, folder)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..display import draws
 from ..language import say
 from ..plan import Batches, Split, batches
-from .picture import Box, Picture, Text
+from .picture import Box, Picture, Text, sized
 from .svg import to_svg
 
 WIDTH = 720
@@ -37,8 +37,9 @@ def batches_picture(plan: Batches) -> Picture:
         texts.append(Text(left - 8, line, say(en=f"batch {number}", zh=f"批次 {number}"), _SIZE, "end"))
         boxes += _pieces(batch, left, y, scale)
         texts += _labels(plan, batch, number, left, line, scale)
+        note, short = _note(plan, batch), batch.batch < plan.batch_size
         texts.append(
-            Text(WIDTH - _RIGHT + 8, line, _note(plan, batch), _SIZE, bold=batch.batch < plan.batch_size)
+            Text(WIDTH - _RIGHT + 8, line, note, sized(note, _RIGHT - 10, _SIZE, short), bold=short)
         )
     count = len(lanes)
     if plan.dropped:

@@ -92,6 +92,12 @@ def text_width(text: str, size: float) -> float:
     return sum(size * (1.0 if ord(letter) > 0x2E80 else 0.6) for letter in text)
 
 
+def sized(text: str, width: float, size: float, bold: bool = False) -> float:
+    """``size``, or the smaller one at which ``text`` fits into ``width`` pixels."""
+    wanted = text_width(text, size) * (1.08 if bold else 1)
+    return size if wanted <= width else size * width / wanted
+
+
 def fitted(text: str, width: float, size: float) -> str:
     """``text``, or as much of it as ``width`` pixels hold, with an ellipsis; "" if not even one letter fits."""
     if text_width(text, size) <= width:

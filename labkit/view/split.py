@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..display import draws
 from ..language import say
 from ..plan import Split, split
-from .picture import Box, Picture, Text, lane_size
+from .picture import Box, Picture, Text, lane_size, sized
 from .svg import to_svg
 
 WIDTH = 720
@@ -21,7 +21,8 @@ def split_picture(plan: Split) -> Picture:
     across = WIDTH - _LEFT - _RIGHT
     scale = across / max(plan.batch, 1)
     boxes, texts = [], [Text(_LEFT - 8, _TOP + _BAR * 0.68, say(en="batch", zh="批次"), 13, "end", bold=True)]
-    texts.append(Text(WIDTH - _RIGHT + 8, _TOP + _BAR * 0.68, _rows(plan.batch), 13))
+    rows = _rows(plan.batch)
+    texts.append(Text(WIDTH - _RIGHT + 8, _TOP + _BAR * 0.68, rows, sized(rows, _RIGHT - 10, 13)))
     if plan.batch:
         texts += _ruler(plan.batch, scale)
     else:
@@ -49,7 +50,8 @@ def split_picture(plan: Split) -> Picture:
         boxes.append(Box(x, y + 2, width, lane - 4, gpu=gpu, label=str(piece)))
         short = plan.short is not None and plan.short.gpu == gpu
         note = _rows(rows) + (say(en=", short", zh="，不满") if short else "")
-        texts.append(Text(WIDTH - _RIGHT + 8, y + lane / 2 + size * 0.35, note, size, bold=short))
+        fine = sized(note, _RIGHT - 10, size, short)
+        texts.append(Text(WIDTH - _RIGHT + 8, y + lane / 2 + size * 0.35, note, fine, bold=short))
         span = f"{piece.start}–{piece.stop - 1}" if rows > 1 else f"{piece.start}"
         if width > len(span) * size * 0.62 + 4:
             texts.append(Text(x + width / 2, y + lane / 2 + size * 0.35, span, size, "middle", gpu=gpu))

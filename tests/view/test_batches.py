@@ -90,3 +90,14 @@ def test_the_figure_takes_and_returns_the_axes():
     assert len(ax.patches) == 12
     assert labkit.draw_batches(labkit.batches(100, 30)) is not ax
     plt.close("all")
+
+
+@pytest.mark.parametrize("plan", [(100, 30, 8), (5, 64, 64), (1000, 7, 2), (0, 4, 2), (12_345, 1000, 8)])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_nothing_is_clipped_and_no_texts_meet(plan, language, sound):
+    rows, size, gpus = plan
+    labkit.set_language(language)
+    try:
+        sound(batches_picture(labkit.batches(rows, size, gpus=gpus)))
+    finally:
+        labkit.set_language("en")

@@ -118,3 +118,14 @@ def test_a_figure_without_a_chinese_font_is_in_english(monkeypatch):
 
 def test_a_bare_plan_draws_itself():
     assert labkit.split(10, 8)._repr_svg_().startswith("<svg")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 30, 127, 1000, 10_000, 123_456])
+@pytest.mark.parametrize("gpus", [1, 3, 7, 16, 64])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_nothing_is_clipped_and_no_texts_meet(rows, gpus, language, sound):
+    labkit.set_language(language)
+    try:
+        sound(split_picture(split(rows, gpus)))
+    finally:
+        labkit.set_language("en")
