@@ -79,6 +79,10 @@ class Split(Drawn):
     __repr__ = __str__
 
 
+# No machine has more; a slip of the keyboard would fill the memory with idle GPUs.
+MOST_GPUS = 1_000_000
+
+
 def split(batch: int, gpus: int) -> Split:
     """Plan how ``batch`` rows (≥ 0) are cut over ``gpus`` GPUs (≥ 1).
 
@@ -90,7 +94,7 @@ def split(batch: int, gpus: int) -> Split:
     Raises TypeError if an argument is no whole number, ValueError if it is out of range.
     """
     batch = _whole("batch", batch, 0)
-    gpus = _whole("gpus", gpus, 1)
+    gpus = _whole("gpus", gpus, 1, MOST_GPUS)
     if not batch:
         return Split(0, gpus, tuple(Piece(gpu, 0, 0) for gpu in range(gpus)))
     chunk = -(-batch // gpus)
@@ -137,7 +141,7 @@ def batches(rows: int, batch_size: int, *, gpus: int = 1, drop_last: bool = Fals
     Raises TypeError if an argument is no whole number, ValueError if it is out of range.
     """
     rows, batch_size = _whole("rows", rows, 0), _whole("batch_size", batch_size, 1)
-    gpus = _whole("gpus", gpus, 1)
+    gpus = _whole("gpus", gpus, 1, MOST_GPUS)
     full, short = divmod(rows, batch_size)
     splits = (split(batch_size, gpus),) * full
     if short and not drop_last:

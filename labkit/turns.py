@@ -46,7 +46,8 @@ def run_one_by_one(count: int, here: Callable[[int], None], apart: Callable[[int
                 rest = list(waiting)
                 waiting.clear()
                 helpers.extend(
-                    threading.Thread(target=apart, args=(replica,), name=f"replica {replica}") for replica in rest
+                    threading.Thread(target=apart, args=(replica,), name=f"replica {replica}")
+                    for replica in rest
                 )
                 for helper in helpers:
                     helper.start()

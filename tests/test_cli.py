@@ -151,7 +151,9 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(script):
     assert done.returncode == 1
     assert "Caught RuntimeError in replica 1 on device 1." in done.stderr
     assert f'File "{path}", line 4, in forward' in done.stderr
-    assert done.stderr.splitlines()[-2].startswith("RuntimeError: Expected all tensors to be on the same device")
+    assert done.stderr.splitlines()[-2].startswith(
+        "RuntimeError: Expected all tensors to be on the same device"
+    )
     assert "labkit" not in done.stderr
 
 

@@ -93,7 +93,11 @@ def error_of(call, *args):
 
 
 def test_every_bug_has_its_story_and_its_tests():
-    told = {int(name.removeprefix("TestIssue")): of for name, of in globals().items() if name.startswith("TestIssue")}
+    told = {
+        int(name.removeprefix("TestIssue")): of
+        for name, of in globals().items()
+        if name.startswith("TestIssue")
+    }
     assert list(told) == list(BUGS)
     for number, of in told.items():
         assert len(of.__doc__.strip().splitlines()) == 3, number
@@ -140,7 +144,10 @@ class TestIssue52260:
     """
 
     def test_pytorch(self):
-        with labkit.simulate(gpus=7), pytest.raises(TypeError, match="replica 6 on device 6(.|\n)*argument: 'x'"):
+        with (
+            labkit.simulate(gpus=7),
+            pytest.raises(TypeError, match="replica 6 on device 6(.|\n)*argument: 'x'"),
+        ):
             nn.DataParallel(Net().cuda())(torch.ones(36, 3), factor=2)
 
     def test_labkit(self):
@@ -172,13 +179,17 @@ class TestIssue7358:
     """
 
     def test_pytorch(self):
-        found = nn.DataParallel(Gives(lambda pair: pair[0]).cuda(), [0, 1])([torch.arange(5.0), torch.ones(1)])
+        found = nn.DataParallel(Gives(lambda pair: pair[0]).cuda(), [0, 1])(
+            [torch.arange(5.0), torch.ones(1)]
+        )
         assert found.tolist() == [0, 1, 2]
 
     def test_labkit(self):
         text = "over 2 GPUs: input 0[0] has 5 rows, so 2 pieces; input 0[1] has 1 rows, so 1 pieces. Give every tensor"
         with pytest.raises(ValueError, match=re.escape(text)):
-            labkit.DataParallel(Gives(lambda pair: pair[0]).cuda(), [0, 1])([torch.arange(5.0), torch.ones(1)])
+            labkit.DataParallel(Gives(lambda pair: pair[0]).cuda(), [0, 1])(
+                [torch.arange(5.0), torch.ones(1)]
+            )
 
 
 class TestIssue55304:
@@ -197,7 +208,9 @@ class TestIssue55304:
 
     def test_pytorch(self):
         wrapped = nn.DataParallel(self.Detector().cuda())
-        with pytest.raises(RuntimeError, match=r"\[1, 1, 5, 5\] to have 3 channels, but got 1 channels instead\s*$"):
+        with pytest.raises(
+            RuntimeError, match=r"\[1, 1, 5, 5\] to have 3 channels, but got 1 channels instead\s*$"
+        ):
             wrapped([torch.ones(3, 5, 5)] * 4)
         seen = nn.DataParallel(Gives(lambda images: torch.tensor([list(images[0].shape)])).cuda())
         seen.gather = lambda outputs, device: outputs
@@ -209,7 +222,9 @@ class TestIssue55304:
             labkit.DataParallel(module)([torch.ones(3, 5, 5)] * 4)
         text = str(caught.value)
         assert "given input 0[0]: [1, 5, 5], input 0[1]: [1, 5, 5]" in text
-        assert "Hint: input 0 is a list of 4 tensors. Each of them was cut along its own first dimension" in text
+        assert (
+            "Hint: input 0 is a list of 4 tensors. Each of them was cut along its own first dimension" in text
+        )
         images = torch.stack([torch.ones(3, 5, 5)] * 4)  # the cure
         assert labkit.DataParallel(module)(images).shape == (4, 2, 3, 3)
 
@@ -232,7 +247,9 @@ class TestIssue75442:
     def test_labkit(self):
         wrapped = labkit.DataParallel(Gives(self.pair).cuda(), [0, 1])
         batch = {"image": torch.ones(4, 2), "text": ["a", "bb", "ccc", "dddd"]}
-        with pytest.warns(UserWarning, match=r"input 0\['text'\] is a list of 4 values, as many as .* rows") as caught:
+        with pytest.warns(
+            UserWarning, match=r"input 0\['text'\] is a list of 4 values, as many as .* rows"
+        ) as caught:
             wrapped(batch)
         assert "each of the 2 GPUs gets the whole list. Pass a tensor, or pick" in str(caught[0].message)
         assert caught[0].filename == __file__
@@ -241,7 +258,12 @@ class TestIssue75442:
             texts = ["a", "bb", "ccc", "dddd"]
             return torch.tensor([len(texts[row]) for row in rows.tolist()], device=rows.device)
 
-        assert quiet(labkit.DataParallel(Gives(pick).cuda(), [0, 1]), torch.arange(4)).tolist() == [1, 2, 3, 4]
+        assert quiet(labkit.DataParallel(Gives(pick).cuda(), [0, 1]), torch.arange(4)).tolist() == [
+            1,
+            2,
+            3,
+            4,
+        ]
         quiet(wrapped, {"image": torch.ones(6, 2), "text": ["for", "all"]})
 
 
@@ -253,7 +275,9 @@ class TestIssue6983:
 
     def test_pytorch(self):
         wrapped = nn.DataParallel(Gives(lambda x: x.mean()).cuda())
-        with pytest.warns(UserWarning, match="all input tensors were scalars; will instead unsqueeze and return a"):
+        with pytest.warns(
+            UserWarning, match="all input tensors were scalars; will instead unsqueeze and return a"
+        ):
             losses = wrapped(torch.arange(10.0))
         assert losses.tolist() == [1, 4, 7, 9]
         assert losses.mean() == 5.25  # the mean of the ten numbers is 4.5
@@ -261,10 +285,14 @@ class TestIssue6983:
             nn.DataParallel(Gives(lambda x: x.mean()).cuda(), dim=1)(torch.ones(2, 8))
 
     def test_labkit(self):
-        with pytest.warns(UserWarning, match="all input tensors were scalars; will instead unsqueeze and return a"):
+        with pytest.warns(
+            UserWarning, match="all input tensors were scalars; will instead unsqueeze and return a"
+        ):
             losses = labkit.DataParallel(Gives(lambda x: x.mean()).cuda())(torch.arange(10.0))
         assert losses.tolist() == [1, 4, 7, 9]
-        with pytest.raises(ValueError, match=r"output has shape \[\], which has no dimension 1 .*, or give dim=0"):
+        with pytest.raises(
+            ValueError, match=r"output has shape \[\], which has no dimension 1 .*, or give dim=0"
+        ):
             labkit.DataParallel(Gives(lambda x: x.mean()).cuda(), dim=1)(torch.ones(2, 8))
         each = quiet(labkit.DataParallel(Gives(lambda x: x * 1).cuda()), torch.arange(10.0))
         assert each.mean() == 4.5  # the cure: a loss for each row
@@ -322,7 +350,9 @@ class TestIssue41327:
     """
 
     def test_pytorch(self):
-        with pytest.raises(TypeError, match=r"Output.__init__\(\) missing 1 required positional argument: 'hidden'"):
+        with pytest.raises(
+            TypeError, match=r"Output.__init__\(\) missing 1 required positional argument: 'hidden'"
+        ):
             nn.DataParallel(Gives(lambda x: Output(x, x * 2)).cuda())(torch.ones(8, 1))
 
     @pytest.mark.parametrize("kind", [Output, OutputDict])
@@ -394,7 +424,9 @@ class TestIssue38493:
 
     def test_labkit(self):
         module = self.Penalised().cuda()
-        with pytest.warns(UserWarning, match=r"its parameters\(\) is empty: .* by name \(self.weight\)") as caught:
+        with pytest.warns(
+            UserWarning, match=r"its parameters\(\) is empty: .* by name \(self.weight\)"
+        ) as caught:
             labkit.DataParallel(module)(torch.ones(8, 3))
         assert caught[0].filename == __file__
 
@@ -440,11 +472,15 @@ class TestIssue3174:
             return [branch(x) for branch in self.branches]
 
     def test_pytorch(self):
-        with pytest.raises(RuntimeError, match="in replica 1 on device 1(.|\n)*Expected all tensors to be on the same"):
+        with pytest.raises(
+            RuntimeError, match="in replica 1 on device 1(.|\n)*Expected all tensors to be on the same"
+        ):
             nn.DataParallel(self.Branches().cuda())(torch.ones(8, 3))
 
     def test_labkit(self):
-        with pytest.raises(RuntimeError, match="in replica 1 on cuda:1(.|\n)*Expected all tensors to be on") as caught:
+        with pytest.raises(
+            RuntimeError, match="in replica 1 on cuda:1(.|\n)*Expected all tensors to be on"
+        ) as caught:
             labkit.DataParallel(self.Branches().cuda())(torch.ones(8, 3))
         assert (
             "Hint: 'branches' of Branches is a plain list of modules, which all replicas share with the original: "
@@ -457,7 +493,10 @@ class TestIssue3174:
             (lambda m: setattr(m, "kept", m.fc.forward), "is a bound method of the original module"),
             (lambda m: setattr(m, "kept", {"a": nn.Linear(3, 2).cuda()}), "make it an nn.ModuleDict"),
             (lambda m: setattr(m, "kept", [torch.ones(3).cuda()]), "a plain list of tensors on cuda:0"),
-            (lambda m: setattr(m, "kept", torch.ones(3).cuda()), "a plain tensor on cuda:0: register it with"),
+            (
+                lambda m: setattr(m, "kept", torch.ones(3).cuda()),
+                "a plain tensor on cuda:0: register it with",
+            ),
         ],
     )
     def test_labkit_finds_the_like(self, kept, cure):
@@ -583,7 +622,9 @@ class TestIssue11476:
         assert not hasattr(module.fc, "seen")
 
     def test_labkit(self):
-        with pytest.warns(UserWarning, match=r"forward has set 'fc.seen' on the replicas, which are thrown away"):
+        with pytest.warns(
+            UserWarning, match=r"forward has set 'fc.seen' on the replicas, which are thrown away"
+        ):
             labkit.DataParallel(self.hooked())(torch.ones(8, 3))
 
     @pytest.mark.parametrize("norm", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
@@ -614,7 +655,9 @@ class TestIssue43329:
 
     def test_labkit(self):
         wrapped = labkit.DataParallel(self.Predicts().cuda())
-        with pytest.raises(AttributeError, match=r"Write .module.predict \(a method called so runs on the first GPU"):
+        with pytest.raises(
+            AttributeError, match=r"Write .module.predict \(a method called so runs on the first GPU"
+        ):
             wrapped.predict(torch.ones(8, 3, device="cuda"))
 
 
@@ -630,7 +673,9 @@ class TestIssue16885:
 
     def test_labkit(self):
         wrapped = labkit.DataParallel(Net().cuda())
-        with pytest.raises(AttributeError, match=r"no attribute 'fc': it is the wrapped Net's. Write .module.fc"):
+        with pytest.raises(
+            AttributeError, match=r"no attribute 'fc': it is the wrapped Net's. Write .module.fc"
+        ):
             _ = wrapped.fc
         with pytest.raises(AttributeError, match=r"^'DataParallel' object has no attribute 'nothing'$"):
             _ = wrapped.nothing

@@ -80,7 +80,9 @@ README = (ROOT / "README.md").read_text("utf-8")
 def test_the_readmes_examples_print_what_it_says():
     examples = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", README, re.DOTALL)
     assert len(examples) == 2
-    code, output = ("".join(part) for part in zip(*examples, strict=True))  # the second goes on from the first
+    code, output = (
+        "".join(part) for part in zip(*examples, strict=True)
+    )  # the second goes on from the first
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == output
     assert len([line for line in examples[0][0].splitlines() if line.strip()]) <= 10

@@ -161,7 +161,9 @@ def test_a_start_is_tried_again_but_never_a_cell(monkeypatch, started, tries):
         (["--gpus", "2", "65"], "num_gpus must be from 0 to 64, got 65"),
     ],
 )
-def test_what_a_lesson_would_refuse_is_refused_before_a_kernel_starts(tmp_path, monkeypatch, capsys, arguments, text):
+def test_what_a_lesson_would_refuse_is_refused_before_a_kernel_starts(
+    tmp_path, monkeypatch, capsys, arguments, text
+):
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", "03_split", *arguments]) == 2
     assert text in capsys.readouterr().err

@@ -58,7 +58,9 @@ def run(options: argparse.Namespace) -> int:
         gpus = _visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     try:
         machine = (
-            simulate(gpus, memory=options.memory, backing=options.backing, order=order) if gpus else use_gpus(0)
+            simulate(gpus, memory=options.memory, backing=options.backing, order=order)
+            if gpus
+            else use_gpus(0)
         )
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None

@@ -53,8 +53,13 @@ def scaling(
 ) -> Scaling:
     """Predict steps with ``rows`` rows on each of 1, 2, 4, … GPUs.
 
-    Raises ValueError if a count or ``rows`` is below 1.
+    Raises TypeError for other things than a Workload and a Hardware, ValueError if a count or ``rows`` is below 1.
     """
+    for name, value, kind in (("work", work, Workload), ("hardware", hardware, Hardware)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be a labkit.cost.{kind.__name__}, got {value!r}")
+    if not isinstance(counts, Sequence):
+        raise TypeError(f"counts must be a list of numbers of GPUs, got {counts!r}")
     if not counts or min(counts) < 1:
         raise ValueError(f"counts must name at least one number of GPUs, each at least 1, got {counts!r}")
     if rows < 1:

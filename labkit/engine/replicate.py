@@ -202,7 +202,9 @@ def _rebuild(network: nn.Module, rows: list[dict[int, Tensor]]) -> list[nn.Modul
                     continue
                 copy = state["_former_parameters"][name] = copies[tensor]
                 if id(copy) == tensor:
-                    state["_parameters"][name] = copy  # without gradients, the first replica's are the originals
+                    state["_parameters"][name] = (
+                        copy  # without gradients, the first replica's are the originals
+                    )
                 elif type(module).__setattr__ is nn.Module.__setattr__:
                     state[name] = copy  # what nn.Module.__setattr__ comes to, at a tenth of its cost
                 else:

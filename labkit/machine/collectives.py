@@ -95,7 +95,9 @@ class Collectives:
         put(joined, gpus[0])
         rows = []
         for gpu in gpus[1:]:
-            rows.append(torch._C._nn.unflatten_dense_tensors(move(self._machine, joined, gpu, copy=True), group))
+            rows.append(
+                torch._C._nn.unflatten_dense_tensors(move(self._machine, joined, gpu, copy=True), group)
+            )
             for piece in rows[-1]:
                 if not piece.numel():
                     put(piece, gpu)  # there is nothing to view: it is made anew

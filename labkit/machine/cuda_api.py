@@ -250,7 +250,6 @@ class CudaFunctions:
                     indices.append(at)
         return groups
 
-
     def _check_together(self, key, at, tensorlists) -> None:
         """A parameter, its gradient and its state belong on one device; a step count may be on the host."""
         for row in tensorlists:

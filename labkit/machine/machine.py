@@ -223,7 +223,10 @@ class _Entered:
                 return
         default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
         above = []
-        while _len_torch_function_stack() and _get_function_stack_at(_len_torch_function_stack() - 1) is not default:
+        while (
+            _len_torch_function_stack()
+            and _get_function_stack_at(_len_torch_function_stack() - 1) is not default
+        ):
             above.append(_pop_torch_function_stack())
         _push_on_torch_function_stack(mode)
         while above:

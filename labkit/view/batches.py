@@ -38,9 +38,7 @@ def batches_picture(plan: Batches) -> Picture:
         boxes += _pieces(batch, left, y, scale)
         texts += _labels(plan, batch, number, left, line, scale)
         note, short = _note(plan, batch), batch.batch < plan.batch_size
-        texts.append(
-            Text(WIDTH - _RIGHT + 8, line, note, sized(note, _RIGHT - 10, _SIZE, short), bold=short)
-        )
+        texts.append(Text(WIDTH - _RIGHT + 8, line, note, sized(note, _RIGHT - 10, _SIZE, short), bold=short))
     count = len(lanes)
     if plan.dropped:
         y = _TOP + count * _LANE

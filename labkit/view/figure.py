@@ -9,6 +9,7 @@ from functools import cache
 
 import matplotlib.pyplot as plt
 from matplotlib import font_manager
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Polygon, Rectangle
 
@@ -25,7 +26,9 @@ _CHINESE = (
 )  # fmt: skip
 
 # How the files of these fonts are called.
-_CHINESE_FILES = re.compile(r"CJK|NotoSansSC|SourceHanSans|PingFang|STHeiti|Hiragino|msyh|simhei|wqy", re.IGNORECASE)
+_CHINESE_FILES = re.compile(
+    r"CJK|NotoSansSC|SourceHanSans|PingFang|STHeiti|Hiragino|msyh|simhei|wqy", re.IGNORECASE
+)
 
 
 def paint(make: Callable[[], Picture], ax=None):
@@ -45,6 +48,8 @@ def paint(make: Callable[[], Picture], ax=None):
             )
             make = _in_english(make)
     picture = make()
+    if ax is not None and not isinstance(ax, Axes):
+        raise TypeError(f"ax must be a matplotlib Axes, got {ax!r} ({type(ax).__name__})")
     if ax is None:
         size = picture.width / _PIXELS_PER_INCH, picture.height / _PIXELS_PER_INCH
         _, ax = plt.subplots(figsize=size, layout="constrained")

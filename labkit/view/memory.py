@@ -111,8 +111,14 @@ def draw_memory(memory: Footprints | Sequence[Footprint], *, ax=None):
 
     memory  what :func:`labkit.data_parallel_memory` gives, or a :class:`labkit.footprint.Footprint` for each GPU.
     ax      the Axes to draw into; a new figure if not given.
+
+    Raises TypeError for anything else, ValueError if there is no GPU.
     """
     if not isinstance(memory, Footprints):
+        if not isinstance(memory, (tuple, list)):
+            raise TypeError(
+                f"memory must be what labkit.data_parallel_memory gives, got {memory!r} ({type(memory).__name__})"
+            )
         memory = Footprints(tuple(memory))
         for gpu, found in enumerate(memory.gpus):
             if not isinstance(found, Footprint):

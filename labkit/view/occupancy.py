@@ -50,9 +50,7 @@ def title(machine: Occupancy) -> str:
 def describe_occupancy(machine: Occupancy) -> str:
     """The machine in one sentence."""
     used = sum(machine.used)
-    return title(machine) + say(
-        en=f", {bytes_text(used)} in use.", zh=f"，显存共用去 {bytes_text(used)}。"
-    )
+    return title(machine) + say(en=f", {bytes_text(used)} in use.", zh=f"，显存共用去 {bytes_text(used)}。")
 
 
 @draws(Occupancy)

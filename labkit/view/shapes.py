@@ -165,8 +165,11 @@ class _Panel:
 
 
 def _checked(shape: Shape, gpus: int, batch_dim: int) -> tuple[Shape, int]:
-    pieces = cut_shape(shape, gpus, batch_dim)  # refuses what has no such dimension
-    return tuple(shape), batch_dim % len(pieces[0])
+    shape = tuple(shape)
+    if not isinstance(batch_dim, int) or not -len(shape) <= batch_dim < len(shape):
+        raise ValueError(f"batch_dim must be from {-len(shape)} to {len(shape) - 1}, got {batch_dim!r}")
+    cut_shape(shape, gpus, batch_dim)  # refuses what is no shape, or no number of GPUs
+    return shape, batch_dim % len(shape)
 
 
 def _first(shape: Shape, batch_dim: int) -> Shape:

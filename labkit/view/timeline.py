@@ -119,7 +119,11 @@ def draw_timeline(trace: Trace, *, ax=None):
 
     trace  what ``labkit.record()`` gave.
     ax     the Axes to draw into; a new figure if not given.
+
+    Raises TypeError for anything but a trace.
     """
+    if not isinstance(trace, Trace):
+        raise TypeError(f"trace must be what labkit.record() gives, got {trace!r} ({type(trace).__name__})")
     from .figure import paint  # matplotlib is only wanted here
 
     return paint(lambda: timeline_picture(trace), ax)

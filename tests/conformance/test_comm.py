@@ -143,7 +143,10 @@ def test_memory_formats_survive():
 
 
 def test_gather_takes_the_first_tensors_type():
-    pieces = [torch.ones(2, 3, device="cuda:0"), torch.full((1, 3), 0.1, dtype=torch.float64, device="cuda:1")]
+    pieces = [
+        torch.ones(2, 3, device="cuda:0"),
+        torch.full((1, 3), 0.1, dtype=torch.float64, device="cuda:1"),
+    ]
     found = comm.gather(pieces)
     assert found.dtype is torch.float32
     assert found[2].tolist() == torch.full((3,), 0.1).tolist()
@@ -157,7 +160,11 @@ def test_gather_keeps_channels_last_if_all_pieces_have_it():
 
 
 def test_coalesced_copies_are_contiguous_and_travel_in_chunks():
-    tensors = [torch.ones(3, 2, device="cuda:0").t(), torch.ones(100, device="cuda:0"), torch.ones(5, device="cuda:0")]
+    tensors = [
+        torch.ones(3, 2, device="cuda:0").t(),
+        torch.ones(100, device="cuda:0"),
+        torch.ones(5, device="cuda:0"),
+    ]
     _, together = comm.broadcast_coalesced(tensors, (0, 1))
     assert all(tensor.is_contiguous() for tensor in together)
     assert len({tensor.untyped_storage().data_ptr() for tensor in together}) == 1
@@ -172,11 +179,18 @@ def test_the_memory_format_is_the_one_that_torch_suggests():
 
     from labkit.machine.collectives import suggested_format
 
-    formats = {4: (torch.contiguous_format, torch.channels_last), 5: (torch.contiguous_format, torch.channels_last_3d)}
+    formats = {
+        4: (torch.contiguous_format, torch.channels_last),
+        5: (torch.contiguous_format, torch.channels_last_3d),
+    }
     for dims, kinds in formats.items():
         for shape in itertools.product((1, 2, 3), repeat=dims):
             for kind in kinds:
                 x = torch.empty(shape).contiguous(memory_format=kind)
                 for tensor in (x, x.transpose(0, 1), x[:, :1], x.expand(shape)):
-                    assert suggested_format(tensor) is suggest_memory_format(tensor), (shape, kind, tensor.stride())
+                    assert suggested_format(tensor) is suggest_memory_format(tensor), (
+                        shape,
+                        kind,
+                        tensor.stride(),
+                    )
     assert suggested_format(torch.ones(3)) is torch.contiguous_format

@@ -172,7 +172,9 @@ def test_a_sparse_gradient_of_one_replica():
 
 def test_complex_numbers_are_not_cut_in_two():
     x = torch.randn(2, 8, dtype=torch.complex64)
-    with pytest.raises(RuntimeError, match="must have a last dimension of size 2"):  # PyTorch cuts them as pairs
+    with pytest.raises(
+        RuntimeError, match="must have a last dimension of size 2"
+    ):  # PyTorch cuts them as pairs
         nn.parallel.scatter(x, [0, 1], dim=-1)
     pieces = labkit.scatter(x, [0, 1], dim=-1)
     assert torch.equal(labkit.gather(pieces, "cpu", dim=-1), x)

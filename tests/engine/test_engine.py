@@ -211,8 +211,12 @@ def test_hooks_run_once_for_each_replica(wrap):
     with labkit.simulate(gpus=3):
         model = nn.Sequential(nn.Linear(3, 2)).cuda()
         seen = []
-        model[0].register_forward_hook(lambda module, given, output: seen.append(("forward", str(output.device))))
-        model[0].register_full_backward_hook(lambda module, into, out: seen.append(("backward", str(out[0].device))))
+        model[0].register_forward_hook(
+            lambda module, given, output: seen.append(("forward", str(output.device)))
+        )
+        model[0].register_full_backward_hook(
+            lambda module, into, out: seen.append(("backward", str(out[0].device)))
+        )
         wrap(model)(torch.randn(6, 3)).sum().backward()
         devices = {f"cuda:{gpu}" for gpu in range(3)}
         assert {device for kind, device in seen if kind == "forward"} == devices

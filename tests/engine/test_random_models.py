@@ -69,7 +69,9 @@ def _convolutions(draw, rows, dtype):
         layers.append(nn.GroupNorm(1, channels, dtype=dtype))
     elif norm:
         momentum = draw(st.sampled_from([0.1, None]))
-        layers.append(nn.BatchNorm2d(channels, momentum=momentum, track_running_stats=norm == "batch", dtype=dtype))
+        layers.append(
+            nn.BatchNorm2d(channels, momentum=momentum, track_running_stats=norm == "batch", dtype=dtype)
+        )
     model, x = nn.Sequential(*layers, nn.ReLU()), _numbers(rows, 2, 4, 3, dtype=dtype)
     if draw(st.booleans()):
         model = model.to(memory_format=torch.channels_last)
@@ -504,7 +506,9 @@ def test_structures(inputs, kwargs, rows, places, numbers, mode):
     devices, output = places
     model = Returns(numbers).to(f"cuda:{devices[0]}")
     options = {"device_ids": devices, "output_device": output}
-    has_tensors = tensors(filled((inputs, kwargs), lambda leaf: torch.ones(1) if isinstance(leaf, Cut) else leaf))
+    has_tensors = tensors(
+        filled((inputs, kwargs), lambda leaf: torch.ones(1) if isinstance(leaf, Cut) else leaf)
+    )
     # With keyword inputs PyTorch is at a loss if there is not work for every GPU: it is given those that have some.
     used = devices[: len(torch.ones(rows).chunk(len(devices)))] if kwargs and has_tensors else devices
     if len(used) < len(devices) and len(used) == 1:
@@ -559,7 +563,9 @@ def test_scatter_and_gather(tree, rows, dim, devices, count, target):
 )
 def test_replicate(data, family, devices, count, mode):
     """Replicas have the same tensors under the same names, and send the same gradients back."""
-    grad, detach = mode if family != "complex" else (True, False)  # else PyTorch gives views of complex originals
+    grad, detach = (
+        mode if family != "complex" else (True, False)
+    )  # else PyTorch gives views of complex originals
     torch.manual_seed(0)
     model, _ = FAMILIES[family](data.draw, 1, torch.float32)
     model.to(f"cuda:{devices[0]}")

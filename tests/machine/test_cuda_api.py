@@ -95,7 +95,10 @@ def test_generators_belong_to_a_kind_of_device():
             call()
     with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
         torch.randperm(3, generator=mine)
-    with torch.device("cuda"), pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
+    with (
+        torch.device("cuda"),
+        pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"),
+    ):
         list(torch.utils.data.DataLoader(torch.ones(4), shuffle=True))
     for again in (copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))):
         assert again.device == torch.device("cuda:1")

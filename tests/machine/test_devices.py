@@ -244,8 +244,10 @@ def test_mixing_devices_raises_what_cuda_raises(call, message):
         lambda a: a.masked_fill(a > 0, torch.tensor(2.0, device=CUDA1)),
         lambda a: nn.utils.rnn.pad_sequence([a, torch.ones(2, 3), torch.ones(1, 3, device=CUDA1)]),
         lambda a: F.ctc_loss(
-            a[:, None].log_softmax(2), torch.ones(1, 1, dtype=torch.long),
-            torch.tensor([3], device=CUDA0), torch.tensor([1], device=CUDA1),
+            a[:, None].log_softmax(2),
+            torch.ones(1, 1, dtype=torch.long),
+            torch.tensor([3], device=CUDA0),
+            torch.tensor([1], device=CUDA1),
         ),
     ],
 )
@@ -255,7 +257,11 @@ def test_what_cuda_allows_is_allowed(call):
 
 def test_lists_of_tensors_keep_their_devices():
     lists = [torch.ones(2, device=CUDA0), torch.ones(2, device=CUDA1), torch.ones(2)]
-    for made in (torch._foreach_mul(lists, 2.0), torch._foreach_add(lists, lists), torch._foreach_norm(lists)):
+    for made in (
+        torch._foreach_mul(lists, 2.0),
+        torch._foreach_add(lists, lists),
+        torch._foreach_norm(lists),
+    ):
         assert [t.device for t in made] == [CUDA0, CUDA1, CPU]
     with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cuda:1!"):
         torch._foreach_add_(lists[:2], lists[1::-1])

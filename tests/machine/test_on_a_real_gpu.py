@@ -25,7 +25,9 @@ def error_of(call):
 
 def net():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 4))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 4)
+    )
 
 
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
@@ -82,7 +84,11 @@ def test_a_training_step_with_amp():
 
 
 def test_the_engine_on_the_real_gpu_is_the_bare_step():
-    x, bare, wrapped = torch.randn(8, 3, 8, 8, device="cuda"), net().cuda(), labkit.DataParallel(net().cuda(), [0])
+    x, bare, wrapped = (
+        torch.randn(8, 3, 8, 8, device="cuda"),
+        net().cuda(),
+        labkit.DataParallel(net().cuda(), [0]),
+    )
     for model in (bare, wrapped):
         model(x).sum().backward()
     for one, other in zip(bare.parameters(), wrapped.module.parameters(), strict=True):
