@@ -28,3 +28,8 @@ def test_every_public_name_exists():
     for name in labkit.__all__:
         assert getattr(labkit, name) is not None
     assert set(labkit.__all__) <= set(dir(labkit))
+
+
+def test_a_lesson_begins_without_what_only_authors_need():
+    code = "import sys, labkit.course; sys.exit(any(name in sys.modules for name in ('nbformat', 'papermill', 'nbclient')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

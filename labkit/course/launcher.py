@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ..language import say
 from .folder import Folder
-from .parameters import whole
+from .ranges import whole
 
 _RANK = Path(__file__).with_name("rank.py")
 # PyTorch's wheels for Windows are built without libuv, which torchrun asks for: ranks are started without it there.

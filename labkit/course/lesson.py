@@ -8,7 +8,7 @@ import torch
 
 from ..language import LANGUAGES, say, set_language
 from ..machine import Machine, RealGpus, use_gpus
-from .parameters import in_range
+from .ranges import in_range
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 import ast
 from contextlib import suppress
-from operator import index
 
 import nbformat
-
-from ..language import say
-
-# The parameters that every lesson has, besides its language, and their ranges.
-LIMITS = {"num_gpus": (0, 64), "batch_size": (1, 1_000_000), "data_size": (1, 1_000_000)}
 
 
 def declared(notebook: nbformat.NotebookNode) -> dict[str, object]:
@@ -55,31 +49,3 @@ def fit(known: dict[str, object], name: str, value: object) -> object:
         names = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
         raise ValueError(f"parameter {name} must be {names.get(kind, kind.__name__)}, got {value!r}")
     return value
-
-
-def in_range(parameter: str, value: object) -> int:
-    """``value`` as the whole number that ``parameter`` of a lesson must be; the error names it."""
-    return whole(parameter, value, *LIMITS[parameter])
-
-
-def whole(name: str, value: object, least: int, most: int) -> int:
-    """``value`` as a whole number from ``least`` to ``most``; TypeError or ValueError names the argument."""
-    try:
-        number = index(value) if not isinstance(value, bool) else None
-    except TypeError:
-        number = None
-    if number is None:
-        raise TypeError(
-            say(
-                en=f"{name} must be a whole number from {least} to {most}, got {value!r}",
-                zh=f"{name} 必须是 {least} 到 {most} 之间的整数，现在是 {value!r}",
-            )
-        )
-    if not least <= number <= most:
-        raise ValueError(
-            say(
-                en=f"{name} must be from {least} to {most}, got {number}",
-                zh=f"{name} 必须在 {least} 到 {most} 之间，现在是 {number}",
-            )
-        )
-    return number

@@ -14,7 +14,8 @@ from pathlib import Path
 import nbformat
 
 from .notebook import without_volatile
-from .parameters import LIMITS, declared, fit, in_range
+from .parameters import declared, fit
+from .ranges import LIMITS, in_range
 
 _ATTEMPTS = 3
 
