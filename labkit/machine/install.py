@@ -48,8 +48,12 @@ def install(machine, patches, machine_in_use) -> None:
     patches.set(core, "__getattr__", absent)
     # torch.cuda.graphs has its own name for this one; optimizers ask it at every step.
     patches.set(cuda.graphs, "_cuda_isCurrentStreamCapturing", api._cuda_isCurrentStreamCapturing)
-    for name in _CLASSES:
-        patches.set(getattr(core, name), "__new__", functools.partial(missing, name))
+    # Their bases in torch._C are C++ classes on a CUDA build: Python's own classes are what can be stopped.
+    for owner, name in (
+        (cuda.CUDAGraph, "_CUDAGraph"), (cuda.MemPool, "_MemPool"), (cuda.ExternalStream, "_CudaStreamBase"),
+    ):  # fmt: skip
+        patches.set(owner, "__new__", functools.partial(missing, name))
+    patches.set(cuda.graphs, "_graph_pool_handle", functools.partial(missing, "_graph_pool_handle"))
     patches.set(core, "_has_cuda", has_gpus)
     patches.set(cuda, "_exchange_device", api._cuda_exchangeDevice)
     patches.set(cuda, "_maybe_exchange_device", api._cuda_maybeExchangeDevice)
@@ -81,10 +85,6 @@ def install(machine, patches, machine_in_use) -> None:
     threads.install(patches, machine_in_use)
     processes.install(machine, patches, machine_in_use)
     profiling.install(patches)
-
-
-# What a CPU build has only as a name, and says nothing of but "dummy base class".
-_CLASSES = ("_CUDAGraph", "_graph_pool_handle", "_MemPool", "_CudaStreamBase")
 
 
 def _no_export(*args, **kwargs):
