@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import gc
 import io
-import re
 import traceback
 import warnings
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from operator import index
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from ..engine import DataParallel
 from ..language import say
@@ -29,17 +27,17 @@ from ..plan import Split, split
 from . import reports
 from .axes import batch_of, find_layout, fit_outputs
 from .compare import difference, least_precise, same, tolerance
+from .errors import is_mix, line_of, short_text, user_line
 from .finding import SEVERITIES, Diagnosis, Finding, Memory
-from .state import Watch, attributes_of, loose_modules, loose_tensors, move_loose
+from .state import Watch, loose_modules, loose_tensors, move_loose
 from .structure import Call, leaves, mapped, tensors
+from .subject import Subject
 
 HOME = "cuda:0"
 # Fewer values than this per channel and GPU make BatchNorm's statistics noise.
 FEW = 16
 # Bytes on a GPU that nobody has to think about.
 SMALL = 2**20
-# Characters of an error message that are shown.
-LONGEST = 300
 
 
 def diagnose(
@@ -75,7 +73,7 @@ def diagnose(
     if compiled:
         model = model._orig_mod
     # Copied before another machine may take the place of the one that the model is on.
-    subject = _Subject(model, call)
+    subject = Subject(model, call)
     with _undisturbed(gpus):
         checkup = _Checkup(subject, gpus, loss, capacity)
         if compiled:
@@ -83,26 +81,10 @@ def diagnose(
         return checkup.run()
 
 
-class _Subject:
-    """The model and its inputs, copied to the host, and where they were."""
-
-    def __init__(self, model: nn.Module, call: Call) -> None:
-        self.name, self.training = type(model).__name__, model.training
-        self.places = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
-        self.inputs_at = next((t.device for t in call.tensors().values()), torch.device("cpu"))
-        self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
-        self.model = _copied(model).to("cpu")
-        move_loose(self.model, "cpu")
-        self.wrapped = _unwrap(self.model)
-        self.call = call.mapped(
-            lambda path, tensor: tensor.detach().to("cpu").requires_grad_(tensor.requires_grad)
-        )
-
-
 class _Checkup:
     """One check-up: each step adds findings, and later steps skip what an earlier one showed to be hopeless."""
 
-    def __init__(self, subject: _Subject, gpus: int, loss, capacity: int | None) -> None:
+    def __init__(self, subject: Subject, gpus: int, loss, capacity: int | None) -> None:
         self.gpus, self.capacity = gpus, capacity
         self.findings: list[Finding] = []
         self.compared: list[str] = []
@@ -160,11 +142,11 @@ class _Checkup:
         return whole
 
     def _failure_on_one(self, error: Exception) -> Finding:
-        if _is_mix(error) and (objects := self.call.objects()):
+        if is_mix(error) and (objects := self.call.objects()):
             return reports.uncut_input(objects)
-        if _is_mix(error):
-            return reports.fixed_device(_line_of(error), _short(error), alone=True)
-        return reports.fails_on_one(_line_of(error), _short(error))
+        if is_mix(error):
+            return reports.fixed_device(line_of(error), short_text(error), alone=True)
+        return reports.fails_on_one(line_of(error), short_text(error))
 
     def _watch_state(self) -> None:
         """What a forward in the model's own mode changes, which loose modules it uses, what its norms see."""
@@ -234,19 +216,21 @@ class _Checkup:
         if not self.random:
             self._look_at_replicas(whole)
         explained = len(self.findings) > before or (error is not None and self._known(error))
-        if error is not None and _is_mix(error) and not explained:
+        if error is not None and is_mix(error) and not explained:
             loose = [one for one in loose_tensors(self.host) if not one.learned]
             for one in loose:
                 self._add(reports.tensor_not_registered(one.where))
             if not loose:
-                self._add(reports.fixed_device(_line_of(error), _short(error)))
+                self._add(reports.fixed_device(line_of(error), short_text(error)))
             explained = True
         if not self.random:
             self._look_at_layout(whole, error, found, explained)
         cut = {"input_cut", "input_axis", "hidden_state_cut", "list_cut"} & {f.name for f in self.findings}
         # An error that a wrong cut explains drops nothing.
         if len(set(counts.values())) > 1 and not (error and (cut or explained)):
-            self._add(reports.rows_dropped(counts, self.call.tensors(), self.gpus, error and _short(error)))
+            self._add(
+                reports.rows_dropped(counts, self.call.tensors(), self.gpus, error and short_text(error))
+            )
         if error is not None and len(self.findings) == before and not explained:
             self._add(self._failure_on_many(error))
 
@@ -254,10 +238,10 @@ class _Checkup:
         if layout := next(
             (t.layout for t in self.call.tensors().values() if t.layout is not torch.strided), None
         ):
-            return reports.sparse_input(str(layout).removeprefix("torch."), _short(error))
+            return reports.sparse_input(str(layout).removeprefix("torch."), short_text(error))
         if uncut := self.call.uncut(self.batch):
             return reports.uncut_input(uncut)
-        return reports.fails_on_many(_line_of(error), _short(error), self.gpus)
+        return reports.fails_on_many(line_of(error), short_text(error), self.gpus)
 
     def _look_at_replicas(self, whole) -> None:
         """Whether the whole batch gives the same in a replica, and on another GPU: nothing is cut there."""
@@ -270,8 +254,8 @@ class _Checkup:
                 lines = _lines_that_ask_for_parameters(replica)
                 found = tensors(self.call.of(replica), "output")
         except Exception as error:
-            if not _is_mix(error):
-                self._add(reports.replica_parameters(_line_of(error), _short(error)))
+            if not is_mix(error):
+                self._add(reports.replica_parameters(line_of(error), short_text(error)))
             return
         if not self._all_same(expected, found):
             self._add(reports.replica_parameters(lines[0] if lines else "", None))
@@ -376,7 +360,7 @@ class _Checkup:
 
     def _known(self, error: Exception) -> bool:
         """Whether an earlier finding already says why ``error`` was raised."""
-        known = {"not_registered"} if _is_mix(error) else {"not_tensors", "dataclass_output", "loss_fails"}
+        known = {"not_registered"} if is_mix(error) else {"not_tensors", "dataclass_output", "loss_fails"}
         return any(finding.name in known for finding in self.findings)
 
     def _train(self, comparable: bool) -> None:
@@ -392,7 +376,7 @@ class _Checkup:
         try:
             first, second = self._step(one, one), self._step(many, nn.DataParallel(many, self._ids()))
         except Exception as error:
-            self._add(reports.loss_fails(_line_of(error), _short(error)))
+            self._add(reports.loss_fails(line_of(error), short_text(error)))
             return
         if first is None or second is None:
             return
@@ -431,10 +415,10 @@ class _Checkup:
         try:
             self._step(model, nn.DataParallel(model, self._ids()))
         except Exception as error:
-            if self.training and not self._known(error) and _is_mix(error):
-                self._add(reports.fixed_device(_line_of(error), _short(error)))
+            if self.training and not self._known(error) and is_mix(error):
+                self._add(reports.fixed_device(line_of(error), short_text(error)))
             elif self.training and not self._known(error):
-                self._add(reports.fails_in_training(_line_of(error), _short(error), self.gpus))
+                self._add(reports.fails_in_training(line_of(error), short_text(error), self.gpus))
             return
         weights = sum(_bytes(tensor) for tensor in (*model.parameters(), *model.buffers()))
         learned = sum(_bytes(p) for p in model.parameters() if p.requires_grad)
@@ -593,46 +577,6 @@ def _quiet(seed: int):
         yield
 
 
-def _copied(model: nn.Module) -> nn.Module:
-    """A deep copy. Tensors kept from an earlier forward cannot be copied by Python: their values are."""
-    kept = {}
-    for module in model.modules():
-        for value in module.__dict__.values():
-            for _, leaf in leaves(value, "") if isinstance(value, (list, tuple, dict, Tensor)) else ():
-                if isinstance(leaf, Tensor) and not leaf.is_leaf:
-                    kept[id(leaf)] = leaf.detach().clone()
-    try:
-        return copy.deepcopy(model, kept)
-    except Exception as error:
-        culprits = [where for where, value in attributes_of(model) if not _can_be_copied(value)]
-        raise ValueError(
-            f"model: {type(model).__name__} cannot be copied by copy.deepcopy "
-            f"({type(error).__name__}: {_words(error)}), and the check-up runs copies only: "
-            + (f"set {', '.join(culprits)} to None for it" if culprits else "give a model that can be copied")
-        ) from error
-
-
-def _can_be_copied(value) -> bool:
-    try:
-        copy.deepcopy(value)
-    except Exception:
-        return False
-    return True
-
-
-def _unwrap(model: nn.Module) -> list[str]:
-    """Take data-parallel wrappers inside ``model`` out of it; their names."""
-    names = [
-        name for name, module in model.named_modules() if isinstance(module, (nn.DataParallel, DataParallel))
-    ]
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            while isinstance(child, (nn.DataParallel, DataParallel)):
-                child = child.module
-                setattr(module, name, child)
-    return names
-
-
 def _values_seen_by_norms(model: nn.Module) -> dict[str, int]:
     """Fills with the values per channel that each BatchNorm in training mode gets in the forward that follows."""
     seen: dict[str, int] = {}
@@ -655,7 +599,7 @@ def _lines_that_ask_for_parameters(replica: nn.Module) -> list[str]:
 
     def noting(module: nn.Module, name: str):
         def method(*args, **kwargs):
-            lines.append(_user_line("".join(traceback.format_stack())))
+            lines.append(user_line("".join(traceback.format_stack())))
             return getattr(type(module), name)(module, *args, **kwargs)
 
         return method
@@ -694,63 +638,6 @@ def _weighted_sum(outputs) -> Tensor | None:
         part = part.sum().float()
         total = part if total is None else total + part
     return total
-
-
-def _words(error: Exception) -> str:
-    """What ``error`` says; nothing if it cannot even say that."""
-    try:
-        return str(error)
-    except Exception:
-        return ""
-
-
-def _is_mix(error: Exception) -> bool:
-    text = _words(error)
-    return "to be on the same device" in text or "different from other tensors on" in text
-
-
-_IN_A_FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-
-
-def _line_of(error: Exception) -> str:
-    """The line of the user's own code where it happened: ``model.py, line 12, in forward``."""
-    return _user_line("".join(traceback.format_exception(error)))
-
-
-def _user_line(text: str) -> str:
-    """The last line of the user's own code in a traceback."""
-    own = [
-        found
-        for found in _IN_A_FILE.findall(text)
-        if not re.search(r"[\\/](site-packages|labkit[\\/](diagnosis|engine|machine))[\\/]", found[0])
-        and not found[0].startswith("<frozen")
-    ]
-    inside = [found for found in own if found[2] not in ("diagnose", "<module>")]
-    if not inside:
-        return ""
-    path, line, function = inside[-1]
-    name = re.split(r"[\\/]", path)[-1]
-    # A notebook's cells are files with a number for a name, another one every time.
-    name = say(en="the notebook", zh="笔记本") if re.fullmatch(r"\d+\.py", name) else name
-    return say(en=f"{name}, line {line}, in {function}", zh=f"{name} 第 {line} 行，{function}")
-
-
-_LAST_WORDS = re.compile(r"^(?:\w+\.)*(\w+)(?:: (.*))?$")
-
-
-def _short(error: Exception) -> str:
-    """The error in one line, without the traceback that a replica's carries."""
-    text = _words(error).strip()
-    kind, lines = type(error).__name__, [line for line in text.splitlines() if line.strip()]
-    if text.startswith("Caught ") and len(lines) > 1:
-        # After the frames, which are indented, come the original error's class and words, at the margin.
-        last = max((at for at, line in enumerate(lines) if line.startswith("  File ")), default=0)
-        words = next((found for line in lines[last + 1 :] if (found := _LAST_WORDS.match(line))), None)
-        if words:
-            kind, lines = words[1], [words[2]] if words[2] else []
-    if not lines:
-        return kind
-    return f"{kind}: {lines[0] if len(lines[0]) <= LONGEST else lines[0][: LONGEST - 1] + '…'}"
 
 
 def _bytes(tensor: Tensor) -> int:

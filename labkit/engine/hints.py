@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from .lost import OWN
+
 
 def hint(error: BaseException, replica: nn.Module, device: torch.device, inputs) -> str:
     """A sentence or more to add to ``error``, or nothing."""
@@ -31,7 +33,7 @@ def _hints(error: BaseException, replica: nn.Module, device: torch.device, input
     if "same device" in str(error):
         for path, module in replica.named_modules():
             for name, value in vars(module).items():
-                text = None if name in _OWN else _left_behind(value, device)
+                text = None if name in OWN else _left_behind(value, device)
                 if text:
                     yield f"{f'{path}.{name}' if path else name!r} of {type(module).__name__} is {text}"
     for at, value in enumerate(inputs):
@@ -41,9 +43,6 @@ def _hints(error: BaseException, replica: nn.Module, device: torch.device, input
                 "dimension, and every GPU got a piece of each. To give each GPU some of them whole, pass "
                 "torch.stack(...) of them"
             )
-
-
-_OWN = {*vars(nn.Module()), "_former_parameters"}
 
 
 def _left_behind(value, device: torch.device) -> str | None:

@@ -6,7 +6,8 @@ import warnings
 
 from torch import nn
 
-_OWN = {*vars(nn.Module()), "_former_parameters", "_is_replica"}
+# What nn.Module itself keeps, and what replicate adds.
+OWN = {*vars(nn.Module()), "_former_parameters", "_is_replica"}
 _SHOWN = 5
 
 
@@ -25,7 +26,7 @@ class Watch:
             f"{name}.{key}" if name else key
             for name, module, before in self._before
             for key, value in vars(module).items()
-            if key not in _OWN and before.get(key, before) is not value and not _private(module, key)
+            if key not in OWN and before.get(key, before) is not value and not _private(module, key)
         ]
         if lost:
             listed = ", ".join(map(repr, lost[:_SHOWN])) + (", ..." if len(lost) > _SHOWN else "")

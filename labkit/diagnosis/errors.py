@@ -1,0 +1,68 @@
+"""What an error of the user's model says, and where in their own code it happened."""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+from ..language import say
+
+# Characters of an error message that are shown.
+_LONGEST = 300
+
+
+def words(error: Exception) -> str:
+    """What ``error`` says; nothing if it cannot even say that."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def is_mix(error: Exception) -> bool:
+    text = words(error)
+    return "to be on the same device" in text or "different from other tensors on" in text
+
+
+_IN_A_FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+def line_of(error: Exception) -> str:
+    """The line of the user's own code where it happened: ``model.py, line 12, in forward``."""
+    return user_line("".join(traceback.format_exception(error)))
+
+
+def user_line(text: str) -> str:
+    """The last line of the user's own code in a traceback."""
+    own = [
+        found
+        for found in _IN_A_FILE.findall(text)
+        if not re.search(r"[\\/](site-packages|labkit[\\/](diagnosis|engine|machine))[\\/]", found[0])
+        and not found[0].startswith("<frozen")
+    ]
+    inside = [found for found in own if found[2] not in ("diagnose", "<module>")]
+    if not inside:
+        return ""
+    path, line, function = inside[-1]
+    name = re.split(r"[\\/]", path)[-1]
+    # A notebook's cells are files with a number for a name, another one every time.
+    name = say(en="the notebook", zh="笔记本") if re.fullmatch(r"\d+\.py", name) else name
+    return say(en=f"{name}, line {line}, in {function}", zh=f"{name} 第 {line} 行，{function}")
+
+
+_LAST_WORDS = re.compile(r"^(?:\w+\.)*(\w+)(?:: (.*))?$")
+
+
+def short_text(error: Exception) -> str:
+    """The error in one line, without the traceback that a replica's carries."""
+    text = words(error).strip()
+    kind, lines = type(error).__name__, [line for line in text.splitlines() if line.strip()]
+    if text.startswith("Caught ") and len(lines) > 1:
+        # After the frames, which are indented, come the original error's class and words, at the margin.
+        last = max((at for at, line in enumerate(lines) if line.startswith("  File ")), default=0)
+        last_words = next((found for line in lines[last + 1 :] if (found := _LAST_WORDS.match(line))), None)
+        if last_words:
+            kind, lines = last_words[1], [last_words[2]] if last_words[2] else []
+    if not lines:
+        return kind
+    return f"{kind}: {lines[0] if len(lines[0]) <= _LONGEST else lines[0][: _LONGEST - 1] + '…'}"
