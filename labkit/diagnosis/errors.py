@@ -20,6 +20,7 @@ def words(error: Exception) -> str:
 
 
 def is_mix(error: Exception) -> bool:
+    """Whether ``error`` says that devices do not agree, in either of PyTorch's forms."""
     text = words(error)
     return "to be on the same device" in text or "different from other tensors on" in text
 

@@ -11,7 +11,8 @@ from torch import nn
 import labkit
 from labkit.course.glossary import problems
 from labkit.course.outline import lessons
-from labkit.diagnosis import reports
+from labkit.diagnosis import Diagnosis, reports
+from labkit.diagnosis.finding import Memory
 from labkit.plan import split
 
 X = torch.linspace(-1, 1, 80).reshape(16, 5)
@@ -337,3 +338,10 @@ def test_the_search_for_another_layout_ends_in_time(monkeypatch):
 
     assert "outputs_differ" in labkit.diagnose(Runs(forward), *[X] * 6, gpus=8)
     assert len(rows) < 40
+
+
+def test_a_peak_below_what_the_machine_counts_in_is_said_to_be():
+    found = Diagnosis("Small", split(4, 2), (), (Memory("cuda:0", 48, 0), Memory("cuda:1", 0, 2**20)), (), 2)
+    assert "cuda:0  under 16 KiB at most" in repr(found)
+    assert "cuda:1  1.00 MiB at most" in repr(found)
+    assert "<td>under 16 KiB</td>" in found._repr_html_()
