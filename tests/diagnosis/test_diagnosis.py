@@ -343,5 +343,5 @@ def test_the_search_for_another_layout_ends_in_time(monkeypatch):
 def test_a_peak_below_what_the_machine_counts_in_is_said_to_be():
     found = Diagnosis("Small", split(4, 2), (), (Memory("cuda:0", 48, 0), Memory("cuda:1", 0, 2**20)), (), 2)
     assert "cuda:0  under 16 KiB at most" in repr(found)
-    assert "cuda:1  1.00 MiB at most" in repr(found)
+    assert "cuda:1  1024.00 KiB at most" in repr(found)
     assert "<td>under 16 KiB</td>" in found._repr_html_()
