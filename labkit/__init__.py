@@ -5,26 +5,26 @@ Names are loaded on first use, so that ``import labkit`` costs next to nothing.
 
 from importlib import import_module
 
-from . import display
+from .base import display
 
 __version__ = "0.1.0"
 
 # Each public name and the module it lives in.
 _HOME = {
-    "split": "plan",
-    "batches": "plan",
-    "ring_all_reduce": "ring",
-    "set_language": "language",
-    "get_language": "language",
-    "Trace": "trace",
-    "Footprint": "footprint",
-    "data_parallel_memory": "footprint",
+    "split": "plans.split",
+    "batches": "plans.split",
+    "ring_all_reduce": "plans.ring",
+    "set_language": "base.language",
+    "get_language": "base.language",
+    "Trace": "trace.events",
+    "Footprint": "plans.footprint",
+    "data_parallel_memory": "plans.footprint",
     "Hardware": "cost",
     "Workload": "cost",
     "scaling": "cost",
     "simulate": "machine",
     "use_gpus": "machine",
-    "record": "engine",
+    "record": "trace.recording",
     "replicate": "engine",
     "scatter": "engine",
     "parallel_apply": "engine",

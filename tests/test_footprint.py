@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.footprint import Footprint, Footprints
+from labkit.plans.footprint import Footprint, Footprints
 
 
 def test_home_holds_what_the_others_do_not():

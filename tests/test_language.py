@@ -1,6 +1,6 @@
 import pytest
 
-from labkit.language import get_language, say, set_language
+from labkit.base.language import get_language, say, set_language
 
 
 def test_the_text_is_that_of_the_language_in_use():

@@ -4,7 +4,7 @@ import nbformat
 import pytest
 
 from labkit.cli import main
-from labkit.course import parameters, sweep
+from labkit.runs import parameters, sweep
 
 CELLS = {
     "parameters": "num_gpus = 2\nbatch_size = 10\ndata_size = 25\nrate = 0.5\nverbose = False\nlanguage = 'en'",

@@ -1,8 +1,8 @@
 import json
 from time import perf_counter
 
-from labkit import trace
-from labkit.trace import Event, Trace
+from labkit.trace import events as trace
+from labkit.trace.events import Event, Trace
 
 
 def test_every_open_recording_gets_every_event():

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import labkit
-from labkit import turns
+from labkit.base import turns
 
 
 def test_in_order_and_in_the_callers_thread():

@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from ..base.language import set_language
     from ..diagnosis import diagnose
-    from ..language import set_language
     from ..machine import simulate
 
     set_language(options.lang)

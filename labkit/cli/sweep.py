@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..course import sweep as sweeps
+    from ..runs import sweep as sweeps
 
     checkout = Path(__file__).parents[2] / "notebooks"
     try:
@@ -50,9 +50,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sweep(plan) -> int:
-    from ..course import sweep as sweeps
-    from ..course.report import report
-    from ..language import LANGUAGES, set_language
+    from ..base.language import LANGUAGES, set_language
+    from ..runs import sweep as sweeps
+    from ..runs.report import report
 
     if plan.parameters.get("language") in LANGUAGES:
         set_language(plan.parameters["language"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..display import Drawn
+from ..base.display import Drawn
 from .hardware import Hardware
 from .step import Workload, data_parallel_step, ddp_step, perfect_step
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..plan import split
+from ..plans.split import split
 from .hardware import Hardware
 
 _BACKWARD = 2 / 3

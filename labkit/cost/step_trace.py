@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..plan import split
-from ..trace import Event, Trace
+from ..plans.split import split
+from ..trace.events import Event, Trace
 from .hardware import Hardware
 from .step import Workload, data_parallel_step
 

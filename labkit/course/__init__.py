@@ -1,10 +1,10 @@
 """The course: lessons begun with their parameters, exercises that check themselves, progress kept."""
 
+from ..launch.folder import workspace
+from ..launch.launcher import RankError, launch
 from .answers import check, reveal
 from .board import Progress
-from .folder import workspace
 from .glossary import Glossary
-from .launcher import RankError, launch
 from .lesson import begin
 from .outline import Beliefs, Outline
 

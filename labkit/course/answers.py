@@ -13,7 +13,7 @@ from html import escape
 from itertools import islice
 from operator import index
 
-from ..language import say
+from ..base.language import say
 from . import progress
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from html import escape
 
-from ..language import get_language, say, set_language
+from ..base.language import get_language, say, set_language
 from . import progress
 from .outline import lessons
 

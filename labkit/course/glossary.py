@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..language import say
+from ..base.language import say
 
 
 @dataclass(frozen=True)

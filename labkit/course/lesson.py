@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..language import LANGUAGES, say, set_language
+from ..base.language import LANGUAGES, say, set_language
 from ..machine import Machine, RealGpus, use_gpus
 from .ranges import in_range
 

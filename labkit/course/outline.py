@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..language import say
+from ..base.language import say
 
 
 @dataclass(frozen=True)

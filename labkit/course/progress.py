@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from weakref import WeakSet
 
-from ..language import say
+from ..base.language import say
 
 _lock = threading.Lock()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import index
 
-from ..language import say
+from ..base.language import say
 
 # The parameters that every lesson has, besides its language, and their ranges.
 LIMITS = {"num_gpus": (0, 64), "batch_size": (1, 1_000_000), "data_size": (1, 1_000_000)}

@@ -14,7 +14,7 @@ from time import monotonic
 
 from torch import Tensor
 
-from ..plan import split
+from ..plans.split import split
 from .compare import same
 from .structure import Call, mapped, tensors
 

@@ -18,12 +18,11 @@ from operator import index
 import torch
 from torch import Tensor, nn
 
+from ..base.language import say
+from ..base.units import parse_bytes
 from ..engine import DataParallel
-from ..language import say
-from ..machine import simulate
-from ..machine.gpu import parse_bytes
-from ..machine.machine import machine_in_use
-from ..plan import Split, split
+from ..machine import machine_in_use, simulate
+from ..plans.split import Split, split
 from . import reports
 from .axes import batch_of, find_layout, fit_outputs
 from .compare import difference, least_precise, same, tolerance

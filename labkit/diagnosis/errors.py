@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 
-from ..language import say
+from ..base.language import say
 
 # Characters of an error message that are shown.
 _LONGEST = 300

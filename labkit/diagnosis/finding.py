@@ -6,9 +6,10 @@ import json
 from dataclasses import asdict, dataclass, field
 from html import escape
 
-from ..language import say
-from ..machine.gpu import PEAK_STEP, format_bytes
-from ..plan import Split
+from ..base.language import say
+from ..base.units import cuda_bytes
+from ..machine.state.gpu import PEAK_STEP
+from ..plans.split import Split
 
 SEVERITIES = ("error", "warning", "note")
 
@@ -119,8 +120,8 @@ class Diagnosis:
             lines += [
                 f"  {one.device}  "
                 + say(
-                    en=f"{_peak(one.peak)} at most, {format_bytes(one.weights)} of weights kept",
-                    zh=f"峰值 {_peak(one.peak)}，常驻权重 {format_bytes(one.weights)}",
+                    en=f"{_peak(one.peak)} at most, {cuda_bytes(one.weights)} of weights kept",
+                    zh=f"峰值 {_peak(one.peak)}，常驻权重 {cuda_bytes(one.weights)}",
                 )
                 for one in self.memory
             ]
@@ -147,7 +148,7 @@ class Diagnosis:
                 f"<th>{say(en='most during a step', zh='一步之中的峰值')}</th></tr></thead><tbody>"
             )
             parts += [
-                f"<tr><td>{one.device}</td><td>{format_bytes(one.weights)}</td><td>{_peak(one.peak)}</td></tr>"
+                f"<tr><td>{one.device}</td><td>{cuda_bytes(one.weights)}</td><td>{_peak(one.peak)}</td></tr>"
                 for one in self.memory
             ]
             parts.append("</tbody></table>")
@@ -165,7 +166,7 @@ def label(severity: str) -> str:
 
 def _peak(count: int) -> str:
     # The machine counts peaks in steps: below the first one, it does not know.
-    return format_bytes(count) if count >= PEAK_STEP else say(en="under 16 KiB", zh="不到 16 KiB")
+    return cuda_bytes(count) if count >= PEAK_STEP else say(en="under 16 KiB", zh="不到 16 KiB")
 
 
 def _code(text: str) -> str:

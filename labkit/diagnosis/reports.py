@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ..language import say
-from ..machine.gpu import format_bytes
-from ..plan import Split
+from ..base.language import say
+from ..base.units import cuda_bytes
+from ..plans.split import Split
 from .finding import Finding
 
 PRIMITIVES, DEVICES = "04_primitives", "05_devices"
@@ -720,9 +720,9 @@ def fits(need: int, capacity: int) -> Finding:
     return Finding(
         "memory_fits" if enough else "memory_too_small", "note" if enough else "error", "cuda:0",
         say(
-            en=f"A training step with Adam needs {format_bytes(need)} on cuda:0 and it has {format_bytes(capacity)}; CUDA itself and the caching "
+            en=f"A training step with Adam needs {cuda_bytes(need)} on cuda:0 and it has {cuda_bytes(capacity)}; CUDA itself and the caching "
             "allocator take some hundred MiB more.",
-            zh=f"用 Adam 训练一步，cuda:0 需要 {format_bytes(need)}，它有 {format_bytes(capacity)}；CUDA 本身和缓存分配器还要再占几百 MiB。",
+            zh=f"用 Adam 训练一步，cuda:0 需要 {cuda_bytes(need)}，它有 {cuda_bytes(capacity)}；CUDA 本身和缓存分配器还要再占几百 MiB。",
         ),
         say(
             en="Keep some room for them.",
@@ -742,9 +742,9 @@ def home_memory(home: int, others: int) -> Finding:
     return Finding(
         "home_memory", "note", "cuda:0",
         say(
-            en=f"At its peak cuda:0 holds {format_bytes(home)}, the others at most {format_bytes(others)}: it keeps the weights, the gathered outputs, the "
+            en=f"At its peak cuda:0 holds {cuda_bytes(home)}, the others at most {cuda_bytes(others)}: it keeps the weights, the gathered outputs, the "
             "gradients and, later, the optimizer's state. It is no leak.",
-            zh=f"峰值时 cuda:0 占 {format_bytes(home)}，其他 GPU 至多 {format_bytes(others)}：它存放权重、收集来的输出、梯度，以后还有优化器状态。这不是泄漏。",
+            zh=f"峰值时 cuda:0 占 {cuda_bytes(home)}，其他 GPU 至多 {cuda_bytes(others)}：它存放权重、收集来的输出、梯度，以后还有优化器状态。这不是泄漏。",
         ),
         say(
             en="Compute the loss inside the replicas if outputs are large; DistributedDataParallel shares the load evenly.",

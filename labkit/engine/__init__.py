@@ -2,7 +2,6 @@
 
 from .data_parallel import DataParallel, data_parallel
 from .parallel_apply import parallel_apply
-from .record import record
 from .replicate import replicate
 from .scatter_gather import gather, scatter, scatter_kwargs
 
@@ -11,7 +10,6 @@ __all__ = [
     "data_parallel",
     "gather",
     "parallel_apply",
-    "record",
     "replicate",
     "scatter",
     "scatter_kwargs",

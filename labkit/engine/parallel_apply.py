@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from .. import turns
+from ..base import turns
 from .devices import as_devices
 from .hints import hint
 from .scatter_gather import _tensors

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipywidgets as widgets
 
-from ..language import say
-from ..plan import split
+from ..base.language import say
+from ..plans.split import split
 from ..view.flow import STEPS, flow_picture
 from ..view.picture import Picture
 from .explorer import Explorer

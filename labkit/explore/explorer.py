@@ -11,7 +11,7 @@ from operator import index
 
 import ipywidgets as widgets
 
-from ..language import get_language, set_language
+from ..base.language import get_language, set_language
 from ..view.picture import Picture
 from ..view.svg import to_svg
 from .still import still_html

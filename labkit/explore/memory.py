@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipywidgets as widgets
 
-from ..footprint import OPTIMIZERS, million_parameters
-from ..language import say
+from ..base.language import say
+from ..plans.footprint import OPTIMIZERS, million_parameters
 from ..view.memory import memory_picture
 from ..view.picture import Picture
 from .explorer import Explorer

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import ipywidgets as widgets
 
+from ..base.language import say
 from ..cost import PROFILES, Workload, doublings, scaling
 from ..cost.published import BERT
-from ..language import say
 from ..view.picture import Picture
 from ..view.scaling import scaling_picture
 from .explorer import Explorer

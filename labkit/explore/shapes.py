@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipywidgets as widgets
 
-from ..language import say
+from ..base.language import say
 from ..view.picture import Picture
 from ..view.shapes import shapes_picture
 from .explorer import Explorer

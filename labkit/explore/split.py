@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipywidgets as widgets
 
-from ..language import say
-from ..plan import split
+from ..base.language import say
+from ..plans.split import split
 from ..view.picture import Picture
 from ..view.split import split_picture
 from .explorer import Explorer

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import ipywidgets as widgets
 
+from ..base.language import say
 from ..cost import PROFILES, Hardware, Workload, step_trace
 from ..cost.published import RESNET50
-from ..language import say
-from ..trace import Trace
+from ..trace.events import Trace
 from ..view.picture import Picture
 from ..view.timeline import moment_of, timeline_picture
 from .explorer import Explorer

@@ -1,8 +1,11 @@
 """The simulated multi-GPU machine: torch sees several GPUs, values live on the CPU or on one real GPU."""
 
-from . import host_arguments, moves  # noqa: F401 (their handlers register themselves)
-from .gpu import Gpu, format_bytes
-from .machine import Machine, machine_in_use, simulate, use_gpus
+from .in_use import machine_in_use
+from .machine import Machine
+from .ops import moves  # noqa: F401 (its handlers register themselves)
 from .real_gpus import RealGpus
+from .rules import host_arguments  # noqa: F401 (its handlers register themselves)
+from .simulate import simulate, use_gpus
+from .state.gpu import Gpu
 
-__all__ = ["Gpu", "Machine", "RealGpus", "format_bytes", "machine_in_use", "simulate", "use_gpus"]
+__all__ = ["Gpu", "Machine", "RealGpus", "machine_in_use", "simulate", "use_gpus"]

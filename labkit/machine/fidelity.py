@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from .collectives import Collectives
-from .cuda_api import CudaFunctions, functions_of
+from .torch_api.collectives import Collectives
+from .torch_api.cuda import CudaFunctions, functions_of
 
 FAITHFUL, APPROXIMATED, ABSENT = "faithful", "approximated", "absent"
 

@@ -1,4 +1,4 @@
-"""The simulated machine: several GPUs for a computer that has none, or one."""
+"""One simulated machine: its GPUs, what torch asks of it, and its time in use."""
 
 from __future__ import annotations
 
@@ -7,25 +7,20 @@ import weakref
 from operator import index as whole
 
 import torch
-from torch._C import (
-    _get_function_stack_at,
-    _len_torch_function_stack,
-    _pop_torch_function_stack,
-    _push_on_torch_function_stack,
-)
 
-from .. import turns
-from ..footprint import Occupancy
-from ..language import say
-from .gpu import Gpu, format_bytes, parse_bytes
-from .install import install
-from .mode import MachineMode
-from .patches import Patches
-from .random import DeviceRandom
-from .real_gpus import RealGpus, release
-from .streams import Current
-from .threads import share_one_arena
-from .versions import warn_if_untried
+from ..base import turns
+from ..base.language import say
+from ..base.patches import Patches
+from ..base.units import cuda_bytes, parse_bytes
+from ..plans.footprint import Occupancy
+from .in_use import machine_in_use, use
+from .ops.mode import MachineMode
+from .stack import Entered, leave
+from .state.gpu import Gpu
+from .state.random import DeviceRandom
+from .state.streams import Current
+from .state.threads import share_one_arena
+from .torch_api.install import install
 
 _CUDA_ERROR = (
     "CUDA error: invalid device ordinal\n"
@@ -95,9 +90,9 @@ class Machine:
             return self.backing
         return torch.device("cpu" if device is None else device)
 
-    def entered(self) -> _Entered:
+    def entered(self) -> Entered:
         """Context manager: inside, this thread sees the machine (it may already)."""
-        return _Entered(self.mode)
+        return Entered(self.mode)
 
     def turns_of(self, frame) -> turns.Turns:
         """The turns that the threads started from ``frame`` take.
@@ -121,23 +116,74 @@ class Machine:
     def close(self) -> None:
         """Give torch back as it was. Tensors on the GPUs stay usable as plain tensors on the host."""
         self._end()
-        if _active is None:
+        if machine_in_use() is None:
             _forget_default_device()
 
     def _end(self) -> None:
         if self.closed:
             return
         self.closed = True
-        if _active is self:
-            _deactivate()
-        if self._suspended is not None and not self._entered:
-            self._suspended.close()
-            self._suspended = None
+        was_in_use = machine_in_use() is self
+        if was_in_use:
+            self.deactivate()
+        before, self._suspended = self._suspended, None
+        if before is None:
+            return
+        if not before._entered:
+            before.close()  # nobody can come back to it
+        elif was_in_use and not before.closed:
+            before.activate()  # its with block goes on
+
+    def take_over(self) -> Machine:
+        """Come into use in the place of the machine that is, if one is."""
+        previous = machine_in_use()
+        if previous is not None:
+            previous.deactivate()
+            older = previous._suspended
+            if older is not None and not previous._entered and not older._entered:
+                # A plain call after a plain call: only the last one before a with block can come back.
+                previous._suspended = None
+                older.close()
+        self._suspended = previous
+        self.activate()
+        return self
+
+    def activate(self) -> None:
+        """From now on torch sees this machine."""
+        if self.order != "threads":
+            share_one_arena()
+        if self.backing.type == "cuda":
+            torch.cuda.init()  # the real one, before torch's own functions are answered by the machine
+        self.random.begin(self.backing)
+        try:
+            install(self, self._patches, machine_in_use)
+        except BaseException:
+            self._patches.undo()
+            raise
+        self.resumed = True
+        use(self)
+        turns.in_device_order = self.order is None
+        for gpu in self.gpus:
+            gpu.resume()
+        self.entered().__enter__()
+
+    def deactivate(self) -> None:
+        """From now on torch is as it really is."""
+        use(None)
+        turns.in_device_order = False
+        # A thread that is still running may have the mode on its stack: it must do nothing from now on.
+        self._patches.undo()
+        for gpu in self.gpus:
+            gpu.suspend()
+        leave(self.mode)
+        if self.closed:
+            self.mode.retire()
 
     def stale_text(self, gpu: Gpu) -> str:
         """What to say of a tensor on ``gpu`` while this machine is not the one in use."""
-        used = _active.describe() if _active is not None else "none"
-        there = _active is None or gpu.index < len(_active.gpus)
+        now = machine_in_use()
+        used = now.describe() if now is not None else "none"
+        there = now is None or gpu.index < len(now.gpus)
         return (
             f"a tensor is on {gpu.device} of {self.describe()}, which is not the machine in use ({used}): make "
             f"the tensor (or the model) again, or move it with .cpu(){f' or .to({str(gpu.device)!r})' * there} first"
@@ -162,12 +208,18 @@ class Machine:
         return self
 
     def __exit__(self, *exc_info) -> None:
-        suspended, self._suspended = self._suspended, None
+        before, self._suspended = self._suspended, None
         self._entered = False
+        opened = machine_in_use()
+        while opened is not None and opened is not self and not opened._entered:
+            # Opened by a plain call inside the block: it ends with the block.
+            older, opened._suspended = opened._suspended, None
+            opened.close()
+            opened = older
         self._end()
-        if _active is None:
-            if suspended is not None and not suspended.closed:
-                _activate(suspended)
+        if machine_in_use() is None:
+            if before is not None and not before.closed:
+                before.activate()
             else:
                 _forget_default_device()
 
@@ -176,7 +228,7 @@ class Machine:
             return f"<{self.describe()}>"
         sizes = {gpu.capacity for gpu in self.gpus}
         if len(sizes) == 1:
-            size = format_bytes(sizes.pop())
+            size = cuda_bytes(sizes.pop())
             each = say(en=f"{size} each", zh=f"每块 {size}")
         else:
             each = say(en="memory differs", zh="显存大小不一")
@@ -189,8 +241,8 @@ class Machine:
         lines += [
             f"  cuda:{gpu.index}  "
             + say(
-                en=f"{format_bytes(gpu.live())} of {format_bytes(gpu.capacity)}",
-                zh=f"已用 {format_bytes(gpu.live())} / {format_bytes(gpu.capacity)}",
+                en=f"{cuda_bytes(gpu.live())} of {cuda_bytes(gpu.capacity)}",
+                zh=f"已用 {cuda_bytes(gpu.live())} / {cuda_bytes(gpu.capacity)}",
             )
             for gpu in self.gpus
         ]
@@ -203,199 +255,8 @@ class Machine:
         return Occupancy(used, there)._repr_svg_()
 
 
-class _Entered:
-    """Puts a mode on this thread's stack, unless it is there.
-
-    It goes below the others: what is already there (``with torch.device(...)``) will take off the topmost.
-    Only the default device must stay below it, where torch looks for it.
-    """
-
-    __slots__ = ("_mode", "_pushed")
-
-    def __init__(self, mode) -> None:
-        self._mode = mode
-        self._pushed = False
-
-    def __enter__(self) -> None:
-        mode = self._mode
-        for at in range(_len_torch_function_stack()):
-            if _get_function_stack_at(at) is mode:
-                return
-        default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-        above = []
-        while (
-            _len_torch_function_stack()
-            and _get_function_stack_at(_len_torch_function_stack() - 1) is not default
-        ):
-            above.append(_pop_torch_function_stack())
-        _push_on_torch_function_stack(mode)
-        while above:
-            _push_on_torch_function_stack(above.pop())
-        self._pushed = True
-
-    def __exit__(self, *exc_info) -> None:
-        if self._pushed:
-            _leave(self._mode)
-            self._pushed = False
-
-
-def _leave(mode) -> None:
-    """Take ``mode`` off this thread's stack, wherever in it it is."""
-    above = []
-    while _len_torch_function_stack():
-        top = _pop_torch_function_stack()
-        if top is mode:
-            break
-        above.append(top)
-    while above:
-        _push_on_torch_function_stack(above.pop())
-
-
-_active: Machine | None = None
-
-
-def machine_in_use() -> Machine | None:
-    """The machine that torch sees now."""
-    return _active
-
-
-def _activate(machine: Machine) -> None:
-    global _active
-    if machine.order != "threads":
-        share_one_arena()
-    if machine.backing.type == "cuda":
-        torch.cuda.init()  # the real one, before torch's own functions are answered by the machine
-    machine.random.begin(machine.backing)
-    patches = machine._patches
-    try:
-        install(machine, patches, machine_in_use)
-    except BaseException:
-        patches.undo()
-        raise
-    machine.resumed = True
-    _active = machine
-    turns.in_device_order = machine.order is None
-    for gpu in machine.gpus:
-        gpu.resume()
-    machine.entered().__enter__()
-
-
-def _deactivate() -> None:
-    global _active
-    machine, _active = _active, None
-    turns.in_device_order = False
-    # A thread that is still running may have the mode on its stack: it must do nothing from now on.
-    machine._patches.undo()
-    for gpu in machine.gpus:
-        gpu.suspend()
-    _leave(machine.mode)
-    if machine.closed:
-        machine.mode.retire()
-
-
 def _forget_default_device() -> None:
     """Undo a ``torch.set_default_device`` to a GPU that is gone: torch could make no tensor any more."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     if context is not None and context.device.type == "cuda" and not torch.cuda.is_available():
         torch.set_default_device(None)
-
-
-def simulate(gpus: int = 8, *, memory="16 GiB", backing="cpu", order=None) -> Machine:
-    """From now on, torch sees ``gpus`` simulated GPUs.
-
-    Works as a plain call (``close()`` ends it, or the next call) and as a context manager.
-
-    gpus      how many, at least 1.
-    memory    of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU.
-    backing   where values are really kept: "cpu", or one real GPU, "cuda:0".
-    order     of the replicas of a data-parallel call: None runs them in device order, so that what they
-              print is the same every time; "threads" lets them race as on real GPUs; a list such as
-              [2, 0, 1] runs them in that order.
-
-    Raises TypeError or ValueError, naming the argument, before anything is changed.
-    """
-    _check_gpus(gpus)
-    if isinstance(memory, (list, tuple)) and len(memory) != gpus:
-        raise ValueError(
-            f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}"
-        )
-    if isinstance(order, (list, tuple)):
-        order = tuple(order)
-        if sorted(order) != list(range(gpus)):
-            raise ValueError(f"order must name each of the {gpus} GPUs once, got {list(order)}")
-    elif order not in (None, "threads"):
-        raise ValueError(f"order must be None, 'threads' or a list of GPU numbers, got {order!r}")
-    _check_backing(backing)
-    warn_if_untried(torch.__version__)
-    return _replace(Machine(whole(gpus), memory, backing, order))
-
-
-def use_gpus(gpus: int) -> Machine | RealGpus:
-    """``gpus`` GPUs (≥ 0): real ones if the computer has enough, else simulated ones.
-
-    With one real GPU, the simulated ones keep their values on it; with none, on the CPU.
-    """
-    if gpus != 0 or isinstance(gpus, bool):
-        _check_gpus(gpus)
-    if _active is not None:
-        _active.close()
-    release()
-    have = torch.cuda.device_count()
-    if have >= gpus and have > 0 and gpus > 0:
-        return RealGpus(gpus)
-    return _replace(Machine(gpus, backing="cuda:0" if have and gpus else "cpu"))
-
-
-def _replace(machine: Machine) -> Machine:
-    release()
-    previous = _active
-    if previous is not None:
-        _deactivate()
-        if not previous._entered and previous._suspended is not None:
-            # A plain call after a plain call: only the last one before a with block can come back.
-            previous._suspended.close()
-            previous._suspended = None
-    machine._suspended = previous
-    _activate(machine)
-    return machine
-
-
-def _check_gpus(gpus) -> None:
-    try:
-        count = whole(gpus) if not isinstance(gpus, bool) else None
-    except TypeError:
-        count = None
-    if count is None:
-        raise TypeError(f"gpus must be a whole number of at least 1, got {gpus!r} ({type(gpus).__name__})")
-    if count < 1:
-        raise ValueError(f"gpus must be at least 1, got {count}: a machine without GPUs needs no simulation")
-    if count > 1024:
-        raise ValueError(f"gpus must be at most 1024, got {count}")
-
-
-def _check_backing(backing) -> None:
-    try:
-        device = torch.device(backing)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"backing must be 'cpu' or a real GPU like 'cuda:0', got {backing!r}") from error
-    if device.type == "cpu":
-        return
-    with _without_machine():
-        if device.type != "cuda" or (device.index or 0) >= torch.cuda.device_count():
-            raise ValueError(
-                f"backing={backing!r}: this computer has {torch.cuda.device_count()} real GPUs; "
-                "use backing='cpu'"
-            )
-
-
-class _without_machine:
-    """Inside, torch is as it really is."""
-
-    def __enter__(self):
-        self._machine = _active
-        if _active is not None:
-            _deactivate()
-
-    def __exit__(self, *exc_info):
-        if self._machine is not None:
-            _activate(self._machine)

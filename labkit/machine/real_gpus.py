@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..footprint import Occupancy
-from ..language import say
-from .patches import Patches
+from ..base.language import say
+from ..base.patches import Patches
+from ..plans.footprint import Occupancy
 
 _open: RealGpus | None = None
 

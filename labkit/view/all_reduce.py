@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..display import draws
-from ..language import say
-from ..ring import Ring, ring_all_reduce
+from ..base.display import draws
+from ..base.language import say
+from ..plans.ring import Ring, ring_all_reduce
 from .picture import Box, Picture, Text
 from .svg import to_svg
 
@@ -70,7 +70,7 @@ def all_reduce_svg(ring: Ring) -> str:
 def draw_all_reduce(ranks: Ring | int, step: int | None = None, *, ax=None):
     """Draw how ranks sum their gradients around a ring; returns the matplotlib Axes.
 
-    ranks   a :class:`labkit.ring.Ring`, or the number of ranks, with ``step`` beside it.
+    ranks   a :class:`labkit.plans.ring.Ring`, or the number of ranks, with ``step`` beside it.
     step    0 to 2 × (ranks − 1); the beginning, the middle and the end if not given.
     ax      the Axes to draw into; a new figure if not given.
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..display import draws
-from ..language import say
-from ..plan import Batches, Split, batches
+from ..base.display import draws
+from ..base.language import say
+from ..plans.split import Batches, Split, batches
 from .picture import Box, Picture, Text, sized
 from .svg import to_svg
 
@@ -80,7 +80,7 @@ def batches_svg(plan: Batches) -> str:
 def draw_batches(plan: Batches | int, batch_size: int | None = None, *, gpus: int = 1, ax=None):
     """Draw one pass over the data; returns the matplotlib Axes.
 
-    plan   a :class:`labkit.plan.Batches`, or the number of rows, with ``batch_size`` (and ``gpus``) beside it.
+    plan   a :class:`labkit.plans.split.Batches`, or the number of rows, with ``batch_size`` (and ``gpus``) beside it.
     ax     the Axes to draw into; a new figure if not given.
     """
     if not isinstance(plan, Batches):

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Polygon, Rectangle
 
-from .. import language
+from ..base import language
 from .palette import colour, ink
 from .picture import Box, Line, Picture
 

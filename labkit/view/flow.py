@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from ..display import draws
-from ..language import say
-from ..plan import Shape, Split, cut_shape, gathered_shape
-from ..trace import Call, Trace
+from ..base.display import draws
+from ..base.language import say
+from ..plans.split import Shape, Split, cut_shape, gathered_shape
+from ..trace.events import Call, Trace
 from .palette import number
 from .picture import Box, Line, Picture, Text, fitted
 from .svg import to_svg
@@ -135,7 +135,7 @@ def flow_of_split(plan: Split, inputs: Shape = (5,), outputs: Shape = (2,)) -> F
 def flow_picture(source: Flow | Split | Trace, step: int | None = None, *, call: int = 0) -> Picture:
     """One call as a :class:`Picture`.
 
-    source   a :class:`labkit.plan.Split`, or a trace, of which call number ``call`` is drawn.
+    source   a :class:`labkit.plans.split.Split`, or a trace, of which call number ``call`` is drawn.
     step     a position in :data:`STEPS`: what is there by then, with the line of code; None: everything.
     """
     flow = _flow(source, call)
@@ -212,7 +212,7 @@ def flow_svg(source: Flow | Split | Trace, step: int | None = None, *, call: int
 def draw_flow(trace: Trace | Split, step: int | None = None, *, call: int = 0, ax=None):
     """Draw one data-parallel call, there and back; returns the matplotlib Axes.
 
-    trace  what ``labkit.record()`` gave, or a :class:`labkit.plan.Split`, which stands for a Linear(5, 2).
+    trace  what ``labkit.record()`` gave, or a :class:`labkit.plans.split.Split`, which stands for a Linear(5, 2).
     step   0 to 7: only what is there by that step of the call; None: everything.
     call   which of the recording's calls.
     ax     the Axes to draw into; a new figure if not given.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from ..display import draws
-from ..footprint import KINDS, Footprint, Footprints
-from ..language import say
+from ..base.display import draws
+from ..base.language import say
+from ..base.units import bytes_text
+from ..plans.footprint import KINDS, Footprint, Footprints
 from .palette import CPU
 from .picture import Box, Line, Picture, Text, lane_size, text_width
 from .svg import to_svg
@@ -91,15 +92,6 @@ def kind_names() -> dict[str, str]:
     }
 
 
-def bytes_text(count: int) -> str:
-    """A number of bytes in the largest unit that leaves at least 1: ``"1.5 MiB"``."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    size, unit = float(count), 0
-    while size >= 1023.5 and unit < len(units) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.0f} {units[unit]}" if unit == 0 or size >= 100 else f"{size:.3g} {units[unit]}"
-
-
 @draws(Footprints)
 def memory_svg(memory: Footprints) -> str:
     """The memory as SVG text, on a panel of its own so that it reads on any background."""
@@ -109,7 +101,7 @@ def memory_svg(memory: Footprints) -> str:
 def draw_memory(memory: Footprints | Sequence[Footprint], *, ax=None):
     """Draw what is on each GPU; returns the matplotlib Axes.
 
-    memory  what :func:`labkit.data_parallel_memory` gives, or a :class:`labkit.footprint.Footprint` for each GPU.
+    memory  what :func:`labkit.data_parallel_memory` gives, or a :class:`labkit.plans.footprint.Footprint` for each GPU.
     ax      the Axes to draw into; a new figure if not given.
 
     Raises TypeError for anything else, ValueError if there is no GPU.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..display import draws
-from ..footprint import Occupancy
-from ..language import say
-from .memory import bytes_text
+from ..base.display import draws
+from ..base.language import say
+from ..base.units import bytes_text
+from ..plans.footprint import Occupancy
 from .picture import Box, Picture, Text, lane_size
 from .svg import to_svg
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from math import log2
 
+from ..base.display import draws
+from ..base.language import say
 from ..cost import Scaling
-from ..display import draws
-from ..language import say
 from .palette import CPU
 from .picture import Box, Line, Picture, Text, text_width
 from .svg import to_svg

@@ -6,8 +6,8 @@ the left and glued on the right; up and down is dimension 0, across is dimension
 
 from __future__ import annotations
 
-from ..language import say
-from ..plan import Shape, cut_shape, gathered_shape
+from ..base.language import say
+from ..plans.split import Shape, cut_shape, gathered_shape
 from .picture import Box, Line, Picture, Text, fitted
 from .svg import to_svg
 

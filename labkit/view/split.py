@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..display import draws
-from ..language import say
-from ..plan import Split, split
+from ..base.display import draws
+from ..base.language import say
+from ..plans.split import Split, split
 from .picture import Box, Picture, Text, lane_size, sized
 from .svg import to_svg
 
@@ -89,7 +89,7 @@ def split_svg(plan: Split) -> str:
 def draw_split(plan: Split | int, gpus: int | None = None, *, ax=None):
     """Draw who gets which rows; returns the matplotlib Axes.
 
-    plan   a :class:`labkit.plan.Split`, or the number of rows, with ``gpus`` beside it.
+    plan   a :class:`labkit.plans.split.Split`, or the number of rows, with ``gpus`` beside it.
     ax     the Axes to draw into; a new figure if not given.
     """
     if not isinstance(plan, Split):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..display import draws
-from ..language import say
-from ..trace import Event, Trace
+from ..base.display import draws
+from ..base.language import say
+from ..trace.events import Event, Trace
 from .palette import CPU, number
 from .picture import Box, Line, Picture, Text, lane_size, text_width
 from .svg import to_svg

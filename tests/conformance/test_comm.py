@@ -177,7 +177,7 @@ def test_coalesced_copies_are_contiguous_and_travel_in_chunks():
 def test_the_memory_format_is_the_one_that_torch_suggests():
     from torch._prims_common import suggest_memory_format
 
-    from labkit.machine.collectives import suggested_format
+    from labkit.machine.torch_api.collectives import suggested_format
 
     formats = {
         4: (torch.contiguous_format, torch.channels_last),

@@ -13,7 +13,8 @@ import torch
 from torch.nn.parallel import data_parallel
 
 import labkit
-from labkit.course import check, glossary, reveal, sync
+from labkit.author import sync
+from labkit.course import check, glossary, reveal
 from labkit.course.answers import every, exercise
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"

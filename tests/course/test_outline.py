@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.course import Beliefs, Glossary, Outline, glossary, outline, sync
+from labkit.author import sync
+from labkit.course import Beliefs, Glossary, Outline, glossary, outline
 from labkit.course.answers import every
 
 ROOT = Path(__file__).parents[2]

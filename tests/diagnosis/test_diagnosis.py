@@ -13,7 +13,7 @@ from labkit.course.glossary import problems
 from labkit.course.outline import lessons
 from labkit.diagnosis import Diagnosis, reports
 from labkit.diagnosis.finding import Memory
-from labkit.plan import split
+from labkit.plans.split import split
 
 X = torch.linspace(-1, 1, 80).reshape(16, 5)
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 import labkit
-from labkit.plan import split
+from labkit.plans.split import split
 from labkit.view.split import split_picture
 from labkit.view.svg import to_svg
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import labkit
-from labkit.machine import fidelity, versions
+from labkit.machine import fidelity
+from labkit.machine.torch_api import versions
 
 DOCS = Path(__file__).parents[2] / "docs" / "simulated.md"
 

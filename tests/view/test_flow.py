@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.trace import Event, Trace
+from labkit.trace.events import Event, Trace
 from labkit.view.flow import STEPS, describe_flow, flow_of_split, flow_of_trace, flow_picture, flow_svg
 from labkit.view.palette import CPU, colour
 from labkit.view.svg import to_svg

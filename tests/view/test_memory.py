@@ -6,7 +6,7 @@ import matplotlib as mpl
 import pytest
 
 import labkit
-from labkit.footprint import KINDS, Footprint
+from labkit.plans.footprint import KINDS, Footprint
 from labkit.view.memory import bytes_text, describe_memory, memory_picture, memory_svg
 from labkit.view.palette import colour
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.footprint import Occupancy
+from labkit.plans.footprint import Occupancy
 from labkit.view.occupancy import describe_occupancy, occupancy_picture
 
 GIB = 2**30

@@ -7,7 +7,7 @@ import matplotlib as mpl
 import pytest
 
 import labkit
-from labkit.plan import split
+from labkit.plans.split import split
 from labkit.view.palette import colour, ink
 from labkit.view.split import describe, split_picture, split_svg
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.trace import Event, Trace
+from labkit.trace.events import Event, Trace
 from labkit.view.palette import CPU, colour
 from labkit.view.timeline import describe_timeline, timeline_picture, timeline_svg
 

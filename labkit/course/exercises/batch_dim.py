@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from ...language import say
+from ...base.language import say
 from ..answers import Unreadable, exercise, numbers
 from .gpus import some_gpus
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ...language import say
+from ...base.language import say
 from ..answers import Unreadable, device, exercise, numbers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ...language import say
+from ...base.language import say
 from ..answers import Unreadable, exercise, whole
 from .gpus import some_gpus
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...language import say
-from ...plan import split
+from ...base.language import say
+from ...plans.split import split
 from ..answers import exercise, numbers, whole
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isclose
 
-from ...language import say
+from ...base.language import say
 from ..answers import exercise, number, whole
 
 

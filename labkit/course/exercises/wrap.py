@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...language import say
+from ...base.language import say
 from ..answers import device, exercise, whole
 
 

@@ -1,0 +1,1 @@
+"""What who writes lessons needs: both languages in one text, and kept in step."""

@@ -1,0 +1,124 @@
+"""A notebook of both languages as one text, each cell's English and Chinese one below the other.
+
+For writing and reviewing a lesson in an editor::
+
+    python -m labkit.author.bilingual 03_split > 03.txt     # both languages, side by side
+    python -m labkit.author.bilingual --write 03_split 03.txt
+    python -m labkit.author.sync 03_split                   # run and store
+
+A cell begins with ``%% id`` (text) or ``%% id code`` (with a tag, if it has one: ``%% id code parameters``);
+in a text cell a line ``%% zh`` stands between English and Chinese. Writing keeps the outputs of cells whose code
+did not change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from .sync import LANGUAGES, _in, read
+
+_HEAD = re.compile(r"%% (?P<id>[a-z0-9-]+)(?P<code> code)?(?: (?P<tag>\w+))?")
+_BETWEEN = "%% zh"
+
+
+def to_text(root: Path, name: str) -> str:
+    """The notebook ``name`` in both languages, as one text."""
+    english, chinese = (read(root, language, name).cells for language in LANGUAGES)
+    parts = []
+    for one, other in zip(english, chinese, strict=True):
+        tags = "".join(f" {tag}" for tag in one.metadata.get("tags", []))
+        if one.cell_type == "code":
+            parts.append(f"%% {one.id} code{tags}\n{one.source}\n")
+        else:
+            parts.append(f"%% {one.id}\n{one.source}\n{_BETWEEN}\n{other.source}\n")
+    return "\n".join(parts)
+
+
+def write(root: Path, name: str, text: str) -> None:
+    """Make the two notebooks of ``name`` from ``text``; ValueError, naming the line, if it is not of this form."""
+    cells = parse(text)
+    for at, language in enumerate(LANGUAGES):
+        path = root / language / f"{name}.ipynb"
+        known = {}
+        if path.exists():
+            known = {cell.id: cell for cell in nbformat.read(path, as_version=4).cells}
+        made = [_cell(*cell[:3], cell[3][at], language, known) for cell in cells]
+        notebook = new_notebook(cells=made)
+        notebook.metadata["kernelspec"] = {
+            "display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"
+        }  # fmt: skip
+        notebook.metadata["language_info"] = {"name": "python"}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, path)
+
+
+def parse(text: str) -> list[tuple[str, bool, str | None, tuple[str, str]]]:
+    """(id, whether it is code, tag, (English, Chinese)) of each cell."""
+    found: list[tuple[str, bool, str | None, list[list[str]]]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        head = _HEAD.fullmatch(line.rstrip())
+        if line.rstrip() == _BETWEEN:
+            if not found or found[-1][1] or len(found[-1][3]) == 2:
+                raise ValueError(f"line {number}: '{_BETWEEN}' stands once, inside a text cell")
+            found[-1][3].append([])
+        elif head:
+            if any(head["id"] == cell[0] for cell in found):
+                raise ValueError(f"line {number}: there are two cells {head['id']!r}")
+            found.append((head["id"], bool(head["code"]), head["tag"], [[]]))
+        elif line.startswith("%% "):  # a cell magic, %%writefile, has no blank
+            raise ValueError(f"line {number}: not a cell's first line: {line!r}")
+        elif found:
+            found[-1][3][-1].append(line)
+        elif line.strip():
+            raise ValueError(f"line {number}: text before the first cell")
+    for name, code, _, texts in found:
+        if not code and len(texts) != 2:
+            raise ValueError(f"cell {name}: no Chinese; it follows a line '{_BETWEEN}'")
+    return [
+        (name, code, tag, ("\n".join(texts[0]).strip("\n"), "\n".join(texts[-1]).strip("\n")))
+        for name, code, tag, texts in found
+    ]
+
+
+def _cell(name: str, code: bool, tag: str | None, source: str, language: str, known: dict):
+    if not code:
+        return new_markdown_cell(source, id=name)
+    cell = new_code_cell(source, id=name, metadata={"tags": [tag]} if tag else {})
+    cell.source = _in(language, cell)
+    before = known.get(name)
+    if before is not None and before.get("source") == cell.source and before.cell_type == "code":
+        cell.outputs, cell.execution_count = before.outputs, before.execution_count
+    return cell
+
+
+def main(args: list[str]) -> int:
+    """Print a notebook as text, or write it from one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m labkit.author.bilingual", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("name", help="the notebook, such as 03_split")
+    parser.add_argument("text", nargs="?", help="with --write: the file to read")
+    parser.add_argument("--write", action="store_true", help="make the notebooks from the text")
+    parser.add_argument("--root", type=Path, default=Path("notebooks"), help=argparse.SUPPRESS)
+    options = parser.parse_args(args)
+    if options.write != bool(options.text):
+        parser.error("--write and a file go together")
+    try:
+        if options.write:
+            write(options.root, options.name, Path(options.text).read_text("utf-8"))
+        else:
+            print(to_text(options.root, options.name), end="")
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,44 @@
+"""Whole numbers that users give: checked in one place, so that every error names the argument alike."""
+
+from __future__ import annotations
+
+from operator import index
+
+from .language import say
+
+# More GPUs than this no machine, plan or lesson takes: a slip of the keyboard would fill the memory.
+MOST_GPUS = 1024
+
+
+def whole(name: str, value: object, least: int, most: int | None = None) -> int:
+    """``value`` as an int from ``least`` to ``most`` (None: without end).
+
+    Raises TypeError if it is no whole number (True and False are none), ValueError if it is out of range; both
+    name the argument, in the language in use.
+    """
+    try:
+        number = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None:
+        kind = type(value).__name__
+        raise TypeError(
+            say(
+                en=f"{name} must be a whole number, got {value!r} ({kind})",
+                zh=f"{name} 必须是整数，现在是 {value!r}（{kind}）",
+            )
+        )
+    if number < least or (most is not None and number > most):
+        if most is None:
+            bounds = say(en=f"at least {least}", zh=f"不小于 {least}")
+        else:
+            bounds = say(en=f"from {least} to {most}", zh=f"在 {least} 到 {most} 之间")
+        raise ValueError(
+            say(en=f"{name} must be {bounds}, got {number}", zh=f"{name} 必须{bounds}，现在是 {number}")
+        )
+    return number
+
+
+def plural(count: int, noun: str) -> str:
+    """``count`` and the English noun: ``"1 GPU"``, ``"2 GPUs"``."""
+    return f"{count} {noun}{'s' * (count != 1)}"

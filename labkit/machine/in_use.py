@@ -1,0 +1,21 @@
+"""Which machine torch sees now: a leaf that everything in this room may ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+_active: Machine | None = None
+
+
+def machine_in_use() -> Machine | None:
+    """The machine that torch sees now."""
+    return _active
+
+
+def use(machine: Machine | None) -> None:
+    """From now on :func:`machine_in_use` is ``machine``. Only :mod:`.machine` says so."""
+    global _active
+    _active = machine

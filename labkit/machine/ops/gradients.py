@@ -1,0 +1,257 @@
+"""Gradients that C++ made: they get their device where Python first sees them.
+
+Autograd's engine works below torch's Python API, so the gradients it makes carry no mark. They surface at
+``.grad``, at ``torch.autograd.grad``, in hooks and in the arguments of ``Function.backward``; each place
+knows which device the gradient must be on (that of the tensor it belongs to), and says so here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction, Function
+from torch.utils.hooks import BackwardHook
+
+from ..handlers import handles
+from ..in_use import machine_in_use
+from ..state.gpu import Gpu
+from ..state.placement import gpu_of, put, tensors_in
+
+_get_grad = Tensor.grad.__get__
+_set_grad = Tensor.grad.__set__
+_storage = Tensor.untyped_storage
+# What Function.apply leaves on the graph node: the GPU of each output and of each input, in order.
+_OUTPUTS, _INPUTS = "_labkit_outputs", "_labkit_inputs"
+_ANYWHERE = object()
+
+
+def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
+    """``grad`` as a tensor on ``gpu``: marked if it has no mark yet, copied if it shares another's storage.
+
+    A gradient can share its storage with one on another GPU, because on the backing device the backward of
+    a copy is the identity.
+    """
+    if grad is None or not isinstance(grad, Tensor):
+        return grad
+    at = gpu_of(grad)
+    if at is gpu:
+        return grad
+    if at is None:
+        if grad.device.type == "meta":
+            return grad
+        put(grad, gpu)
+        return grad
+    grad = grad.clone()
+    if gpu is not None:
+        put(grad, gpu)
+    return grad
+
+
+@handles(_get_grad)
+def _grad(mode, func, args, kwargs):
+    tensor = args[0]
+    grad = func(tensor)
+    if grad is None:
+        return None
+    try:
+        gpu, storage = _storage(tensor)._labkit_mark.gpu, _storage(grad)
+        at = storage._labkit_mark.gpu
+        if at is gpu:
+            return grad
+        if at is None and storage.device.type != "meta":
+            gpu.put(storage)
+            return grad
+    except (NotImplementedError, RuntimeError):
+        gpu = gpu_of(tensor)
+    surfaced = surface(grad, gpu)
+    if surfaced is not grad:
+        # The engine guarantees that a gradient is where its tensor is; keep the copy, so it is one object.
+        _set_grad(tensor, surfaced)
+    return surfaced
+
+
+@handles(_set_grad)
+def _assign_grad(mode, func, args, kwargs):
+    tensor, grad = args
+    if isinstance(grad, Tensor) and gpu_of(grad) is not gpu_of(tensor):
+        raise RuntimeError("assigned grad has data located on a different device")
+    return func(tensor, grad)
+
+
+@handles(Tensor.register_hook)
+def _register_hook(mode, func, args, kwargs):
+    tensor, hook = args
+    gpu, owner = gpu_of(tensor), weakref.ref(tensor)
+
+    @functools.wraps(hook, updated=())
+    def on_gpu(grad):
+        machine = machine_in_use()
+        if machine is None:
+            return hook(grad)
+        now = owner()  # a parameter may have moved since
+        home = gpu if now is None else gpu_of(now)
+        with machine.entered():
+            return hook(surface(grad, home) if home is None or home.machine is machine else grad)
+
+    return func(tensor, on_gpu)
+
+
+@handles(Tensor.register_post_accumulate_grad_hook)
+def _register_post_hook(mode, func, args, kwargs):
+    tensor, hook = args
+
+    @functools.wraps(hook, updated=())
+    def on_gpu(param):
+        machine = machine_in_use()
+        if machine is None:
+            return hook(param)
+        with machine.entered():
+            return hook(param)
+
+    return func(tensor, on_gpu)
+
+
+@handles(Tensor.backward, torch.autograd.grad)
+def _run_backward(mode, func, args, kwargs):
+    # Tensors may be on different devices here, and the engine itself (patched below) sees the machine.
+    return func(*args, **kwargs)
+
+
+def install(patches, machine_in_use) -> None:
+    """Patch the places where gradients surface. ``machine_in_use()`` gives the machine or None."""
+    _patch_engine(patches, machine_in_use)
+    _patch_functions(patches, machine_in_use)
+    _patch_module_hooks(patches, machine_in_use)
+
+
+def _patch_engine(patches, machine_in_use) -> None:
+    engine = torch.autograd._engine_run_backward
+
+    @functools.wraps(engine)
+    def run_backward(t_outputs, grad_tensors, keep_graph, create_graph, inputs=(), *args, **kwargs):
+        machine = machine_in_use()
+        outputs = (t_outputs,) if isinstance(t_outputs, Tensor) else t_outputs
+        for output, grad in zip(outputs, grad_tensors, strict=False):
+            if isinstance(output, Tensor) and isinstance(grad, Tensor) and gpu_of(grad) is not gpu_of(output):
+                _check_seed(output, grad)
+        with machine.entered():
+            result = engine(t_outputs, grad_tensors, keep_graph, create_graph, inputs, *args, **kwargs)
+        if isinstance(result, tuple):
+            wanted = (inputs,) if isinstance(inputs, Tensor) else inputs
+            result = tuple(
+                surface(grad, gpu_of(tensor)) if isinstance(tensor, Tensor) else grad
+                for grad, tensor in zip(result, wanted, strict=False)
+            )
+        return result
+
+    patches.set(torch.autograd, "_engine_run_backward", run_backward)
+
+
+def _check_seed(output: Tensor, grad: Tensor) -> None:
+    """The engine's own check of the gradient that backward starts from."""
+    places = [gpu_of(grad), gpu_of(output)]
+    names = ["cpu" if gpu is None else str(gpu.device) for gpu in places]
+    if None in places and grad.numel() == 1:
+        return  # made by torch itself, below the mode, to start from a scalar
+    raise RuntimeError(
+        f"Function {output.grad_fn.name() if output.grad_fn else 'AccumulateGrad'} returned an invalid "
+        f"gradient at index 0 - expected device {names[1]} but got {names[0]}"
+    )
+
+
+def _patch_functions(patches, machine_in_use) -> None:
+    """Remember where a Function's outputs are; its backward gets its gradients there."""
+    # A classmethod in Python up to torch 2.13, one in C from 2.14 on: bound by hand, both are the same.
+    forward = inspect.getattr_static(Function, "apply")
+
+    def apply(cls, *args, **kwargs):
+        result = forward.__get__(None, cls)(*args, **kwargs)
+        outputs = (result,) if isinstance(result, Tensor) else result
+        if isinstance(outputs, (tuple, list)):
+            for output in outputs:
+                node = output.grad_fn if isinstance(output, Tensor) else None
+                if isinstance(node, BackwardCFunction):
+                    setattr(node, _OUTPUTS, [gpu_of(o) if isinstance(o, Tensor) else None for o in outputs])
+                    setattr(node, _INPUTS, [gpu_of(a) if isinstance(a, Tensor) else _ANYWHERE for a in args])
+                    break
+        return result
+
+    patches.set(Function, "apply", classmethod(apply))
+
+    def surfacing(run):
+        @functools.wraps(run)
+        def backward(node, *grads):
+            machine = machine_in_use()
+            gpus = getattr(node, _OUTPUTS, ())
+            if machine is None or len(gpus) != len(grads):
+                return run(node, *grads)
+            with machine.entered():
+                results = run(node, *map(surface, grads, gpus))
+                _check_returned(node, results)
+                return results
+
+        return backward
+
+    patches.set(BackwardCFunction, "apply", surfacing(BackwardCFunction.apply))
+
+
+def _check_returned(node, results) -> None:
+    """The engine's own check of what a Function's backward returns: each gradient where its input is."""
+    results, gpus = results if isinstance(results, tuple) else (results,), getattr(node, _INPUTS, ())
+    for at, (grad, gpu) in enumerate(zip(results, gpus, strict=False)):
+        if not isinstance(grad, Tensor) or gpu is _ANYWHERE or gpu_of(grad) is gpu or not grad.dim():
+            continue
+        expected = "cpu" if gpu is None else gpu.device
+        raise RuntimeError(
+            f"Function {type(node).__name__} returned an invalid gradient at index {at} - "
+            f"expected device {expected} but got {grad.device}"
+        )
+
+
+def _patch_module_hooks(patches, machine_in_use) -> None:
+    """Module backward hooks get gradients from C++ nodes: on the device of the tensors they belong to."""
+    set_up_input, set_up_output = BackwardHook.setup_input_hook, BackwardHook.setup_output_hook
+    start = BackwardHook.__init__
+
+    def surfacing(hook, owner, kinds):
+        @functools.wraps(hook, updated=())
+        def on_gpu(module, *groups):
+            if machine_in_use() is None:  # closed since the forward pass
+                return hook(module, *groups)
+            groups = [
+                _surface_group(group, getattr(owner, kind)) for group, kind in zip(groups, kinds, strict=True)
+            ]
+            with machine_in_use().entered():
+                return hook(module, *groups)
+
+        return on_gpu
+
+    def init(self, module, user_hooks, user_pre_hooks):
+        self._labkit_inputs = self._labkit_outputs_at = ()
+        kinds = ("_labkit_inputs", "_labkit_outputs_at")
+        user_hooks = [surfacing(hook, self, kinds) for hook in user_hooks]
+        user_pre_hooks = [surfacing(hook, self, kinds[1:]) for hook in user_pre_hooks]
+        start(self, module, user_hooks, user_pre_hooks)
+
+    def setup_input_hook(self, args):
+        self._labkit_inputs = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in args)
+        return set_up_input(self, args)
+
+    def setup_output_hook(self, args):
+        outputs = args if isinstance(args, tuple) else tensors_in(args)
+        self._labkit_outputs_at = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in outputs)
+        return set_up_output(self, args)
+
+    patches.set(BackwardHook, "__init__", init)
+    patches.set(BackwardHook, "setup_input_hook", setup_input_hook)
+    patches.set(BackwardHook, "setup_output_hook", setup_output_hook)
+
+
+def _surface_group(grads, gpus):
+    if not isinstance(grads, tuple) or len(grads) != len(gpus):
+        return grads
+    return tuple(surface(grad, gpu) for grad, gpu in zip(grads, gpus, strict=True))

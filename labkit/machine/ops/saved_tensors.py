@@ -1,0 +1,73 @@
+"""``saved_tensors_hooks`` (and what is built on them, such as checkpointing) on simulated GPUs.
+
+The hooks are called from C++ in the middle of an operation, where results carry no mark yet. While hooks
+are in use, a second function mode notes on which GPU each operation runs, so that what is packed is there.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+
+from ..state.placement import gpu_of, put, tensors_in
+
+_running = threading.local()
+
+
+class _NoteHome(TorchFunctionMode):
+    """Notes the GPU of each operation while it runs."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        before = getattr(_running, "gpu", None)
+        tensors = tensors_in(args, kwargs)
+        _running.gpu = next((gpu for gpu in map(gpu_of, tensors) if gpu is not None), None)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            _running.gpu = before
+
+
+def install(patches, machine_in_use) -> None:
+    """Let the hooks see devices."""
+    start, enter, leave = (getattr(saved_tensors_hooks, f"__{name}__") for name in ("init", "enter", "exit"))
+
+    def init(self, pack_hook, unpack_hook):
+        @functools.wraps(pack_hook, updated=())
+        def pack(tensor):
+            gpu = getattr(_running, "gpu", None)
+            if gpu is not None and isinstance(tensor, Tensor):
+                put(tensor, gpu)
+            return _entered(pack_hook, tensor)
+
+        @functools.wraps(unpack_hook, updated=())
+        def unpack(packed):
+            return _entered(unpack_hook, packed)
+
+        start(self, pack, unpack)
+
+    def _entered(hook, value):
+        machine = machine_in_use()
+        if machine is None:
+            return hook(value)
+        with machine.entered():
+            return hook(value)
+
+    def enter_noting(self):
+        self.__dict__.setdefault("_labkit_modes", []).append(_NoteHome())
+        self._labkit_modes[-1].__enter__()
+        return enter(self)
+
+    def leave_noting(self, *exc_info):
+        result = leave(self, *exc_info)
+        if self.__dict__.get("_labkit_modes"):
+            self._labkit_modes.pop().__exit__(*exc_info)
+        return result
+
+    patches.set(saved_tensors_hooks, "__init__", init)
+    patches.set(saved_tensors_hooks, "__enter__", enter_noting)
+    patches.set(saved_tensors_hooks, "__exit__", leave_noting)

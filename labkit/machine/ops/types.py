@@ -1,0 +1,64 @@
+"""Tensor types by name: ``tensor.type()`` and the old ``torch.cuda.FloatTensor`` classes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..handlers import handles
+from ..state.placement import gpu_of, type_name
+from .moves import move
+
+
+@handles(Tensor.type)
+def _type(mode, func, args, kwargs):
+    tensor, *rest = args
+    wanted = rest[0] if rest else kwargs.get("dtype")
+    if wanted is None:
+        return type_name(tensor)
+    if isinstance(wanted, LegacyType):
+        wanted = wanted.name
+    if isinstance(wanted, str) and wanted.startswith("torch.cuda."):
+        target = gpu_of(tensor) or mode.machine.resolve("cuda")
+        return move(mode.machine, tensor, target, dtype=_dtype_of(wanted))
+    if isinstance(wanted, torch.dtype):
+        return move(mode.machine, tensor, gpu_of(tensor), dtype=wanted)
+    name = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__name__}"
+    return move(mode.machine, tensor, None, dtype=_dtype_of(name))
+
+
+def _dtype_of(name: str) -> torch.dtype:
+    return torch.empty(0).type(name.replace("torch.cuda.", "torch.")).dtype
+
+
+class LegacyType(type):
+    """The metaclass of the stand-ins for ``torch.cuda.FloatTensor`` and its kind."""
+
+    name: str
+
+    def __instancecheck__(cls, tensor) -> bool:
+        return isinstance(tensor, Tensor) and tensor.type() == cls.name
+
+    def __call__(cls, *args, device=None):
+        host = getattr(torch, cls.__name__)(*args)
+        return host.cuda(device)
+
+
+def install(patches) -> None:
+    """Put the stand-ins into ``torch.cuda``."""
+    set_default = torch._C._set_default_tensor_type
+    chosen = False
+
+    def set_default_tensor_type(kind):
+        nonlocal chosen
+        on_gpu = isinstance(kind, LegacyType)
+        set_default(getattr(torch, kind.__name__) if on_gpu else kind)
+        if on_gpu or chosen:  # a tensor type is a dtype and a device
+            torch.set_default_device("cuda" if on_gpu else None)
+        chosen = on_gpu
+
+    patches.set(torch._C, "_set_default_tensor_type", set_default_tensor_type)
+    for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):
+        title = f"{name}Tensor"
+        made = LegacyType(title, (), {"name": f"torch.cuda.{title}", "__module__": "torch.cuda"})
+        patches.set(torch.cuda, title, made)

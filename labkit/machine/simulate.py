@@ -1,0 +1,105 @@
+"""simulate() and use_gpus(): a machine from what a user asks for."""
+
+from __future__ import annotations
+
+from operator import index as whole
+
+import torch
+
+from .in_use import machine_in_use
+from .machine import Machine
+from .real_gpus import RealGpus, release
+from .torch_api.versions import warn_if_untried
+
+
+def simulate(gpus: int = 8, *, memory="16 GiB", backing="cpu", order=None) -> Machine:
+    """From now on, torch sees ``gpus`` simulated GPUs.
+
+    Works as a plain call (``close()`` ends it, or the next call) and as a context manager.
+
+    gpus      how many, at least 1.
+    memory    of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU.
+    backing   where values are really kept: "cpu", or one real GPU, "cuda:0".
+    order     of the replicas of a data-parallel call: None runs them in device order, so that what they
+              print is the same every time; "threads" lets them race as on real GPUs; a list such as
+              [2, 0, 1] runs them in that order.
+
+    Raises TypeError or ValueError, naming the argument, before anything is changed.
+    """
+    _check_gpus(gpus)
+    if isinstance(memory, (list, tuple)) and len(memory) != gpus:
+        raise ValueError(
+            f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}"
+        )
+    if isinstance(order, (list, tuple)):
+        order = tuple(order)
+        if sorted(order) != list(range(gpus)):
+            raise ValueError(f"order must name each of the {gpus} GPUs once, got {list(order)}")
+    elif order not in (None, "threads"):
+        raise ValueError(f"order must be None, 'threads' or a list of GPU numbers, got {order!r}")
+    _check_backing(backing)
+    warn_if_untried(torch.__version__)
+    return _take_over(Machine(whole(gpus), memory, backing, order))
+
+
+def use_gpus(gpus: int) -> Machine | RealGpus:
+    """``gpus`` GPUs (≥ 0): real ones if the computer has enough, else simulated ones.
+
+    With one real GPU, the simulated ones keep their values on it; with none, on the CPU.
+    """
+    if gpus != 0 or isinstance(gpus, bool):
+        _check_gpus(gpus)
+    machine = machine_in_use()
+    if machine is not None:
+        machine.close()
+    release()
+    have = torch.cuda.device_count()
+    if have >= gpus and have > 0 and gpus > 0:
+        return RealGpus(gpus)
+    return _take_over(Machine(gpus, backing="cuda:0" if have and gpus else "cpu"))
+
+
+def _take_over(machine: Machine) -> Machine:
+    release()
+    return machine.take_over()
+
+
+def _check_gpus(gpus) -> None:
+    try:
+        count = whole(gpus) if not isinstance(gpus, bool) else None
+    except TypeError:
+        count = None
+    if count is None:
+        raise TypeError(f"gpus must be a whole number of at least 1, got {gpus!r} ({type(gpus).__name__})")
+    if count < 1:
+        raise ValueError(f"gpus must be at least 1, got {count}: a machine without GPUs needs no simulation")
+    if count > 1024:
+        raise ValueError(f"gpus must be at most 1024, got {count}")
+
+
+def _check_backing(backing) -> None:
+    try:
+        device = torch.device(backing)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"backing must be 'cpu' or a real GPU like 'cuda:0', got {backing!r}") from error
+    if device.type == "cpu":
+        return
+    with _without_machine():
+        if device.type != "cuda" or (device.index or 0) >= torch.cuda.device_count():
+            raise ValueError(
+                f"backing={backing!r}: this computer has {torch.cuda.device_count()} real GPUs; "
+                "use backing='cpu'"
+            )
+
+
+class _without_machine:
+    """Inside, torch is as it really is."""
+
+    def __enter__(self):
+        self._machine = machine_in_use()
+        if self._machine is not None:
+            self._machine.deactivate()
+
+    def __exit__(self, *exc_info):
+        if self._machine is not None:
+            self._machine.activate()

@@ -1,0 +1,59 @@
+"""Where the machine's mode stands on a thread's stack of function modes."""
+
+from __future__ import annotations
+
+import torch
+from torch._C import (
+    _get_function_stack_at,
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
+
+
+class Entered:
+    """Puts a mode on this thread's stack, unless it is there.
+
+    It goes below the others: what is already there (``with torch.device(...)``) will take off the topmost.
+    Only the default device must stay below it, where torch looks for it.
+    """
+
+    __slots__ = ("_mode", "_pushed")
+
+    def __init__(self, mode) -> None:
+        self._mode = mode
+        self._pushed = False
+
+    def __enter__(self) -> None:
+        mode = self._mode
+        for at in range(_len_torch_function_stack()):
+            if _get_function_stack_at(at) is mode:
+                return
+        default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        above = []
+        while (
+            _len_torch_function_stack()
+            and _get_function_stack_at(_len_torch_function_stack() - 1) is not default
+        ):
+            above.append(_pop_torch_function_stack())
+        _push_on_torch_function_stack(mode)
+        while above:
+            _push_on_torch_function_stack(above.pop())
+        self._pushed = True
+
+    def __exit__(self, *exc_info) -> None:
+        if self._pushed:
+            leave(self._mode)
+            self._pushed = False
+
+
+def leave(mode) -> None:
+    """Take ``mode`` off this thread's stack, wherever in it it is."""
+    above = []
+    while _len_torch_function_stack():
+        top = _pop_torch_function_stack()
+        if top is mode:
+            break
+        above.append(top)
+    while above:
+        _push_on_torch_function_stack(above.pop())

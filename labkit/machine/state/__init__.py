@@ -1,0 +1,1 @@
+"""What a machine remembers: bytes, places, streams, random states, turns of threads."""

@@ -1,0 +1,191 @@
+"""One simulated GPU: its number, its properties, and the bytes that live on it.
+
+What is on a GPU is known from a mark on each tensor storage (:data:`MARK`). The mark is an object shared
+by all storages of one size on one GPU, so that counting bytes costs nothing when memory is freed: the
+interpreter's own reference count of the mark *is* the number of live storages of that size.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import torch
+
+from ...base.units import cuda_bytes
+
+# The attribute of ``torch.UntypedStorage`` that holds the mark.
+MARK = "_labkit_mark"
+
+# The peak may be missed by less than this many bytes: counting at every allocation would cost more than
+# most operations do. What is allocated now, and the limit, are always exact.
+PEAK_STEP = 16 * 1024
+
+# CUDA's allocator hands out multiples of this many bytes, and memory_allocated() counts them.
+BLOCK = 512
+
+# Bytes per virtual second: about the memory bandwidth of an A100.
+BANDWIDTH = 2e12
+
+
+class Clock:
+    """Virtual seconds on one GPU: later with every byte it allocates (see :mod:`.streams`)."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._extra = 0.0
+
+    def now(self) -> float:
+        return self._extra + self._gpu.total() / BANDWIDTH
+
+    def advance(self, seconds: float) -> float:
+        """Let ``seconds`` (≥ 0) pass; returns the new time."""
+        self._extra += seconds
+        return self.now()
+
+
+class Mark:
+    """That a storage of ``block`` bytes (rounded as CUDA's allocator would) is on ``gpu``."""
+
+    __slots__ = ("block", "gpu")
+
+    def __init__(self, gpu: Gpu | None, block: int) -> None:
+        self.gpu = gpu
+        self.block = block
+
+
+# What every storage that was never put on a simulated GPU has, by class attribute.
+HOST = Mark(None, 0)
+# A mark in ``Gpu.marks`` is referenced by the dictionary, by a loop over its values and by getrefcount.
+_probe = {0: Mark(None, 0)}
+_IDLE_REFERENCES = next(sys.getrefcount(mark) for mark in _probe.values())
+
+
+class Gpu:
+    """A simulated GPU. ``capacity`` is in bytes."""
+
+    __slots__ = (
+        "capacity", "clock", "cores", "device", "failures", "fraction", "index", "machine", "marks",
+        "peak", "room", "suspended", "total_at_reset", "_counted", "_granted",
+    )  # fmt: skip
+
+    def __init__(self, index: int, capacity: int, machine: object) -> None:
+        self.index = index
+        self.capacity = capacity
+        self.machine = machine
+        self.device = torch.device("cuda", index)
+        self.cores = 132
+        self.fraction = 1.0
+        # Storage size in bytes -> the mark its storages carry.
+        self.marks: dict[int, Mark] = {}
+        self.peak = 0
+        # How many more bytes may be marked before the next count is due: while it is not negative, neither
+        # the peak (but for PEAK_STEP) nor the limit can have been passed. _granted is where it began.
+        self.room = 0
+        self._granted = 0
+        # While the machine is not in use: whatever is put here is refused.
+        self.suspended = False
+        self.failures = 0
+        # Bytes ever marked, up to the last count.
+        self._counted = 0
+        self.total_at_reset = 0
+        self.clock = Clock(self)
+
+    def put(self, storage: torch.UntypedStorage) -> None:
+        """Mark ``storage`` as living here. Raises torch.OutOfMemoryError when the GPU is full."""
+        size = storage.nbytes()
+        try:
+            mark = self.marks[size]
+        except KeyError:
+            mark = self.new_mark(size)
+        setattr(storage, MARK, mark)
+        self.room -= mark.block
+        if self.room < 0:
+            del mark
+            self.recount(storage)
+
+    def new_mark(self, size: int) -> Mark:
+        """The mark for storages of ``size`` bytes."""
+        return self.marks.setdefault(size, Mark(self, -(-size // BLOCK) * BLOCK))
+
+    def suspend(self) -> None:
+        """From now on, refuse what is put here."""
+        self._counted += self._granted - self.room
+        self.room = self._granted = 0
+        self.suspended = True
+
+    def resume(self) -> None:
+        """Take tensors again."""
+        self.suspended = False
+
+    def live(self) -> int:
+        """Bytes allocated now."""
+        live = 0
+        for mark in tuple(self.marks.values()):
+            # One more reference here than in a loop over the dictionary: the tuple's.
+            live += mark.block * (sys.getrefcount(mark) - _IDLE_REFERENCES - 1)
+        return live
+
+    def count(self) -> int:
+        """How many storages live here."""
+        return sum(sys.getrefcount(mark) - _IDLE_REFERENCES - 1 for mark in tuple(self.marks.values()))
+
+    def total(self) -> int:
+        """Bytes ever allocated here."""
+        return self._counted + self._granted - self.room
+
+    def recount(self, newest: torch.UntypedStorage | None = None) -> int:
+        """Count the live bytes, raise the peak, and check that the GPU is not over-full.
+
+        ``newest``  the storage that was put here last; taken off again when there is no room for it.
+        """
+        if self.suspended:
+            raise RuntimeError(self.machine.stale_text(self))
+        live = self.live()
+        limit = int(self.capacity * self.fraction)
+        if live > limit:
+            gc.collect()  # as CUDA's allocator frees its cache and tries again
+            live = self.live()
+            if live > limit and newest is not None:
+                block = getattr(newest, MARK).block
+                setattr(newest, MARK, HOST)
+                self.room += block
+                self.failures += 1
+                raise self.out_of_memory(block, live - block)
+        self.peak = max(self.peak, live)
+        self._counted += self._granted - self.room
+        self.room = self._granted = max(0, min(max(self.peak - live, PEAK_STEP), limit - live))
+        return live
+
+    def reset_peak(self) -> None:
+        """Begin the peak anew at what is live now."""
+        self.peak = 0
+        self.recount()
+
+    def free(self) -> int:
+        """Bytes that are not allocated."""
+        return max(0, self.capacity - self.recount())
+
+    def out_of_memory(self, wanted: int, live: int) -> torch.OutOfMemoryError:
+        """CUDA's own error for ``wanted`` bytes on this GPU with ``live`` bytes taken."""
+        free = cuda_bytes(max(0, self.capacity - live))
+        used = cuda_bytes(live)
+        return torch.OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate {cuda_bytes(wanted)}. GPU {self.index} has a total "
+            f"capacity of {cuda_bytes(self.capacity)} of which {free} is free. "
+            f"{self._fraction_note()}"
+            f"Including non-PyTorch memory, this process has {used} memory in use. "
+            f"Of the allocated memory {used} is allocated by PyTorch, and 0 bytes is reserved by PyTorch "
+            "but unallocated. If reserved but unallocated memory is large try setting "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for "
+            "Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
+            "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
+        )
+
+    def _fraction_note(self) -> str:
+        if self.fraction >= 1.0:
+            return ""
+        return f"{cuda_bytes(int(self.capacity * self.fraction))} allowed; "
+
+    def __repr__(self) -> str:
+        return f"<simulated GPU cuda:{self.index}, {cuda_bytes(self.capacity)}>"

@@ -1,0 +1,246 @@
+"""The seven collectives of ``torch._C`` that a CPU build lacks, on simulated GPUs.
+
+They are what ``torch.nn.parallel`` and ``torch.cuda.comm`` call. Semantics as in PyTorch's
+``torch/csrc/cuda/comm.cpp``: tensors on the first device come back by identity, pieces that already are
+on their device are views of the input, uneven sizes follow ``chunk``.
+"""
+
+from __future__ import annotations
+
+import functools
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from ...trace import events as trace
+from ..ops.moves import move, note_copy
+from ..state.gpu import Gpu
+from ..state.placement import gpu_of, put
+
+
+def suggested_format(tensor: Tensor) -> torch.memory_format:
+    """The memory format that ``tensor`` is in, as C++'s ``suggest_memory_format`` says.
+
+    (Python's own, in torch._prims_common, loads sympy for it: a second, for one question.)
+    """
+    for order, name in (((1, 3, 2, 0), torch.channels_last), ((1, 4, 3, 2, 0), torch.channels_last_3d)):
+        if tensor.dim() == len(order) and tensor.layout is torch.strided and _ascending(tensor, order):
+            return name
+    return torch.contiguous_format
+
+
+def _ascending(tensor: Tensor, order: tuple[int, ...]) -> bool:
+    """Whether memory runs through the dimensions in this order, the channels first; in doubt it does not."""
+    shape, strides = tensor.shape, tensor.stride()
+    if strides[1] == 0 or 0 in shape:
+        return False
+    least = 0
+    for axis in order:
+        if strides[axis] < least or (axis == 0 and least == strides[1]):
+            return False
+        least = strides[axis] * max(shape[axis], 1)
+    return True
+
+
+def _chunks(tensors, most: int) -> list[list[int]]:
+    """Which tensors travel together: those of one type, in order, until ``most`` bytes are nearly reached."""
+    chunks, open_chunks = [], {}
+    for at, tensor in enumerate(tensors):
+        kind = tensor.dtype, tensor.layout
+        places, size = open_chunks.setdefault(kind, ([], 0))
+        nbytes = tensor.numel() * tensor.element_size() if tensor.layout is torch.strided else 0
+        places.append(at)
+        open_chunks[kind] = places, size + nbytes
+        if size + 2 * nbytes >= most:  # PyTorch counts the last one twice
+            chunks.append(open_chunks.pop(kind)[0])
+    return chunks + [places for places, _ in open_chunks.values()]
+
+
+def _below_modes(collective):
+    """Run ``collective`` as C++ would: none of its own tensor operations pass the function modes."""
+
+    @functools.wraps(collective)
+    def run(*args, **kwargs):
+        with torch._C.DisableTorchFunction():
+            return collective(*args, **kwargs)
+
+    return run
+
+
+class Collectives:
+    """The collectives of one machine; each method stands for the ``torch._C`` function of its name."""
+
+    def __init__(self, machine) -> None:
+        self._machine = machine
+
+    @_below_modes
+    def _broadcast_coalesced(self, tensors, devices, buffer_size):
+        self._check_source("tensors", tensors, devices[0])
+        gpus = [self._machine.gpu(device) for device in devices]
+        copies = [list(tensors)] + [[None] * len(tensors) for _ in devices[1:]]
+        with torch.no_grad():
+            for places in _chunks(tensors, buffer_size):
+                group = [tensors[at] for at in places]
+                for row, pieces in zip(copies[1:], self._sent_together(group, gpus), strict=True):
+                    for at, piece in zip(places, pieces, strict=True):
+                        row[at] = piece.data  # a version counter of its own
+        return copies
+
+    def _sent_together(self, group: list[Tensor], gpus: list[Gpu]) -> list[list[Tensor]]:
+        """The tensors of ``group`` on each GPU but the first. They travel as one, which forgets strides."""
+        if group[0].layout is not torch.strided:
+            return [[move(self._machine, tensor, gpu, copy=True) for tensor in group] for gpu in gpus[1:]]
+        joined = torch._C._nn.flatten_dense_tensors(group)
+        put(joined, gpus[0])
+        rows = []
+        for gpu in gpus[1:]:
+            rows.append(
+                torch._C._nn.unflatten_dense_tensors(move(self._machine, joined, gpu, copy=True), group)
+            )
+            for piece in rows[-1]:
+                if not piece.numel():
+                    put(piece, gpu)  # there is nothing to view: it is made anew
+        return rows
+
+    @_below_modes
+    def _broadcast(self, tensor, devices):
+        if not devices:
+            return []
+        return [self._to(tensor, self._target(device)) for device in devices]
+
+    @_below_modes
+    def _broadcast_out(self, tensor, outs):
+        for at, out in enumerate(outs):
+            self._check_output(out, at)
+            if out.shape != tensor.shape:
+                raise RuntimeError(
+                    "Expected all output tensors to have same shape as the source tensor "
+                    f"{list(tensor.shape)}, but output tensor at index {at} has shape {list(out.shape)}"
+                )
+        return [out.copy_(tensor) for out in outs]
+
+    @_below_modes
+    def _scatter(self, tensor, devices, chunk_sizes=None, dim=0, streams=None):
+        if not devices:
+            raise RuntimeError("Expected at least one device to scatter to")
+        self._check_streams(streams, devices)
+        pieces = self._cut(tensor, len(devices), chunk_sizes, dim)
+        return [self._to(piece, self._target(device)) for piece, device in zip(pieces, devices, strict=False)]
+
+    @_below_modes
+    def _scatter_out(self, tensor, outs, dim=0, streams=None):
+        if not outs:
+            raise RuntimeError("Expected at least one output tensor to scatter to")
+        dim = self._wrapped(dim, tensor)
+        for at, out in enumerate(outs):
+            self._check_output(out, at)
+            shape = list(out.shape)
+            if out.dim() == tensor.dim():
+                shape[dim] = tensor.size(dim)
+            if shape != list(tensor.shape):
+                raise RuntimeError(
+                    f"Output tensor at index {at} has incorrect shape: {list(out.shape)}. Expected same shape "
+                    f"except for scatter dim {dim} as the source tensor: {list(tensor.shape)}"
+                )
+        sizes = [out.size(dim) for out in outs]
+        if sum(sizes) != tensor.size(dim):
+            raise RuntimeError(
+                f"Total size for output tensors along scatter dim {dim} does not match the source tensor size "
+                f"at dim {dim}. Expected {tensor.size(dim)}, but got total size {sum(sizes)}"
+            )
+        return [out.copy_(piece) for out, piece in zip(outs, tensor.split(sizes, dim), strict=True)]
+
+    @_below_modes
+    def _gather(self, tensors, dim, destination=None):
+        shape, dim = self._gathered_shape(tensors, dim)
+        target = None if destination == -1 else self._machine.gpu(destination)
+        formats = {suggested_format(tensor) for tensor in tensors}
+        gathered = torch.empty(
+            shape, dtype=tensors[0].dtype, device=self._machine.real(target),
+            memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format,
+        )  # fmt: skip
+        if target is not None:
+            put(gathered, target)
+        return self._into(gathered, tensors, dim)
+
+    @_below_modes
+    def _gather_out(self, tensors, out, dim):
+        shape, dim = self._gathered_shape(tensors, dim)
+        if list(out.shape) != shape:
+            raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
+        return self._into(out, tensors, dim)
+
+    def _into(self, out: Tensor, tensors, dim: int) -> Tensor:
+        for tensor, place in zip(tensors, out.split([t.size(dim) for t in tensors], dim), strict=True):
+            started = perf_counter() if trace.recording is not None else 0.0
+            place.copy_(tensor)
+            if trace.recording is not None:
+                note_copy(gpu_of(tensor), gpu_of(out), tensor, started)
+        return out
+
+    def _gathered_shape(self, tensors, dim: int) -> tuple[list[int], int]:
+        if not tensors:
+            raise RuntimeError("Expected at least one tensor to gather from")
+        dim = self._wrapped(dim, tensors[0])
+        expected = list(tensors[0].shape)
+        for at, tensor in enumerate(tensors):
+            if gpu_of(tensor) is None:
+                raise RuntimeError(
+                    f"Expected all input tensors to be CUDA tensors, but tensor at index {at} "
+                    f"has device '{tensor.device}'"
+                )
+            if tensor.dim() != len(expected):
+                raise RuntimeError(
+                    "Expected all input tensors to have the same number of dimensions, but tensor at index "
+                    f"{at}has {tensor.dim()} dimensions, (expected {len(expected)})"
+                )
+            expected[dim] = tensor.size(dim)
+            if list(tensor.shape) != expected:
+                raise RuntimeError(
+                    f"Input tensor at index {at} has invalid shape {list(tensor.shape)}, but expected {expected}"
+                )
+        expected[dim] = sum(tensor.size(dim) for tensor in tensors)
+        return expected, dim
+
+    def _check_output(self, out: Tensor, at: int) -> None:
+        if gpu_of(out) is None:
+            raise RuntimeError(
+                f"Expected all output tensors to be CUDA tensors, but output tensor at index {at} "
+                f"has device '{out.device}'"
+            )
+
+    def _check_streams(self, streams, devices) -> None:
+        for at, (stream, device) in enumerate(zip(streams or (), devices, strict=False)):
+            if stream is not None and stream.device_index != device:
+                raise RuntimeError(
+                    f"Expected the device associated with the stream at index {at} (was {stream.device_index}) "
+                    f"to match the device supplied at that index (expected {device})"
+                )
+
+    def _target(self, device: int) -> Gpu:
+        if device < 0:
+            raise RuntimeError(f"Expected non-negative device index, but got {device}")
+        return self._machine.gpu(device)
+
+    def _wrapped(self, dim: int, tensor: Tensor) -> int:
+        return range(max(tensor.dim(), 1))[dim]
+
+    def _check_source(self, name, tensors, device) -> None:
+        gpu = self._machine.gpu(device)
+        for tensor in tensors:
+            if gpu_of(tensor) is not gpu:
+                raise RuntimeError("All tensors must be on devices[0]: " + str(device))
+
+    def _cut(self, tensor: Tensor, count: int, sizes, dim: int):
+        if sizes is None:
+            return tensor.chunk(count, dim)
+        if len(sizes) != count:
+            raise RuntimeError(
+                f"Expected devices and chunk_sizes to be of same length, but got len(devices) = {count} "
+                f"and len(chunk_sizes) = {len(sizes)}"
+            )
+        return tensor.split(list(sizes), dim)
+
+    def _to(self, tensor: Tensor, gpu):
+        return move(self._machine, tensor, gpu)

@@ -1,0 +1,60 @@
+"""Child processes: a spawned one has a machine like this one's, a forked one may have lost the GPUs.
+
+A process that was forked after something was put on a GPU cannot use the GPUs: that is CUDA's own rule, and
+its own error. Before the first use of a GPU a fork is harmless. Processes share nothing: each counts its own
+memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing.spawn
+import os
+
+import torch
+
+from .cuda import Absent
+
+_BAD_FORK = (
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
+    "'spawn' start method"
+)
+
+
+def install(machine, patches, machine_in_use) -> None:
+    """Let torch.cuda know what a fork does to it."""
+    _watch_forks(machine_in_use)
+    patches.set(torch.cuda, "_is_in_bad_fork", lambda: machine.gpu is _refuse)
+    patches.set(torch.UntypedStorage, "_share_cuda_", _share)
+    command = multiprocessing.spawn.get_command_line
+
+    def with_machine(**options):
+        arguments = command(**options)
+        if "-c" in arguments:  # python -c PROGRAM; a frozen program has no place for ours
+            at = arguments.index("-c") + 1
+            arguments[at] = f"{machine.program()}; {arguments[at]}"
+        return arguments
+
+    if machine.gpus:
+        patches.set(multiprocessing.spawn, "get_command_line", with_machine)
+
+
+@functools.cache
+def _watch_forks(machine_in_use) -> None:
+    def in_child():
+        machine = machine_in_use()
+        if machine is not None and any(gpu.marks for gpu in machine.gpus):
+            machine.gpu = _refuse  # instead of asking at each use whether this is a child
+
+    os.register_at_fork(after_in_child=in_child)
+
+
+def _refuse(index):
+    raise RuntimeError(_BAD_FORK)
+
+
+def _share(storage, *_):
+    raise Absent(
+        f"a tensor on {storage.device} cannot be sent to another process: labkit's simulated machine has no "
+        "CUDA IPC; send it from the host (.cpu()), and move it to its GPU over there"
+    )

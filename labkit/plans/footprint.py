@@ -1,0 +1,128 @@
+"""What a GPU's memory holds in a DataParallel training step: integers only, in bytes.
+
+The model, and what it leaves out:
+
+* Kinds are given at their greatest in a step. They do not all peak at one moment (activations are freed as
+  gradients are made), so a GPU's true peak is at most about its total.
+* The home device, cuda:0, holds the weights themselves; its replica shares them. Every other GPU that has work
+  gets a replica of the weights for each call and holds it, with its activations, only during that call.
+* Each replica's backward makes gradients as large as the weights; the home device holds their sum as well.
+  The buffers in which the sum is made (up to once more the weights, on the home device) are not counted, nor is
+  what CUDA and PyTorch's allocator keep for themselves.
+* Every GPU makes the outputs of its own rows; the home device holds the gathered outputs of all rows too.
+* Optimizer state is on the home device alone. GPUs without rows hold nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+from ..base.display import Drawn
+from ..base.numbers import whole
+from .split import split
+
+# Values of state that an optimizer keeps for each parameter, in the parameters' own type.
+OPTIMIZERS = {"SGD": 0, "momentum": 1, "Adam": 2}
+KINDS = ("weights", "activations", "outputs", "gradients", "optimizer")
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes on one GPU, by what they are for."""
+
+    weights: int = 0
+    activations: int = 0
+    outputs: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them together."""
+        return sum(astuple(self))
+
+
+@dataclass(frozen=True)
+class Footprints(Drawn):
+    """The memory of all GPUs, cuda:0 first. ``capacity``: bytes that each GPU has, None if that is of no interest."""
+
+    gpus: tuple[Footprint, ...]
+    capacity: int | None = None
+
+    @property
+    def over(self) -> tuple[int, ...]:
+        """The GPUs on which more is wanted than they have."""
+        if self.capacity is None:
+            return ()
+        return tuple(gpu for gpu, found in enumerate(self.gpus) if found.total > self.capacity)
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.gpus)} GPU{'s' * (len(self.gpus) != 1)}: "
+            + ", ".join(f"cuda:{gpu} {found.total:,} B" for gpu, found in list(enumerate(self.gpus))[:4])
+            + (", …" if len(self.gpus) > 4 else "")
+        )
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class Occupancy(Drawn):
+    """How full each GPU is: bytes in use and bytes there are, cuda:0 first."""
+
+    used: tuple[int, ...]
+    capacities: tuple[int, ...]
+    simulated: bool = True
+
+
+def data_parallel_memory(
+    rows: int, gpus: int, *, weights: int, activations: int = 0, outputs: int = 0, optimizer: int = 0,
+    capacity: int | None = None, running: bool = True,
+) -> Footprints:  # fmt: skip
+    """What a training step of ``nn.DataParallel`` puts on each GPU; the module's text says under what assumptions.
+
+    rows         rows in the batch, split over ``gpus`` GPUs.
+    weights      bytes of the parameters.
+    activations  bytes that forward keeps for backward, per row.
+    outputs      bytes of the output, per row.
+    optimizer    bytes of the optimizer's state: 0 for plain SGD, ``weights`` for momentum, twice that for Adam.
+    capacity     bytes that each GPU has.
+    running      False: between two calls, after ``optimizer.step()``, when the replicas are gone.
+
+    >>> data_parallel_memory(30, 2, weights=100, outputs=8)
+    2 GPUs: cuda:0 660 B, cuda:1 320 B
+
+    Raises TypeError or ValueError, naming the argument, if one is no whole number or out of range.
+    """
+    sizes = {"weights": weights, "activations": activations, "outputs": outputs, "optimizer": optimizer}
+    weights, activations, outputs, optimizer = (whole(name, size, 0) for name, size in sizes.items())
+    if capacity is not None:
+        capacity = whole("capacity", capacity, 1)
+    found = []
+    for gpu, held in enumerate(split(rows, gpus).rows_by_gpu):
+        home, working = gpu == 0, running and held > 0
+        found.append(
+            Footprint(
+                weights=weights if home or working else 0,
+                activations=activations * held * running,
+                outputs=outputs * (held + (rows if home and gpus > 1 else 0)) * running,
+                # Alone, the home device has no replica: the module's own gradients are all there are.
+                gradients=weights * (home + (working and gpus > 1)),
+                optimizer=optimizer if home else 0,
+            )
+        )
+    return Footprints(tuple(found), capacity)
+
+
+def million_parameters(rows: int, gpus: int, parameters: int, optimizer: str = "Adam", **sizes) -> Footprints:
+    """:func:`data_parallel_memory` of a model with ``parameters`` million float32 parameters.
+
+    optimizer   a key of OPTIMIZERS.
+    sizes       the other arguments of :func:`data_parallel_memory`.
+    """
+    weights = 4_000_000 * whole("parameters", parameters, 0)
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}, got {optimizer!r}")
+    return data_parallel_memory(
+        rows, gpus, weights=weights, optimizer=OPTIMIZERS[optimizer] * weights, **sizes
+    )

@@ -1,0 +1,84 @@
+"""Who sends what to whom when ranks sum their gradients around a ring: integers alone.
+
+Each rank cuts its gradient into as many chunks as there are ranks and, in every step, sends one chunk to the
+next rank. In the first ``ranks - 1`` steps (reduce-scatter) the receiver adds what it gets, after which each
+rank has one finished chunk; in as many more (all-gather) the finished chunks go round and replace the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..base.display import Drawn
+from ..base.numbers import whole
+
+
+@dataclass(frozen=True)
+class Send:
+    """``source`` sends its ``chunk`` to ``target``; adds: whether it is added there, or replaces."""
+
+    source: int
+    target: int
+    chunk: int
+    adds: bool
+
+
+@dataclass(frozen=True)
+class Ring(Drawn):
+    """An all-reduce over ``ranks`` ranks; ``step`` is the one that is drawn, None for the whole of it."""
+
+    ranks: int
+    step: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """How many steps it takes: 2 × (ranks − 1)."""
+        return 2 * (self.ranks - 1)
+
+    @property
+    def chunks_sent(self) -> int:
+        """Chunks, each 1/ranks of the gradient, that each rank sends (and receives) in all."""
+        return self.steps
+
+    def sends(self, step: int) -> tuple[Send, ...]:
+        """What is sent in ``step`` (1 to :attr:`steps`), by each rank in order."""
+        step = whole("step", step, 1, self.steps)
+        adds = step < self.ranks
+        # A rank passes on what it received in the step before: a sum so far, then a finished chunk.
+        return tuple(
+            Send(rank, (rank + 1) % self.ranks, (rank + 1 - step) % self.ranks, adds)
+            for rank in range(self.ranks)
+        )
+
+    def held(self, step: int) -> tuple[tuple[frozenset[int], ...], ...]:
+        """After ``step`` (0 to :attr:`steps`): for each rank, for each chunk, whose gradients are summed in it."""
+        step = whole("step", step, 0, self.steps)
+        now = [[frozenset([rank])] * self.ranks for rank in range(self.ranks)]
+        for number in range(1, step + 1):
+            moved = [(send, now[send.source][send.chunk]) for send in self.sends(number)]
+            for send, part in moved:
+                before = now[send.target][send.chunk] if send.adds else frozenset()
+                now[send.target][send.chunk] = before | part
+        return tuple(map(tuple, now))
+
+    def __str__(self) -> str:
+        return (
+            f"ring all-reduce over {self.ranks} rank{'s' * (self.ranks != 1)}: {self.steps} steps, "
+            f"each rank sends {self.chunks_sent}/{self.ranks} of its gradient"
+        )
+
+    __repr__ = __str__
+
+
+def ring_all_reduce(ranks: int, step: int | None = None) -> Ring:
+    """Plan the sum of the gradients of ``ranks`` ranks (≥ 1) around a ring.
+
+    step   the step to draw, 0 (nothing sent yet) to 2 × (ranks − 1); the beginning, middle and end if not given.
+
+    >>> ring_all_reduce(4)
+    ring all-reduce over 4 ranks: 6 steps, each rank sends 6/4 of its gradient
+
+    Raises TypeError if an argument is no whole number, ValueError if it is out of range.
+    """
+    ring = Ring(whole("ranks", ranks, 1))
+    return ring if step is None else Ring(ring.ranks, whole("step", step, 0, ring.steps))
