@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 
 import matplotlib.pyplot as plt
@@ -20,12 +21,12 @@ from .picture import Box, Line, Picture
 _PIXELS_PER_INCH = 100
 # More boxes than this are painted as one collection.
 _MOST_PATCHES = 300
+# Fonts with Chinese characters, the best first.
 _CHINESE = (
     "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "PingFang SC", "Heiti SC",
     "Hiragino Sans GB", "Microsoft YaHei", "SimHei", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Noto Sans CJK JP",
 )  # fmt: skip
-
-# How the files of these fonts are called.
+# How the files of such fonts are called; every face in them has the characters.
 _CHINESE_FILES = re.compile(
     r"CJK|NotoSansSC|SourceHanSans|PingFang|STHeiti|Hiragino|msyh|simhei|wqy", re.IGNORECASE
 )
@@ -124,29 +125,36 @@ def _line(ax, line: Line, ink_colour: str) -> None:
 @cache
 def chinese_font() -> str | None:
     """The name of an installed font with Chinese characters, or None."""
-    return _known_chinese() or (_known_chinese() if _add_new_fonts() else None)
+    found = _by_name()
+    if found is None:
+        _add_new_fonts()
+        found = _by_name() or _by_file()
+    return found
 
 
-def _known_chinese() -> str | None:
+def _by_name() -> str | None:
+    """The best of the fonts that matplotlib's list knows by a name of ours."""
     known = {font.name for font in font_manager.fontManager.ttflist}
     return next((name for name in _CHINESE if name in known), None)
 
 
-def _add_new_fonts() -> bool:
-    """Tell matplotlib of Chinese fonts that were installed after it made its list; whether there were any.
+def _by_file() -> str | None:
+    """Any face of a Chinese font's file: matplotlib may know a collection by other faces of it than ours."""
+    faces = {f.name for f in font_manager.fontManager.ttflist if _CHINESE_FILES.search(f.fname)}
+    return min(faces, key=lambda name: ("Mono" in name, "Serif" in name, name), default=None)
+
+
+def _add_new_fonts() -> None:
+    """Tell matplotlib of Chinese fonts that were installed after it made its list.
 
     It makes the list once for each user, and keeps it.
     """
     known = {font.fname for font in font_manager.fontManager.ttflist}
-    added = False
     for path in font_manager.findSystemFonts():
         if path not in known and _CHINESE_FILES.search(path):
-            try:
+            # A file may be no font that matplotlib can read.
+            with suppress(OSError, RuntimeError):
                 font_manager.fontManager.addfont(path)
-            except (OSError, RuntimeError):
-                continue  # a file that is no font that matplotlib can read
-            added = True
-    return added
 
 
 def _in_english(make: Callable[[], Picture]) -> Callable[[], Picture]:

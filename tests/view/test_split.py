@@ -87,35 +87,6 @@ def test_the_figure_takes_and_returns_the_axes_and_changes_no_setting():
     plt.close("all")
 
 
-def test_a_chinese_font_that_matplotlibs_list_does_not_know_yet_is_found(monkeypatch):
-    from labkit.view import figure
-
-    if not any(figure._CHINESE_FILES.search(path) for path in figure.font_manager.findSystemFonts()):
-        pytest.skip("no Chinese font is installed on this computer")
-    manager = figure.font_manager.fontManager
-    older = [font for font in manager.ttflist if font.name not in figure._CHINESE]
-    monkeypatch.setattr(manager, "ttflist", older)
-    figure.chinese_font.cache_clear()
-    try:
-        assert figure.chinese_font() in figure._CHINESE
-    finally:
-        figure.chinese_font.cache_clear()
-
-
-def test_a_figure_without_a_chinese_font_is_in_english(monkeypatch):
-    import matplotlib.pyplot as plt
-
-    from labkit.view import figure
-
-    labkit.set_language("zh")
-    monkeypatch.setattr(figure, "chinese_font", lambda: None)
-    with pytest.warns(UserWarning, match="no Chinese font is installed"):
-        ax = labkit.draw_split(10, 8)
-    assert "idle" in {text.get_text() for text in ax.texts}
-    assert labkit.get_language() == "zh"
-    plt.close("all")
-
-
 def test_a_bare_plan_draws_itself():
     assert labkit.split(10, 8)._repr_svg_().startswith("<svg")
 
