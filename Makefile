@@ -18,8 +18,8 @@ lab: $(VENV)/.lab  ## open the lessons in JupyterLab (ARGS="--port 9999" for its
 test: $(VENV)/.test  ## run every test: library, notebooks, browser
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
-lint: $(VENV)/.test  ## check the style
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check labkit tests benchmarks
+lint: $(VENV)/.test  ## check style and types
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check labkit tests benchmarks && $(BIN)/mypy
 
 bench: $(VENV)/.test  ## print the measured claims, each as a ratio
 	@for file in benchmarks/*.py; do OMP_NUM_THREADS=1 $(BIN)/python $$file; done
@@ -28,7 +28,7 @@ picture: $(VENV)/.test  ## draw the README's picture again
 	@$(BIN)/python docs/picture.py
 
 clean:  ## remove the virtual environment and what the tests left
-	rm -rf $(VENV) test-output .pytest_cache .hypothesis .ruff_cache labkit.egg-info
+	rm -rf $(VENV) test-output .pytest_cache .hypothesis .ruff_cache .mypy_cache labkit.egg-info
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -3,64 +3,98 @@
 Names are loaded on first use, so that ``import labkit`` costs next to nothing.
 """
 
-from importlib import import_module
-
 from .base import display
 
 __version__ = "0.1.0"
 
-# Each public name and the module it lives in.
-_HOME = {
-    "split": "plans.split",
-    "batches": "plans.split",
-    "ring_all_reduce": "plans.ring",
-    "set_language": "base.language",
-    "get_language": "base.language",
-    "Trace": "trace.events",
-    "Footprint": "plans.footprint",
-    "data_parallel_memory": "plans.footprint",
-    "Hardware": "cost",
-    "Workload": "cost",
-    "scaling": "cost",
-    "simulate": "machine",
-    "use_gpus": "machine",
-    "record": "trace.recording",
-    "replicate": "engine",
-    "scatter": "engine",
-    "parallel_apply": "engine",
-    "gather": "engine",
-    "data_parallel": "engine",
-    "DataParallel": "engine",
-    "draw_split": "view",
-    "draw_batches": "view",
-    "draw_all_reduce": "view",
-    "draw_flow": "view",
-    "draw_memory": "view",
-    "draw_scaling": "view",
-    "draw_shapes": "view",
-    "draw_timeline": "view",
-    "SplitExplorer": "explore",
-    "CallExplorer": "explore",
-    "ShapesExplorer": "explore",
-    "TimelineExplorer": "explore",
-    "MemoryExplorer": "explore",
-    "ScalingExplorer": "explore",
-    "diagnose": "diagnosis",
-    "Diagnosis": "diagnosis",
-}
+# The public names twice, and a test holds both equal: as imports for type checkers and editors, which must not see
+# the module's __getattr__ (for them every name would exist), and as what is loaded on first use.
+TYPE_CHECKING = False  # type checkers take it for true by its name; typing's own would cost 3 ms
+if TYPE_CHECKING:
+    from .base.language import get_language as get_language
+    from .base.language import set_language as set_language
+    from .cost import PROFILES as PROFILES
+    from .cost import Hardware as Hardware
+    from .cost import Scaling as Scaling
+    from .cost import Step as Step
+    from .cost import Workload as Workload
+    from .cost import scaling as scaling
+    from .diagnosis import Diagnosis as Diagnosis
+    from .diagnosis import Finding as Finding
+    from .diagnosis import diagnose as diagnose
+    from .diagnosis.finding import Memory as Memory
+    from .engine import DataParallel as DataParallel
+    from .engine import data_parallel as data_parallel
+    from .engine import gather as gather
+    from .engine import parallel_apply as parallel_apply
+    from .engine import replicate as replicate
+    from .engine import scatter as scatter
+    from .explore import CallExplorer as CallExplorer
+    from .explore import MemoryExplorer as MemoryExplorer
+    from .explore import ScalingExplorer as ScalingExplorer
+    from .explore import ShapesExplorer as ShapesExplorer
+    from .explore import SplitExplorer as SplitExplorer
+    from .explore import TimelineExplorer as TimelineExplorer
+    from .explore.explorer import Explorer as Explorer
+    from .machine import Gpu as Gpu
+    from .machine import Machine as Machine
+    from .machine import RealGpus as RealGpus
+    from .machine import simulate as simulate
+    from .machine import use_gpus as use_gpus
+    from .plans.footprint import Footprint as Footprint
+    from .plans.footprint import Footprints as Footprints
+    from .plans.footprint import data_parallel_memory as data_parallel_memory
+    from .plans.ring import Ring as Ring
+    from .plans.ring import Send as Send
+    from .plans.ring import ring_all_reduce as ring_all_reduce
+    from .plans.split import Batches as Batches
+    from .plans.split import Piece as Piece
+    from .plans.split import Split as Split
+    from .plans.split import batches as batches
+    from .plans.split import split as split
+    from .trace.events import Call as Call
+    from .trace.events import Event as Event
+    from .trace.events import Trace as Trace
+    from .trace.recording import record as record
+    from .view import draw_all_reduce as draw_all_reduce
+    from .view import draw_batches as draw_batches
+    from .view import draw_flow as draw_flow
+    from .view import draw_memory as draw_memory
+    from .view import draw_scaling as draw_scaling
+    from .view import draw_shapes as draw_shapes
+    from .view import draw_split as draw_split
+    from .view import draw_timeline as draw_timeline
+else:
+    from importlib import import_module
 
-display.load = lambda: import_module(f"{__name__}.view")
+    _ROOMS = {
+        "base.language": "get_language set_language",
+        "plans.split": "Batches Piece Split batches split",
+        "plans.ring": "Ring Send ring_all_reduce",
+        "plans.footprint": "Footprint Footprints data_parallel_memory",
+        "cost": "PROFILES Hardware Scaling Step Workload scaling",
+        "trace.events": "Call Event Trace",
+        "trace.recording": "record",
+        "machine": "Gpu Machine RealGpus simulate use_gpus",
+        "engine": "DataParallel data_parallel gather parallel_apply replicate scatter",
+        "view": "draw_all_reduce draw_batches draw_flow draw_memory draw_scaling draw_shapes draw_split draw_timeline",
+        "explore": "CallExplorer MemoryExplorer ScalingExplorer ShapesExplorer SplitExplorer TimelineExplorer",
+        "explore.explorer": "Explorer",
+        "diagnosis": "Diagnosis Finding diagnose",
+        "diagnosis.finding": "Memory",
+    }
+    _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
-__all__ = ["__version__", *_HOME]
+    __all__ = ["__version__", *_ROOM_OF]
 
+    display.load = lambda: import_module(f"{__name__}.view")
 
-def __getattr__(name):
-    if name not in _HOME:
-        raise AttributeError(f"module 'labkit' has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        if name not in _ROOM_OF:
+            raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+        globals()[name] = value
+        return value
 
-
-def __dir__():
-    return sorted(__all__)
+    def __dir__() -> list[str]:
+        return sorted(__all__)
