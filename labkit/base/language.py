@@ -13,10 +13,15 @@ _current = "en"
 
 
 def checked_language(language: object) -> str:
-    """``language`` if it is one of LANGUAGES; else ValueError."""
+    """``language`` if it is a key of LANGUAGES; else ValueError."""
     if not isinstance(language, str) or language not in LANGUAGES:
         known = ", ".join(map(repr, LANGUAGES))
-        raise ValueError(f"language must be one of {known}, got {language!r}")
+        raise ValueError(
+            say(
+                en=f"language must be one of {known}, got {language!r}",
+                zh=f"language 必须是 {known} 之一，现在是 {language!r}",
+            )
+        )
     return language
 
 

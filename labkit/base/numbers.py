@@ -13,11 +13,13 @@ MOST_GPUS = 1024
 def whole(name: str, value: object, least: int, most: int | None = None) -> int:
     """``value`` as an int from ``least`` to ``most`` (None: without end).
 
-    Raises TypeError if it is no whole number (True and False are none), ValueError if it is out of range; both
-    name the argument, in the language in use.
+    Raises TypeError if it is no whole number (True and False are none, nor is a tensor of them), ValueError if it is
+    out of range; both name the argument, in the language in use.
     """
+    # A tensor of torch.bool has an __index__; torch itself need not be loaded to see what it is.
+    truth = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "torch.bool"
     try:
-        number = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+        number = None if truth else index(value)  # type: ignore[arg-type]  # what has no __index__ raises
     except TypeError:
         number = None
     if number is None:

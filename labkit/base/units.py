@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .language import say
+
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     for _unit in (_letter, f"{_letter}b", f"{_letter}ib"):
@@ -13,7 +15,8 @@ for _power, _letter in enumerate("kmgt", start=1):
 def cuda_bytes(size: int) -> str:
     """``size`` bytes as CUDA's messages write them: ``"2.00 GiB"``, ``"1024.00 MiB"``, ``"512 bytes"``."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if size > 1024**power:  # not at it: c10's format_size says 1024.00 MiB for 1 GiB
+        # Not at it: for 1 GiB format_size (c10/cuda/CUDACachingAllocator.cpp) says 1024.00 MiB.
+        if size > 1024**power:
             return f"{size / 1024**power:.2f} {unit}"
     return f"{size} bytes"
 
@@ -28,14 +31,27 @@ def bytes_text(count: int) -> str:
 
 
 def parse_bytes(amount: int | str, name: str = "memory") -> int:
-    """``"11 GiB"``, ``"512MB"`` (both powers of 1024) or a number of bytes, as bytes."""
+    """``"11 GiB"``, ``"512MB"`` (both powers of 1024) or a number of bytes, as bytes.
+
+    Raises TypeError if it is neither, ValueError for a text that names no size and for fewer than 1 byte; both name
+    the argument, in the language in use.
+    """
+    wrong = say(
+        en=f"{name} must be bytes or text like '16 GiB', got {amount!r}",
+        zh=f"{name} 必须是字节数，或 '16 GiB' 这样的文字，现在是 {amount!r}",
+    )
     if isinstance(amount, bool) or not isinstance(amount, (int, str)):
-        raise TypeError(f"{name} must be bytes or text like '16 GiB', got {amount!r}")
+        raise TypeError(wrong)
     if isinstance(amount, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", amount)
         if not match or match[2].lower() not in _UNITS:
-            raise ValueError(f"{name} must be bytes or text like '16 GiB', got {amount!r}")
+            raise ValueError(wrong)
         amount = int(float(match[1]) * _UNITS[match[2].lower()])
-    if amount <= 0:
-        raise ValueError(f"{name} must be more than 0 bytes, got {amount}")
+    if amount < 1:
+        raise ValueError(
+            say(
+                en=f"{name} must be more than 0 bytes, got {amount}",
+                zh=f"{name} 必须大于 0 字节，现在是 {amount}",
+            )
+        )
     return amount
