@@ -1,31 +1,74 @@
-"""Changes to modules and classes that can be taken back exactly.
+"""Changes to other people's modules and classes, as tables: one loop puts a table in, one takes it out exactly.
 
-Everything the simulated machine replaces in torch goes through one :class:`Patches`, so that closing the
-machine is one loop and a test can compare torch before and after.
+Whoever changes something says what in a table, rows of :class:`Patch`. "What is changed in torch?" is then
+answered by going through the rows, and so is "is everything back?".
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
 _ABSENT = object()
+# Two tables may name one owner: of two threads that put theirs in at once, each would remember half of the other's.
+_changing = threading.RLock()
+
+
+class Patch(NamedTuple):
+    """One row: while the table is in, ``owner.name`` is ``value``. ``owner`` is a module, a class, or alike."""
+
+    owner: Any
+    name: str
+    value: object
 
 
 class Patches:
-    """A stack of replaced attributes and dictionary entries."""
+    """A table that is in or out; also a context manager, inside which it is in.
 
-    def __init__(self) -> None:
-        self._undo: list[tuple[object, str, object]] = []
+    Who comes first puts it in, who leaves last takes it out, on whichever threads they are.
 
-    def set(self, owner: object, name: str, value: object) -> None:
-        """Set ``owner.name`` to ``value``, remembering what stood there (or that nothing did)."""
-        # vars(), not getattr(): an attribute a class inherits must be deleted again, not copied down.
-        self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
-        setattr(owner, name, value)
+    table   makes the rows; asked each time that they are put in, and through before the first is, so that
+            every row is made from what really stands there.
+    """
 
-    def undo(self) -> None:
-        """Put everything back, last change first."""
-        while self._undo:
-            owner, name, before = self._undo.pop()
-            if before is _ABSENT:
+    def __init__(self, table: Callable[[], Iterable[Patch]]) -> None:
+        self._table = table
+        self._users = 0
+        self._before: list[Patch] = []
+
+    def put_in(self) -> None:
+        """Put the table in, unless it is. If one row cannot be, none is, and the error goes on."""
+        with _changing:
+            if not self._users:
+                try:
+                    for owner, name, value in list(self._table()):
+                        # vars(), not getattr(): what a class inherits must be deleted again, not copied down.
+                        before = Patch(owner, name, vars(owner).get(name, _ABSENT))
+                        setattr(owner, name, value)
+                        self._before.append(before)
+                except BaseException:
+                    self._take_out()
+                    raise
+            self._users += 1
+
+    def take_out(self) -> None:
+        """Undo one :meth:`put_in`; with the last one everything is as it was."""
+        with _changing:
+            self._users -= 1
+            if not self._users:
+                self._take_out()
+
+    def _take_out(self) -> None:
+        while self._before:
+            owner, name, value = self._before.pop()
+            if value is _ABSENT:
                 delattr(owner, name)
             else:
-                setattr(owner, name, before)
+                setattr(owner, name, value)
+
+    def __enter__(self) -> None:
+        self.put_in()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.take_out()

@@ -15,6 +15,13 @@ def machine_in_use() -> Machine | None:
     return _active
 
 
+def machine_here() -> Machine:
+    """The machine in use, for what makes no sense without one: a stream, an event."""
+    if _active is None:
+        raise RuntimeError("no simulated machine is in use any more")
+    return _active
+
+
 def use(machine: Machine | None) -> None:
     """From now on :func:`machine_in_use` is ``machine``. Only :mod:`.machine` says so."""
     global _active

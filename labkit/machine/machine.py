@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import index as whole
+from types import FrameType
 
 import torch
 
@@ -19,8 +23,7 @@ from .stack import Entered, leave
 from .state.gpu import Gpu
 from .state.random import DeviceRandom
 from .state.streams import Current
-from .state.threads import share_one_arena
-from .torch_api.install import install
+from .torch_api.table import prepare_process, table
 
 _CUDA_ERROR = (
     "CUDA error: invalid device ordinal\n"
@@ -45,7 +48,13 @@ class Machine:
     # What general() means by "where the inputs are", as opposed to None, the host.
     AS_INPUT = object()
 
-    def __init__(self, gpus, memory="16 GiB", backing="cpu", order=None) -> None:
+    def __init__(
+        self,
+        gpus: int,
+        memory: str | int | Sequence[str | int] = "16 GiB",
+        backing: str | torch.device = "cpu",
+        order: str | tuple[int, ...] | None = None,
+    ) -> None:
         self.backing = torch.device(backing)
         self.order = order
         sizes = list(memory) if isinstance(memory, (list, tuple)) else [memory] * gpus
@@ -53,14 +62,11 @@ class Machine:
         self.gpus = tuple(Gpu(index, capacity, self) for index, capacity in enumerate(capacities))
         self.random = DeviceRandom(self.gpus)
         self.mode = MachineMode(self)
+        self.current = Current()
+        self.stream_ids = itertools.count(32)  # CUDA's pools of streams begin there too
         self.closed = False
-        # Whether it was in use before: a machine that comes back keeps the current GPU.
-        self.resumed = False
-        self.current: Current
-        self.stream_class: type
-        self._patches = Patches()
-        self._suspended: Machine | None = None
-        self._entered = False
+        self._patches = Patches(lambda: table(self))
+        self._in_block = False
         self._turns: weakref.WeakValueDictionary[tuple[int, int], turns.Turns] = weakref.WeakValueDictionary()
 
     # What torch asks for.
@@ -75,7 +81,7 @@ class Machine:
             raise torch.AcceleratorError(_CUDA_ERROR)
         return self.gpus[index]
 
-    def resolve(self, device) -> Gpu | None:
+    def resolve(self, device: int | str | torch.device) -> Gpu | None:
         """The GPU that ``device`` (a string, a number, a torch.device) means; None for any other device."""
         if isinstance(device, int) and not isinstance(device, bool):
             return self.gpu(device)
@@ -84,7 +90,7 @@ class Machine:
             return None
         return self.gpu(self.current.index if device.index is None else device.index)
 
-    def real(self, target: Gpu | None, device=None) -> torch.device:
+    def real(self, target: Gpu | None, device: object = None) -> torch.device:
         """Where the values of a tensor on ``target`` are; for the host, ``device`` itself (or the CPU)."""
         if target is not None:
             return self.backing
@@ -94,7 +100,7 @@ class Machine:
         """Context manager: inside, this thread sees the machine (it may already)."""
         return Entered(self.mode)
 
-    def turns_of(self, frame) -> turns.Turns:
+    def turns_of(self, frame: FrameType) -> turns.Turns:
         """The turns that the threads started from ``frame`` take.
 
         The threads themselves keep their turns alive, so that they end with the call that started them.
@@ -113,54 +119,70 @@ class Machine:
             raise ValueError(f"gpu must be from 0 to {len(self.gpus) - 1}, got {gpu}")
         return self.gpus[gpu].live()
 
+    def open(self) -> Machine:
+        """Come into use, in the place of the machine that is, which a ``with`` block's end brings back."""
+        with _changing:
+            if _opened and not _opened[-1]._in_block:
+                _end_plain_below(len(_opened) - 1)  # only the last one can come back
+            _opened.append(self)
+            try:
+                _settle()
+            except BaseException:
+                _opened.remove(self)
+                self._end()
+                _settle()
+                raise
+        return self
+
     def close(self) -> None:
         """Give torch back as it was. Tensors on the GPUs stay usable as plain tensors on the host."""
-        self._end()
-        if machine_in_use() is None:
-            _forget_default_device()
+        with _changing:
+            if self in _opened and not self._in_block:
+                # Nobody can come back to the ones below: they were left for this one by a plain call.
+                _end_plain_below(_opened.index(self))
+                _opened.remove(self)
+            self._end()
+            _settle()
+
+    def __enter__(self) -> Machine:
+        with _changing:
+            if self.closed:
+                raise RuntimeError(f"{self.describe()}: make a new machine")
+            self._in_block = True
+            _opened.remove(self)
+            _opened.append(self)
+            _settle()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with _changing:
+            self._in_block = False
+            if self not in _opened:
+                return
+            # What a plain call opened inside the block ends with it. (A block above it is another thread's.)
+            at = _opened.index(self)
+            while at + 1 < len(_opened) and not _opened[at + 1]._in_block:
+                _opened.pop(at + 1)._end()
+            del _opened[at]
+            self._end()
+            _settle()
 
     def _end(self) -> None:
         if self.closed:
             return
         self.closed = True
-        was_in_use = machine_in_use() is self
-        if was_in_use:
+        if machine_in_use() is self:
             self.deactivate()
-        before, self._suspended = self._suspended, None
-        if before is None:
-            return
-        if not before._entered:
-            before.close()  # nobody can come back to it
-        elif was_in_use and not before.closed:
-            before.activate()  # its with block goes on
-
-    def take_over(self) -> Machine:
-        """Come into use in the place of the machine that is, if one is."""
-        previous = machine_in_use()
-        if previous is not None:
-            previous.deactivate()
-            older = previous._suspended
-            if older is not None and not previous._entered and not older._entered:
-                # A plain call after a plain call: only the last one before a with block can come back.
-                previous._suspended = None
-                older.close()
-        self._suspended = previous
-        self.activate()
-        return self
+        leave(self.mode)  # also where another machine has been opened since, on another thread
+        self.mode.retire()
 
     def activate(self) -> None:
         """From now on torch sees this machine."""
-        if self.order != "threads":
-            share_one_arena()
+        prepare_process(self)
         if self.backing.type == "cuda":
             torch.cuda.init()  # the real one, before torch's own functions are answered by the machine
         self.random.begin(self.backing)
-        try:
-            install(self, self._patches, machine_in_use)
-        except BaseException:
-            self._patches.undo()
-            raise
-        self.resumed = True
+        self._patches.put_in()
         use(self)
         turns.in_device_order = self.order is None
         for gpu in self.gpus:
@@ -172,12 +194,10 @@ class Machine:
         use(None)
         turns.in_device_order = False
         # A thread that is still running may have the mode on its stack: it must do nothing from now on.
-        self._patches.undo()
+        self._patches.take_out()
         for gpu in self.gpus:
             gpu.suspend()
         leave(self.mode)
-        if self.closed:
-            self.mode.retire()
 
     def stale_text(self, gpu: Gpu) -> str:
         """What to say of a tensor on ``gpu`` while this machine is not the one in use."""
@@ -200,28 +220,6 @@ class Machine:
     def describe(self) -> str:
         """``simulate(gpus=2)``, and whether it is closed."""
         return f"simulate(gpus={len(self.gpus)})" + (", closed" if self.closed else "")
-
-    def __enter__(self) -> Machine:
-        if self.closed:
-            raise RuntimeError(f"{self.describe()}: make a new machine")
-        self._entered = True
-        return self
-
-    def __exit__(self, *exc_info) -> None:
-        before, self._suspended = self._suspended, None
-        self._entered = False
-        opened = machine_in_use()
-        while opened is not None and opened is not self and not opened._entered:
-            # Opened by a plain call inside the block: it ends with the block.
-            older, opened._suspended = opened._suspended, None
-            opened.close()
-            opened = older
-        self._end()
-        if machine_in_use() is None:
-            if before is not None and not before.closed:
-                before.activate()
-            else:
-                _forget_default_device()
 
     def __repr__(self) -> str:
         if self.closed:
@@ -253,6 +251,50 @@ class Machine:
             return None
         used, there = zip(*((gpu.live(), gpu.capacity) for gpu in self.gpus), strict=True)
         return Occupancy(used, there)._repr_svg_()
+
+
+# The machines that are open, the one that torch sees last. Those below it wait: a ``with`` block for its own code
+# to go on, another for the block above it to end. One that was closed inside its block keeps its place to the
+# block's end, so that the machine before it comes back there and not earlier.
+_opened: list[Machine] = []
+# Threads may open and close machines at once: each change is whole, or torch would be left half of each.
+_changing = threading.RLock()
+
+
+def _end_plain_below(at: int) -> None:
+    """End the machines directly below ``_opened[at]`` that no block holds."""
+    while at and not _opened[at - 1]._in_block:
+        at -= 1
+        _opened.pop(at)._end()
+
+
+def _settle() -> None:
+    """Let torch see the last of the machines that are open."""
+    last = _opened[-1] if _opened and not _opened[-1].closed else None
+    now = machine_in_use()
+    if now is not last:
+        if now is not None:
+            now.deactivate()
+        if last is not None:
+            last.activate()
+    if last is None:
+        _forget_default_device()
+    else:
+        last.entered().__enter__()  # this thread too, if another opened it
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Inside, torch is as it really is."""
+    with _changing:
+        machine = machine_in_use()
+        if machine is not None:
+            machine.deactivate()
+        try:
+            yield
+        finally:
+            if machine is not None:
+                machine.activate()
 
 
 def _forget_default_device() -> None:

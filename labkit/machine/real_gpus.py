@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..base.language import say
-from ..base.patches import Patches
+from ..base.patches import Patch, Patches
 from ..plans.footprint import Occupancy
 
 _open: RealGpus | None = None
@@ -19,9 +19,9 @@ class RealGpus:
         release()
         self.gpus = tuple(range(count))
         self.closed = False
-        self._patches = Patches()
         # DataParallel and the programs of the lessons ask this for "all GPUs".
-        self._patches.set(torch.cuda, "device_count", lambda: count)
+        self._patches = Patches(lambda: [Patch(torch.cuda, "device_count", lambda: count)])
+        self._patches.put_in()
         _open = self
 
     def memory(self, gpu: int) -> int:
@@ -31,10 +31,10 @@ class RealGpus:
     def close(self) -> None:
         """Let torch see all GPUs again."""
         global _open
-        self._patches.undo()
-        self.closed = True
         if _open is self:
             _open = None
+            self._patches.take_out()
+        self.closed = True
 
     def __enter__(self) -> RealGpus:
         return self

@@ -7,7 +7,7 @@ from operator import index as whole
 import torch
 
 from .in_use import machine_in_use
-from .machine import Machine
+from .machine import Machine, set_aside
 from .real_gpus import RealGpus, release
 from .torch_api.versions import warn_if_untried
 
@@ -61,7 +61,7 @@ def use_gpus(gpus: int) -> Machine | RealGpus:
 
 def _take_over(machine: Machine) -> Machine:
     release()
-    return machine.take_over()
+    return machine.open()
 
 
 def _check_gpus(gpus) -> None:
@@ -84,22 +84,9 @@ def _check_backing(backing) -> None:
         raise ValueError(f"backing must be 'cpu' or a real GPU like 'cuda:0', got {backing!r}") from error
     if device.type == "cpu":
         return
-    with _without_machine():
+    with set_aside():
         if device.type != "cuda" or (device.index or 0) >= torch.cuda.device_count():
             raise ValueError(
                 f"backing={backing!r}: this computer has {torch.cuda.device_count()} real GPUs; "
                 "use backing='cpu'"
             )
-
-
-class _without_machine:
-    """Inside, torch is as it really is."""
-
-    def __enter__(self):
-        self._machine = machine_in_use()
-        if self._machine is not None:
-            self._machine.deactivate()
-
-    def __exit__(self, *exc_info):
-        if self._machine is not None:
-            self._machine.activate()

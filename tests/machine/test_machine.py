@@ -1,55 +1,130 @@
 """A machine comes and goes: torch sees its GPUs while it is there, and is itself again afterwards."""
 
+import threading
+
 import pytest
 import torch
-from torch import nn
 
 import labkit
 from labkit.machine import machine_in_use
+from labkit.machine.torch_api.table import table
 
 
-def snapshot():
-    """Everything in torch that a machine changes, by identity."""
-    owners = (
-        torch, torch.cuda, torch.cuda.streams, torch._C, torch.Tensor, torch.UntypedStorage, torch.autograd,
-        torch.version, torch.backends.cudnn, torch.autocast, torch.autograd.Function, __import__("threading").Thread,
-        torch.autograd.function.BackwardCFunction, torch.utils.hooks.BackwardHook, __import__("_thread"),
-    )  # fmt: skip
-    return [{name: id(value) for name, value in vars(owner).items()} for owner in owners]
-
-
-def test_leaving_restores_torch_exactly():
-    torch.optim.Adam([torch.zeros(1)])  # what torch itself sets up on first use
-    before, modes = snapshot(), torch._C._len_torch_function_stack()
-    with labkit.simulate(gpus=3):
-        model = nn.DataParallel(nn.Linear(5, 2).cuda())
-        model(torch.ones(7, 5)).sum().backward()
-        torch.cuda.synchronize()
-    assert snapshot() == before
-    assert torch._C._len_torch_function_stack() == modes
-    assert not torch.cuda.is_available()
-    assert torch.ones(2).device.type == "cpu"
+def seen():
+    """How many GPUs torch sees."""
+    return torch.cuda.device_count()
 
 
 def test_a_plain_call_lasts_until_closed_and_can_be_repeated():
     two = labkit.simulate(gpus=2)
-    assert torch.cuda.device_count() == 2
+    assert seen() == 2
+    three = labkit.simulate(gpus=3)
     eight = labkit.simulate(gpus=8)
-    assert torch.cuda.device_count() == 8
+    assert (seen(), two.closed) == (8, True)  # only the last one before a with block could come back
     eight.close()
     eight.close()
-    assert torch.cuda.device_count() == 0
-    assert two.closed
+    assert (seen(), three.closed) == (0, True)
 
 
 def test_a_with_block_brings_the_machine_before_it_back():
     outer = labkit.simulate(gpus=2)
     x = torch.ones(2, device="cuda:1")
     with labkit.simulate(gpus=5):
-        assert torch.cuda.device_count() == 5
-    assert torch.cuda.device_count() == 2
+        assert seen() == 5
+        with labkit.simulate(gpus=3):
+            assert seen() == 3
+        assert seen() == 5
+    assert seen() == 2
     assert x.device == torch.device("cuda:1")
     outer.close()
+    assert seen() == 0
+
+
+def test_what_a_plain_call_opens_in_a_block_ends_with_it():
+    with labkit.simulate(gpus=3) as three:
+        four = labkit.simulate(gpus=4)
+        assert seen() == 4
+        five = labkit.simulate(gpus=5)
+    assert (seen(), three.closed, four.closed, five.closed) == (0, True, True, True)
+    outer = labkit.simulate(gpus=2)
+    with labkit.simulate(gpus=3):
+        labkit.simulate(gpus=4)
+        with labkit.simulate(gpus=5):
+            labkit.simulate(gpus=6)
+        assert seen() == 4
+    assert seen() == 2
+    outer.close()
+
+
+def test_a_plain_machine_closed_in_a_block_leaves_the_blocks_own():
+    with labkit.simulate(gpus=3):
+        labkit.simulate(gpus=4).close()
+        assert seen() == 3
+
+
+def test_machines_may_be_closed_in_any_order():
+    two = labkit.simulate(gpus=2)
+    three = labkit.simulate(gpus=3)
+    two.close()
+    assert seen() == 3
+    three.close()
+    assert seen() == 0
+    one = labkit.simulate(gpus=1)
+    with labkit.simulate(gpus=2) as two:
+        with labkit.simulate(gpus=3):
+            two.close()
+            one.close()
+            assert seen() == 3
+        assert seen() == 0
+    assert seen() == 0
+
+
+def test_a_machine_closed_inside_its_block_keeps_its_place_to_the_end():
+    outer = labkit.simulate(gpus=2)
+    with labkit.simulate(gpus=3) as three:
+        three.close()
+        assert seen() == 0  # torch as it really is
+        labkit.simulate(gpus=4)
+        assert seen() == 4
+    assert seen() == 2
+    outer.close()
+    assert seen() == 0
+
+
+def test_a_machine_can_be_entered_after_another_was_opened():
+    two, three = labkit.simulate(gpus=2), labkit.simulate(gpus=3)
+    with two:
+        assert seen() == 2
+    assert (seen(), two.closed) == (3, True)
+    three.close()
+    with pytest.raises(RuntimeError, match=r"simulate\(gpus=3\), closed: make a new machine"), three:
+        pass
+
+
+def test_a_machine_that_cannot_be_opened_leaves_the_one_before(monkeypatch):
+    before = labkit.simulate(gpus=2)
+
+    def fails(machine):
+        yield from table(machine)
+        assert len(machine.gpus) == 2, "three GPUs"
+
+    monkeypatch.setattr("labkit.machine.machine.table", fails)
+    with pytest.raises(AssertionError, match="three GPUs"):
+        labkit.simulate(gpus=3)
+    assert (seen(), machine_in_use()) == (2, before)
+    before.close()
+    assert seen() == 0
+
+
+def test_a_machine_that_another_thread_replaced_leaves_this_thread():
+    machine = labkit.simulate(gpus=2)
+    thread = threading.Thread(target=lambda: labkit.simulate(gpus=3))
+    thread.start()
+    thread.join()
+    machine.close()
+    assert (torch.ones(1, device="cuda:2") * 2).device == torch.device("cuda:2")
+    machine_in_use().close()
+    assert torch._C._len_torch_function_stack() == 0
 
 
 def test_a_with_block_ends_the_machine_also_after_an_error():

@@ -8,11 +8,18 @@ losses, exponentials). Tensors on the host are left alone, as CUDA's autocast le
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ...base.patches import Patch
 from ..state.placement import gpu_of, tensors_in
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 # The functions that CUDA's autocast runs in float32 ("CUDA Ops that can autocast to float32" in PyTorch's
 # documentation of torch.amp).
@@ -77,11 +84,13 @@ def _cast(value, dtype):
     return value
 
 
-def install(patches) -> None:
-    """Let ``torch.autocast("cuda")`` bring the mode with it."""
+def patches(machine: Machine) -> Iterator[Patch]:
+    """Let ``torch.autocast("cuda")`` bring the mode with it. A real GPU has CUDA's own autocast."""
+    if machine.backing.type != "cpu":
+        return
     enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
 
-    def enter_with_mode(self):
+    def enter_with_mode(self: torch.autocast) -> Any:
         result = enter(self)
         if self.device == "cuda":
             modes = self.__dict__.setdefault("_labkit_modes", [])
@@ -89,11 +98,11 @@ def install(patches) -> None:
             modes[-1].__enter__()
         return result
 
-    def leave_with_mode(self, *exc_info):
+    def leave_with_mode(self: torch.autocast, *exc_info: Any) -> Any:
         modes = self.__dict__.get("_labkit_modes")
         if modes:
             modes.pop().__exit__(*exc_info)
         return leave(self, *exc_info)
 
-    patches.set(torch.autocast, "__enter__", enter_with_mode)
-    patches.set(torch.autocast, "__exit__", leave_with_mode)
+    yield Patch(torch.autocast, "__enter__", enter_with_mode)
+    yield Patch(torch.autocast, "__exit__", leave_with_mode)

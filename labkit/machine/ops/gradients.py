@@ -10,16 +10,22 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, Function
 from torch.utils.hooks import BackwardHook
 
+from ...base.patches import Patch
 from ..handlers import handles
 from ..in_use import machine_in_use
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, put, tensors_in
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 _get_grad = Tensor.grad.__get__
 _set_grad = Tensor.grad.__set__
@@ -121,14 +127,14 @@ def _run_backward(mode, func, args, kwargs):
     return func(*args, **kwargs)
 
 
-def install(patches, machine_in_use) -> None:
-    """Patch the places where gradients surface. ``machine_in_use()`` gives the machine or None."""
-    _patch_engine(patches, machine_in_use)
-    _patch_functions(patches, machine_in_use)
-    _patch_module_hooks(patches, machine_in_use)
+def patches(machine: Machine) -> Iterator[Patch]:
+    """The places where gradients surface."""
+    yield from _of_the_engine()
+    yield from _of_functions()
+    yield from _of_module_hooks()
 
 
-def _patch_engine(patches, machine_in_use) -> None:
+def _of_the_engine() -> Iterator[Patch]:
     engine = torch.autograd._engine_run_backward
 
     @functools.wraps(engine)
@@ -148,7 +154,7 @@ def _patch_engine(patches, machine_in_use) -> None:
             )
         return result
 
-    patches.set(torch.autograd, "_engine_run_backward", run_backward)
+    yield Patch(torch.autograd, "_engine_run_backward", run_backward)
 
 
 def _check_seed(output: Tensor, grad: Tensor) -> None:
@@ -163,7 +169,7 @@ def _check_seed(output: Tensor, grad: Tensor) -> None:
     )
 
 
-def _patch_functions(patches, machine_in_use) -> None:
+def _of_functions() -> Iterator[Patch]:
     """Remember where a Function's outputs are; its backward gets its gradients there."""
     # A classmethod in Python up to torch 2.13, one in C from 2.14 on: bound by hand, both are the same.
     forward = inspect.getattr_static(Function, "apply")
@@ -180,7 +186,7 @@ def _patch_functions(patches, machine_in_use) -> None:
                     break
         return result
 
-    patches.set(Function, "apply", classmethod(apply))
+    yield Patch(Function, "apply", classmethod(apply))
 
     def surfacing(run):
         @functools.wraps(run)
@@ -196,7 +202,7 @@ def _patch_functions(patches, machine_in_use) -> None:
 
         return backward
 
-    patches.set(BackwardCFunction, "apply", surfacing(BackwardCFunction.apply))
+    yield Patch(BackwardCFunction, "apply", surfacing(BackwardCFunction.apply))
 
 
 def _check_returned(node, results) -> None:
@@ -212,7 +218,7 @@ def _check_returned(node, results) -> None:
         )
 
 
-def _patch_module_hooks(patches, machine_in_use) -> None:
+def _of_module_hooks() -> Iterator[Patch]:
     """Module backward hooks get gradients from C++ nodes: on the device of the tensors they belong to."""
     set_up_input, set_up_output = BackwardHook.setup_input_hook, BackwardHook.setup_output_hook
     start = BackwardHook.__init__
@@ -246,9 +252,9 @@ def _patch_module_hooks(patches, machine_in_use) -> None:
         self._labkit_outputs_at = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in outputs)
         return set_up_output(self, args)
 
-    patches.set(BackwardHook, "__init__", init)
-    patches.set(BackwardHook, "setup_input_hook", setup_input_hook)
-    patches.set(BackwardHook, "setup_output_hook", setup_output_hook)
+    yield Patch(BackwardHook, "__init__", init)
+    yield Patch(BackwardHook, "setup_input_hook", setup_input_hook)
+    yield Patch(BackwardHook, "setup_output_hook", setup_output_hook)
 
 
 def _surface_group(grads, gpus):

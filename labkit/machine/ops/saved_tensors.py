@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
+from ...base.patches import Patch
+from ..in_use import machine_in_use
 from ..state.placement import gpu_of, put, tensors_in
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 _running = threading.local()
 
@@ -32,7 +39,7 @@ class _NoteHome(TorchFunctionMode):
             _running.gpu = before
 
 
-def install(patches, machine_in_use) -> None:
+def patches(machine: Machine) -> Iterator[Patch]:
     """Let the hooks see devices."""
     start, enter, leave = (getattr(saved_tensors_hooks, f"__{name}__") for name in ("init", "enter", "exit"))
 
@@ -68,6 +75,6 @@ def install(patches, machine_in_use) -> None:
             self._labkit_modes.pop().__exit__(*exc_info)
         return result
 
-    patches.set(saved_tensors_hooks, "__init__", init)
-    patches.set(saved_tensors_hooks, "__enter__", enter_noting)
-    patches.set(saved_tensors_hooks, "__exit__", leave_noting)
+    yield Patch(saved_tensors_hooks, "__init__", init)
+    yield Patch(saved_tensors_hooks, "__enter__", enter_noting)
+    yield Patch(saved_tensors_hooks, "__exit__", leave_noting)

@@ -7,30 +7,38 @@ tensors that went in (or of the module's parameters). Devices that mix inside ar
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...base.patches import Patch
+from ..in_use import machine_in_use
 from ..state.placement import gpu_of, put_all, tensors_in
 
+if TYPE_CHECKING:
+    from ..machine import Machine
 
-def install(patches, machine_in_use) -> None:
+
+def patches(machine: Machine) -> Iterator[Patch]:
     """Place what scripted functions and methods return, and scripts that are loaded onto a GPU."""
     load = torch.jit.load
 
     @functools.wraps(load)
-    def load_there(f, map_location=None, *args, **kwargs):
-        gpu = None if map_location is None else machine_in_use().resolve(map_location)
+    def load_there(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        seen = machine_in_use()  # none, for who imported this name while there was one
+        gpu = None if seen is None or map_location is None else seen.resolve(map_location)
         if gpu is None:
             return load(f, map_location, *args, **kwargs)
         return load(f, "cpu", *args, **kwargs).to(gpu.device)
 
-    patches.set(torch.jit, "load", load_there)
+    yield Patch(torch.jit, "load", load_there)
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
-        patches.set(kind, "__call__", _placing(kind.__call__))
+        yield Patch(kind, "__call__", _placing(kind.__call__))
 
 
-def _placing(call):
-    def placed(script, *args, **kwargs):
+def _placing(call: Callable[..., Any]) -> Callable[..., Any]:
+    def placed(script: Any, *args: Any, **kwargs: Any) -> Any:
         result = call(script, *args, **kwargs)
         gpus = (gpu_of(tensor) for tensor in tensors_in(args, kwargs))
         home = next((gpu for gpu in gpus if gpu is not None), None)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
+from ...base.patches import Patch
 from ..handlers import handles
 from ..state.placement import gpu_of, type_name
 from .moves import move
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 
 @handles(Tensor.type)
@@ -44,7 +51,7 @@ class LegacyType(type):
         return host.cuda(device)
 
 
-def install(patches) -> None:
+def patches(machine: Machine) -> Iterator[Patch]:
     """Put the stand-ins into ``torch.cuda``."""
     set_default = torch._C._set_default_tensor_type
     chosen = False
@@ -57,8 +64,8 @@ def install(patches) -> None:
             torch.set_default_device("cuda" if on_gpu else None)
         chosen = on_gpu
 
-    patches.set(torch._C, "_set_default_tensor_type", set_default_tensor_type)
+    yield Patch(torch._C, "_set_default_tensor_type", set_default_tensor_type)
     for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):
         title = f"{name}Tensor"
         made = LegacyType(title, (), {"name": f"torch.cuda.{title}", "__module__": "torch.cuda"})
-        patches.set(torch.cuda, title, made)
+        yield Patch(torch.cuda, title, made)

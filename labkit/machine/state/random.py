@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ...base.patches import Patch
 from ..handlers import HANDLERS, handles
 from ..in_use import machine_in_use
 from .gpu import Gpu
 from .placement import gpu_of, tensors_in
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 _SETTABLE = {
     torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli, torch.multinomial,
@@ -149,3 +155,10 @@ def check_generator(generator, gpu: Gpu | None) -> None:
             f"Expected a '{'cpu' if gpu is None else 'cuda'}' device type for generator but found "
             f"'{generator.device.type}'"
         )
+
+
+def patches(machine: Machine) -> Iterator[Patch]:
+    """Generators that can be made for a simulated GPU, and the machine's own."""
+    for owner in (torch, torch._C):
+        yield Patch(owner, "Generator", Generator)
+    yield Patch(torch.cuda, "default_generators", machine.random.generators)

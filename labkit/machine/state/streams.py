@@ -8,190 +8,206 @@ same times on every computer, later is never earlier, and no value is a predicti
 
 from __future__ import annotations
 
-import itertools
 import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...base.patches import Patch
+from ..in_use import machine_here
 from .placement import gpu_of
 
+if TYPE_CHECKING:
+    from ..machine import Machine
+    from .gpu import Gpu
+
 LAUNCH = 5e-6  # seconds
-_CUDA = 1  # the device type's number in C++
+CUDA = 1  # the device type's number in C++ (c10/core/DeviceType.h)
 
 
-def stream_classes(machine_in_use, real_stream, real_event):
-    """The classes that stand for ``torch.Stream`` and ``torch.Event`` (and torch.cuda's) on a machine."""
-    ids = itertools.count(32)
+class Stream:
+    """Stands for ``torch.Stream`` and ``torch.cuda.Stream``: equal to another if GPU and id are.
 
-    class Stream:
-        """A stream of a simulated GPU: equal to another if device and id are."""
+    torch.cuda makes streams again from the three numbers that C++ gives it (torch/cuda/__init__.py,
+    current_stream), so that one stream is many objects, and equality is by number.
+    """
 
-        def __init__(
-            self, device=None, priority=0, *, stream_id=None, device_index=None, device_type=None, **_
-        ):
-            machine = machine_in_use()
-            if device_index is not None:
-                self._gpu = machine.gpu(device_index)
-            else:
-                gpu = machine.resolve("cuda" if device is None else device)
-                if gpu is None:
-                    raise RuntimeError(f"a stream needs a cuda device, got {device!r}")
-                self._gpu = gpu
-            self.stream_id = next(ids) if stream_id is None else stream_id
-            self.priority = max(-1, min(0, priority))
-            self._before = []
+    __module__, __qualname__ = torch.Stream.__module__, torch.Stream.__qualname__
 
-        @property
-        def device(self):
-            return self._gpu.device
+    def __init__(
+        self,
+        device: Any = None,
+        priority: int = 0,
+        *,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        device_type: int | None = None,
+        **_: object,
+    ) -> None:
+        machine = machine_here()
+        gpu = machine.resolve(
+            ("cuda" if device is None else device) if device_index is None else device_index
+        )
+        if gpu is None:
+            raise RuntimeError(f"a stream needs a cuda device, got {device!r}")
+        self._gpu: Gpu = gpu
+        self.stream_id: int = next(machine.stream_ids) if stream_id is None else stream_id
+        self.priority = max(-1, min(0, priority))
+        # The GPU, and the stream on this one's GPU, that were current before each ``with`` that is open.
+        self._before: list[tuple[int, Stream]] = []
 
-        @property
-        def device_index(self):
-            return self._gpu.index
+    @property
+    def device(self) -> torch.device:
+        return self._gpu.device
 
-        @property
-        def device_type(self):
-            return _CUDA
+    @property
+    def device_index(self) -> int:
+        return self._gpu.index
 
-        @property
-        def cuda_stream(self):
-            return self.stream_id
+    @property
+    def device_type(self) -> int:
+        return CUDA
 
-        @property
-        def native_handle(self):
-            return self.stream_id
+    @property
+    def cuda_stream(self) -> int:
+        return self.stream_id
 
-        def query(self):
-            return True
+    native_handle = cuda_stream
 
-        @staticmethod
-        def priority_range():
-            return 0, -1
+    def query(self) -> bool:
+        return True
 
-        def is_capturing(self):
-            return False
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return 0, -1
 
-        def synchronize(self):
-            self._gpu.clock.advance(0.0)
+    def is_capturing(self) -> bool:
+        return False
 
-        def record_event(self, event=None):
-            event = Event() if event is None else event
-            event.record(self)
-            return event
+    def synchronize(self) -> None:
+        return None
 
-        def wait_event(self, event):
-            event.wait(self)
+    def record_event(self, event: Event | None = None) -> Event:
+        event = Event() if event is None else event
+        event.record(self)
+        return event
 
-        def wait_stream(self, stream):
-            self.wait_event(stream.record_event())
+    def wait_event(self, event: Event) -> None:
+        event.wait(self)
 
-        def __enter__(self):
-            current = machine_in_use().current
-            self._before.append((current.index, current.stream(self._gpu.index)))
-            current.set_stream(self)
-            return self
+    def wait_stream(self, stream: Stream) -> None:
+        self.wait_event(stream.record_event())
 
-        def __exit__(self, *exc_info):
-            current = machine_in_use().current
-            index, stream = self._before.pop()
-            current.set_stream(stream)
-            current.index = index
+    def __enter__(self) -> Stream:
+        current = machine_here().current
+        self._before.append((current.index, current.stream(self._gpu.index)))
+        current.set_stream(self)
+        return self
 
-        def __eq__(self, other):
-            return isinstance(other, Stream) and (self.stream_id, self._gpu) == (other.stream_id, other._gpu)
+    def __exit__(self, *exc_info: object) -> None:
+        current = machine_here().current
+        index, stream = self._before.pop()
+        current.set_stream(stream)
+        current.index = index  # setting a stream chose its GPU too
 
-        def __hash__(self):
-            return hash((self.stream_id, self._gpu.index))
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (self.stream_id, self._gpu) == (other.stream_id, other._gpu)
 
-        def __repr__(self):
-            return f"<torch.cuda.Stream device={self.device} cuda_stream={self.stream_id:#x}>"
+    def __hash__(self) -> int:
+        return hash((self.stream_id, self._gpu.index))
 
-    class Event:
-        """A point on the virtual clock."""
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.stream_id:#x}>"
 
-        def __init__(
-            self, device=None, enable_timing=False, blocking=False, interprocess=False, external=False
-        ):
-            if isinstance(device, bool):
-                device, enable_timing = None, device
-            self._device = device
-            self._timing = enable_timing
-            self._time = None
-            self._gpu = None
 
-        @property
-        def device(self):
-            return None if self._gpu is None else self._gpu.device
+class Event:
+    """Stands for ``torch.Event`` and ``torch.cuda.Event``: a point on the virtual clock of a GPU."""
 
-        @property
-        def event_id(self):
-            return id(self)
+    __module__, __qualname__ = torch.Event.__module__, torch.Event.__qualname__
 
-        cuda_event = event_id
+    def __init__(
+        self,
+        device: Any = None,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> None:
+        # torch.Event begins with the device, torch.cuda.Event with enable_timing.
+        self._timing = device if isinstance(device, bool) else enable_timing
+        self._time: float | None = None
+        self._gpu: Gpu | None = None
 
-        def record(self, stream=None):
-            stream = machine_in_use().current.stream() if stream is None else stream
-            self._gpu = stream._gpu
-            self._time = stream._gpu.clock.advance(LAUNCH)
+    @property
+    def device(self) -> torch.device | None:
+        return None if self._gpu is None else self._gpu.device
 
-        def wait(self, stream=None):
-            stream = machine_in_use().current.stream() if stream is None else stream
-            if self._time is not None:
-                clock = stream._gpu.clock
-                clock.advance(max(0.0, self._time - clock.now()))
+    @property
+    def event_id(self) -> int:
+        return id(self)
 
-        def query(self):
-            return True
+    cuda_event = event_id
 
-        def synchronize(self):
-            return None
+    def record(self, stream: Stream | None = None) -> None:
+        self._gpu = (machine_here().current.stream() if stream is None else stream)._gpu
+        self._time = self._gpu.clock.advance(LAUNCH)
 
-        def elapsed_time(self, end):
-            """Milliseconds on the virtual clock from this event to ``end``."""
-            for event in (self, end):
-                if not event._timing:
-                    raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-                if event._time is None:
-                    raise ValueError("Both events must be recorded before calculating elapsed time.")
-            if self._gpu is not end._gpu:
-                raise RuntimeError(f"both events must be on one device, got {self.device} and {end.device}")
-            return (end._time - self._time) * 1000
+    def wait(self, stream: Stream | None = None) -> None:
+        clock = (machine_here().current.stream() if stream is None else stream)._gpu.clock
+        if self._time is not None:
+            # What another GPU did later than now makes this one later; what is past costs nothing.
+            clock.advance(max(0.0, self._time - clock.now()))
 
-        def __repr__(self):
-            return f"<torch.cuda.Event {'uninitialized' if self._time is None else f'{self._time:.6f} s'}>"
+    def query(self) -> bool:
+        return True
 
-    for made, real in ((Stream, real_stream), (Event, real_event)):
-        made.__module__, made.__qualname__ = real.__module__, real.__qualname__
-    return Stream, Event
+    def synchronize(self) -> None:
+        return None
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds on the virtual clock from this event to ``end``."""
+        if not (self._timing and end._timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._time is None or end._time is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if self._gpu is not end._gpu:
+            raise RuntimeError(f"both events must be on one device, got {self.device} and {end.device}")
+        return (end._time - self._time) * 1000
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Event {'uninitialized' if self._time is None else f'{self._time:.6f} s'}>"
 
 
 class Current(threading.local):
     """What each thread has chosen: a GPU, and a stream on each GPU. A new thread starts on GPU 0."""
 
-    def __init__(self, machine, stream_class) -> None:
-        self._machine = machine
-        self._stream_class = stream_class
+    def __init__(self) -> None:
         self.index = 0
-        self._streams: dict[int, object] = {}
+        self._streams: dict[int, Stream] = {}
 
-    def stream(self, index: int | None = None):
+    def stream(self, index: int | None = None) -> Stream:
+        """The current stream of a GPU (of the current one, for None or a negative number)."""
         index = self.index if index is None or index < 0 else index
         if index not in self._streams:
-            self._streams[index] = self.default_stream(index)
+            self._streams[index] = Stream(stream_id=0, device_index=index)
         return self._streams[index]
 
-    def default_stream(self, index: int):
-        return self._stream_class(stream_id=0, device_index=index)
-
-    def set_stream(self, stream) -> None:
+    def set_stream(self, stream: Stream) -> None:
         self._streams[stream.device_index] = stream
         self.index = stream.device_index
 
 
-def record_stream(tensor: torch.Tensor, stream) -> None:
-    """``Tensor.record_stream``: nothing is freed early here, so there is nothing to hold back.
-
-    Stands in for the method itself, whose C++ argument parser accepts no stream but torch's own.
-    """
+def _record_stream(tensor: torch.Tensor, stream: Stream) -> None:
+    # Nothing is freed early here, so there is nothing to hold back. The method itself is replaced, for its
+    # argument parser in C++ accepts no stream but torch's own.
     if gpu_of(tensor) is None:
         raise RuntimeError(f"record_stream needs a tensor on a GPU, got one on {tensor.device}")
+
+
+def patches(machine: Machine) -> Iterator[Patch]:
+    """Streams and events, wherever torch has a name for them."""
+    for owner in (torch, torch.cuda, torch.cuda.streams):
+        yield Patch(owner, "Stream", Stream)
+        yield Patch(owner, "Event", Event)
+    yield Patch(torch.Tensor, "record_stream", _record_stream)

@@ -12,9 +12,16 @@ import ctypes
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from functools import cache
+from typing import TYPE_CHECKING
 
+from ...base.patches import Patch
 from ...base.turns import Turns
+from ..in_use import machine_in_use
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 _M_ARENA_MAX = -8  # malloc.h
 
@@ -35,7 +42,7 @@ def share_one_arena() -> None:
         return  # another C library: nothing to gain
 
 
-def install(patches, machine_in_use) -> None:
+def patches(machine: Machine) -> Iterator[Patch]:
     """Make new threads enter the machine, and replicas take turns."""
     start, bootstrap = threading.Thread.start, threading.Thread._bootstrap_inner
 
@@ -57,8 +64,8 @@ def install(patches, machine_in_use) -> None:
                 return bootstrap(self)
             return _in_turn(self, bootstrap, *turn)
 
-    patches.set(threading.Thread, "start", start_in_turn)
-    patches.set(threading.Thread, "_bootstrap_inner", bootstrap_inner)
+    yield Patch(threading.Thread, "start", start_in_turn)
+    yield Patch(threading.Thread, "_bootstrap_inner", bootstrap_inner)
 
     start_new = _thread.start_new_thread
 
@@ -72,7 +79,7 @@ def install(patches, machine_in_use) -> None:
 
         return start_new(entered, args, kwargs or {})
 
-    patches.set(_thread, "start_new_thread", start_new_thread)
+    yield Patch(_thread, "start_new_thread", start_new_thread)
 
 
 def _in_turn(thread, bootstrap, turns: Turns, place: int):

@@ -7,18 +7,23 @@ CPU build lacks are filled in, each method here under its own name.
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 
+from ...base.patches import Patch
+from ..in_use import machine_here
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of
-from ..state.streams import _CUDA
+from ..state.streams import CUDA, Stream
+from .collectives import Collectives
+from .refused import absent, refusing
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 _POOLS = ("all", "small_pool", "large_pool")
-
-
-class Absent(AttributeError, NotImplementedError):
-    """Something of torch.cuda that the simulated machine does not have."""
 
 
 class DeviceProperties:
@@ -114,16 +119,16 @@ class CudaFunctions:
 
     def _cuda_getCurrentStream(self, index):
         stream = self._machine.current.stream(index)
-        return stream.stream_id, stream.device_index, _CUDA
+        return stream.stream_id, stream.device_index, CUDA
 
     def _cuda_getCurrentRawStream(self, index):
         return self._machine.current.stream(index).stream_id
 
     def _cuda_getDefaultStream(self, index):
-        return 0, self._machine.gpu(index).index, _CUDA
+        return 0, self._machine.gpu(index).index, CUDA
 
     def _cuda_setStream(self, stream_id, device_index, device_type):
-        stream = self._machine.stream_class(stream_id=stream_id, device_index=device_index)
+        stream = Stream(stream_id=stream_id, device_index=device_index)
         self._machine.current.set_stream(stream)
 
     def _cuda_sleep(self, cycles):
@@ -216,8 +221,7 @@ class CudaFunctions:
         self._cuda_resetAccumulatedMemoryStats(index)
 
     def _accelerator_getMemoryInfo(self, index):
-        gpu = self._machine.gpu(index)
-        return gpu.free(), gpu.capacity
+        return _memory_info(self._machine.gpu(index))
 
     def _accelerator_getDeviceCapability(self, index):
         self._machine.gpu(index)
@@ -290,20 +294,20 @@ def _memory_stats(gpu: Gpu) -> dict:
     }  # fmt: skip
 
 
-def cudart(machine):
+def _cudart() -> types.SimpleNamespace:
     """Stands for ``torch.cuda.cudart()``: what torch.cuda itself uses of the CUDA runtime."""
     runtime = types.SimpleNamespace()
     runtime.cudaError = type("cudaError", (int,), {"success": 0})
     runtime.cudaGetErrorString = lambda code: "unknown error" if int(code) else "no error"
-
-    def memory_info(index):
-        gpu = machine().gpu(index)
-        return gpu.free(), gpu.capacity
-
-    runtime.cudaMemGetInfo = memory_info
+    runtime.cudaMemGetInfo = lambda index: _memory_info(machine_here().gpu(index))
     runtime.cudaProfilerStart = runtime.cudaProfilerStop = lambda: 0
     runtime.cudaHostRegister = runtime.cudaHostUnregister = lambda *_: 0
     return runtime
+
+
+def _memory_info(gpu: Gpu) -> tuple[int, int]:
+    """The bytes that are free, and all."""
+    return gpu.free(), gpu.capacity
 
 
 def functions_of(provider) -> dict[str, object]:
@@ -318,16 +322,38 @@ def functions_of(provider) -> dict[str, object]:
     }
 
 
-def missing(name: str, *_, **__):
-    """Say that ``torch._C.name`` is not simulated."""
-    raise Absent(
-        f"labkit's simulated machine has no torch._C.{name}: this part of torch.cuda needs a real GPU "
-        "(python -m labkit.machine prints what is simulated)"
-    )
-
-
-def absent(name: str, *_, **__):
-    """What ``torch._C`` says of a name that it does not have."""
-    if name.startswith(("_cuda_", "_nccl_", "_cudnn_", "_cublas")):
-        missing(name)
-    raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
+def patches(machine: Machine) -> Iterator[Patch]:
+    """What torch.cuda and torch.accelerator ask of C++, and what they have looked up there before."""
+    cuda, core = torch.cuda, torch._C
+    has_gpus = bool(machine.gpus)
+    api = CudaFunctions(machine)
+    answered = functions_of(api) | functions_of(Collectives(machine))
+    for name, function in answered.items():
+        yield Patch(core, name, function)
+    # A CUDA build has the real functions: what is not simulated must not reach the driver.
+    for name in dir(core):
+        if (
+            name.startswith(("_cuda_", "_nccl_"))
+            and name not in answered
+            and not isinstance(getattr(core, name), type)
+        ):
+            yield Patch(core, name, refusing(name))
+    yield Patch(core, "__getattr__", absent)
+    yield Patch(core, "_has_cuda", has_gpus)
+    # torch.cuda.graphs has its own name for this one; optimizers ask it at every step.
+    yield Patch(cuda.graphs, "_cuda_isCurrentStreamCapturing", api._cuda_isCurrentStreamCapturing)
+    yield Patch(cuda, "_exchange_device", api._cuda_exchangeDevice)
+    yield Patch(cuda, "_maybe_exchange_device", api._cuda_maybeExchangeDevice)
+    yield Patch(cuda, "_get_device_properties", lambda index: DeviceProperties(machine.gpu(index)))
+    yield Patch(cuda, "_cudart", _cudart())
+    yield Patch(cuda, "_initialized", has_gpus)
+    yield Patch(cuda, "_cached_device_count", None)
+    yield Patch(cuda, "_device_count_nvml", lambda: -1)
+    yield Patch(cuda, "device_count", lambda: len(machine.gpus))
+    yield Patch(cuda, "_check_capability", lambda: None)
+    yield Patch(cuda.nccl, "is_available", lambda tensors: False)
+    if has_gpus and torch.version.cuda is None:
+        yield Patch(torch.version, "cuda", "13.0")
+    yield Patch(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
+    # PyTorch keeps the copy streams of its scatter here, one per GPU of the machine they were made for.
+    yield Patch(torch.nn.parallel._functions, "_streams", None)

@@ -10,10 +10,17 @@ from __future__ import annotations
 import functools
 import multiprocessing.spawn
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from .cuda import Absent
+from ...base.patches import Patch
+from ..in_use import machine_in_use
+from .refused import Absent
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 _BAD_FORK = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
@@ -21,14 +28,13 @@ _BAD_FORK = (
 )
 
 
-def install(machine, patches, machine_in_use) -> None:
-    """Let torch.cuda know what a fork does to it."""
-    _watch_forks(machine_in_use)
-    patches.set(torch.cuda, "_is_in_bad_fork", lambda: machine.gpu is _refuse)
-    patches.set(torch.UntypedStorage, "_share_cuda_", _share)
+def patches(machine: Machine) -> Iterator[Patch]:
+    """torch.cuda knows what a fork does to it; a spawned process begins with a machine like this one."""
+    yield Patch(torch.cuda, "_is_in_bad_fork", lambda: machine.gpu is _refuse)
+    yield Patch(torch.UntypedStorage, "_share_cuda_", _share)
     command = multiprocessing.spawn.get_command_line
 
-    def with_machine(**options):
+    def with_machine(**options: Any) -> list[str]:
         arguments = command(**options)
         if "-c" in arguments:  # python -c PROGRAM; a frozen program has no place for ours
             at = arguments.index("-c") + 1
@@ -36,24 +42,26 @@ def install(machine, patches, machine_in_use) -> None:
         return arguments
 
     if machine.gpus:
-        patches.set(multiprocessing.spawn, "get_command_line", with_machine)
+        yield Patch(multiprocessing.spawn, "get_command_line", with_machine)
 
 
 @functools.cache
-def _watch_forks(machine_in_use) -> None:
-    def in_child():
+def watch_forks() -> None:
+    """From now on a forked child of this process cannot use GPUs that were used before the fork."""
+
+    def in_child() -> None:
         machine = machine_in_use()
         if machine is not None and any(gpu.marks for gpu in machine.gpus):
-            machine.gpu = _refuse  # instead of asking at each use whether this is a child
+            machine.gpu = _refuse  # type: ignore[method-assign]  # instead of asking at each use whether this is a child
 
     os.register_at_fork(after_in_child=in_child)
 
 
-def _refuse(index):
+def _refuse(index: int) -> NoReturn:
     raise RuntimeError(_BAD_FORK)
 
 
-def _share(storage, *_):
+def _share(storage: torch.UntypedStorage, *_: object) -> NoReturn:
     raise Absent(
         f"a tensor on {storage.device} cannot be sent to another process: labkit's simulated machine has no "
         "CUDA IPC; send it from the host (.cpu()), and move it to its GPU over there"

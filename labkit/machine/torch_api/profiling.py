@@ -5,8 +5,15 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from ...base.patches import Patch
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 
 class _Ranges(threading.local):
@@ -40,17 +47,17 @@ class _Ranges(threading.local):
         return None
 
 
-def install(patches) -> None:
+def patches(machine: Machine) -> Iterator[Patch]:
     """Give torch.cuda its NVTX, and the profiler a machine whose GPUs it need not time itself."""
-    patches.set(torch.cuda.nvtx, "_nvtx", _Ranges())
+    yield Patch(torch.cuda.nvtx, "_nvtx", _Ranges())
     profiler = torch.autograd.profiler
     start = profiler.profile.__init__
 
     @functools.wraps(start)
-    def init(self, *args, **kwargs):
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
         start(self, *args, **kwargs)
         # Else it times each operation with C++'s CUDA events, and prints an error for each.
         if getattr(self, "profiler_kind", None) is profiler.ProfilerState.KINETO_GPU_FALLBACK:
             self.profiler_kind = profiler.ProfilerState.KINETO
 
-    patches.set(profiler.profile, "__init__", init)
+    yield Patch(profiler.profile, "__init__", init)

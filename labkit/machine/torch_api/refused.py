@@ -1,0 +1,65 @@
+"""What the simulated machine does not have says so, by name, instead of ending the process or answering wrongly."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NoReturn
+
+import torch
+
+from ...base.patches import Patch
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+
+class Absent(AttributeError, NotImplementedError):
+    """Something of torch that the simulated machine does not have."""
+
+
+def refusing(name: str) -> Callable[..., NoReturn]:
+    """A function that stands for ``torch._C.name`` and raises :class:`Absent`."""
+    return functools.partial(_refuse, name)
+
+
+def _refuse(name: str, *_: object, **__: object) -> NoReturn:
+    raise Absent(
+        f"labkit's simulated machine has no torch._C.{name}: this part of torch.cuda needs a real GPU "
+        "(python -m labkit.machine prints what is simulated)"
+    )
+
+
+def absent(name: str) -> NoReturn:
+    """What ``torch._C`` says of a name that it does not have."""
+    if name.startswith(("_cuda_", "_nccl_", "_cudnn_", "_cublas")):
+        _refuse(name)
+    raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
+
+
+def _no_export(*args: object, **kwargs: object) -> NoReturn:
+    raise Absent(
+        "torch.export does not see labkit's simulated GPUs: export the model on the CPU after the machine "
+        "was closed (its .close())"
+    )
+
+
+def _no_compile(*args: object, **kwargs: object) -> NoReturn:
+    raise Absent(
+        "torch.compile does not see labkit's simulated GPUs: run the model eagerly, "
+        "or close the machine (its .close()) to compile for the CPU"
+    )
+
+
+def patches(machine: Machine) -> Iterator[Patch]:
+    """What is refused in Python; the functions of torch._C that are not answered stand with those that are."""
+    cuda = torch.cuda
+    # Their bases in torch._C are C++ classes on a CUDA build: Python's own classes are what can be stopped.
+    yield Patch(cuda.CUDAGraph, "__new__", refusing("_CUDAGraph"))
+    yield Patch(cuda.MemPool, "__new__", refusing("_MemPool"))
+    yield Patch(cuda.ExternalStream, "__new__", refusing("_CudaStreamBase"))
+    yield Patch(cuda.graphs, "_graph_pool_handle", refusing("_graph_pool_handle"))
+    yield Patch(torch, "compile", _no_compile)
+    # Their fake tensors ask C++ for CUDA, which ends the process where there is none.
+    yield Patch(torch.export, "export", _no_export)
+    yield Patch(torch.export, "draft_export", _no_export)

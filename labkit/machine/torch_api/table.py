@@ -1,0 +1,41 @@
+"""Everything that a simulated machine changes: the table of all patches, and what stays for the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...base.patches import Patch
+from ..ops import autocast, gradients, saved_tensors, scripts, storages, types
+from ..state import random, streams, threads
+from . import cuda, processes, profiling, refused
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+SUBJECTS = (
+    storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, threads,
+    processes, profiling,
+)  # fmt: skip
+
+# What no closing takes back, and why that is harmless.
+STAYS = (
+    (
+        "`mallopt(M_ARENA_MAX, 1)`",
+        "new threads take memory that old ones warmed up; glibc's allocator only, once",
+    ),
+    ("`os.register_at_fork`", "Python cannot take a callback back; without a machine ours does nothing"),
+)
+
+
+def table(machine: Machine) -> Iterator[Patch]:
+    """Every change in torch and Python while ``machine`` is in use; each row is made from what stands there now."""
+    for subject in SUBJECTS:
+        yield from subject.patches(machine)
+
+
+def prepare_process(machine: Machine) -> None:
+    """Do what :data:`STAYS`, once for the process."""
+    if machine.order != "threads":
+        threads.share_one_arena()
+    processes.watch_forks()
