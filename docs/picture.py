@@ -10,13 +10,12 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 import labkit
-from labkit.view.split import split_svg
 
 HERE = Path(__file__).parent
 
 
 def page() -> str:
-    """The explorer's sentence, sliders (drawn still) and picture as a page of HTML."""
+    """The explorer's sentence, sliders (drawn as they stand) and picture as a page of HTML."""
     explorer = labkit.SplitExplorer(rows=10, gpus=8)
     rows = "".join(
         f'<div class="row"><span class="label">{slider.description}</span><span class="track">'
@@ -33,7 +32,7 @@ def page() -> str:
       .knob {{ position: absolute; top: -6px; width: 16px; height: 16px; margin-left: -8px; border-radius: 50%;
                background: #0072B2 }}
       p {{ margin: 10px 0 }}
-    </style>{rows}<p>{explorer.sentence()}</p>{split_svg(labkit.split(10, 8))}"""
+    </style>{rows}<p>{explorer.sentence()}</p>{labkit.split(10, 8)._repr_svg_()}"""
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .cost import Scaling as Scaling
     from .cost import Step as Step
     from .cost import Workload as Workload
-    from .cost import scaling as scaling
+    from .cost import predict_scaling as predict_scaling
     from .diagnosis import Diagnosis as Diagnosis
     from .diagnosis import Finding as Finding
     from .diagnosis import diagnose as diagnose
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from .machine import RealGpus as RealGpus
     from .machine import simulate as simulate
     from .machine import use_gpus as use_gpus
+    from .plans.batches import Batches as Batches
+    from .plans.batches import batches as batches
     from .plans.footprint import Footprint as Footprint
     from .plans.footprint import Footprints as Footprints
     from .plans.footprint import data_parallel_memory as data_parallel_memory
     from .plans.ring import Ring as Ring
     from .plans.ring import Send as Send
     from .plans.ring import ring_all_reduce as ring_all_reduce
-    from .plans.split import Batches as Batches
     from .plans.split import Piece as Piece
     from .plans.split import Split as Split
-    from .plans.split import batches as batches
     from .plans.split import split as split
     from .trace.events import Call as Call
     from .trace.events import Event as Event
@@ -69,10 +69,11 @@ else:
 
     _ROOMS = {
         "base.language": "get_language set_language",
-        "plans.split": "Batches Piece Split batches split",
+        "plans.split": "Piece Split split",
+        "plans.batches": "Batches batches",
         "plans.ring": "Ring Send ring_all_reduce",
         "plans.footprint": "Footprint Footprints data_parallel_memory",
-        "cost": "PROFILES Hardware Scaling Step Workload scaling",
+        "cost": "PROFILES Hardware Scaling Step Workload predict_scaling",
         "trace.events": "Call Event Trace",
         "trace.recording": "record",
         "machine": "Gpu Machine RealGpus simulate use_gpus",

@@ -62,7 +62,7 @@ def _points(line):
 
 
 def _extent(text):
-    from labkit.view.picture import text_width
+    from labkit.view.layout import text_width
 
     width = text_width(text.text.strip(), text.size) * (1.08 if text.bold else 1)
     left = {"start": text.x, "middle": text.x - width / 2, "end": text.x - width}[text.anchor]

@@ -2,7 +2,9 @@ import pytest
 import torch
 
 import labkit
-from labkit.plans.split import Piece, batches, cut_shape, gathered_shape, split
+from labkit.plans.batches import batches
+from labkit.plans.shapes import cut_shape, gathered_shape
+from labkit.plans.split import Piece, split
 
 
 @pytest.mark.parametrize("gpus", range(1, 17))
@@ -81,9 +83,11 @@ def test_batches_are_those_of_a_loader(drop_last):
         for size in (1, 7, 30, 101):
             loader = torch.utils.data.DataLoader(range(rows), batch_size=size, drop_last=drop_last)
             plan = batches(rows, size, gpus=3, drop_last=drop_last)
-            assert list(plan.sizes) == [len(batch) for batch in loader]
-            assert plan.splits == tuple(split(size, 3) for size in plan.sizes)
-            assert plan.dropped == rows - sum(plan.sizes)
+            sizes = [len(batch) for batch in loader]
+            assert list(plan) == [split(size, 3) for size in sizes]
+            assert len(plan) == len(sizes)
+            assert plan.dropped == rows - sum(sizes)
+            assert [kind for kind, times in plan.kinds for _ in range(times)] == list(plan)
 
 
 def test_batches_say_what_they_are():

@@ -42,7 +42,7 @@ def test_each_rank_sends_one_chunk_to_the_next_in_every_step(ranks):
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ((0,), ValueError, "ranks must be at least 1, got 0"),
+        ((0,), ValueError, "ranks must be from 1 to 1024, got 0"),
         (("four",), TypeError, "ranks must be a whole number, got 'four'"),
         ((4, 7), ValueError, "step must be from 0 to 6, got 7"),
         ((4, -1), ValueError, "step must be from 0 to 6, got -1"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from ..base.numbers import amount
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -30,17 +32,9 @@ class Hardware:
     ddp_overhead: float = 0.03
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "name":
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"{field.name} must be a number, got {value!r}")
-            least_open = field.name.endswith("bandwidth") or field.name == "machine_size"
-            if value < 0 or (least_open and value == 0) or value != value:
-                raise ValueError(
-                    f"{field.name} must be {'above' if least_open else 'at least'} 0, got {value}"
-                )
+        for field in fields(self)[1:]:
+            positive = field.name.endswith("bandwidth") or field.name == "machine_size"
+            amount(field.name, getattr(self, field.name), above=positive)
 
 
 # Link speeds are the makers' figures per direction, where no measurement is named in labkit.cost.published;

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..base.display import Drawn
+from ..base.language import say
+from ..base.numbers import instance, whole
 from .hardware import Hardware
 from .step import Workload, data_parallel_step, ddp_step, perfect_step
-
-METHODS = ("perfect", "ddp", "data_parallel")
 
 
 @dataclass(frozen=True)
 class Scaling(Drawn):
     """Seconds of a step by method and number of GPUs, with ``rows`` rows on each GPU.
 
-    seconds   for each of METHODS one entry per count; None where the method cannot run.
+    seconds   for "perfect", "ddp" and "data_parallel" one entry per count; None where the method cannot run.
     """
 
     hardware: str
@@ -48,28 +48,30 @@ def doublings(times: int) -> tuple[int, ...]:
     return tuple(2**at for at in range(times + 1))
 
 
-def scaling(
+def predict_scaling(
     work: Workload, hardware: Hardware, counts: Sequence[int] = (1, 2, 4, 8), *, rows: int = 32
 ) -> Scaling:
     """Predict steps with ``rows`` rows on each of 1, 2, 4, … GPUs.
 
-    Raises TypeError for other things than a Workload and a Hardware, ValueError if a count or ``rows`` is below 1.
+    Raises TypeError for other things than a Workload, a Hardware and whole numbers, ValueError if a count or
+    ``rows`` is below 1.
     """
-    for name, value, kind in (("work", work, Workload), ("hardware", hardware, Hardware)):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be a labkit.cost.{kind.__name__}, got {value!r}")
-    if not isinstance(counts, Sequence):
-        raise TypeError(f"counts must be a list of numbers of GPUs, got {counts!r}")
-    if not counts or min(counts) < 1:
-        raise ValueError(f"counts must name at least one number of GPUs, each at least 1, got {counts!r}")
-    if rows < 1:
-        raise ValueError(f"rows must be at least 1, got {rows}")
+    instance("work", work, Workload)
+    instance("hardware", hardware, Hardware)
+    if not isinstance(counts, Sequence) or not counts:
+        raise (ValueError if isinstance(counts, Sequence) else TypeError)(
+            say(
+                en=f"counts must name at least one number of GPUs, got {counts!r}",
+                zh=f"counts 至少要列出一个 GPU 数，现在是 {counts!r}",
+            )
+        )
+    gpus, rows = tuple(whole("counts", count, 1) for count in counts), whole("rows", rows, 1)
     found: dict[str, tuple[float | None, ...]] = {
-        "perfect": tuple(perfect_step(work, rows * n, n).seconds for n in counts),
-        "ddp": tuple(ddp_step(work, hardware, rows * n, n).seconds for n in counts),
+        "perfect": tuple(perfect_step(work, rows * n, n).seconds for n in gpus),
+        "ddp": tuple(ddp_step(work, hardware, rows * n, n).seconds for n in gpus),
         "data_parallel": tuple(
             data_parallel_step(work, hardware, rows * n, n).seconds if n <= hardware.machine_size else None
-            for n in counts
+            for n in gpus
         ),
     }
-    return Scaling(hardware.name, rows, tuple(counts), found)
+    return Scaling(hardware.name, rows, gpus, found)

@@ -12,8 +12,9 @@ The model, and what it leaves out:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from ..base.numbers import amount
 from ..plans.split import split
 from .hardware import Hardware
 
@@ -40,14 +41,10 @@ class Workload:
     gradient_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("seconds_per_row", "parameter_bytes", "input_bytes", "output_bytes", "gradient_bytes"):
-            value = getattr(self, name)
-            if name == "gradient_bytes" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"{name} must be a number, got {value!r}")
-            if not value >= 0:
-                raise ValueError(f"{name} must be at least 0, got {value}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "gradient_bytes" or value is not None:
+                amount(field.name, value)
 
     @property
     def back_bytes(self) -> int:

@@ -1,11 +1,11 @@
 """Explorers: controls that move a plan, and the picture that follows."""
 
-from .call import CallExplorer
-from .memory import MemoryExplorer
-from .scaling import ScalingExplorer
-from .shapes import ShapesExplorer
-from .split import SplitExplorer
-from .timeline import TimelineExplorer
+from .call_explorer import CallExplorer
+from .memory_explorer import MemoryExplorer
+from .scaling_explorer import ScalingExplorer
+from .shapes_explorer import ShapesExplorer
+from .split_explorer import SplitExplorer
+from .timeline_explorer import TimelineExplorer
 
 __all__ = [
     "CallExplorer",

@@ -6,35 +6,39 @@ its state. State is plain attributes: setting one moves the control, moving the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
-from operator import index
+from typing import Any, TypeVar
 
 import ipywidgets as widgets
 
-from ..base.language import get_language, set_language
+from ..base.language import get_language, say, using
+from ..base.numbers import whole
 from ..view.picture import Picture
 from ..view.svg import to_svg
-from .still import still_html
+from .static import static_html
+
+_Found = TypeVar("_Found")
 
 
 class Explorer:
-    """Base of the explorers. A subclass gives ``controls`` and ``drawn``, and says what its state may be.
+    """Base of the explorers. A subclass gives ``drawn`` and ``labels``, and says what its state may be.
 
-    limits    for a state that is a whole number: the least and the greatest.
-    choices   for any other state: its values, and what each is called.
-    unfolds   the state that readers without a kernel can move (see :mod:`labkit.explore.still`).
+    limits    for a state that is a whole number: the least and the greatest. A slider moves it.
+    choices   for any other state: its values. A list shows them.
+    unfolds   the state that readers without a kernel can move (see :mod:`labkit.explore.static`).
     """
 
     limits: dict[str, tuple[int, int]] = {}
     choices: dict[str, tuple[str, ...]] = {}
     unfolds: str = ""
 
-    def __init__(self, **state) -> None:
+    def __init__(self, **state: Any) -> None:
         self._language = get_language()
         self._state = {name: self._checked(name, value) for name, value in state.items()}
         self._picture = widgets.HTML()
         self._sentence = widgets.HTML()
-        self._controls = self.controls()
+        self._controls = self._made_controls()
         for name, control in self._controls.items():
             control.observe(lambda change, name=name: self._moved(name, change.new), "value")
         self.widget = widgets.VBox(
@@ -44,9 +48,17 @@ class Explorer:
         self.widget.add_class("labkit-explorer")
         self._show()
 
-    def controls(self) -> dict[str, widgets.Widget]:
-        """The control of each state, labelled in the language in use."""
-        raise NotImplementedError
+    def labels(self) -> dict[str, str]:
+        """What the controls are called in the language in use; a subclass adds its own."""
+        return {
+            "rows": say(en="Rows in the batch", zh="批次行数"),
+            "gpus": say(en="GPUs", zh="GPU 数"),
+            "parameters": say(en="Million parameters", zh="参数（百万）"),
+        }
+
+    def called(self, name: str) -> dict[str, str]:
+        """What the values of the choice ``name`` are called; by default as they are."""
+        return {value: value for value in self.choices[name]}
 
     def drawn(self) -> Picture:
         """The picture of the state."""
@@ -64,23 +76,11 @@ class Explorer:
         """The picture of the state in words."""
         return self.drawn().description
 
-    def still(self) -> str:
+    def static(self) -> str:
         """The picture for readers without a kernel, on a panel of its own."""
         return to_svg(self._in_own_language(self.drawn), panel=True)
 
-    def stills(self, name: str, values) -> list[tuple[str, str]]:
-        """What the control of ``name`` says at each of ``values``, and the picture there; the state stays."""
-        before = self._state[name]
-        found = []
-        try:
-            for value in values:
-                self._state[name] = value
-                found.append((self._called(name, value), self.still()))
-        finally:
-            self._state[name] = before
-        return found
-
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         state = self.__dict__.get("_state", {})
         if name not in state:
             raise AttributeError(
@@ -88,7 +88,7 @@ class Explorer:
             )
         return state[name]
 
-    def __setattr__(self, name: str, value) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
         state = self.__dict__.get("_state", {})
         if name in state:
             self._controls[name].value = self._checked(name, value)
@@ -97,43 +97,36 @@ class Explorer:
         else:  # a slip of the pen would otherwise move nothing, without a word
             raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(state)}")
 
-    def slider(self, name: str, label: str) -> widgets.IntSlider:
-        """A slider for the state ``name`` within its limits."""
-        least, most = self.limits[name]
-        return widgets.IntSlider(
-            value=self._state[name], min=least, max=most, description=label,
-            style={"description_width": "140px"}, layout={"width": "560px"},
-        )  # fmt: skip
+    def _made_controls(self) -> dict[str, widgets.Widget]:
+        """A slider or a list for each state."""
+        labels, made = self.labels(), {}
+        for name, value in self._state.items():
+            look = {
+                "value": value, "description": labels[name], "style": {"description_width": "140px"},
+                "layout": {"width": "560px"},
+            }  # fmt: skip
+            if name in self.choices:
+                options = [(words, value) for value, words in self.called(name).items()]
+                made[name] = widgets.Dropdown(options=options, **look)
+            else:
+                least, most = self.limits[name]
+                made[name] = widgets.IntSlider(min=least, max=most, **look)
+        return made
 
-    def choice(self, name: str, label: str, called: dict[str, str]) -> widgets.Dropdown:
-        """A list to choose the state ``name`` from: its values, and what each is called."""
-        return widgets.Dropdown(
-            value=self._state[name], options=[(words, value) for value, words in called.items()],
-            description=label, style={"description_width": "140px"}, layout={"width": "560px"},
-        )  # fmt: skip
+    def _checked(self, name: str, value: Any) -> Any:
+        if name not in self.choices:
+            return whole(name, value, *self.limits[name])
+        if value not in self.choices[name]:
+            known = ", ".join(map(repr, self.choices[name]))
+            raise ValueError(
+                say(
+                    en=f"{name} must be one of {known}, got {value!r}",
+                    zh=f"{name} 必须是 {known} 之一，现在是 {value!r}",
+                )
+            )
+        return value
 
-    def _called(self, name: str, value) -> str:
-        options = getattr(self._controls[name], "options", ())
-        return next((words for words, other in options if other == value), str(value))
-
-    def _checked(self, name: str, value):
-        if name in self.choices:
-            if value not in self.choices[name]:
-                known = ", ".join(map(repr, self.choices[name]))
-                raise ValueError(f"{name} must be one of {known}, got {value!r}")
-            return value
-        least, most = self.limits[name]
-        try:
-            number = None if isinstance(value, bool) else index(value)
-        except TypeError:
-            number = None
-        if number is None:
-            raise TypeError(f"{name} must be a whole number, got {value!r}")
-        if not least <= number <= most:
-            raise ValueError(f"{name} must be from {least} to {most}, got {number}")
-        return number
-
-    def _moved(self, name: str, value) -> None:
+    def _moved(self, name: str, value: Any) -> None:
         self._state[name] = value
         self._show()
 
@@ -144,26 +137,38 @@ class Explorer:
         )
         self._picture.value = to_svg(drawn)
 
-    def _in_own_language(self, make):
+    def _in_own_language(self, make: Callable[[], _Found]) -> _Found:
         """What ``make()`` gives in the language the explorer was made in, whatever the notebook did later."""
-        before = get_language()
-        set_language(self._language)
-        try:
+        with using(self._language):
             return make()
+
+    def _static_html(self) -> str:
+        """All of it for readers without a kernel; the state stays."""
+        name = self.unfolds
+        before, control = self._state[name], self._controls[name]
+        called = {value: words for words, value in getattr(control, "options", ())}
+
+        def drawn(value: Any) -> tuple[str, str]:
+            self._state[name] = value
+            return called.get(value, str(value)), self.static()
+
+        least, most = self.limits.get(name, (0, 0))
+        every = self.choices.get(name) or range(least, most + 1)
+        words = self._in_own_language(self.sentence)
+        try:
+            return static_html(control.description, every, before, drawn, words)
         finally:
-            set_language(before)
+            self._state[name] = before
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._state.items())})"
-        )
+        state = ", ".join(f"{name}={value!r}" for name, value in self._state.items())
+        return f"{type(self).__name__}({state})"
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        bundle = self.widget._repr_mimebundle_() or {}
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         # JupyterLab shows the widget; an exported page the HTML, in which one control still moves; a PDF the picture.
         return {
-            **bundle,
+            **(self.widget._repr_mimebundle_() or {}),
             "text/plain": repr(self),
-            "text/html": still_html(self),
-            "image/svg+xml": self.still(),
+            "text/html": self._static_html(),
+            "image/svg+xml": self.static(),
         }

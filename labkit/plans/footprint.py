@@ -16,9 +16,10 @@ The model, and what it leaves out:
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from typing import Any
 
 from ..base.display import Drawn
-from ..base.numbers import whole
+from ..base.numbers import plural, whole
 from .split import split
 
 # Values of state that an optimizer keeps for each parameter, in the parameters' own type.
@@ -57,11 +58,8 @@ class Footprints(Drawn):
         return tuple(gpu for gpu, found in enumerate(self.gpus) if found.total > self.capacity)
 
     def __str__(self) -> str:
-        return (
-            f"{len(self.gpus)} GPU{'s' * (len(self.gpus) != 1)}: "
-            + ", ".join(f"cuda:{gpu} {found.total:,} B" for gpu, found in list(enumerate(self.gpus))[:4])
-            + (", …" if len(self.gpus) > 4 else "")
-        )
+        shown = [f"cuda:{gpu} {found.total:,} B" for gpu, found in enumerate(self.gpus[:4])]
+        return f"{plural(len(self.gpus), 'GPU')}: " + ", ".join(shown + ["…"] * (len(self.gpus) > 4))
 
     __repr__ = __str__
 
@@ -114,7 +112,9 @@ def data_parallel_memory(
     return Footprints(tuple(found), capacity)
 
 
-def million_parameters(rows: int, gpus: int, parameters: int, optimizer: str = "Adam", **sizes) -> Footprints:
+def million_parameters(
+    rows: int, gpus: int, parameters: int, optimizer: str = "Adam", **sizes: Any
+) -> Footprints:
     """:func:`data_parallel_memory` of a model with ``parameters`` million float32 parameters.
 
     optimizer   a key of OPTIMIZERS.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.display import Drawn
-from ..base.numbers import whole
+from ..base.numbers import MOST_GPUS, plural, whole
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,30 @@ class Ring(Drawn):
             for rank in range(self.ranks)
         )
 
+    def summed(self, step: int, rank: int, chunk: int) -> range:
+        """After ``step`` (0 to :attr:`steps`): the ranks whose gradients are summed in a chunk that ``rank`` holds.
+
+        Counted on around the ring from the first of them, so that rank ``number % ranks`` is meant.
+        """
+        # In step d a rank is sent the chunk that d + 1 ranks have added to by then, itself as the last of them; the
+        # finished one comes round by ``ranks - 1`` steps, and then as many more as it is away from who finished it.
+        distance = (rank - chunk) % self.ranks
+        if step >= self.ranks - 1 + (distance + 1) % self.ranks:
+            return range(self.ranks)
+        return range(chunk, chunk + distance + 1) if distance <= step else range(rank, rank + 1)
+
     def held(self, step: int) -> tuple[tuple[frozenset[int], ...], ...]:
         """After ``step`` (0 to :attr:`steps`): for each rank, for each chunk, whose gradients are summed in it."""
         step = whole("step", step, 0, self.steps)
-        now = [[frozenset([rank])] * self.ranks for rank in range(self.ranks)]
-        for number in range(1, step + 1):
-            moved = [(send, now[send.source][send.chunk]) for send in self.sends(number)]
-            for send, part in moved:
-                before = now[send.target][send.chunk] if send.adds else frozenset()
-                now[send.target][send.chunk] = before | part
-        return tuple(map(tuple, now))
+        ranks = range(self.ranks)
+        return tuple(
+            tuple(frozenset(n % self.ranks for n in self.summed(step, rank, chunk)) for chunk in ranks)
+            for rank in ranks
+        )
 
     def __str__(self) -> str:
         return (
-            f"ring all-reduce over {self.ranks} rank{'s' * (self.ranks != 1)}: {self.steps} steps, "
+            f"ring all-reduce over {plural(self.ranks, 'rank')}: {self.steps} steps, "
             f"each rank sends {self.chunks_sent}/{self.ranks} of its gradient"
         )
 
@@ -71,7 +81,7 @@ class Ring(Drawn):
 
 
 def ring_all_reduce(ranks: int, step: int | None = None) -> Ring:
-    """Plan the sum of the gradients of ``ranks`` ranks (≥ 1) around a ring.
+    """Plan the sum of the gradients of ``ranks`` ranks (1 to 1,024) around a ring.
 
     step   the step to draw, 0 (nothing sent yet) to 2 × (ranks − 1); the beginning, middle and end if not given.
 
@@ -80,5 +90,5 @@ def ring_all_reduce(ranks: int, step: int | None = None) -> Ring:
 
     Raises TypeError if an argument is no whole number, ValueError if it is out of range.
     """
-    ring = Ring(whole("ranks", ranks, 1))
+    ring = Ring(whole("ranks", ranks, 1, MOST_GPUS))
     return ring if step is None else Ring(ring.ranks, whole("step", step, 0, ring.steps))

@@ -9,7 +9,8 @@ import torch
 
 from .. import __version__
 from ..base.language import get_language, say
-from ..plans.split import Batches, Split, batches
+from ..plans.batches import Batches, batches
+from ..plans.split import Split
 from .sweep import Run, Sweep
 
 _STYLE = """
@@ -75,7 +76,7 @@ def _plan(sweep: Sweep, count: int) -> Batches | None:
 def _splits(sweep: Sweep, count: int) -> list[Split]:
     """The different splits in a pass over the data: of a full batch, and of the short one at its end."""
     pass_over = _plan(sweep, count)
-    return list(dict.fromkeys(pass_over.splits)) if pass_over else []
+    return [kind for kind, _ in pass_over.kinds] if pass_over else []
 
 
 def _heads(sweep: Sweep) -> str:

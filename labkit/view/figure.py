@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Polygon, Rectangle
 
-from ..base import language
+from ..base.language import get_language, using
 from .palette import colour, ink
 from .picture import Box, Line, Picture
 
@@ -32,25 +32,25 @@ _CHINESE_FILES = re.compile(
 )
 
 
-def paint(make: Callable[[], Picture], ax=None):
+def paint(make: Callable[[], Picture], ax: Axes | None = None) -> Axes:
     """Paint the picture that ``make`` gives into ``ax`` (or a new figure); returns the Axes.
 
     Without a Chinese font on the computer, matplotlib would draw empty boxes: the picture is then made in
     English, with a warning that says so.
     """
-    family = None
-    if language.get_language() == "zh":
-        family = chinese_font()
-        if family is None:
-            warnings.warn(
-                "这台电脑没有中文字体，matplotlib 图改用英文；安装 Noto Sans CJK 后重试 "
-                "(no Chinese font is installed: this figure is in English)",
-                stacklevel=3,
-            )
-            make = _in_english(make)
-    picture = make()
     if ax is not None and not isinstance(ax, Axes):
         raise TypeError(f"ax must be a matplotlib Axes, got {ax!r} ({type(ax).__name__})")
+    language = get_language()
+    family = chinese_font() if language == "zh" else None
+    if language == "zh" and family is None:
+        language = "en"
+        warnings.warn(
+            "这台电脑没有中文字体，matplotlib 图改用英文；安装 Noto Sans CJK 后重试 "
+            "(no Chinese font is installed: this figure is in English)",
+            stacklevel=4,
+        )
+    with using(language):
+        picture = make()
     if ax is None:
         size = picture.width / _PIXELS_PER_INCH, picture.height / _PIXELS_PER_INCH
         _, ax = plt.subplots(figsize=size, layout="constrained")
@@ -88,7 +88,7 @@ def _fill(box: Box) -> str:
     return "none" if box.gpu is None else colour(box.gpu, box.tint)
 
 
-def _box(ax, box: Box, strong: str) -> None:
+def _box(ax: Axes, box: Box, strong: str) -> None:
     edge, width = _edge(box, strong)
     ax.add_patch(
         Rectangle(
@@ -98,7 +98,7 @@ def _box(ax, box: Box, strong: str) -> None:
     )  # fmt: skip
 
 
-def _boxes_at_once(ax, boxes: tuple[Box, ...]) -> None:
+def _boxes_at_once(ax: Axes, boxes: tuple[Box, ...]) -> None:
     """Thousands of boxes as one collection: some ten times quicker than as many patches."""
     corners = [
         ((b.x, b.y), (b.x + b.width, b.y), (b.x + b.width, b.y + b.height), (b.x, b.y + b.height))
@@ -112,7 +112,7 @@ def _boxes_at_once(ax, boxes: tuple[Box, ...]) -> None:
     )  # fmt: skip
 
 
-def _line(ax, line: Line, ink_colour: str) -> None:
+def _line(ax: Axes, line: Line, ink_colour: str) -> None:
     alpha, zorder = 0.35 if line.muted else 1, 3 if line.over else 1
     ax.plot(
         (line.x1, line.x2), (line.y1, line.y2), color=ink_colour, alpha=alpha, zorder=zorder,
@@ -155,14 +155,3 @@ def _add_new_fonts() -> None:
             # A file may be no font that matplotlib can read.
             with suppress(OSError, RuntimeError):
                 font_manager.fontManager.addfont(path)
-
-
-def _in_english(make: Callable[[], Picture]) -> Callable[[], Picture]:
-    def made() -> Picture:
-        language.set_language("en")
-        try:
-            return make()
-        finally:
-            language.set_language("zh")
-
-    return made

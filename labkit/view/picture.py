@@ -5,8 +5,10 @@ Coordinates are pixels, x to the right and y down, in a picture of ``width`` × 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import hypot
+
+WIDTH = 720
 
 
 @dataclass(frozen=True)
@@ -87,29 +89,24 @@ class Picture:
     lines: tuple[Line, ...] = ()
 
 
-def text_width(text: str, size: float) -> float:
-    """About how wide a text is set, in pixels; on the safe side for the fonts in use."""
-    return sum(size * (1.0 if ord(letter) > 0x2E80 else 0.6) for letter in text)
+@dataclass
+class Sketch:
+    """A picture in the making: shapes are added to it, and painted in the order of :class:`Picture`."""
 
+    boxes: list[Box] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
 
-def sized(text: str, width: float, size: float, bold: bool = False) -> float:
-    """``size``, or the smaller one at which ``text`` fits into ``width`` pixels."""
-    wanted = text_width(text, size) * (1.08 if bold else 1)
-    return size if wanted <= width else size * width / wanted
+    def add(self, *shapes: Box | Line | Text) -> None:
+        """Put shapes over those that are there."""
+        for shape in shapes:
+            if isinstance(shape, Box):
+                self.boxes.append(shape)
+            elif isinstance(shape, Text):
+                self.texts.append(shape)
+            else:
+                self.lines.append(shape)
 
-
-def fitted(text: str, width: float, size: float) -> str:
-    """``text``, or as much of it as ``width`` pixels hold, with an ellipsis; "" if not even one letter fits."""
-    if text_width(text, size) <= width:
-        return text
-    while text and text_width(text + "…", size) > width:
-        text = text[:-1]
-    return text and text + "…"
-
-
-def lane_size(count: int) -> tuple[float, float]:
-    """Height of one of ``count`` lanes and the size of its text."""
-    for most, lane, size in ((8, 28, 13), (16, 22, 12), (32, 15, 10.5)):
-        if count <= most:
-            return lane, size
-    return 12.5, 9.5
+    def picture(self, height: float, description: str) -> Picture:
+        """What is there, as wide as all pictures."""
+        return Picture(WIDTH, height, tuple(self.boxes), tuple(self.texts), description, tuple(self.lines))

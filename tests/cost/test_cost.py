@@ -13,7 +13,7 @@ from labkit.cost import (
     data_parallel_step,
     ddp_step,
     perfect_step,
-    scaling,
+    predict_scaling,
     step_trace,
 )
 from labkit.cost.published import ALL_REDUCE, BERT, FIGURES, GPT2, RESNET50, mean_errors, report
@@ -96,7 +96,7 @@ def test_the_trace_of_a_step_lasts_as_long_as_the_step(rows, gpus):
 
 
 def test_scaling_knows_its_limits():
-    found = scaling(BERT, PROFILES["v100-dlperf"], (1, 8, 16, 4096))
+    found = predict_scaling(BERT, PROFILES["v100-dlperf"], (1, 8, 16, 4096))
     assert found.seconds["data_parallel"][2:] == (None, None)
     assert found.efficiency("perfect") == (1, 1, 1, 1)
     assert found.throughput("perfect")[1] == pytest.approx(8 * 119.6)
@@ -117,8 +117,8 @@ def test_scaling_knows_its_limits():
             ValueError,
             "gpus must be at most 8, the GPUs of one",
         ),
-        (lambda: scaling(BERT, NVLINK, ()), ValueError, "counts must name at least one"),
-        (lambda: scaling(BERT, NVLINK, rows=0), ValueError, "rows must be at least 1, got 0"),
+        (lambda: predict_scaling(BERT, NVLINK, ()), ValueError, "counts must name at least one"),
+        (lambda: predict_scaling(BERT, NVLINK, rows=0), ValueError, "rows must be at least 1, got 0"),
     ],
 )
 def test_bad_input_is_refused(call, error, text):

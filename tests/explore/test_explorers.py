@@ -144,7 +144,7 @@ def test_readers_without_a_kernel_can_still_move_one_control(name, gpus):
     assert len(data["states"]) >= 3
     assert data["label"] == explorer._controls[explorer.unfolds].description
     shown = data["states"][data["at"]]
-    assert shown == [str(getattr(explorer, explorer.unfolds)), explorer.still()]
+    assert shown == [str(getattr(explorer, explorer.unfolds)), explorer.static()]
     pictures = [svg for _, svg in data["states"]]
     assert len(set(pictures)) == len(pictures)
     for svg in pictures:
@@ -153,7 +153,7 @@ def test_readers_without_a_kernel_can_still_move_one_control(name, gpus):
     assert " id=" not in html
 
 
-def test_the_still_keeps_the_explorers_language():
+def test_without_a_kernel_it_keeps_the_explorers_language():
     labkit.set_language("zh")
     explorer = labkit.CallExplorer()
     labkit.set_language("en")

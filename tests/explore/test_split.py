@@ -6,7 +6,7 @@ import pytest
 
 import labkit
 from labkit.plans.split import split
-from labkit.view.split import split_picture
+from labkit.view.pictures.split_lanes import split_picture
 from labkit.view.svg import to_svg
 
 

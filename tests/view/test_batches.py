@@ -1,14 +1,12 @@
 """What is drawn of one pass over the data: a lane for each batch, pieces by device, nothing outside."""
 
 import itertools
-import xml.etree.ElementTree as ET
 
 import matplotlib as mpl
 import pytest
 
 import labkit
-from labkit.view.batches import batches_picture, batches_svg, describe_batches
-from labkit.view.palette import colour
+from labkit.view.pictures.batch_lanes import batches_picture
 
 mpl.use("Agg")
 CASES = [
@@ -41,7 +39,7 @@ def test_nothing_is_clipped_and_nothing_overlaps(rows, size, options, language):
 def test_a_row_is_equally_wide_in_every_batch():
     plan = labkit.batches(100, 30, gpus=8)
     boxes = batches_picture(plan).boxes
-    rows = [piece.rows for split in plan.splits for piece in split.pieces]
+    rows = [piece.rows for split in plan for piece in split.pieces]
     widths = {round(box.width / count, 9) for box, count in zip(boxes, rows, strict=True)}
     assert len(widths) == 1
     assert [box.gpu for box in boxes] == [*range(8)] * 3 + [*range(5)]
@@ -70,16 +68,6 @@ def test_many_batches_are_counted_not_drawn():
     assert [text for text in texts if text.startswith("batch ")] == [
         *(f"batch {number}" for number in range(9)), "batch 332", "batch 333",
     ]  # fmt: skip
-
-
-def test_the_svg_is_well_formed_and_speaks_the_language():
-    labkit.set_language("zh")
-    plan = labkit.batches(100, 30, gpus=8)
-    root = ET.fromstring(batches_svg(plan))
-    assert root.get("aria-label") == describe_batches(plan)
-    assert "10 行，不满；3 块空闲" in batches_svg(plan)
-    assert plan._repr_svg_() == batches_svg(plan)
-    assert {el.get("fill") for el in root.iter() if el.get("data-gpu")} == {colour(gpu) for gpu in range(8)}
 
 
 def test_the_figure_takes_and_returns_the_axes():

@@ -9,8 +9,8 @@ from torch import nn
 
 import labkit
 from labkit.trace.events import Event, Trace
-from labkit.view.flow import STEPS, describe_flow, flow_of_split, flow_of_trace, flow_picture, flow_svg
 from labkit.view.palette import CPU, colour
+from labkit.view.pictures.call_flow import STEPS, flow_of_split, flow_of_trace, flow_picture
 from labkit.view.svg import to_svg
 
 mpl.use("Agg")
@@ -97,8 +97,8 @@ def test_home_and_target_may_be_other_devices():
             model(torch.randn(4, 5, device="cuda:0"))
     flow = flow_of_trace(trace)
     assert (flow.source, flow.home, flow.target) == ("cuda:0", "cuda:2", "cuda:1")
-    assert [lane.device for lane in flow.lanes] == ["cuda:2", "cuda:1"]
-    assert "[4, 2] on cuda:1" in describe_flow(flow)
+    assert [share.device for share in flow.shares] == ["cuda:2", "cuda:1"]
+    assert "[4, 2] on cuda:1" in flow_picture(flow).description
     root = ET.fromstring(to_svg(flow_picture(flow)))
     assert {colour(0), colour(1), colour(2)} <= {el.get("fill") for el in root.iter() if el.get("data-gpu")}
 
@@ -120,20 +120,13 @@ def test_many_gpus_are_counted_not_drawn():
             ValueError,
             "holds no data-parallel call",
         ),
-        (lambda: labkit.draw_flow([1]), TypeError, r"trace must be a Trace or a Split, got \[1\]"),
+        (lambda: labkit.draw_flow([1]), TypeError, r"data must be a Trace or a Split, got \[1\]"),
         (lambda: flow_picture(labkit.split(3, 2), 8), ValueError, "step must be from 0 to 7, got 8"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(call, error, text):
     with pytest.raises(error, match=text):
         call()
-
-
-def test_the_svg_is_well_formed_and_speaks_the_language():
-    labkit.set_language("zh")
-    root = ET.fromstring(flow_svg(labkit.split(10, 8), 4))
-    assert "空闲" in flow_svg(labkit.split(10, 8))
-    assert root.get("aria-label").startswith("gather（收集）")
 
 
 def test_the_figure_takes_and_returns_the_axes_and_changes_no_setting():
@@ -165,5 +158,5 @@ def test_a_call_shows_itself_as_its_flow_and_prints_the_same_every_time():
         assert shown[0] == shown[1]
         assert shown[0][0].startswith("Call: ")
         assert "ms" not in shown[0][0]
-        assert shown[0][1] == flow_svg(trace)
+        assert shown[0][1] == to_svg(flow_picture(trace), panel=True)
         assert shown[0][1] != trace._repr_svg_()  # a trace shows itself in time

@@ -43,7 +43,7 @@ def searched():
         # The font was first: the list has its file, by our face, or only by others.
         ([(COLLECTION, "Noto Sans CJK KR"), (COLLECTION, "Noto Sans CJK SC")], {COLLECTION: "?"}, "Noto Sans CJK SC"),
         ([(COLLECTION, "Noto Sans CJK KR")], {COLLECTION: "?"}, "Noto Sans CJK KR"),
-        ([(COLLECTION, "Noto Sans Mono CJK HK"), (COLLECTION, "Noto Sans CJK TC")], {}, "Noto Sans CJK TC"),
+        ([(COLLECTION, "Noto Sans Mono CJK HK"), ("/fonts/wqy.ttc", "WenQuanYi Sharp")], {}, "WenQuanYi Sharp"),
         # A font that is better than the one listed was installed since.
         ([("/fonts/NotoSerifCJK.ttc", "Noto Serif CJK JP")], {COLLECTION: "Noto Sans CJK SC"}, "Noto Sans CJK SC"),
         # There is none, or none that can be read.

@@ -1,14 +1,12 @@
 """What is drawn of the memory of the GPUs."""
 
-import xml.etree.ElementTree as ET
-
 import matplotlib as mpl
 import pytest
 
 import labkit
+from labkit.base.units import bytes_text
 from labkit.plans.footprint import KINDS, Footprint
-from labkit.view.memory import bytes_text, describe_memory, memory_picture, memory_svg
-from labkit.view.palette import colour
+from labkit.view.pictures.memory_lanes import memory_picture
 
 mpl.use("Agg")
 MEBI = 2**20
@@ -47,7 +45,7 @@ def test_what_does_not_fit_is_said():
     texts = [text.text for text in memory_picture(memory(8, 4096 * MEBI)).texts]
     assert "4.53 GiB, too much" in texts
     assert "capacity 4 GiB" in texts
-    assert "1 of 8 would run out of memory" in describe_memory(memory(8, 4096 * MEBI))
+    assert "1 of 8 would run out of memory" in memory_picture(memory(8, 4096 * MEBI)).description
     assert "nothing" in [text.text for text in memory_picture(memory(8, rows=10)).texts]
 
 
@@ -55,15 +53,6 @@ def test_bytes_are_told_in_round_units():
     assert [bytes_text(n) for n in (0, 1023, 1024, 1536, 1048064, MEBI, 5 * 2**40)] == [
         "0 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "1 MiB", "5 TiB",
     ]  # fmt: skip
-
-
-def test_it_shows_itself_in_the_language_in_use():
-    labkit.set_language("zh")
-    found = memory(3)
-    root = ET.fromstring(found._repr_svg_())
-    assert root.get("aria-label") == describe_memory(found)
-    assert "优化器状态" in memory_svg(found)
-    assert {colour(gpu) for gpu in range(3)} <= {el.get("fill") for el in root.iter() if el.get("data-gpu")}
 
 
 def test_the_figure_takes_footprints_and_axes():

@@ -5,7 +5,7 @@ import torch
 
 import labkit
 from labkit.plans.footprint import Occupancy
-from labkit.view.occupancy import describe_occupancy, occupancy_picture
+from labkit.view.pictures.machine_lanes import occupancy_picture
 
 GIB = 2**30
 
@@ -54,4 +54,6 @@ def test_a_huge_machine_is_listed_not_drawn():
 
 
 def test_real_gpus_are_called_so():
-    assert describe_occupancy(Occupancy((0,), (GIB,), simulated=False)) == "1 real GPU, 0 B in use."
+    assert (
+        occupancy_picture(Occupancy((0,), (GIB,), simulated=False)).description == "1 real GPU, 0 B in use."
+    )

@@ -1,7 +1,6 @@
 """What is drawn of a split: boxes by device, labels, nothing outside the picture."""
 
 import re
-import xml.etree.ElementTree as ET
 
 import matplotlib as mpl
 import pytest
@@ -9,7 +8,7 @@ import pytest
 import labkit
 from labkit.plans.split import split
 from labkit.view.palette import colour, ink
-from labkit.view.split import describe, split_picture, split_svg
+from labkit.view.pictures.split_lanes import split_picture
 
 mpl.use("Agg")
 CASES = [(30, 8), (10, 8), (9, 4), (0, 3), (1, 1), (128, 64), (5, 64), (1000, 7), (7, 16), (64, 33)]
@@ -56,15 +55,6 @@ def test_the_short_piece_is_pointed_out():
     texts = [text.text for text in split_picture(split(30, 8)).texts]
     assert "2 rows, short" in texts
     assert "4 rows" in texts
-
-
-def test_the_svg_is_well_formed_and_speaks_the_language():
-    labkit.set_language("zh")
-    root = ET.fromstring(split_svg(split(10, 8)))
-    assert "空闲" in split_svg(split(10, 8))
-    assert root.get("aria-label") == describe(split(10, 8))
-    fills = {el.get("data-gpu"): el.get("fill") for el in root.iter() if el.get("data-gpu")}
-    assert fills == {str(gpu): colour(gpu) for gpu in range(5)}
 
 
 def test_sixty_four_colours_differ_and_their_text_can_be_read():

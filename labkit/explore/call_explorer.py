@@ -6,8 +6,8 @@ import ipywidgets as widgets
 
 from ..base.language import say
 from ..plans.split import split
-from ..view.flow import STEPS, flow_picture
 from ..view.picture import Picture
+from ..view.pictures.call_flow import STEPS, flow_picture
 from .explorer import Explorer
 
 
@@ -23,13 +23,8 @@ class CallExplorer(Explorer):
     def __init__(self, rows: int = 10, gpus: int = 4, step: int = 0) -> None:
         super().__init__(rows=rows, gpus=gpus, step=step)
 
-    def controls(self) -> dict[str, widgets.Widget]:
-        """The sliders, labelled in the language in use."""
-        return {
-            "rows": self.slider("rows", say(en="Rows in the batch", zh="批次行数")),
-            "gpus": self.slider("gpus", say(en="GPUs", zh="GPU 数")),
-            "step": self.slider("step", say(en="Step of the call", zh="调用的步骤")),
-        }
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {"step": say(en="Step of the call", zh="调用的步骤")}
 
     def helpers(self) -> list[widgets.Widget]:
         """Play, pause, stop, repeat; the browser moves the slider with it."""
@@ -38,15 +33,13 @@ class CallExplorer(Explorer):
         play.add_class("labkit-play")
         # Kept, because the link ends with the object.
         self._link = widgets.jslink((play, "value"), (self._controls["step"], "value"))
-        label = widgets.Label(
-            say(en="Play", zh="播放"),
-            layout={
-                "width": "140px",
-                "margin": "2px 8px 2px 2px",
-                "display": "flex",
-                "justify_content": "flex-end",
-            },
-        )
+        layout = {
+            "width": "140px",
+            "margin": "2px 8px 2px 2px",
+            "display": "flex",
+            "justify_content": "flex-end",
+        }
+        label = widgets.Label(say(en="Play", zh="播放"), layout=layout)
         return [widgets.HBox([label, play])]
 
     def drawn(self) -> Picture:

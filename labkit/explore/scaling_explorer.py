@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import ipywidgets as widgets
-
 from ..base.language import say
-from ..cost import PROFILES, Workload, doublings, scaling
+from ..base.numbers import instance
+from ..cost import PROFILES, Workload, doublings, predict_scaling
 from ..cost.published import BERT
 from ..view.picture import Picture
-from ..view.scaling import scaling_picture
+from ..view.pictures.scaling_charts import scaling_picture
 from .explorer import Explorer
 
 _MOST = 12  # doublings: 4,096 GPUs
@@ -32,21 +31,20 @@ class ScalingExplorer(Explorer):
         self, rows: int = 32, parameters: int = 110, doublings: int = 6, link: str = "v100-nvlink",
         *, work: Workload = BERT,
     ) -> None:  # fmt: skip
-        if not isinstance(work, Workload):
-            raise TypeError(f"work must be a Workload, got {work!r} ({type(work).__name__})")
-        self._work = work
+        self._work = instance("work", work, Workload)
         super().__init__(rows=rows, parameters=parameters, doublings=doublings, link=link)
 
-    def controls(self) -> dict[str, widgets.Widget]:
-        """The sliders and lists, labelled in the language in use."""
-        names = {key: profile.name for key, profile in PROFILES.items()}
-        return {
-            "rows": self.slider("rows", say(en="Rows per GPU", zh="每块 GPU 的行数")),
-            "parameters": self.slider("parameters", say(en="Million parameters", zh="参数（百万）")),
-            "doublings": self.slider("doublings", say(en="Doublings of GPUs", zh="GPU 数翻倍次数")),
-            "link": self.choice("link", say(en="Hardware", zh="硬件"), names),
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {
+            "rows": say(en="Rows per GPU", zh="每块 GPU 的行数"),
+            "doublings": say(en="Doublings of GPUs", zh="GPU 数翻倍次数"),
+            "link": say(en="Hardware", zh="硬件"),
         }
+
+    def called(self, name: str) -> dict[str, str]:
+        return {key: profile.name for key, profile in PROFILES.items()}
 
     def drawn(self) -> Picture:
         work = replace(self._work, parameter_bytes=4_000_000 * self.parameters)
-        return scaling_picture(scaling(work, PROFILES[self.link], doublings(self.doublings), rows=self.rows))
+        found = predict_scaling(work, PROFILES[self.link], doublings(self.doublings), rows=self.rows)
+        return scaling_picture(found)

@@ -1,20 +1,18 @@
-"""An explorer for readers without a kernel: one of its controls still moves.
+"""A piece of HTML for readers without a kernel, in which one control still moves.
 
-Precomputed are the pictures for some values of one state (``unfolds``), all others as they stand: every value
-if they fit into :data:`BUDGET` characters and :data:`MOST` pictures, else values evenly apart, the one shown
-among them, at least three. A page where scripts run gets a slider over them, which mouse and keyboard move;
-where none run, the picture stands alone, and there is no dead control beside it.
+Precomputed are pictures for some values of that control: every value if they fit into :data:`BUDGET` characters
+and :data:`MOST` pictures, else values evenly apart, the one shown among them, at least three. A page where scripts
+run gets a slider over them, which mouse and keyboard move; where none run, the picture stands alone, and there is
+no dead control beside it.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Callable, Sequence
 from html import escape
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .explorer import Explorer
+from typing import Any
 
 BUDGET = 120_000
 MOST = 24
@@ -45,24 +43,29 @@ _SCRIPT = """
 """
 
 
-def still_html(explorer: Explorer) -> str:
-    """The explorer as a piece of HTML that needs no kernel."""
-    shown = explorer.still()
-    name = explorer.unfolds
+def static_html(
+    label: str, every: Sequence[Any], now: Any, drawn: Callable[[Any], tuple[str, str]], words: str
+) -> str:
+    """An explorer, as it stands at ``now``, without a kernel.
+
+    label   of the control that moves.
+    every   its values, ``now`` among them.
+    drawn   what the control says at a value, and the picture there as SVG.
+    words   the picture at ``now`` in words.
+    """
     room = MOST
     while True:
-        values, at = _values(explorer, name, room)
-        states = explorer.stills(name, values)
+        values, at = _some(every, now, room)
+        states = [drawn(value) for value in values]
         size = sum(len(svg) for _, svg in states)
         if size <= BUDGET or room <= 3:
             break
         room = max(3, min(room - 1, room * BUDGET // size))
-    label = explorer._controls[name].description
     data = json.dumps({"label": label, "at": at, "states": states}, ensure_ascii=False)
     # Nothing in it may end the script element.
     data = data.replace("</", "<\\/")
-    picture = b64encode(shown.encode()).decode()
-    words = escape(explorer._in_own_language(explorer.sentence))
+    picture = b64encode(states[at][1].encode()).decode()
+    words = escape(words)
     return (
         '<div class="labkit-still" style="max-width:760px">'
         f'<div class="labkit-sentence" aria-live="polite">{words}</div>'
@@ -71,17 +74,12 @@ def still_html(explorer: Explorer) -> str:
     )
 
 
-def _values(explorer: Explorer, name: str, room: int) -> tuple[list, int]:
-    """At most ``room`` values of ``name`` that are precomputed, and which of them is the one shown."""
-    now = getattr(explorer, name)
-    if name in explorer.choices:
-        every = list(explorer.choices[name])
-    else:
-        least, most = explorer.limits[name]
-        every = list(range(least, most + 1))
-    if len(every) > room:
-        step = (len(every) - 1) / (room - 1)
-        every = sorted({every[round(at * step)] for at in range(room)})
-        nearest = min(range(len(every)), key=lambda at: abs(every[at] - now))
-        every[nearest] = now
-    return every, every.index(now)
+def _some(every: Sequence[Any], now: Any, room: int) -> tuple[list[Any], int]:
+    """At most ``room`` values, and which of them is ``now``."""
+    values = list(every)
+    if len(values) > room:
+        step = (len(values) - 1) / (room - 1)
+        values = sorted({values[round(at * step)] for at in range(room)})
+        nearest = min(range(len(values)), key=lambda at: abs(values[at] - now))
+        values[nearest] = now
+    return values, values.index(now)

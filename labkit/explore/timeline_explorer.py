@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import ipywidgets as widgets
-
 from ..base.language import say
+from ..base.numbers import instance
 from ..cost import PROFILES, Hardware, Workload, step_trace
 from ..cost.published import RESNET50
 from ..trace.events import Trace
 from ..view.picture import Picture
-from ..view.timeline import moment_of, timeline_picture
+from ..view.pictures.timeline import moment_of, timeline_picture
 from .explorer import Explorer
 
 
@@ -28,27 +27,16 @@ class TimelineExplorer(Explorer):
         self, trace: Trace | None = None, *, rows: int = 32, gpus: int = 4, moment: int = 0,
         work: Workload = RESNET50, hardware: Hardware = PROFILES["v100-nvlink"],
     ) -> None:  # fmt: skip
-        for name, value, kind in (
-            ("trace", trace, Trace),
-            ("work", work, Workload),
-            ("hardware", hardware, Hardware),
-        ):
-            if not isinstance(value, kind) and not (name == "trace" and value is None):
-                raise TypeError(f"{name} must be a {kind.__name__}, got {value!r} ({type(value).__name__})")
-        self._trace, self._work = trace, work
-        self._hardware = replace(hardware, machine_size=max(hardware.machine_size, 64))
+        self._trace = None if trace is None else instance("trace", trace, Trace)
+        self._work = instance("work", work, Workload)
+        size = instance("hardware", hardware, Hardware).machine_size
+        self._hardware = replace(hardware, machine_size=max(size, 64))
         self.limits = {"rows": (1, 128), "gpus": (1, 64), "moment": (0, 100)}
         state = {"moment": moment} if trace is not None else {"rows": rows, "gpus": gpus, "moment": moment}
         super().__init__(**state)
 
-    def controls(self) -> dict[str, widgets.Widget]:
-        """The sliders, labelled in the language in use."""
-        labels = {
-            "rows": say(en="Rows in the batch", zh="批次行数"),
-            "gpus": say(en="GPUs", zh="GPU 数"),
-            "moment": say(en="Moment, in percent", zh="时刻（%）"),
-        }
-        return {name: self.slider(name, labels[name]) for name in self._state}
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {"moment": say(en="Moment, in percent", zh="时刻（%）")}
 
     def drawn(self) -> Picture:
         trace = self._trace

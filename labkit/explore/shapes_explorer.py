@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ipywidgets as widgets
-
 from ..base.language import say
 from ..view.picture import Picture
-from ..view.shapes import shapes_picture
+from ..view.pictures.shape_blocks import shapes_picture
 from .explorer import Explorer
 
 
@@ -26,13 +24,8 @@ class ShapesExplorer(Explorer):
         self.limits = {"batch_dim": (0, len(self._others)), "gpus": (1, 64), "rows": (1, 128)}
         super().__init__(batch_dim=batch_dim, gpus=gpus, rows=rows)
 
-    def controls(self) -> dict[str, widgets.Widget]:
-        """The sliders, labelled in the language in use."""
-        return {
-            "batch_dim": self.slider("batch_dim", say(en="Batch dimension", zh="批次维度")),
-            "gpus": self.slider("gpus", say(en="GPUs", zh="GPU 数")),
-            "rows": self.slider("rows", say(en="Rows in the batch", zh="批次行数")),
-        }
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {"batch_dim": say(en="Batch dimension", zh="批次维度")}
 
     def drawn(self) -> Picture:
         shape = (*self._others[: self.batch_dim], self.rows, *self._others[self.batch_dim :])

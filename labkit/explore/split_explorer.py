@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ipywidgets as widgets
-
-from ..base.language import say
 from ..plans.split import split
 from ..view.picture import Picture
-from ..view.split import split_picture
+from ..view.pictures.split_lanes import split_picture
 from .explorer import Explorer
 
 
@@ -19,13 +16,6 @@ class SplitExplorer(Explorer):
 
     def __init__(self, rows: int = 30, gpus: int = 8) -> None:
         super().__init__(rows=rows, gpus=gpus)
-
-    def controls(self) -> dict[str, widgets.Widget]:
-        """The sliders, labelled in the language in use."""
-        return {
-            "rows": self.slider("rows", say(en="Rows in the batch", zh="批次行数")),
-            "gpus": self.slider("gpus", say(en="GPUs", zh="GPU 数")),
-        }
 
     def drawn(self) -> Picture:
         return split_picture(split(self.rows, self.gpus))

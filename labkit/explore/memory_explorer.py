@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ipywidgets as widgets
-
 from ..base.language import say
 from ..plans.footprint import OPTIMIZERS, million_parameters
-from ..view.memory import memory_picture
 from ..view.picture import Picture
+from ..view.pictures.memory_lanes import memory_picture
 from .explorer import Explorer
 
 
@@ -31,19 +29,18 @@ class MemoryExplorer(Explorer):
         self._sizes = {"activations": activations, "outputs": outputs, "capacity": capacity}
         super().__init__(rows=rows, gpus=gpus, parameters=parameters, optimizer=optimizer, moment=moment)
 
-    def controls(self) -> dict[str, widgets.Widget]:
-        """The sliders and lists, labelled in the language in use."""
-        moments = {
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {
+            "optimizer": say(en="Optimizer", zh="优化器"),
+            "moment": say(en="Moment", zh="时刻"),
+        }
+
+    def called(self, name: str) -> dict[str, str]:
+        if name == "optimizer":
+            return {"SGD": "SGD", "momentum": say(en="SGD, momentum", zh="SGD（带动量）"), "Adam": "Adam"}
+        return {
             "running": say(en="during a call", zh="调用期间"),
             "between": say(en="between two calls", zh="两次调用之间"),
-        }
-        optimizers = {"SGD": "SGD", "momentum": say(en="SGD, momentum", zh="SGD（带动量）"), "Adam": "Adam"}
-        return {
-            "rows": self.slider("rows", say(en="Rows in the batch", zh="批次行数")),
-            "gpus": self.slider("gpus", say(en="GPUs", zh="GPU 数")),
-            "parameters": self.slider("parameters", say(en="Million parameters", zh="参数（百万）")),
-            "optimizer": self.choice("optimizer", say(en="Optimizer", zh="优化器"), optimizers),
-            "moment": self.choice("moment", say(en="Moment", zh="时刻"), moments),
         }
 
     def drawn(self) -> Picture:

@@ -1,0 +1,86 @@
+"""One pass over the data: batches of rows, each split over GPUs, as a ``DataLoader`` hands them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from ..base.display import Drawn
+from ..base.numbers import MOST_GPUS, whole
+from .split import Split, listed, split
+
+
+@dataclass(frozen=True)
+class Batches(Drawn, Sequence[Split]):
+    """One pass over ``rows`` rows in batches of ``batch_size``, each batch split over ``gpus`` GPUs.
+
+    A sequence: ``len(plan)`` batches, of which ``plan[3]`` is how the fourth is split. No batch is kept, because a
+    pass may have a thousand million of them; :attr:`kinds` has those that differ.
+    """
+
+    rows: int
+    batch_size: int
+    gpus: int = 1
+    drop_last: bool = False
+
+    @property
+    def full(self) -> int:
+        """How many batches have ``batch_size`` rows."""
+        return self.rows // self.batch_size
+
+    @property
+    def short(self) -> int:
+        """Rows of the last batch if it has fewer, else 0."""
+        return 0 if self.drop_last else self.rows % self.batch_size
+
+    @property
+    def dropped(self) -> int:
+        """Rows that no batch holds, because ``drop_last`` leaves the short batch out."""
+        return self.rows % self.batch_size - self.short
+
+    @property
+    def kinds(self) -> tuple[tuple[Split, int], ...]:
+        """The splits that differ, in order, and how many batches each has: the full ones, then the short one."""
+        sizes = ((self.batch_size, self.full), (self.short, 1))
+        return tuple((split(size, self.gpus), times) for size, times in sizes if size and times)
+
+    @property
+    def count(self) -> int:
+        """How many batches there are, also where ``len`` cannot say it."""
+        return self.full + bool(self.short)
+
+    def __len__(self) -> int:
+        return self.count
+
+    @overload
+    def __getitem__(self, number: int) -> Split: ...
+    @overload
+    def __getitem__(self, number: slice) -> tuple[Split, ...]: ...
+    def __getitem__(self, number: int | slice) -> Split | tuple[Split, ...]:
+        if isinstance(number, slice):
+            return tuple(self[at] for at in range(self.count)[number])
+        at = range(self.count)[number]
+        return split(self.batch_size if at < self.full else self.short, self.gpus)
+
+    def __str__(self) -> str:
+        sizes = listed(self.batch_size, self.full, self.short or None)
+        return (
+            f"{self.rows} rows in batches of {self.batch_size}: {sizes}"
+            + f"; {self.dropped} dropped" * bool(self.dropped)
+            + f" (on {self.gpus} GPUs)" * (self.gpus > 1)
+        )
+
+    __repr__ = __str__
+
+
+def batches(rows: int, batch_size: int, *, gpus: int = 1, drop_last: bool = False) -> Batches:
+    """Plan one pass over ``rows`` rows (≥ 0) in batches of ``batch_size`` (≥ 1), each split over ``gpus`` GPUs.
+
+    >>> batches(100, 30)
+    100 rows in batches of 30: 30, 30, 30, 10
+
+    Raises TypeError if an argument is no whole number, ValueError if it is out of range.
+    """
+    rows, batch_size = whole("rows", rows, 0), whole("batch_size", batch_size, 1)
+    return Batches(rows, batch_size, whole("gpus", gpus, 1, MOST_GPUS), bool(drop_last))

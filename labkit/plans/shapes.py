@@ -1,0 +1,63 @@
+"""Shapes of tensors that are cut over GPUs and glued together again: integers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..base.numbers import whole
+from .split import split
+
+Shape = tuple[int, ...]
+
+
+def cut_shape(shape: Shape, gpus: int, dim: int = 0) -> tuple[Shape, ...]:
+    """The shapes of the pieces of a tensor that is cut over ``gpus`` GPUs along dimension ``dim``.
+
+    >>> cut_shape((32, 512, 65), 2)
+    ((16, 512, 65), (16, 512, 65))
+
+    Raises ValueError if the tensor has no such dimension; a negative ``dim`` counts from the end.
+    """
+    shape = tuple(whole("shape", size, 0) for size in shape)
+    dim = _dimension("dim", dim, len(shape))
+    return tuple((*shape[:dim], rows, *shape[dim + 1 :]) for rows in split(shape[dim], gpus).sizes)
+
+
+def gathered_shape(shapes: Sequence[Shape], dim: int = 0) -> Shape:
+    """The shape of what gather makes of tensors of these shapes, glued along dimension ``dim``.
+
+    >>> gathered_shape([(65, 16, 5530), (65, 16, 5530)])
+    (130, 16, 5530)
+
+    Scalars become one vector. Raises ValueError, naming the piece, if the shapes differ in any other dimension
+    than ``dim``: gather fails there too.
+    """
+    shapes = [tuple(whole("shapes", size, 0) for size in shape) for shape in shapes]
+    if not shapes:
+        raise ValueError("shapes must name at least one piece, got none")
+    if all(shape == () for shape in shapes):
+        return (len(shapes),)
+    dim = _dimension("dim", dim, len(shapes[0]))
+    for at, shape in enumerate(shapes):
+        if len(shape) != len(shapes[0]) or any(
+            one != other
+            for axis, (one, other) in enumerate(zip(shape, shapes[0], strict=True))
+            if axis != dim
+        ):
+            raise ValueError(
+                f"pieces cannot be glued along dimension {dim}: piece 0 is {list(shapes[0])}, "
+                f"piece {at} is {list(shape)}; all other dimensions must be equal"
+            )
+    return (*shapes[0][:dim], sum(shape[dim] for shape in shapes), *shapes[0][dim + 1 :])
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape as PyTorch's messages write it: ``[32, 65]``."""
+    return str(list(shape))
+
+
+def _dimension(name: str, dim: int, dims: int) -> int:
+    """``dim`` counted from the front, or an error that names it."""
+    if not dims:
+        raise ValueError(f"{name} names a dimension, but a scalar has none")
+    return whole(name, dim, -dims, dims - 1) % dims

@@ -1,0 +1,124 @@
+"""Where things stand in a picture: lanes, legends, texts that fit, and what is told instead of drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .picture import WIDTH, Box, Line, Text
+
+# How far the baseline of a text in the middle of a lane is below that middle, as a share of the text's size.
+BASELINE = 0.35
+# More lanes than this cannot be read.
+MOST_LANES = 64
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Lanes one below another, each with a name on its left and a note on its right, in text of one size."""
+
+    top: float
+    left: float
+    right: float
+    high: float
+    size: float
+    pad: float = 2
+
+    @property
+    def across(self) -> float:
+        """Width of a lane between its name and its note."""
+        return WIDTH - self.left - self.right
+
+    def y(self, at: int) -> float:
+        """The upper edge of lane ``at``; of the one after the last, where the lanes end."""
+        return self.top + at * self.high
+
+    def line(self, at: int) -> float:
+        """The baseline of text in lane ``at``."""
+        return self.y(at) + self.high / 2 + self.size * BASELINE
+
+    def name(self, at: int, words: str, *, muted: bool = False) -> Text:
+        """``words`` left of lane ``at``."""
+        return Text(self.left - 8, self.line(at), words, self.size, "end", muted=muted)
+
+    def note(self, at: int, words: str, *, bold: bool = False, muted: bool = False) -> Text:
+        """``words`` right of lane ``at``, smaller if they want more room than there is."""
+        size = sized(words, self.right - 10, self.size, bold)
+        return Text(WIDTH - self.right + 8, self.line(at), words, size, bold=bold, muted=muted)
+
+    def aside(self, at: int, words: str) -> Text:
+        """``words`` in lane ``at`` in place of anything else: what is told there, but not drawn."""
+        return Text(self.left, self.line(at), words, self.size, muted=True)
+
+    def bar(self, at: int, x: float, width: float, gpu: int | None = None, *, dashed: bool = False,
+            tint: float = 0.0, label: str = "", tip: str = "") -> Box:  # fmt: skip
+        """A box in lane ``at``, as high as there is room."""
+        return Box(
+            x, self.y(at) + self.pad, width, self.high - 2 * self.pad, gpu, label, dashed, tint=tint, tip=tip
+        )
+
+
+def legend(
+    left: float, line: float, entries: Sequence[tuple[str, Sequence[Box | Line]]], *, mark: float, gap: float,
+    size: float = 11,
+) -> list[Box | Line | Text]:  # fmt: skip
+    """What marks mean: each entry's words, ``mark`` right of its marks (drawn as if at 0), ``gap`` before the next."""
+    found: list[Box | Line | Text] = []
+    for words, marks in entries:
+        for shape in marks:
+            if isinstance(shape, Box):
+                found.append(replace(shape, x=shape.x + left))
+            else:
+                found.append(replace(shape, x1=shape.x1 + left, x2=shape.x2 + left))
+        found.append(Text(left + mark, line, words, size))
+        left += mark + text_width(words, size) + gap
+    return found
+
+
+def shortened(working: int, idle: int = 0, *, most: int, head: int, tail: int) -> list[int | range]:
+    """What stands in the lanes for ``working`` things and, after them, ``idle`` ones: numbers that are drawn one by
+    one, and ranges of which is told in one line, because more than ``most`` cannot be read.
+    """
+    shown: list[int | range] = list(range(working))
+    if working > most:
+        shown[head : working - tail] = [range(head, working - tail)]
+    rest = range(working, working + idle)
+    return shown + (list(rest) if working + idle <= most else [rest] if rest else [])
+
+
+def together(count: int, most: int) -> list[range]:
+    """``count`` things in at most ``most`` groups of neighbours, which are drawn as one where they are too many."""
+    step = -(-count // most) or 1
+    return [range(at, min(at + step, count)) for at in range(0, count, step)]
+
+
+def devices(gpus: range) -> str:
+    """What neighbours are called: ``cuda:3``, ``cuda:3–cuda:5``."""
+    return f"cuda:{gpus[0]}" + f"–cuda:{gpus[-1]}" * (len(gpus) > 1)
+
+
+def text_width(text: str, size: float) -> float:
+    """About how wide a text is set, in pixels; on the safe side for the fonts in use."""
+    return sum(size * (1.0 if ord(letter) > 0x2E80 else 0.6) for letter in text)
+
+
+def sized(text: str, width: float, size: float, bold: bool = False) -> float:
+    """``size``, or the smaller one at which ``text`` fits into ``width`` pixels."""
+    wanted = text_width(text, size) * (1.08 if bold else 1)
+    return size if wanted <= width else size * width / wanted
+
+
+def fitted(text: str, width: float, size: float) -> str:
+    """``text``, or as much of it as ``width`` pixels hold, with an ellipsis; "" if not even one letter fits."""
+    if text_width(text, size) <= width:
+        return text
+    while text and text_width(text + "…", size) > width:
+        text = text[:-1]
+    return text and text + "…"
+
+
+def lanes(count: int, top: float, left: float, right: float) -> Lanes:
+    """``count`` lanes, the lower the more there are."""
+    sizes = ((8, 28, 13.0), (16, 22, 12.0), (32, 15, 10.5))
+    high, size = next(((high, size) for most, high, size in sizes if count <= most), (12.5, 9.5))
+    return Lanes(top, left, right, high, size)

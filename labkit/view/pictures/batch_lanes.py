@@ -1,0 +1,102 @@
+"""The picture of one pass over the data: a lane for each batch, cut into the pieces that GPUs get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...base.language import say
+from ...base.numbers import plural, whole
+from ...plans.batches import Batches, batches
+from ...plans.split import Split
+from ..layout import Lanes, shortened
+from ..picture import Picture, Sketch, Text
+from ..show import draw, shows
+from .split_lanes import pieces_of, rows_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LEFT, _RIGHT, _TOP, _LANE, _SIZE = 84, 190, 12, 30, 13
+# More batches than this are not drawn one by one: the first ones, a line that counts the others, the last.
+_MOST = 12
+
+
+def draw_batches(
+    data: Batches | int, batch_size: int | None = None, *, gpus: int = 1, ax: Axes | None = None
+) -> Axes:
+    """Draw one pass over the data; returns the matplotlib Axes.
+
+    data   a :class:`labkit.Batches`, or the number of rows, with ``batch_size`` (and ``gpus``) beside it.
+    ax     the Axes to draw into; a new figure if not given.
+    """
+    plan = data if isinstance(data, Batches) else batches(data, whole("batch_size", batch_size, 1), gpus=gpus)
+    return draw(lambda: batches_picture(plan), ax)
+
+
+@shows(Batches)
+def batches_picture(plan: Batches) -> Picture:
+    """One pass; a row is equally wide in all batches."""
+    left = max(_LEFT, 24 + _SIZE * 0.6 * len(f"batch {plan.count}"))
+    lane = Lanes(_TOP, left, _RIGHT, _LANE, _SIZE)
+    scale = lane.across / plan.batch_size
+    shown = shortened(plan.count, most=_MOST, head=_MOST - 3, tail=2)
+    sketch = Sketch()
+    for at, number in enumerate(shown):
+        if isinstance(number, range):
+            more = len(number)
+            words = say(en=f"… {more} more batches like these …", zh=f"…… 还有 {more} 个这样的批次 ……")
+            sketch.add(lane.aside(at, words))
+            continue
+        batch, short = plan[number], number == plan.full
+        sketch.add(
+            lane.name(at, say(en=f"batch {number}", zh=f"批次 {number}")),
+            *pieces_of(batch, left, lane.y(at) + 2, scale, _LANE - 4),
+            *_labels(plan, batch, number, left, lane.line(at), scale),
+            lane.note(at, _note(batch, short), bold=short),
+        )
+    count = len(shown)
+    if plan.dropped:
+        words = say(en=f"{plural(plan.dropped, 'row')}, dropped", zh=f"{plan.dropped} 行，舍去")
+        sketch.add(
+            lane.bar(count, left, plan.dropped * scale, dashed=True), lane.note(count, words, muted=True)
+        )
+        count += 1
+    if not plan.rows:
+        sketch.add(lane.aside(0, say(en="no rows", zh="没有数据行")))
+    return sketch.picture(lane.y(max(count, 1)) + _TOP, _description(plan))
+
+
+def _description(plan: Batches) -> str:
+    text = say(
+        en=f"{plan.rows} rows: {plan.full} full batch{'es' * (plan.full != 1)} of {plan.batch_size}",
+        zh=f"{plan.rows} 行：{plan.full} 个装满的批次，每个 {plan.batch_size} 行",
+    )
+    if plan.short:
+        text += say(en=f" and a short one of {plan.short}", zh=f"，外加一个只有 {plan.short} 行、不满的批次")
+    if plan.dropped:
+        text += say(en=f"; the last {plan.dropped} rows are dropped", zh=f"；最后 {plan.dropped} 行舍去")
+    if plan.gpus > 1:
+        text += say(en=f"; each is split over {plan.gpus} GPUs", zh=f"；每个批次切分给 {plan.gpus} 块 GPU")
+    return text + say(en=".", zh="。")
+
+
+def _labels(plan: Batches, batch: Split, number: int, left: float, line: float, scale: float) -> list[Text]:
+    """On one GPU the rows' numbers in the dataset; on several, how many rows each piece has."""
+    first = number * plan.batch_size
+    found = []
+    for piece in batch.pieces:
+        if plan.gpus > 1:
+            words = str(piece.rows)
+        else:
+            words = f"{first + piece.start}–{first + piece.stop - 1}" if piece.rows > 1 else str(first)
+        if piece.rows and piece.rows * scale > len(words) * _SIZE * 0.62 + 4:
+            middle = left + (piece.start + piece.rows / 2) * scale
+            found.append(Text(middle, line, words, _SIZE, "middle", gpu=piece.gpu))
+    return found
+
+
+def _note(batch: Split, short: bool) -> str:
+    words = rows_text(batch.batch) + say(en=", short", zh="，不满") * short
+    if batch.idle:
+        words += say(en=f"; {len(batch.idle)} idle", zh=f"；{len(batch.idle)} 块空闲")
+    return words

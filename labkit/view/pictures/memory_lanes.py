@@ -1,0 +1,141 @@
+"""The picture of memory: a lane for each GPU, stacked by what the bytes are for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import TYPE_CHECKING
+
+from ...base.language import say
+from ...base.numbers import plural
+from ...base.units import bytes_text
+from ...plans.footprint import KINDS, Footprint, Footprints
+from ..layout import MOST_LANES, devices, lanes, legend, shortened, text_width
+from ..palette import CPU
+from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ..show import draw, shows, unfit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LEFT, _RIGHT, _TOP = 76, 172, 50
+# Kinds are told apart by how pale they are, in the order of KINDS.
+_PALE = (0.0, 0.3, 0.5, 0.67, 0.82)
+
+
+def draw_memory(data: Footprints | Sequence[Footprint], *, ax: Axes | None = None) -> Axes:
+    """Draw what is on each GPU; returns the matplotlib Axes.
+
+    data   what :func:`labkit.data_parallel_memory` gives, or a :class:`labkit.Footprint` for each GPU.
+    ax     the Axes to draw into; a new figure if not given.
+
+    Raises TypeError for anything else, ValueError if there is no GPU.
+    """
+    if not isinstance(data, (Footprints, tuple, list)):
+        raise unfit(
+            data, en="what labkit.data_parallel_memory gives", zh=" labkit.data_parallel_memory 的返回值"
+        )
+    memory = data if isinstance(data, Footprints) else Footprints(tuple(data))
+    for gpu, found in enumerate(memory.gpus):
+        if not isinstance(found, Footprint):
+            raise TypeError(
+                say(
+                    en=f"data must have a Footprint for each GPU, got {found!r} for cuda:{gpu}",
+                    zh=f"data 中每块 GPU 必须对应一个 Footprint，cuda:{gpu} 的却是 {found!r}",
+                )
+            )
+    if not memory.gpus:
+        raise ValueError(
+            say(
+                en="data must have a Footprint for at least one GPU, got none",
+                zh="data 中至少要有一块 GPU 的 Footprint，现在一个也没有",
+            )
+        )
+    return draw(lambda: memory_picture(memory), ax)
+
+
+@shows(Footprints)
+def memory_picture(memory: Footprints) -> Picture:
+    """What is on each GPU; a byte is equally wide on all of them."""
+    shown = shortened(len(memory.gpus), most=MOST_LANES, head=12, tail=3)
+    lane = lanes(len(shown), _TOP, _LEFT, _RIGHT)
+    scale = lane.across / max([found.total for found in memory.gpus] + [memory.capacity or 0, 1])
+    names = kind_names()
+    limit = -99.0 if memory.capacity is None else _LEFT + memory.capacity * scale
+    sketch = Sketch()
+    marks = [
+        (names[kind], [Box(0, 12, 16, 14, CPU, f"legend {kind}", tint=tint)])
+        for kind, tint in zip(KINDS, _PALE, strict=True)
+    ]
+    sketch.add(*legend(_LEFT, 23, marks, mark=21, gap=20))
+    fine = min(lane.size, 11.5)
+    for at, gpu in enumerate(shown):
+        if isinstance(gpu, range):
+            sketch.add(lane.aside(at, _counted(memory, gpu)))
+            continue
+        found, x = memory.gpus[gpu], float(_LEFT)
+        sketch.add(lane.name(at, f"cuda:{gpu}", muted=not found.total))
+        for kind, tint, held in zip(KINDS, _PALE, astuple(found), strict=True):
+            if not held:
+                continue
+            width = held * scale
+            tip = f"cuda:{gpu} · {names[kind]} · {bytes_text(held)}"
+            sketch.add(lane.bar(at, x, width, gpu, tint=tint, label=f"cuda:{gpu} {kind}", tip=tip))
+            half = text_width(names[kind], fine) / 2
+            crossed = abs(x + width / 2 - limit) < half + 3
+            if lane.high >= 15 and 2 * half + 6 <= width and not crossed:
+                sketch.add(
+                    Text(x + width / 2, lane.line(at), names[kind], fine, "middle", gpu=gpu, tint=tint)
+                )
+            x += width
+        over = memory.capacity is not None and found.total > memory.capacity
+        note = _bytes(found.total) + say(en=", too much", zh="，超出") * over
+        sketch.add(lane.note(at, note, bold=over, muted=not found.total))
+    height = lane.y(len(shown)) + 30
+    if memory.capacity is not None:
+        sketch.add(Line(limit, _TOP - 6, limit, height - 26, dashed=True, strong=True, over=True))
+        size = bytes_text(memory.capacity)
+        words = say(en=f"capacity {size}", zh=f"显存容量 {size}")
+        half = text_width(words, 11) / 2
+        sketch.add(Text(min(max(limit, half + 4), WIDTH - half - 4), height - 10, words, 11, "middle"))
+    return sketch.picture(height, _description(memory))
+
+
+def _description(memory: Footprints) -> str:
+    home, *others = (found.total for found in memory.gpus)
+    text = say(en=f"cuda:0 holds {bytes_text(home)}", zh=f"cuda:0 占用 {bytes_text(home)}")
+    if others:
+        most = bytes_text(max(others))
+        text += say(en=f", every other GPU at most {most}", zh=f"，其余 GPU 最多各占 {most}")
+    if over := len(memory.over):
+        text += say(
+            en=f"; {over} of {len(memory.gpus)} would run out of memory",
+            zh=f"；{len(memory.gpus)} 块 GPU 中有 {over} 块显存不够",
+        )
+    return text + say(en=".", zh="。")
+
+
+def kind_names() -> dict[str, str]:
+    """What the kinds are called in the language in use."""
+    return {
+        "weights": say(en="weights", zh="权重"),
+        "activations": say(en="activations", zh="激活值"),
+        "outputs": say(en="outputs", zh="输出"),
+        "gradients": say(en="gradients", zh="梯度"),
+        "optimizer": say(en="optimizer", zh="优化器状态"),
+    }
+
+
+def _bytes(count: int) -> str:
+    return bytes_text(count) if count else say(en="nothing", zh="无")
+
+
+def _counted(memory: Footprints, gpus: range) -> str:
+    """A line about GPUs that are not drawn one by one."""
+    most = _bytes(max(memory.gpus[gpu].total for gpu in gpus))
+    words = say(
+        en=f"{devices(gpus)}: {plural(len(gpus), 'more GPU')}, at most {most} each",
+        zh=f"{devices(gpus)}：还有 {len(gpus)} 块 GPU，最多各占 {most}",
+    )
+    over = len(set(gpus) & set(memory.over))
+    return words + say(en=f", {over} too much", zh=f"，其中 {over} 块超出") * bool(over)

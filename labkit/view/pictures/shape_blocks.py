@@ -1,0 +1,171 @@
+"""The picture of the wrong batch dimension: the outputs of the replicas, and what gather makes of them.
+
+Gather glues along dimension 0, whatever that dimension means. Each panel has the replicas' outputs apart on
+the left and glued on the right; up and down is dimension 0, across is dimension 1. Dashed is what one GPU gives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...base.language import say
+from ...plans.shapes import Shape, cut_shape, gathered_shape, shape_text
+from ..layout import BASELINE, devices, fitted, together
+from ..picture import Box, Line, Picture, Sketch, Text
+from ..show import draw
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_PANEL, _MARGIN, _TOP = 352, 16, 62
+# In a panel: greatest width of a block, where labels, the arrow and the glued block begin.
+_ACROSS, _LABEL, _ARROW, _GLUED = 72, 78, 226, 258
+_TALL, _SIZE = 168, 10.5
+# Of more pieces, neighbours are drawn as one.
+_MOST = 64
+
+
+def draw_shapes(data: Shape, gpus: int, *, batch_dim: int = 0, ax: Axes | None = None) -> Axes:
+    """Draw what gather makes of a model's output; returns the matplotlib Axes.
+
+    data       the shape of the output for the whole batch on one GPU, such as ``(65, 32, 5530)``.
+    batch_dim  the dimension of it that counts the rows of the batch, here 1; on any but 0 the fix is drawn beside.
+    ax         the Axes to draw into; a new figure if not given.
+
+    Raises ValueError if there is no such dimension or no GPU.
+    """
+    return draw(lambda: shapes_picture(data, gpus, batch_dim=batch_dim), ax)
+
+
+def shapes_picture(shape: Shape, gpus: int, *, batch_dim: int = 0) -> Picture:
+    """What gather makes of an output whose batch is on dimension ``batch_dim``.
+
+    shape   the output of the model for the whole batch on one GPU.
+    """
+    shape, batch_dim = _checked(shape, gpus, batch_dim)
+    sketch = Sketch()
+    sketch.add(*_panel(_MARGIN, shape, gpus, batch_dim))
+    if batch_dim:
+        first = (shape[batch_dim], *shape[:batch_dim], *shape[batch_dim + 1 :])
+        sketch.add(*_panel(_MARGIN + _PANEL, first, gpus, 0))
+    return sketch.picture(_TOP + _TALL + 20 + 56, _description(shape, gpus, batch_dim))
+
+
+def _checked(shape: Shape, gpus: int, batch_dim: int) -> tuple[Shape, int]:
+    shape = tuple(shape)
+    if not isinstance(batch_dim, int) or not -len(shape) <= batch_dim < len(shape):
+        raise ValueError(f"batch_dim must be from {-len(shape)} to {len(shape) - 1}, got {batch_dim!r}")
+    cut_shape(shape, gpus, batch_dim)  # refuses what is no shape, or no number of GPUs
+    return shape, batch_dim % len(shape)
+
+
+def _description(shape: Shape, gpus: int, batch_dim: int) -> str:
+    pieces = cut_shape(shape, gpus, batch_dim)
+    output = glued(shape, gpus, batch_dim)
+    if output is None:
+        return say(
+            en=f"The batch is on dimension {batch_dim} and its pieces differ in size: gather fails.",
+            zh=f"批次在第 {batch_dim} 维，各分块大小不同：gather（收集）会失败。",
+        )
+    if output == shape:
+        return say(
+            en=f"gather glues {len(pieces)} outputs along dimension 0 to {shape_text(output)}, as on one GPU.",
+            zh=f"gather（收集）把 {len(pieces)} 份输出沿第 0 维拼接成 {shape_text(output)}，与单块 GPU 上的一样。",
+        )
+    return say(
+        en=f"gather glues {len(pieces)} outputs along dimension 0 to {shape_text(output)}; "
+        f"the batch is on dimension {batch_dim}, so it should be {shape_text(shape)}. No error says so.",
+        zh=f"gather（收集）把 {len(pieces)} 份输出沿第 0 维拼接成 {shape_text(output)}；批次其实在第 {batch_dim} 维，"
+        f"本该得到 {shape_text(shape)}，却没有任何报错。",
+    )
+
+
+def glued(shape: Shape, gpus: int, batch_dim: int) -> Shape | None:
+    """The shape that gather gives for outputs cut along ``batch_dim``; None where gather fails."""
+    try:
+        return gathered_shape(cut_shape(shape, gpus, batch_dim), 0)
+    except ValueError:
+        return None
+
+
+def _panel(x: float, shape: Shape, gpus: int, batch_dim: int) -> list[Box | Line | Text]:
+    """One panel, whose left edge is ``x``."""
+    pieces, output = cut_shape(shape, gpus, batch_dim), glued(shape, gpus, batch_dim)
+    title = (
+        say(en=f"batch on dimension {batch_dim}", zh=f"批次在第 {batch_dim} 维")
+        if batch_dim
+        else say(en="batch first", zh="批次在第 0 维")
+    )
+    alone = say(en=f"on one GPU: {shape_text(shape)}", zh=f"单块 GPU 上：{shape_text(shape)}")
+    middle = _TOP + 10 + _TALL / 2
+    return [
+        Text(x, 22, fitted(title, _PANEL - 16, 13), 13, bold=True),
+        Text(x, 40, fitted(alone, _PANEL - 16, 12), 12, muted=True),
+        *_blocks(x, shape, pieces, output),
+        Line(x + _ARROW, middle, x + _GLUED - 6, middle, arrow=True),
+        *_verdict(x, shape, pieces, output, batch_dim),
+    ]
+
+
+def _blocks(
+    x: float, shape: Shape, pieces: tuple[Shape, ...], output: Shape | None
+) -> list[Box | Line | Text]:
+    """The pieces apart, with their shapes beside them, and glued."""
+    groups = together(len(pieces), _MOST)
+    up = _TALL / max(sum(piece[0] for piece in pieces), 1)
+    wide = _ACROSS / max(*shape[1:2], 1, 1)
+    gap = min(6.0, 20 / len(groups))
+    heights = [sum(pieces[gpu][0] for gpu in group) * up for group in groups]
+    end = _TOP + sum(heights) + gap * (len(groups) - 1)  # the lower edge of the pieces
+    y, top, labelled = float(_TOP), _TOP + 10.0, -99.0
+    found: list[Box | Line | Text] = []
+    for group, height in zip(groups, heights, strict=True):
+        piece, name = pieces[group[0]], devices(group)
+        width = max((piece[1] if len(piece) > 1 else 1) * wide, 8.0)
+        words = f"{name} {shape_text(piece)}" + say(en=" each", zh="，每块") * (len(group) > 1)
+        if height:
+            found.append(Box(x, y, width, height, group[0], name, tip=words))
+            if output is not None:
+                found.append(Box(x + _GLUED, top, width, height, group[0], f"glued {name}"))
+        middle, last = y + height / 2, group is groups[-1]
+        apart = min(
+            middle - labelled, end - heights[-1] / 2 - middle
+        )  # from the last label, and from the last of all
+        if last or apart >= _SIZE + 2:
+            beside = width + _LABEL - _ACROSS
+            label = fitted(words, _ARROW - beside - 4, _SIZE)
+            found.append(Text(x + beside, middle + _SIZE * BASELINE, label, _SIZE))
+            labelled = middle
+        y += height + gap
+        top += height
+    if output is None:
+        found.append(Box(x + _GLUED, _TOP + 10, _ACROSS, _TALL, dashed=True, label="nothing"))
+    elif output != shape:  # what it should have been, at the same scale
+        height = max(min(shape[0] * up, _TALL), 3.0)
+        found.append(Box(x + _GLUED, _TOP + 10, _ACROSS, height, None, "wanted", dashed=True, strong=True))
+    return found
+
+
+def _verdict(
+    x: float, shape: Shape, pieces: tuple[Shape, ...], output: Shape | None, batch_dim: int
+) -> list[Text]:
+    """Whether it went well, in two lines."""
+    y, wanted = _TOP + _TALL + 46, shape_text(shape)
+    if output is None:
+        sizes = sorted({piece[batch_dim] for piece in pieces}, reverse=True)
+        first = say(en="✗ gather fails", zh="✗ gather（收集）失败")
+        listed = say(en=" and ", zh=" 与 ").join(map(str, sizes))
+        second = say(
+            en=f"sizes {listed} differ on dimension {batch_dim}",
+            zh=f"第 {batch_dim} 维的大小 {listed} 不一致",
+        )
+    elif output == shape:
+        first, second = f"✓ {wanted}", say(en="the same as on one GPU", zh="与单块 GPU 上的一样")
+    else:
+        got = shape_text(output)
+        first = say(en=f"✗ {got}, not {wanted}", zh=f"✗ {got}，而不是 {wanted}")
+        second = say(en="no error, wrong meaning", zh="没有报错，含义却错了")
+    return [
+        Text(x, y, fitted(first, _PANEL - 48, 13), 13, bold=True),
+        Text(x, y + 18, fitted(second, _PANEL - 24, 12), 12, muted=True),
+    ]

@@ -1,0 +1,144 @@
+"""The picture of a split: the batch on top, below it a lane for each GPU with the rows it gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...base.language import say
+from ...base.numbers import MOST_GPUS, plural, whole
+from ...plans.split import Piece, Split, split
+from ..layout import MOST_LANES, devices, lanes, shortened, sized, together
+from ..picture import WIDTH, Box, Picture, Sketch, Text
+from ..show import draw, shows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LEFT, _RIGHT, _TOP = 76, 126, 30
+_BAR = 26
+# Below this many pixels a row is not drawn apart from its neighbours.
+_FINEST = 4.0
+# A bar is cut into at most this many pieces.
+_MOST_PIECES = 128
+
+
+def draw_split(data: Split | int, gpus: int | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw who gets which rows; returns the matplotlib Axes.
+
+    data   a :class:`labkit.Split`, or the number of rows, with ``gpus`` beside it.
+    ax     the Axes to draw into; a new figure if not given.
+    """
+    plan = data if isinstance(data, Split) else split(data, whole("gpus", gpus, 1, MOST_GPUS))
+    return draw(lambda: split_picture(plan), ax)
+
+
+@shows(Split)
+def split_picture(plan: Split) -> Picture:
+    """Who gets which rows: 0 to any number of rows; of very many GPUs the first and the last."""
+    shown = shortened(len(plan.sizes) if plan.batch else 0, len(plan.idle), most=MOST_LANES, head=12, tail=3)
+    lane = lanes(len(shown), _TOP + _BAR + 14, _LEFT, _RIGHT)
+    scale = lane.across / max(plan.batch, 1)
+    rows, line = rows_text(plan.batch), _TOP + _BAR * 0.68
+    sketch = Sketch()
+    sketch.add(
+        Text(_LEFT - 8, line, say(en="batch", zh="批次"), 13, "end", bold=True),
+        Text(WIDTH - _RIGHT + 8, line, rows, sized(rows, _RIGHT - 10, 13)),
+    )
+    if plan.batch:
+        sketch.add(*_ruler(plan.batch, scale))
+    else:
+        sketch.add(Box(_LEFT, _TOP, lane.across, _BAR, dashed=True))
+    # The batch is cut into rows where they can be seen apart, else into pieces.
+    if plan.batch and scale < _FINEST:
+        sketch.add(*pieces_of(plan, _LEFT, _TOP, scale, _BAR))
+    for at, gpu in enumerate(shown):
+        if isinstance(gpu, range):
+            sketch.add(lane.aside(at, _counted(plan, gpu)))
+            continue
+        if gpu >= len(plan.sizes) or not plan.sizes[gpu]:
+            sketch.add(
+                lane.name(at, f"cuda:{gpu}", muted=True),
+                lane.bar(at, _LEFT, lane.across, dashed=True, label=f"cuda:{gpu}"),
+                lane.note(at, say(en="idle", zh="空闲"), muted=True),
+            )
+            continue
+        piece = plan.pieces[gpu]
+        x, width = _LEFT + piece.start * scale, piece.rows * scale
+        if scale >= _FINEST:
+            sketch.add(*_rows(piece, scale))
+        short = piece == plan.short
+        sketch.add(
+            lane.name(at, f"cuda:{gpu}"),
+            lane.bar(at, x, width, gpu, label=str(piece)),
+            lane.note(at, rows_text(piece.rows) + say(en=", short", zh="，不满") * short, bold=short),
+        )
+        span = f"{piece.start}–{piece.stop - 1}" if piece.rows > 1 else f"{piece.start}"
+        if width > len(span) * lane.size * 0.62 + 4:
+            sketch.add(Text(x + width / 2, lane.line(at), span, lane.size, "middle", gpu=gpu))
+    return sketch.picture(lane.y(len(shown)) + 8, _description(plan))
+
+
+def _description(plan: Split) -> str:
+    if not plan.batch:
+        return say(
+            en=f"No rows: all {plan.gpus} GPUs are idle.", zh=f"没有数据行：{plan.gpus} 块 GPU 全部空闲。"
+        )
+    used = len(plan.pieces)
+    text = say(
+        en=f"{plan.batch} rows on {plural(plan.gpus, 'GPU')}: pieces of ceil({plan.batch}/{plan.gpus}) = "
+        f"{rows_text(plan.chunk)}, so {used} of {plan.gpus} work ({plan.listed})",
+        zh=f"{plan.batch} 行分给 {plan.gpus} 块 GPU：每个分块 ⌈{plan.batch}/{plan.gpus}⌉ = {plan.chunk} 行，"
+        f"{plan.gpus} 块中有 {used} 块工作（{plan.listed}）",
+    )
+    if plan.idle:
+        names = devices(range(plan.idle[0], plan.gpus))
+        text += say(en=f"; {names} idle", zh=f"；{names} 空闲")
+    return text + say(en=".", zh="。")
+
+
+def rows_text(count: int) -> str:
+    """``1 row``, ``2 rows``."""
+    return say(en=plural(count, "row"), zh=f"{count} 行")
+
+
+def pieces_of(plan: Split, x: float, y: float, scale: float, height: float) -> list[Box]:
+    """A batch in one bar, cut into the pieces that GPUs get; neighbours as one where they are very many."""
+    boxes = []
+    for group in together(len(plan.pieces), _MOST_PIECES):
+        first, last = plan.pieces[group[0]], plan.pieces[group[-1]]
+        if rows := last.stop - first.start:
+            whole_of = (
+                str(first) if first is last else f"{devices(group)} rows {first.start}..{last.stop - 1}"
+            )
+            boxes.append(Box(x + first.start * scale, y, rows * scale, height, first.gpu, whole_of))
+    return boxes
+
+
+def _rows(piece: Piece, scale: float) -> list[Box]:
+    """The rows of a piece, one by one, on top."""
+    x = _LEFT + piece.start * scale
+    return [
+        Box(x + at * scale, _TOP, scale, _BAR, piece.gpu, f"cuda:{piece.gpu} row {piece.start + at}")
+        for at in range(piece.rows)
+    ]
+
+
+def _counted(plan: Split, gpus: range) -> str:
+    """A line about GPUs that are not drawn one by one."""
+    if gpus[0] >= len(plan.pieces) or not plan.batch:
+        return say(
+            en=f"{devices(gpus)}: {plural(len(gpus), 'GPU')} idle",
+            zh=f"{devices(gpus)}：{len(gpus)} 块 GPU 空闲",
+        )
+    return say(
+        en=f"{devices(gpus)}: {plural(len(gpus), 'more GPU')} with {rows_text(plan.chunk)} each",
+        zh=f"{devices(gpus)}：还有 {len(gpus)} 块 GPU，每块 {plan.chunk} 行",
+    )
+
+
+def _ruler(batch: int, scale: float) -> list[Text]:
+    """Row numbers over the batch: the first, the last, and round ones between where there is room."""
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, batch) if s * scale > 26 or s >= batch)
+    marks = [row for row in range(0, batch, step) if row == 0 or (batch - 1 - row) * scale > 26]
+    marks = marks + [batch - 1] if batch > 1 else marks
+    return [Text(_LEFT + (row + 0.5) * scale, _TOP - 8, str(row), 11, "middle", muted=True) for row in marks]

@@ -1,0 +1,264 @@
+"""The picture of a trace in time: a lane for each device, a bar for each thing that happened on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...base.language import say
+from ...base.numbers import plural
+from ...trace.events import Event, Trace
+from ..layout import BASELINE, MOST_LANES, Lanes, lanes, legend, shortened, text_width
+from ..palette import CPU, number
+from ..picture import Box, Line, Picture, Sketch, Text
+from ..show import draw, shows, unfit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LEFT, _RIGHT, _TOP = 76, 36, 54
+_PALE = 0.55
+# How much of a lane's height the arrival of data takes; computing takes all of it.
+_THIN = 0.55
+# Of more bars, neighbours of one kind are drawn as one.
+_MOST_BARS = 2000
+
+
+def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:
+    """Draw what happened when, in milliseconds; returns the matplotlib Axes.
+
+    data   what ``labkit.record()`` gave.
+    ax     the Axes to draw into; a new figure if not given.
+
+    Raises TypeError for anything but a trace.
+    """
+    if not isinstance(data, Trace):
+        raise unfit(data, en="what labkit.record() gives", zh=" labkit.record() 的返回值")
+    return draw(lambda: timeline_picture(data), ax)
+
+
+@shows(Trace)
+def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
+    """What happened when.
+
+    moment   seconds since the recording began, marked by a line across all lanes; None: no line.
+    """
+    names = trace.devices
+    shown = shortened(len(names), most=MOST_LANES + 1, head=40, tail=4)  # the CPU has one, too
+    lane = lanes(len(shown), _TOP, _LEFT, _RIGHT)
+    first, last = _span(trace)
+    scale = lane.across / (last - first)
+    bottom = lane.y(max(len(shown), 1)) + 4
+    drawn = {names[at]: at for at in shown if isinstance(at, int)}
+    bars, slot = _bars([event for event in trace if event.device in drawn], first, last)
+    sketch = Sketch()
+    sketch.add(*_legend(slot))
+    for tick in _ticks(last - first):
+        x = _LEFT + tick * scale
+        sketch.add(
+            Line(x, _TOP - 4, x, bottom, muted=True),
+            Text(x, bottom + 16, _milliseconds(tick), 11, "middle", muted=True),
+        )
+    if not len(trace):
+        sketch.add(
+            Text(_LEFT, _TOP + lane.high * 0.7, say(en="nothing recorded", zh="没有记录"), 13, muted=True)
+        )
+    for at, device in enumerate(shown):
+        if isinstance(device, range):
+            left_out = f"{names[device[0]]} – {names[device[-1]]}"
+            count = plural(len(device), "more device")
+            sketch.add(lane.aside(at, left_out + say(en=f": {count}", zh=f"：还有 {len(device)} 个设备")))
+            continue
+        sketch.add(lane.name(at, names[device]), *_lane(lane, at, bars.get(names[device], []), first, scale))
+    sketch.texts = _apart(sketch.texts, sketch.boxes)
+    if moment is not None:
+        x = _LEFT + min(max(moment - first, 0.0), last - first) * scale
+        sketch.add(
+            Line(x, _TOP - 10, x, bottom, strong=True, over=True),
+            Text(x, _TOP - 14, _milliseconds(moment - first), 11, "middle", bold=True),
+        )
+    return sketch.picture(bottom + 30, _description(trace, moment))
+
+
+def _lane(
+    lane: Lanes, at: int, bars: list[tuple[Event, int]], first: float, scale: float
+) -> list[Box | Text]:
+    """What happened on one device: a bar for each event, those of data arriving side by side where they overlap."""
+    found: list[Box | Text] = []
+    rows, count = _rows([event for event, _ in bars if event.phase != "parallel_apply"])
+    for event, many in bars:
+        width = max(event.seconds * scale, 1.0)
+        x = min(_LEFT + (event.start - first) * scale, _LEFT + lane.across - width)
+        top, tall = lane.y(at) + 2, lane.high - 4
+        if event.phase != "parallel_apply":
+            band = tall * _THIN
+            row = rows[id(event)] if count <= 4 else 0
+            tall = band / (count if count <= 4 else 1)
+            top = lane.y(at) + lane.high - 2 - band + row * tall
+        tint = _PALE if event.direction == "backward" else 0.0
+        gpu = number(event.device)
+        found.append(Box(x, top, width, tall, gpu, _label(event, many), tint=tint, tip=_tip(event, many)))
+        words, fine = _phase(event), min(11.0, tall - 1)
+        if fine >= 9 and text_width(words, fine) + 4 <= width and (count <= 1 or tall > lane.high / 2):
+            line = top + tall / 2 + fine * BASELINE
+            found.append(Text(x + width / 2, line, words, fine, "middle", gpu=gpu, tint=tint))
+    return found
+
+
+def moment_of(trace: Trace, share: float) -> float:
+    """The time at ``share`` (0 to 1) of the trace, in seconds since the recording began."""
+    first, last = _span(trace)
+    return first + share * (last - first)
+
+
+def _description(trace: Trace, moment: float | None) -> str:
+    if not len(trace):
+        return say(en="Nothing was recorded.", zh="没有记录到任何事件。")
+    first, last = _span(trace)
+    if moment is None:
+        computing = dict.fromkeys(trace.devices, 0.0)
+        for event in trace:
+            computing[event.device] += event.seconds * (event.phase == "parallel_apply")
+        share = max(computing.values()) / (last - first)
+        moved = sum(event.nbytes for event in trace)
+        return say(
+            en=f"{plural(len(trace), 'event')} on {plural(len(trace.devices), 'device')} "
+            f"in {_milliseconds(last - first)}; "
+            f"the busiest GPU computes for {share:.0%} of it; {moved:,} bytes are moved.",
+            zh=f"{len(trace.devices)} 个设备上有 {len(trace)} 个事件，历时 {_milliseconds(last - first)}；"
+            f"最忙的 GPU 有 {share:.0%} 的时间在计算；共移动 {moved:,} 字节。",
+        )
+    now = [event for event in trace if event.start <= moment < event.stop]
+    at = _milliseconds(moment - first)
+    if not now:
+        return say(en=f"After {at} nothing goes on.", zh=f"{at} 时没有任何操作在进行。")
+    parts: dict[str, set[str]] = {}
+    for event in now:
+        parts.setdefault(_tip_phase(event), set()).add(event.device)
+    listed = say(en="; ", zh="；").join(
+        say(en=f"{phase}: {_devices(found)}", zh=f"{phase}：{_devices(found)}")
+        for phase, found in parts.items()
+    )
+    return say(en=f"After {at}: {listed}.", zh=f"{at} 时正在进行的操作——{listed}。")
+
+
+def _legend(slot: float) -> list[Box | Line | Text]:
+    """What tall, thin and pale bars mean; what lies closer together than ``slot`` seconds is drawn as one."""
+    kinds = (
+        (14, 0.0, say(en="computing", zh="计算")),
+        (14 * _THIN, 0.0, say(en="data arriving", zh="数据到达")),
+        (14, _PALE, say(en="backward", zh="反向")),
+    )
+    marks = [(words, [Box(0, 23 - tall, 16, tall, CPU, "legend", tint=tint)]) for tall, tint, words in kinds]
+    if slot:
+        closer = _milliseconds(slot)
+        marks.append((say(en=f"(drawn as one within {closer})", zh=f"（{closer} 之内的合画为一个）"), []))
+    return legend(_LEFT, 20, marks, mark=22, gap=24)
+
+
+def _span(trace: Trace) -> tuple[float, float]:
+    """When the first event began and the last ended, in seconds since the recording began."""
+    first = min((event.start for event in trace), default=0.0)
+    last = max((event.stop for event in trace), default=0.0)
+    return first, max(last, first + 1e-6)
+
+
+def _bars(events: list[Event], first: float, last: float) -> tuple[dict[str, list[tuple[Event, int]]], float]:
+    """For each device its events and how many of them each stands for; and the seconds within which they are merged.
+
+    Pieces of one collective arrive together and are drawn as one bar. Where that leaves more bars than can be
+    read, so are events of one kind that begin in the same short time.
+    """
+    slot = 0.0
+    while True:
+        found: dict[tuple[str, str, str, float], list[Event]] = {}
+        for event in events:
+            at = (event.start - first) // slot if slot else event.start
+            found.setdefault((event.device, event.phase, event.direction, at), []).append(event)
+        if len(found) <= _MOST_BARS or slot >= last - first:
+            break
+        slot = slot * 2 or (last - first) / 512
+    bars: dict[str, list[tuple[Event, int]]] = {}
+    for (device, *_), group in found.items():
+        event = max(group, key=lambda event: event.seconds)
+        if slot and len(group) > 1:
+            start = min(one.start for one in group)
+            event = replace(event, start=start, seconds=max(one.stop for one in group) - start)
+        bars.setdefault(device, []).append((event, len(group)))
+    return bars, slot
+
+
+def _rows(events: list[Event]) -> tuple[dict[int, int], int]:
+    """A row for each event such that no two in a row overlap, by the event's identity; and how many rows."""
+    rows: dict[int, int] = {}
+    ends: list[float] = []
+    for event in sorted(events, key=lambda event: event.start):
+        free = next((row for row, end in enumerate(ends) if end <= event.start + 1e-12), len(ends))
+        if free == len(ends):
+            ends.append(0.0)
+        ends[free] = event.stop
+        rows[id(event)] = free
+    return rows, max(len(ends), 1)
+
+
+def _apart(texts: list[Text], boxes: list[Box]) -> list[Text]:
+    """The texts without those in a bar that another bar lies over."""
+    kept = []
+    for text in texts:
+        if text.gpu is not None:
+            half = text_width(text.text, text.size) / 2
+            covering = [
+                box for box in boxes
+                if box.x < text.x + half and box.x + box.width > text.x - half
+                and box.y < text.y and box.y + box.height > text.y - text.size * 0.7
+            ]  # fmt: skip
+            if len(covering) > 1:
+                continue
+        kept.append(text)
+    return kept
+
+
+def _ticks(seconds: float) -> list[float]:
+    """Round times from 0 on, at most eight of them, that fit into ``seconds``."""
+    step = 1e-9
+    while seconds / step > 7:
+        step *= 2.5 if f"{step:e}"[0] == "2" else 2
+    return [step * at for at in range(int(seconds / step * (1 + 1e-9)) + 1)]
+
+
+def _milliseconds(seconds: float) -> str:
+    value = seconds * 1e3
+    return f"{value:,.0f} ms" if value >= 100 or value == int(value) else f"{value:.3g} ms"
+
+
+def _phase(event: Event) -> str:
+    names = {
+        "replicate": say(en="replicate", zh="复制"),
+        "scatter": say(en="scatter", zh="分发"),
+        "parallel_apply": say(en="compute", zh="计算"),
+        "gather": say(en="gather", zh="收集"),
+        "copy": say(en="copy", zh="拷贝"),
+    }
+    if event.direction == "backward":
+        names["replicate"] = say(en="reduce", zh="归约")  # the gradients of the replicas, summed
+    return names.get(event.phase, event.phase)
+
+
+def _tip_phase(event: Event) -> str:
+    return _phase(event) + (say(en=", backward", zh="（反向）") if event.direction == "backward" else "")
+
+
+def _label(event: Event, many: int) -> str:
+    return f"{event.device} {event.phase} {event.direction}" + (f" ×{many}" if many > 1 else "")
+
+
+def _tip(event: Event, many: int) -> str:
+    words = f"{event.device} · {_tip_phase(event)}" + (f" ×{many}" if many > 1 else "")
+    return f"{words} · {_milliseconds(event.seconds)}" + (f" · {event.nbytes:,} B" if event.nbytes else "")
+
+
+def _devices(names: set[str]) -> str:
+    ordered = sorted(names, key=number)
+    if len(ordered) <= 3:
+        return say(en=", ", zh="、").join(ordered)
+    return say(en=f"{len(ordered)} GPUs", zh=f"{len(ordered)} 块 GPU")
