@@ -15,8 +15,8 @@ help:  ## list the targets
 lab: $(VENV)/.lab  ## open the lessons in JupyterLab (ARGS="--port 9999" for its own arguments)
 	@$(BIN)/python -m labkit.cli.lab $(NOTEBOOK) $(ARGS)
 
-test: $(VENV)/.test  ## run every test: library, notebooks, browser
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.test  ## run every test on all cores: library, notebooks, browser (ARGS="tests/engine -x", ARGS="-n0 --pdb")
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses=8 --durations=10 --durations-min=5 $(ARGS)
 
 lint: $(VENV)/.test  ## check style and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check labkit tests benchmarks && $(BIN)/mypy

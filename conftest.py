@@ -1,7 +1,13 @@
 """How the notebooks are run by nbval, whichever of them are asked for: their kernels, and the time they took."""
 
 import os
+import shutil
+import signal
+import tempfile
 import time
+from typing import Any
+
+import pytest
 
 os.environ["LABKIT_PROGRESS"] = "off"  # the notebooks' kernels inherit it
 
@@ -43,3 +49,49 @@ def pytest_terminal_summary(terminalreporter):
         )
         for name, took in slow.items():
             terminalreporter.write_line(f"over 20 s: {name} took {took:.1f} s", yellow=True)
+
+
+# Side by side: `make test` gives pytest a worker for each core. The tests of a file stay in one worker; those with
+# a browser count as one file, so that one browser and one server serve them.
+TOGETHER = "tests/browser/"
+# What takes longest begins first, so that the workers end at about the same time.
+FIRST = (
+    "tests/machine/test_operators.py", "tests/engine/test_random_models.py", TOGETHER, "tests/notebooks/",
+    "tests/test_typing.py", "tests/course/test_launcher.py", "notebooks/", "tests/test_cli.py", "tests/test_sweep.py",
+)  # fmt: skip
+
+
+@pytest.hookimpl(optionalhook=True)  # (without pytest-xdist there is nobody to ask)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return TOGETHER if nodeid.startswith(TOGETHER) else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
+    return Together(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # one of several workers
+        items.sort(
+            key=lambda item: next(
+                (at for at, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST)
+            )
+        )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # What a shell starts in the background has SIGINT ignored, and so would every process that a test starts and
+    # interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Kernels write what they ran into a database in the home folder, and wait for each other: one for each worker.
+    if hasattr(session.config, "workerinput"):
+        os.environ["IPYTHONDIR"] = tempfile.mkdtemp(prefix="labkit-ipython-")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        shutil.rmtree(os.environ["IPYTHONDIR"], ignore_errors=True)

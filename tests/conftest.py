@@ -1,21 +1,25 @@
 """What every test may rely on: no machine, no language and no progress of another test; what holds for pictures."""
 
 import itertools
+import sys
+import threading
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _clean_slate():
+    """After each test no machine, no language and no thread of labkit is left for the next one."""
     yield
-    import sys
-
     import labkit
 
     machines = sys.modules.get("labkit.machine")
     if machines is not None and machines.machine_in_use() is not None:
         machines.machine_in_use().close()
+        assert machines.machine_in_use() is None, "a closed machine is still in use"
     labkit.set_language("en")
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("labkit", "replica"))]
+    assert not left, f"threads that go on: {left}"
 
 
 @pytest.fixture

@@ -115,11 +115,35 @@ def browser():
         chromium.close()
 
 
+@pytest.fixture(scope="session")
+def look(browser):
+    """The window of a theme: one for all tests, so that JupyterLab's own files are fetched and compiled once."""
+    windows = {}
+
+    def window(theme):
+        if theme not in windows:
+            windows[theme] = browser.new_context(
+                viewport={"width": 1280, "height": 1600}, color_scheme="dark" if theme == "dark" else "light"
+            )
+        return windows[theme]
+
+    yield window
+    for context in windows.values():
+        context.close()
+
+
+# Without this every kernel that a test used would live, with torch in it, until the last test has run.
+END_KERNELS = """async () => {
+  const headers = {'X-XSRFToken': document.cookie.match(/_xsrf=([^;]+)/)?.[1] ?? ''};
+  for (const { id } of await (await fetch('/api/sessions')).json())
+    await fetch(`/api/sessions/${id}`, {method: 'DELETE', headers}); }"""
+
+
 @pytest.fixture
-def lab(server, browser):
+def lab(server, look):
     """Opens notebooks: ``lab("notebooks/en/03_split.ipynb")`` gives the page with all cells run."""
     url, root = server
-    contexts = []
+    pages = []
 
     def open_notebook(path, *, theme="light", cells=None):
         if cells is not None:
@@ -128,11 +152,8 @@ def lab(server, browser):
                 "name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python",
             }  # fmt: skip
             nbformat.write(notebook, root / path)
-        context = browser.new_context(
-            viewport={"width": 1280, "height": 1600}, color_scheme="dark" if theme == "dark" else "light"
-        )
-        contexts.append(context)
-        page = context.new_page()
+        page = look(theme).new_page()
+        pages.append(page)
         # The question which kernel to use may come at any time and lies over everything.
         question = page.locator(".jp-Dialog button.jp-mod-accept").last
         page.add_locator_handler(question, lambda button: button.click(), no_wait_after=True)
@@ -145,8 +166,9 @@ def lab(server, browser):
         return page
 
     yield open_notebook
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.evaluate(END_KERNELS)
+        page.close()
 
 
 def _choose_theme(page, theme):

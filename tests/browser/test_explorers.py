@@ -86,27 +86,24 @@ ENDS = """element => [...element.querySelectorAll('.widget-label')].map(label =>
 }).filter(end => end)"""  # (a hidden label ends at 0)
 
 
-def test_play_goes_through_the_call(lab):
-    page = lab("play.ipynb", cells=["import labkit\nlabkit.CallExplorer(rows=10, gpus=2)"])
-    explorer = page.locator(".labkit-explorer")
-    explorer.locator("svg").wait_for()
-    assert "▶ batch = torch.randn(10, 5)" in texts_of(explorer)
-    ends = explorer.evaluate(ENDS)
+def test_play_goes_through_the_call_and_a_list_is_chosen_from(lab):
+    cells = ["import labkit\nlabkit.CallExplorer(rows=10, gpus=2)", "labkit.MemoryExplorer(rows=8, gpus=2)"]
+    page = lab("play.ipynb", cells=cells)
+    call, memory = (page.locator(".labkit-explorer").nth(at) for at in (0, 1))
+    call.locator("svg").wait_for()
+    assert "▶ batch = torch.randn(10, 5)" in texts_of(call)
+    ends = call.evaluate(ENDS)
     assert len(ends) == 4
     assert max(ends) - min(ends) <= 2, "the labels of the sliders and of Play end in one line"
-    explorer.locator(".labkit-play button").first.click()
+    call.locator(".labkit-play button").first.click()
     line = "() => document.querySelector('.labkit-explorer svg').textContent.includes('▶ inputs = scatter')"
     page.wait_for_function(line)
 
-
-def test_a_list_is_chosen_from(lab):
-    page = lab("choice.ipynb", cells=["import labkit\nlabkit.MemoryExplorer(rows=8, gpus=2)"])
-    explorer = page.locator(".labkit-explorer")
-    explorer.locator("svg").wait_for()
-    held = svg_of(explorer)
-    explorer.locator("select").first.select_option("SGD")
-    page.wait_for_function(CHANGED, arg=[0, held])
-    fills = explorer.locator("svg rect[data-gpu='0']").count()
+    memory.locator("svg").wait_for()
+    held = svg_of(memory)
+    memory.locator("select").first.select_option("SGD")
+    page.wait_for_function(CHANGED, arg=[1, held])
+    fills = memory.locator("svg rect[data-gpu='0']").count()
     assert fills == 4  # no optimizer state any more
 
 
