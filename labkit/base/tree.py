@@ -9,7 +9,7 @@ engine would cut other things than PyTorch does.
 from __future__ import annotations
 
 import copy
-import dataclasses
+import dataclasses as _dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,65 +18,81 @@ from torch import Tensor
 
 def is_dataclass(value: object) -> bool:
     """Whether ``value`` is an object of a dataclass (and not the class)."""
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return _dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def children(value: object) -> list[tuple[str, Any]] | None:
-    """What is directly in ``value``, each with its step (``[1]``, ``['mask']``, ``.mean``); None for a leaf."""
+def _fields(value: Any) -> list[str]:
+    """The names of the fields that a dataclass's object has; one with ``init=False`` may not have been set."""
+    return [field.name for field in _dataclasses.fields(value) if hasattr(value, field.name)]
+
+
+def children(value: object, *, dataclasses: bool = True) -> list[tuple[str, Any]] | None:
+    """What is directly in ``value``, each with its step (``[1]``, ``['mask']``, ``.mean``); None for a leaf.
+
+    dataclasses   False: they are leaves, as they are to ``torch.nn.parallel.scatter``.
+    """
     if isinstance(value, dict):
         return [(f"[{key!r}]", item) for key, item in value.items()]
     if isinstance(value, (tuple, list)):
         return [(f"[{at}]", item) for at, item in enumerate(value)]
-    if is_dataclass(value) and not isinstance(value, Tensor):
-        return [(f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]  # type: ignore[arg-type]
+    if dataclasses and is_dataclass(value) and not isinstance(value, Tensor):
+        return [(f".{name}", getattr(value, name)) for name in _fields(value)]
     return None
 
 
 def rebuilt(value: Any, items: Sequence[Any]) -> Any:
     """A container like ``value`` with ``items`` in the place of its :func:`children`.
 
-    Subclasses are kept: a namedtuple or one of torch's return types is made from its fields, a dict or a list of
-    another class is copied and refilled (its constructor may want other arguments), and so is a dataclass, whose
-    fields need not be arguments.
+    Subclasses are kept: a namedtuple, one of torch's return types, a tuple or a dict of another class is made as
+    ``torch.nn.parallel.gather`` makes it, from its items or pairs. Where the constructor wants other arguments
+    (a defaultdict's does), and for lists and dataclasses, whose fields need not be arguments, a copy is refilled.
     """
     kind = type(value)
     if isinstance(value, dict):
-        pairs = dict(zip(value, items, strict=True))
-        if kind is dict:
-            return pairs
+        pairs = list(zip(value, items, strict=True))
+        made = _made(kind, pairs)
+        if made is not None and list(made) == list(value):  # a Counter takes pairs, but counts them
+            return made
         other = copy.copy(value)
-        other.update(pairs)
+        for key, item in pairs:
+            other[key] = item
         return other
     if isinstance(value, tuple):
-        if kind is tuple:
-            return tuple(items)
-        # A namedtuple takes its fields one by one, torch's return types (structseq) take one sequence.
-        return kind._make(items) if hasattr(kind, "_make") else kind(items)
+        if hasattr(kind, "_make"):  # a namedtuple takes its fields one by one
+            return kind._make(items)
+        made = _made(kind, items)
+        return tuple.__new__(kind, items) if made is None else made
+    other = copy.copy(value)
     if isinstance(value, list):
-        if kind is list:
-            return list(items)
-        other = copy.copy(value)
         other[:] = items
         return other
-    other = copy.copy(value)
-    for field, item in zip(dataclasses.fields(value), items, strict=True):
-        object.__setattr__(other, field.name, item)  # frozen ones too
+    for name, item in zip(_fields(value), items, strict=True):
+        object.__setattr__(other, name, item)  # frozen ones too
     return other
 
 
-def leaves(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
+def _made(kind: Callable[[Any], Any], items: Sequence[Any]) -> Any:
+    """``kind(items)``; None if it does not take them."""
+    try:
+        return kind(items)
+    except TypeError:
+        return None
+
+
+def leaves(value: object, path: str = "", *, dataclasses: bool = True) -> Iterator[tuple[str, Any]]:
     """Everything in ``value`` that is no container, with the way to it: ``output[1]['mask']``."""
-    inside = children(value)
+    inside = children(value, dataclasses=dataclasses)
     if inside is None:
         yield path, value
     else:
         for step, item in inside:
-            yield from leaves(item, path + step)
+            yield from leaves(item, path + step, dataclasses=dataclasses)
 
 
-def tensors(value: object, path: str = "") -> dict[str, Tensor]:
+def tensors(value: object, path: str = "", *, dataclasses: bool = True) -> dict[str, Tensor]:
     """The tensors in ``value``, by the way to each."""
-    return {way: leaf for way, leaf in leaves(value, path) if isinstance(leaf, Tensor)}
+    found = leaves(value, path, dataclasses=dataclasses)
+    return {way: leaf for way, leaf in found if isinstance(leaf, Tensor)}
 
 
 def mapped(value: Any, change: Callable[[str, Tensor], Any], path: str = "") -> Any:

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import nn
 
-from .devices import as_device, as_devices
-from .lost import Watch
+from .devices import Device, as_device, as_devices
+from .explain import Attributes
+from .gather import gather
 from .parallel_apply import parallel_apply
-from .replicate import replicate
-from .scatter_gather import gather, scatter_kwargs
+from .replicate import check_source, replicate
+from .scatter import scatter_kwargs
 
 
-def data_parallel(module, inputs, device_ids=None, output_device=None, dim=0, module_kwargs=None):
+def data_parallel(
+    module: nn.Module,
+    inputs: Any,
+    device_ids: Sequence[Device] | None = None,
+    output_device: Device | None = None,
+    dim: int = 0,
+    module_kwargs: dict[str, Any] | None = None,
+) -> Any:
     """``module(*inputs, **module_kwargs)`` computed on several GPUs: scatter, replicate, apply, gather.
 
-    device_ids      the GPUs (default: all); the module must be on the first.
-    output_device   where the result goes (default: the first GPU; -1: the CPU).
+    device_ids      the GPUs (default: all); the module must be on the first, the source device.
+    output_device   where the result goes (default: the source device; -1: the CPU).
     dim             the dimension that holds the batch.
     """
     if not isinstance(inputs, tuple):
@@ -29,14 +38,13 @@ def data_parallel(module, inputs, device_ids=None, output_device=None, dim=0, mo
     if not devices:
         raise RuntimeError("there is no GPU: call the module itself, or labkit.simulate(gpus=2) first")
     output = devices[0] if output_device is None else as_device(output_device, "output_device")
-    check_home(module, devices[0])
-    inputs, module_kwargs = scatter_kwargs(inputs, module_kwargs, devices, dim)
+    pieces, keywords = scatter_kwargs(inputs, module_kwargs, devices, dim)
     if len(devices) == 1:
-        return module(*inputs[0], **module_kwargs[0])
-    devices = devices[: len(inputs)]
+        check_source(module, chain(module.parameters(), module.buffers()), devices[0])
+        return module(*pieces[0], **keywords[0])
+    devices = devices[: len(pieces)]
     replicas = replicate(module, devices, detach=not torch.is_grad_enabled())
-    outputs = parallel_apply(replicas, inputs, module_kwargs, devices)
-    return gather(outputs, output, dim)
+    return gather(parallel_apply(replicas, pieces, keywords, devices), output, dim)
 
 
 class DataParallel(nn.Module):
@@ -45,11 +53,20 @@ class DataParallel(nn.Module):
     Where it differs on purpose is listed in :mod:`labkit.engine.differences`.
     """
 
+    module: nn.Module
+    device_ids: list[int]
+    output_device: int
+    src_device_obj: torch.device
+
     _watched = False  # whether a call has been searched for attributes that are lost
 
     def __init__(
-        self, module: nn.Module, device_ids: Sequence | None = None, output_device=None, dim: int = 0
-    ):
+        self,
+        module: nn.Module,
+        device_ids: Sequence[Device] | None = None,
+        output_device: Device | None = None,
+        dim: int = 0,
+    ) -> None:
         super().__init__()
         self.module = module
         self.dim = dim
@@ -57,37 +74,37 @@ class DataParallel(nn.Module):
         self.device_ids = [device.index for device in devices]
         if not devices:
             return
-        self.output_device = (
-            devices[0] if output_device is None else as_device(output_device, "output_device")
-        )
+        output = devices[0] if output_device is None else as_device(output_device, "output_device")
+        self.output_device = -1 if output.type == "cpu" else output.index
+        self.src_device_obj = devices[0]
         _warn_imbalance(self.device_ids)
         if len(devices) == 1:
             self.module.to(devices[0])
 
-    def forward(self, *inputs, **kwargs):
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's output for the whole batch, on ``output_device``."""
         if not self.device_ids:
             return self.module(*inputs, **kwargs)
-        devices = as_devices(self.device_ids)
-        check_home(self.module, devices[0])
-        inputs, kwargs = self.scatter(inputs, kwargs, self.device_ids)
-        if len(devices) == 1:
-            return self.module(*inputs[0], **kwargs[0])
-        replicas = self.replicate(self.module, self.device_ids[: len(inputs)])
-        watch = None if self._watched else Watch(replicas[0])
-        outputs = self.parallel_apply(replicas, inputs, kwargs)
-        if watch:
+        pieces, keywords = self.scatter(inputs, kwargs, self.device_ids)
+        if len(self.device_ids) == 1:
+            tensors = chain(self.module.parameters(), self.module.buffers())
+            check_source(self.module, tensors, self.src_device_obj)
+            return self.module(*pieces[0], **keywords[0])
+        replicas = self.replicate(self.module, self.device_ids[: len(pieces)])
+        given = None if self._watched else Attributes(replicas[0])
+        outputs = self.parallel_apply(replicas, pieces, keywords)
+        if given:
             self._watched = True
-            watch.report()
+            given.warn_of_lost()
         return self.gather(outputs, self.output_device)
 
-    def load_state_dict(self, state_dict, *args, **kwargs):
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Also takes the wrapped module's own ``state_dict``, whose keys do not begin with ``module.``."""
         own = self.state_dict().keys()
         bare = own.isdisjoint(state_dict) and not own.isdisjoint(f"module.{key}" for key in state_dict)
         return (self.module if bare else super()).load_state_dict(state_dict, *args, **kwargs)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError as error:
@@ -103,20 +120,20 @@ class DataParallel(nn.Module):
 
     # Each step can be overridden, as in PyTorch.
 
-    def scatter(self, inputs, kwargs, device_ids):
+    def scatter(self, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, device_ids: Sequence[Device]) -> Any:
         return scatter_kwargs(inputs, kwargs, device_ids, self.dim)
 
-    def replicate(self, module, device_ids):
+    def replicate(self, module: nn.Module, device_ids: Sequence[Device]) -> list[nn.Module]:
         return replicate(module, device_ids, detach=not torch.is_grad_enabled())
 
-    def parallel_apply(self, replicas, inputs, kwargs):
+    def parallel_apply(self, replicas: Sequence[nn.Module], inputs: Sequence[Any], kwargs: Any) -> list[Any]:
         return parallel_apply(replicas, inputs, kwargs, self.device_ids[: len(replicas)])
 
-    def gather(self, outputs, output_device):
+    def gather(self, outputs: Sequence[Any], output_device: Device) -> Any:
         return gather(outputs, output_device, self.dim)
 
 
-def _choose(device_ids) -> list[torch.device]:
+def _choose(device_ids: Sequence[Device] | None) -> list[torch.device]:
     """The devices meant by ``device_ids``; all GPUs for None, none if there is no GPU."""
     if not torch.cuda.is_available():
         return []
@@ -132,16 +149,6 @@ def _choose(device_ids) -> list[torch.device]:
             f"device_ids: each GPU may be named once, got {[device.index for device in devices]}"
         )
     return devices
-
-
-def check_home(module: nn.Module, home: torch.device) -> None:
-    """Raise PyTorch's own error, with the tensor's name, if part of ``module`` is not on ``home``."""
-    for name, tensor in chain(module.named_parameters(), module.named_buffers()):
-        if tensor.device != home:
-            raise RuntimeError(
-                f"module must have its parameters and buffers on device {home} (device_ids[0]) but found one "
-                f"of them on device: {tensor.device} ({name!r}). Call .to({str(home)!r}) on the module first"
-            )
 
 
 def _warn_imbalance(device_ids: Sequence[int]) -> None:

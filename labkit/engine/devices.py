@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+Device = int | str | torch.device
 
-def as_device(device: int | str | torch.device, argument: str = "device_ids") -> torch.device:
+
+def as_device(device: Device, argument: str = "device_ids") -> torch.device:
     """``device`` as a torch.device with a number; -1 and "cpu" are the CPU."""
     if isinstance(device, bool) or not isinstance(device, (int, str, torch.device)):
         raise TypeError(f"{argument}: expected a GPU number or a device, got {device!r}")
@@ -19,6 +21,6 @@ def as_device(device: int | str | torch.device, argument: str = "device_ids") ->
     return device
 
 
-def as_devices(devices: Sequence, argument: str = "device_ids") -> list[torch.device]:
+def as_devices(devices: Sequence[Device], argument: str = "device_ids") -> list[torch.device]:
     """Each of ``devices`` as a torch.device."""
     return [as_device(device, argument) for device in devices]

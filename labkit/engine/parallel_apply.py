@@ -12,10 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ..base import turns
+from ..base import tree, turns
 from .devices import as_devices
-from .hints import hint
-from .scatter_gather import _tensors
+from .explain import hint
 
 
 class ThreadState:
@@ -104,7 +103,7 @@ def parallel_apply(
 
 
 def _device_of(inputs, kwargs) -> torch.device:
-    for _, tensor in _tensors((tuple(inputs), kwargs), ""):
+    for tensor in tree.tensors((tuple(inputs), kwargs)).values():
         return tensor.device
     return (
         torch.device("cuda", torch.cuda.current_device())
@@ -144,5 +143,5 @@ def _combined(failures: dict[int, BaseException], modules, places, inputs, kwarg
 
 def _shapes(inputs, kwargs) -> str:
     named = [(f"input {at}", value) for at, value in enumerate(inputs)] + list(kwargs.items())
-    found = [pair for name, value in named for pair in _tensors(value, name)]
+    found = [pair for name, value in named for pair in tree.tensors(value, name).items()]
     return ", ".join(f"{path}: {list(tensor.shape)}" for path, tensor in found) or "no tensors"

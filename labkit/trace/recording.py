@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..engine.devices import as_device
-from ..engine.scatter_gather import _tensors
+from ..base.tree import leaves
 from . import events as trace
 
 _lock = threading.Lock()
@@ -52,8 +52,8 @@ def _install() -> None:
             for name, wrap in _VERBS.items():
                 _set(calls, name, wrap(getattr(calls, name)))
         theirs = importlib.import_module("torch.nn.parallel._functions")
-        ours = importlib.import_module("labkit.engine.scatter_gather")
-        copies = importlib.import_module("labkit.engine.replicate")
+        ours = importlib.import_module("labkit.engine.functions")
+        copies = importlib.import_module("labkit.engine.functions")
         for function, phase in (
             (theirs.Broadcast, "replicate"), (theirs.Scatter, "scatter"), (theirs.Gather, "gather"),
             (copies.Broadcast, "replicate"), (ours.Scatter, "scatter"), (ours.Gather, "gather"),
@@ -244,3 +244,7 @@ def _without_inner_copies(found: trace.Trace) -> None:
         if e.phase != "copy" or not any(start <= e.start and e.stop <= stop for start, stop in spans)
     ]
     found.events.sort(key=lambda event: event.start)
+
+
+def _tensors(value, path):
+    return [(way, leaf) for way, leaf in leaves(value, path) if isinstance(leaf, Tensor)]

@@ -10,6 +10,7 @@ from torch.nn import parallel as theirs
 
 import labkit
 from labkit import engine as ours
+from labkit.base import tree
 
 Pair = namedtuple("Pair", "a b")
 
@@ -72,7 +73,7 @@ MODELS = {
 
 
 def _tensors(value):
-    return [t for _, t in ours.scatter_gather._tensors(value, "")]
+    return list(tree.tensors(value).values())
 
 
 def _run(wrap, name, **options):

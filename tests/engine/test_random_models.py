@@ -18,6 +18,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import labkit
 from labkit import engine as ours
+from labkit.base import tree
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # both warn; what of is tested elsewhere
@@ -313,7 +314,7 @@ def same(expected, found, path="output", exact=True):
 
 
 def tensors(value):
-    return [tensor for _, tensor in ours.scatter_gather._tensors(value, "")]
+    return list(tree.tensors(value).values())
 
 
 def attempt(function):

@@ -1,17 +1,21 @@
-"""hint: what is usually behind an error in a replica, and its cure. Looked for only once there is an error."""
+"""What is usually behind an error in a replica, and what a replica cannot keep: told with the name and the fix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import ItemsView, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .lost import OWN
+# What nn.Module itself keeps, and what replicate adds.
+OWN = {*vars(nn.Module()), "_former_parameters", "_is_replica"}
+_SHOWN = 5
 
 
-def hint(error: BaseException, replica: nn.Module, device: torch.device, inputs) -> str:
-    """A sentence or more to add to ``error``, or nothing."""
+def hint(error: BaseException, replica: nn.Module, device: torch.device, inputs: Sequence[Any]) -> str:
+    """A sentence or more to add to ``error``, or nothing. Looked for only once there is an error."""
     try:
         found = [f"Hint: {text}." for text in _hints(error, replica, device, inputs)]
     except Exception:  # a module that cannot be looked through must not hide the user's error
@@ -19,7 +23,9 @@ def hint(error: BaseException, replica: nn.Module, device: torch.device, inputs)
     return "\n" + "\n".join(found) if found else ""
 
 
-def _hints(error: BaseException, replica: nn.Module, device: torch.device, inputs) -> Iterator[str]:
+def _hints(
+    error: BaseException, replica: nn.Module, device: torch.device, inputs: Sequence[Any]
+) -> Iterator[str]:
     if isinstance(error, StopIteration):
         names = [
             f"self.{path}.{name}" if path else f"self.{name}"
@@ -45,7 +51,7 @@ def _hints(error: BaseException, replica: nn.Module, device: torch.device, input
             )
 
 
-def _left_behind(value, device: torch.device) -> str | None:
+def _left_behind(value: Any, device: torch.device) -> str | None:
     """What is wrong with an attribute that is not on ``device``, because replicate does not know it."""
     if isinstance(value, Tensor):
         if value.device != device:
@@ -71,3 +77,48 @@ def _left_behind(value, device: torch.device) -> str | None:
                 "register each as a buffer"
             )
     return None
+
+
+class Attributes:
+    """The attributes of ``replica`` as they are now; what forward sets after that goes with the replica."""
+
+    def __init__(self, replica: nn.Module) -> None:
+        self._before = [
+            (name, module, dict(vars(module)))
+            for name, module in replica.named_modules()
+            if not module._forward_pre_hooks  # weight_norm's, for example, write an attribute anew for each call
+        ]
+
+    def warn_of_lost(self) -> None:
+        """Warn of those that have been set meanwhile, by name."""
+        lost = [
+            f"{name}.{key}" if name else key
+            for name, module, before in self._before
+            for key, value in vars(module).items()
+            if key not in OWN and before.get(key, before) is not value and not _private(module, key)
+        ]
+        if lost:
+            listed = ", ".join(map(repr, lost[:_SHOWN])) + (", ..." if len(lost) > _SHOWN else "")
+            warnings.warn(
+                f"forward has set {listed} on the replicas, which are thrown away after each call: the module "
+                "itself does not change. Return the value from forward, or register a buffer and write into it "
+                "in place (the first GPU's is kept)",
+                stacklevel=5,
+            )
+
+
+def _private(module: nn.Module, name: str) -> bool:
+    return name.startswith("_") and type(module).__module__.startswith("torch.")  # an LSTM's list of weights
+
+
+class NoParameters(dict[str, Any]):
+    """The parameters of a replica: none. Who asks for them is told, for a sum over them is 0 without a word."""
+
+    def items(self) -> ItemsView[str, Any]:
+        if not self:
+            warnings.warn(
+                "a replica has no parameters of its own, so its parameters() is empty: its weights are copies "
+                "under their names. Use them by name (self.weight), or compute on the module outside forward",
+                stacklevel=6,
+            )
+        return super().items()

@@ -1,0 +1,189 @@
+"""The four collectives as autograd Functions, each beside its dual: what goes out one way comes back the other.
+
+:class:`Broadcast` and :class:`ReduceAdd` are each other's backward, and so are :class:`Scatter` and :class:`Gather`;
+so derivatives of any order work. They answer to ``torch/nn/parallel/_functions.py``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.autograd import Function
+from torch.cuda.comm import broadcast_coalesced
+
+
+class Broadcast(Function):
+    """Copies of ``tensors`` on each of ``devices``, device by device. On the first they are the originals."""
+
+    @staticmethod
+    def forward(ctx: Any, devices: list[torch.device], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.devices = devices
+        # Autograd sees to it that a gradient has its tensor's type (torch/csrc/autograd/engine.cpp,
+        # validate_outputs), so what travels together now will do so on the way back.
+        ctx.groups = groups_of(tensors)
+        copies = copy_to(tensors, devices, ctx.groups)
+        fixed = [at for at, needed in enumerate(ctx.needs_input_grad[1:]) if not needed]
+        # Without this a frozen weight's copies would require gradients, as every output of a Function does.
+        ctx.mark_non_differentiable(*(row[at] for row in copies for at in fixed))
+        return tuple(tensor for row in copies for tensor in row)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            return None, *ReduceAdd.apply(ctx.devices, *grads)
+        return None, *sum_on(ctx.devices[0], _rows(grads, ctx.devices), ctx.groups)
+
+
+class ReduceAdd(Function):
+    """Gradients from each of ``devices``, device by device, summed on the first."""
+
+    @staticmethod
+    def forward(ctx: Any, devices: list[torch.device], *grads: Tensor) -> tuple[Tensor, ...]:
+        ctx.devices = devices
+        rows = _rows(grads, devices)
+        return tuple(sum_on(devices[0], rows, groups_of(rows[0])))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *Broadcast.apply(ctx.devices, *grads)
+
+
+class Scatter(Function):
+    """``tensor`` cut along ``dim`` as torch.chunk cuts it (or into ``sizes``), one piece for each device.
+
+    With fewer pieces than devices the last devices get none. A piece that is on its device already is a
+    view of the input.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, devices: list[torch.device], sizes: list[int] | None, dim: int, tensor: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.dim, ctx.source = dim, tensor.device
+        pieces = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(sizes, dim)
+        return tuple(piece.to(device) for piece, device in zip(pieces, devices, strict=False))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, None, Gather.apply(ctx.source, ctx.dim, *grads)
+
+
+class Gather(Function):
+    """``tensors`` from several devices, concatenated along ``dim`` on ``device``. Scalars become a vector."""
+
+    @staticmethod
+    def forward(ctx: Any, device: torch.device, dim: int, *tensors: Tensor) -> Tensor:
+        ctx.dim, ctx.devices = dim, [tensor.device for tensor in tensors]
+        ctx.scalars = dim == 0 and all(tensor.dim() == 0 for tensor in tensors)
+        if ctx.scalars:
+            warnings.warn(
+                "Was asked to gather along dimension 0, but all input tensors were scalars; "
+                "will instead unsqueeze and return a vector.",
+                stacklevel=2,
+            )
+            tensors = tuple(tensor.view(1) for tensor in tensors)
+        ctx.sizes = [tensor.size(dim) for tensor in tensors]
+        return torch.cat([tensor.to(device) for tensor in tensors], dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grads = Scatter.apply(ctx.devices, ctx.sizes, ctx.dim, grad)
+        return None, None, *((piece[0] for piece in grads) if ctx.scalars else grads)
+
+
+def _rows(tensors: Sequence[Tensor], devices: Sequence[torch.device]) -> list[Sequence[Tensor]]:
+    """What came device by device, a row for each device."""
+    count = len(tensors) // len(devices)
+    return [tensors[at : at + count] for at in range(0, len(tensors), count)]
+
+
+def groups_of(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Which tensors can travel as one: the places of those of one type that lie in the order of their dimensions.
+
+    Joining forgets strides: channels_last weights must travel alone to arrive as channels_last. A 1 × 1
+    convolution's are contiguous either way, but their strides still choose the kernel that is used.
+    """
+    found: defaultdict[torch.dtype, list[int]] = defaultdict(list)
+    for at, tensor in enumerate(tensors):
+        if (
+            tensor.layout is torch.strided
+            and tensor.is_contiguous()
+            and (tensor.dim() < 4 or tensor.stride(1) == tensor.stride(2) * tensor.size(2))
+        ):
+            found[tensor.dtype].append(at)
+    return list(found.values())
+
+
+def _alone(count: int, groups: list[list[int]]) -> set[int]:
+    """The places from 0 to ``count`` - 1 that are in no group."""
+    return set(range(count)).difference(*groups)
+
+
+def copy_to(
+    tensors: Sequence[Tensor], devices: list[torch.device], groups: list[list[int]]
+) -> list[list[Tensor]]:
+    """``tensors`` on each device: the originals on the first, copies on the others.
+
+    Those that can travel together do, in PyTorch's own coalesced broadcast. Each copy has a version counter of
+    its own: writing to one in place must not look like a change of its neighbours to a graph that saved them
+    (torch/csrc/cuda/comm.cpp, "Version Counter in comm.*_coalesced").
+    """
+    if len(devices) == 1:
+        return [list(tensors)]
+    # The coalesced broadcast would give complex numbers back as pairs of real ones.
+    joined = [at for group in groups if not tensors[group[0]].is_complex() for at in group]
+    alone = sorted(_alone(len(tensors), [joined]))
+    sent = broadcast_coalesced([tensors[at] for at in joined], devices) if joined else [[] for _ in devices]
+    rows = [list(tensors)]
+    for device, row in zip(devices[1:], sent[1:], strict=True):
+        if alone:
+            placed = dict(zip(joined, row, strict=True))
+            placed |= {at: tensors[at].to(device).data for at in alone}
+            row = [placed[at] for at in range(len(tensors))]
+        rows.append(row)
+    return rows
+
+
+def sum_on(device: torch.device, rows: list[Sequence[Tensor]], groups: list[list[int]]) -> list[Tensor]:
+    """The sum over ``rows`` (one for each device) of each of their tensors, on ``device``.
+
+    Added in device order, as ``torch.cuda.comm.reduce_add`` does, so that the sums are the same bit for bit.
+    """
+    if len(rows) == 1:
+        return list(rows[0])
+    alone = _alone(len(rows[0]), groups)
+    sums: dict[int, Tensor] = {}
+    for places in groups:
+        group = [[row[at] for at in places] for row in rows]
+        try:
+            flat = [_flatten_dense_tensors(gradients) for gradients in group]
+        except RuntimeError:
+            # Asking each of them whether it is sparse would cost more than the sum: only where flattening fails.
+            if not any(gradient.is_sparse for gradients in group for gradient in gradients):
+                raise
+            alone.update(places)
+            continue
+        pieces = _unflatten_dense_tensors(_sum(device, flat), group[0])
+        # .data: a version counter for each, as in copy_to.
+        sums.update(zip(places, (piece.data for piece in pieces), strict=True))
+    for at in alone:
+        gradients = [row[at] for row in rows]
+        if not all(gradient.is_sparse for gradient in gradients):
+            # A replica that does not use the weight has a gradient of zeros, and that is dense.
+            gradients = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients]
+        sums[at] = _sum(device, gradients).data
+    return [sums[at] for at in range(len(rows[0]))]
+
+
+def _sum(device: torch.device, tensors: list[Tensor]) -> Tensor:
+    # The first addition makes a new tensor: the gradients themselves may still be wanted by others.
+    total = tensors[0] + tensors[1].to(device)
+    for tensor in tensors[2:]:
+        total = total + tensor.to(device) if total.is_sparse else total.add_(tensor.to(device))
+    return total

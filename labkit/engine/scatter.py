@@ -1,0 +1,101 @@
+"""scatter: the inputs cut over devices."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base import tree
+from .devices import Device, as_devices
+from .functions import Scatter
+
+
+def scatter(inputs: Any, target_gpus: Sequence[Device], dim: int = 0) -> Sequence[Any]:
+    """``inputs`` once for each device: tensors are cut, containers walked, other objects shared.
+
+    A tensor gives a tuple of pieces; anything else a list. With fewer rows than devices there are fewer
+    entries than devices.
+    """
+    return _scatter(inputs, as_devices(target_gpus, "target_gpus"), dim)
+
+
+def _scatter(value: Any, devices: list[torch.device], dim: int) -> Sequence[Any]:
+    if isinstance(value, Tensor):
+        return Scatter.apply(devices, None, dim, value)
+    inside = tree.children(value, dataclasses=False)
+    if not inside:
+        return [value for _ in devices]
+    rows = zip(*(_scatter(item, devices, dim) for _, item in inside), strict=False)
+    if isinstance(value, dict) or hasattr(value, "_fields"):
+        return [tree.rebuilt(value, row) for row in rows]
+    # As PyTorch does (torch/nn/parallel/scatter_gather.py): what is not a namedtuple loses its own class here.
+    return [list(row) if isinstance(value, list) else row for row in rows]
+
+
+def scatter_kwargs(
+    inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, target_gpus: Sequence[Device], dim: int = 0
+) -> tuple[tuple[Any, ...], tuple[dict[str, Any], ...]]:
+    """Positional and keyword inputs for each device: two tuples of equal length.
+
+    Raises ValueError, naming the arguments, where tensors would be cut into different numbers of pieces:
+    PyTorch drops rows there without a word, or fails later without a name.
+    """
+    devices = as_devices(target_gpus, "target_gpus")
+    count = _pieces(inputs, kwargs or {}, len(devices), dim)
+    devices = devices[:count]
+    positional = _scatter(tuple(inputs), devices, dim) if inputs else [()] * count
+    keyword = _scatter(dict(kwargs), devices, dim) if kwargs else [{}] * count
+    return tuple(positional), tuple(keyword)
+
+
+def _pieces(inputs: tuple[Any, ...], kwargs: dict[str, Any], devices: int, dim: int) -> int:
+    """Into how many pieces the inputs are cut: the number of replicas that get work."""
+    named = {f"input {at}": value for at, value in enumerate(inputs)}
+    named |= {f"keyword argument {name!r}": value for name, value in kwargs.items()}
+    found: dict[str, tuple[int, int]] = {}  # the way to each tensor -> its pieces, its rows
+    for name, value in named.items():
+        for path, tensor in tree.tensors(value, name, dataclasses=False).items():
+            if tensor.dim() == 0:
+                raise ValueError(
+                    f"{path} is a scalar tensor, which cannot be cut over {devices} GPUs: "
+                    "pass a number, or one value for each row"
+                )
+            rows = tensor.size(dim)
+            chunk = -(-rows // devices)
+            found[path] = (-(-rows // chunk) if chunk else devices), rows
+    counts = {count for count, _ in found.values()}
+    if len(counts) > 1:
+        listed = "; ".join(f"{path} has {rows} rows, so {count} pieces" for path, (count, rows) in found.items())
+        raise ValueError(
+            f"the inputs cannot be cut alike along dimension {dim} over {devices} GPUs: {listed}. "
+            "Give every tensor the same number of rows, or make what all replicas share a buffer of the module"
+        )
+    if counts and counts != {1}:
+        for name, value in named.items():
+            _warn_of_whole_lists(value, name, {rows for _, rows in found.values()}, devices)
+    return counts.pop() if counts else (devices if inputs or kwargs else 1)
+
+
+def _warn_of_whole_lists(value: Any, path: str, rows: set[int], devices: int) -> None:
+    """Warn of lists of texts or numbers that are as long as the batch: the user expects them to be cut."""
+    inside = tree.children(value, dataclasses=False)
+    if not inside:
+        return
+    if (
+        type(value) is list
+        and len(value) in rows
+        and all(isinstance(item, (str, int, float)) for item in value)
+    ):
+        warnings.warn(
+            f"{path} is a list of {len(value)} values, as many as the batch has rows, but only tensors are cut: "
+            f"each of the {devices} GPUs gets the whole list. Pass a tensor, or pick the values by row "
+            "numbers that are passed as a tensor",
+            stacklevel=8,
+        )
+        return
+    for step, item in inside:
+        _warn_of_whole_lists(item, path + step, rows, devices)
