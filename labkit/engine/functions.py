@@ -110,13 +110,16 @@ def groups_of(tensors: Sequence[Tensor]) -> list[list[int]]:
     convolution's are contiguous either way, but their strides still choose the kernel that is used.
     """
     found: defaultdict[torch.dtype, list[int]] = defaultdict(list)
-    for at, tensor in enumerate(tensors):
-        if (
-            tensor.layout is torch.strided
-            and tensor.is_contiguous()
-            and (tensor.dim() < 4 or tensor.stride(1) == tensor.stride(2) * tensor.size(2))
-        ):
-            found[tensor.dtype].append(at)
+    # How a tensor lies in memory is no function mode's business (torch.set_default_device is one, a simulated
+    # machine another), and passing one costs twenty times what the answer does, for each weight in each call.
+    with torch._C.DisableTorchFunction():
+        for at, tensor in enumerate(tensors):
+            if (
+                tensor.layout is torch.strided
+                and tensor.is_contiguous()
+                and (tensor.dim() < 4 or tensor.stride(1) == tensor.stride(2) * tensor.size(2))
+            ):
+                found[tensor.dtype].append(at)
     return list(found.values())
 
 
