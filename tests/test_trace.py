@@ -23,11 +23,22 @@ def test_devices_are_in_order_and_events_can_be_picked():
     assert json.loads(found.to_json())[0]["source"] == "cpu"
 
 
+def test_events_can_be_picked_by_call_and_replica():
+    found = Trace([Event("gather", "cuda:0", call=c, replica=r) for c in range(2) for r in range(3)])
+    assert [(e.call, e.replica) for e in found.only(call=0)] == [(0, 0), (0, 1), (0, 2)]
+    assert [(e.call, e.replica) for e in found.only(call=1, replica=0)] == [(1, 0)]
+    facts = json.loads(found.to_json())[-1]
+    assert (facts["call"], facts["replica"], facts["parent"]) == (1, 2, None)
+
+
 def test_the_chrome_format_has_a_row_per_device_and_microseconds():
     events = [
-        Event("scatter", "cuda:1", source="cpu", shapes=((2, 5),), nbytes=40, start=0.5, seconds=0.25),
+        Event(
+            "scatter", "cuda:1", source="cpu", shapes=((2, 5),), nbytes=40, start=0.5, seconds=0.25,
+            call=3, replica=1, parent=2,
+        ),
         Event("parallel_apply", "cuda:1", direction="backward", start=1.0, seconds=0.5, name="Linear"),
-    ]
+    ]  # fmt: skip
     found = json.loads(Trace(events).to_chrome())["traceEvents"]
     rows = {e["tid"]: e["args"]["name"] for e in found if e["ph"] == "M"}
     assert rows == {0: "cpu", 1: "cuda:1"}
@@ -36,26 +47,31 @@ def test_the_chrome_format_has_a_row_per_device_and_microseconds():
         ("scatter", "forward", 500_000, 250_000, 1),
         ("parallel_apply Linear", "backward", 1_000_000, 500_000, 1),
     ]
-    assert spans[0]["args"] == {"source": "cpu", "shapes": [[2, 5]], "outputs": [], "nbytes": 40}
+    assert spans[0]["args"] == {
+        "source": "cpu", "shapes": [[2, 5]], "outputs": [], "nbytes": 40, "call": 3, "replica": 1, "parent": 2
+    }  # fmt: skip
 
 
-def test_the_calls_of_a_trace_are_told_apart():
-    def call(at, *phases):
-        scatters = [Event("scatter", f"cuda:{gpu}", start=at) for gpu in range(2)]
-        return scatters + [Event(phase, "cuda:0", start=at + 0.1) for phase in phases]
-
-    events = [Event("copy", "cuda:0", source="cpu")] + call(1, "gather") + call(2) + call(3, "gather")
-    found = Trace(events).calls()
-    assert [len(trace) for trace in found] == [3, 2, 3]
-    assert [trace.events[0].start for trace in found] == [1, 2, 3]
+def test_the_calls_of_a_trace_are_told_apart_by_their_number_alone():
+    found = Trace([
+        Event("copy", "cuda:0", source="cpu"),
+        Event("gather", "cuda:0", start=5, call=1),
+        Event("scatter", "cuda:0", start=2, call=1),
+        Event("scatter", "cuda:1", start=3, call=0),
+        Event("copy", "cuda:1", start=4, call=0),
+    ])  # fmt: skip
+    first, second = found.calls()
+    assert [(e.phase, e.start) for e in first] == [("scatter", 2), ("gather", 5)]
+    assert [(e.phase, e.start) for e in second] == [("scatter", 3), ("copy", 4)]
+    assert first.origin == found.origin
+    assert repr(second) == "Call: 2 events on cuda:1"
     assert Trace([]).calls() == ()
-    assert repr(found[0]) == "Call: 3 events on cuda:0, cuda:1"
-    elsewhere = [
-        Event("scatter", "cuda:0"),
-        Event("gather", "cuda:0", start=1),
-        Event("scatter", "cuda:1", start=2),
-    ]
-    assert [len(trace) for trace in Trace(elsewhere).calls()] == [2, 1]
+
+
+def test_events_that_overlap_in_time_are_counted_once():
+    spans = ((0, 10), (1, 2), (3, 4))
+    events = [Event("gather", "cuda:0", start=start, seconds=stop - start) for start, stop in spans]
+    assert "  10000.000 ms" in repr(Trace(events))
 
 
 def test_a_trace_prints_a_short_table():

@@ -27,7 +27,7 @@ def step_trace(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Trac
             ends = ("cuda:0", f"cuda:{gpu}") if home else (f"cuda:{gpu}", "cuda:0")
             events.append(
                 Event(
-                    phase, *ends, direction=direction, nbytes=int(held[gpu] * nbytes),
+                    phase, *ends, direction=direction, nbytes=int(held[gpu] * nbytes), call=0, replica=gpu,
                     start=at + (gpu - 1) * seconds, seconds=seconds,
                 )
             )  # fmt: skip
@@ -40,8 +40,8 @@ def step_trace(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Trac
             ends = (f"cuda:{gpu}", "cuda:0") if direction == "forward" else ("cuda:0", f"cuda:{gpu}")
             events.append(
                 Event(
-                    "replicate", *ends, direction=direction, nbytes=int(work.parameter_bytes), start=at,
-                    seconds=parts.get(part, 0.0),
+                    "replicate", *ends, direction=direction, nbytes=int(work.parameter_bytes), call=0, replica=gpu,
+                    start=at, seconds=parts.get(part, 0.0),
                 )
             )  # fmt: skip
         at += parts.get(part, 0.0)
@@ -54,8 +54,8 @@ def step_trace(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Trac
         for gpu, found in enumerate(held):
             events.append(
                 Event(
-                    "parallel_apply", f"cuda:{gpu}", direction=direction, start=at + wait * (gpu + 1),
-                    seconds=longest * found / held[0],
+                    "parallel_apply", f"cuda:{gpu}", direction=direction, call=0, replica=gpu,
+                    start=at + wait * (gpu + 1), seconds=longest * found / held[0],
                 )
             )  # fmt: skip
         at += parts[part]

@@ -44,7 +44,11 @@ def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> An
         raise TypeError(
             f"{path} is {_kind(first)}, which cannot be gathered from {len(outputs)} GPUs: "
             "return tensors (in tuples, lists, dicts or dataclasses)"
-            + (", for example torch.tensor([value], device=x.device)" if isinstance(first, (int, float)) else "")
+            + (
+                ", for example torch.tensor([value], device=x.device)"
+                if isinstance(first, (int, float))
+                else ""
+            )
         )
     if len({len(items) for items in inside}) > 1:
         lengths = ", ".join(f"{len(items)} on replica {at}" for at, items in enumerate(inside))

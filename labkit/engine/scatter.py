@@ -69,7 +69,9 @@ def _pieces(inputs: tuple[Any, ...], kwargs: dict[str, Any], devices: int, dim: 
             found[path] = (-(-rows // chunk) if chunk else devices), rows
     counts = {count for count, _ in found.values()}
     if len(counts) > 1:
-        listed = "; ".join(f"{path} has {rows} rows, so {count} pieces" for path, (count, rows) in found.items())
+        listed = "; ".join(
+            f"{path} has {rows} rows, so {count} pieces" for path, (count, rows) in found.items()
+        )
         raise ValueError(
             f"the inputs cannot be cut alike along dimension {dim} over {devices} GPUs: {listed}. "
             "Give every tensor the same number of rows, or make what all replicas share a buffer of the module"

@@ -2,16 +2,25 @@
 
 A :class:`Trace` is plain data. Whoever does the work calls :func:`emit`; whoever wants to know holds a
 recording open (``labkit.record()``). With none open, :data:`recording` is None and nothing is spent.
+
+Each thread knows its :class:`Place`: in which data-parallel call it is, on which replica, inside which verb. So an
+event is told where it belongs when it happens.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
+from typing import Any
 
 from ..base.display import Drawn
+from ..base.numbers import plural
+from .chrome import chrome_json
 
 # The phases of a data-parallel call, and a plain copy between devices.
 PHASES = ("replicate", "scatter", "parallel_apply", "gather", "copy")
@@ -32,6 +41,9 @@ class Event:
     start       seconds since the recording began.
     seconds     how long it took.
     name        what ran or moved: a module's class, an argument's name. May be "".
+    call        the data-parallel call it belongs to, counted from 0 in each recording; None outside of calls.
+    replica     the replica whose piece, weights, computation or output it is; None where it is not one replica's.
+    parent      the call in one of whose replicas ``call`` was made; None for a call that is in no other.
     """
 
     phase: str
@@ -44,6 +56,9 @@ class Event:
     start: float = 0.0
     seconds: float = 0.0
     name: str = ""
+    call: int | None = None
+    replica: int | None = None
+    parent: int | None = None
 
     @property
     def stop(self) -> float:
@@ -58,7 +73,7 @@ class Trace(Drawn):
     events: list[Event] = field(default_factory=list)
     origin: float = field(default_factory=perf_counter, repr=False)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
 
     def __len__(self) -> int:
@@ -71,11 +86,17 @@ class Trace(Drawn):
         return tuple(sorted(names, key=lambda name: (name != "cpu", int(name.partition(":")[2] or 0))))
 
     def only(
-        self, *, phase: str | None = None, direction: str | None = None, device: str | None = None
+        self,
+        *,
+        phase: str | None = None,
+        direction: str | None = None,
+        device: str | None = None,
+        call: int | None = None,
+        replica: int | None = None,
     ) -> Trace:
         """The events that match every given value, as a trace of the same clock."""
-        wanted = {"phase": phase, "direction": direction, "device": device}
-        wanted = {key: value for key, value in wanted.items() if value is not None}
+        asked = {"phase": phase, "direction": direction, "device": device, "call": call, "replica": replica}
+        wanted = {key: value for key, value in asked.items() if value is not None}
         kept = [e for e in self.events if all(getattr(e, key) == value for key, value in wanted.items())]
         return Trace(kept, self.origin)
 
@@ -85,7 +106,7 @@ class Trace(Drawn):
             return "Trace: no events"
         first, last = min(e.start for e in self.events), max(e.stop for e in self.events)
         lines = [
-            f"Trace: {len(self)} event{'s' * (len(self) != 1)} on {', '.join(_runs(self.devices))} "
+            f"Trace: {plural(len(self), 'event')} on {', '.join(_runs(self.devices))} "
             f"in {(last - first) * 1e3:.3g} ms"
         ]
         groups: dict[tuple[str, str], list[Event]] = {}
@@ -102,23 +123,16 @@ class Trace(Drawn):
         return "\n".join(lines)
 
     def calls(self) -> tuple[Call, ...]:
-        """The data-parallel calls in it, in order, each as a trace of the same clock.
+        """The data-parallel calls in it, in order of their first events, each as a trace of the same clock.
 
-        A call begins with a scatter. Backward events, and copies, belong to the call begun last before them.
+        Calls of several threads, and a call inside a replica of another, are apart; what belongs to no call is left
+        out.
         """
-        groups: list[list[Event]] = []
-        reached: set[str] | None = None  # devices of the scatter going on; None once the call is past it
+        groups: dict[int, list[Event]] = {}
         for event in sorted(self.events, key=lambda event: event.start):
-            if event.phase == "scatter" and event.direction == "forward":
-                if reached is None or event.device in reached:
-                    groups.append([])
-                    reached = set()
-                reached.add(event.device)
-            else:
-                reached = None
-            if groups:
-                groups[-1].append(event)
-        return tuple(Call(group, self.origin) for group in groups)
+            if event.call is not None:
+                groups.setdefault(event.call, []).append(event)
+        return tuple(Call(group, self.origin) for group in groups.values())
 
     def to_json(self) -> str:
         """The events as a JSON array of objects."""
@@ -129,30 +143,7 @@ class Trace(Drawn):
 
         A row for each device; times in microseconds since the recording began.
         """
-        rows = {device: row for row, device in enumerate(self.devices)}
-        names = [
-            {"name": "thread_name", "ph": "M", "pid": 0, "tid": row, "args": {"name": device}}
-            for device, row in rows.items()
-        ]
-        spans = [
-            {
-                "name": f"{event.phase} {event.name}".rstrip(),
-                "cat": event.direction,
-                "ph": "X",
-                "ts": event.start * 1e6,
-                "dur": event.seconds * 1e6,
-                "pid": 0,
-                "tid": rows[event.device],
-                "args": {
-                    "source": event.source,
-                    "shapes": [list(shape) for shape in event.shapes],
-                    "outputs": [list(shape) for shape in event.outputs],
-                    "nbytes": event.nbytes,
-                },
-            }
-            for event in self.events
-        ]
-        return json.dumps({"traceEvents": names + spans, "displayTimeUnit": "ms"})
+        return chrome_json(self.events, self.devices)
 
 
 @dataclass(repr=False)
@@ -161,7 +152,7 @@ class Call(Trace):
 
     def __repr__(self) -> str:
         """What does not change from run to run: no seconds."""
-        return f"Call: {len(self)} event{'s' * (len(self) != 1)} on {', '.join(_runs(self.devices))}"
+        return f"Call: {plural(len(self), 'event')} on {', '.join(_runs(self.devices))}"
 
 
 def _runs(devices: tuple[str, ...]) -> list[str]:
@@ -181,8 +172,44 @@ def _together(events: list[Event]) -> list[list[Event]]:
     return groups
 
 
-# The recordings that are open, innermost last; every one of them gets every event, from any thread.
+class Opened:
+    """A data-parallel call that has begun; ``parent`` is the call in one of whose replicas that was."""
+
+    def __init__(self) -> None:
+        self.parent = _place.get().call
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a thread is: in which call, on which replica, inside which verb (a phase of which copies are part)."""
+
+    call: Opened | None = None
+    replica: int | None = None
+    verb: str | None = None
+
+
+_place: ContextVar[Place] = ContextVar("labkit_place", default=Place())
+
+
+def place() -> Place:
+    """Where this thread is now."""
+    return _place.get()
+
+
+@contextmanager
+def at(here: Place) -> Iterator[None]:
+    """This thread is at ``here`` meanwhile."""
+    token = _place.set(here)
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
+# The recordings that are open, innermost last; every one of them gets every event, from any thread. With each, the
+# calls that it has seen, in order: their numbers.
 recording: list[Trace] | None = None
+_numbers: dict[int, dict[Opened, int]] = {}
 _lock = threading.Lock()
 
 
@@ -191,21 +218,36 @@ def begin() -> Trace:
     global recording
     trace = Trace()
     with _lock:
+        _numbers[id(trace)] = {}
         recording = [*(recording or ()), trace]
     return trace
 
 
 def end(trace: Trace) -> None:
-    """Close the recording that :func:`begin` opened."""
+    """Close the recording that :func:`begin` opened, and put its events in order."""
     global recording
     with _lock:
         recording = [other for other in recording or () if other is not trace] or None
+        del _numbers[id(trace)]
+        trace.events.sort(key=lambda event: event.start)
 
 
-def emit(phase: str, device: str, *, started: float, **facts) -> None:
-    """Add an event that began at ``started`` (a ``time.perf_counter`` reading) and ends now."""
-    now = perf_counter()
-    for trace in recording or ():
-        trace.events.append(
-            Event(phase, device, start=started - trace.origin, seconds=now - started, **facts)
-        )
+def emit(phase: str, device: str, *, started: float, replica: int | None = None, **facts: Any) -> None:
+    """Add an event that began at ``started`` (a ``time.perf_counter`` reading) and ends now.
+
+    It belongs to the call, and unless ``replica`` is given to the replica, where this thread is. Copies inside a
+    verb are not told: they are what the verb consists of, and its own event counts them.
+    """
+    here = _place.get()
+    if phase == "copy" and here.verb is not None:
+        return
+    seconds = perf_counter() - started
+    event = Event(
+        phase, device, seconds=seconds, replica=here.replica if replica is None else replica, **facts
+    )
+    with _lock:
+        for trace in recording or ():
+            numbers = _numbers[id(trace)]
+            call = None if here.call is None else numbers.setdefault(here.call, len(numbers))
+            parent = numbers.get(here.call.parent) if here.call and here.call.parent else None
+            trace.events.append(replace(event, start=started - trace.origin, call=call, parent=parent))

@@ -1,116 +1,182 @@
 """record: a trace of data-parallel calls, by labkit's engine and by torch.nn.parallel alike.
 
-While a recording is open, the four verbs (and the backward of each collective) are wrapped where the two
-``data_parallel`` modules look them up. With none open nothing is wrapped, so not recording costs nothing.
+While a recording is open, the calls, the four verbs and the backward of each collective are wrapped where they are
+looked up (:func:`_table`). With none open nothing is wrapped, so not recording costs nothing.
+
+A call is opened where ``DataParallel.forward`` or ``data_parallel`` begins, and for verbs called by hand at the
+first of them, and again at the first scatter or replicate after the replicas have run.
+The thread's :class:`.events.Place` carries it into the verbs and the replicas' threads, and what autograd keeps of a
+collective carries it into backward.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
 from time import perf_counter
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import register_multi_grad_hook
 
-from ..engine.devices import as_device
-from ..base.tree import leaves
+from ..base import tree
+from ..base.patches import Patches
+from ..engine.devices import Device, as_device
 from . import events as trace
+from .events import Opened, Place, Trace
 
 _lock = threading.Lock()
 _open = 0
-_undo: list[tuple[object, str, object]] = []
+_patches = Patches()
+# The call that verbs called by hand have begun, and whether its replicas have run.
+_by_hand: ContextVar[tuple[Opened | None, bool]] = ContextVar("labkit_by_hand", default=(None, False))
 
 
 @contextmanager
-def record():
+def record() -> Iterator[Trace]:
     """Record what happens inside: ``with labkit.record() as trace: model(batch).sum().backward()``.
 
     Gives a :class:`labkit.Trace` with the phases of every data-parallel call, forward and backward,
     and, on the simulated machine, every other copy between devices.
     """
+    global _open
+    with _lock:
+        _open += 1
+        if _open == 1:
+            for owner, name, value in list(_table()):
+                _patches.set(owner, name, value)
+    _by_hand.set((None, False))
     found = trace.begin()
-    _install()
     try:
         yield found
     finally:
         trace.end(found)
-        _remove()
-        _without_inner_copies(found)
+        with _lock:
+            _open -= 1
+            if not _open:
+                _patches.undo()
 
 
-def _install() -> None:
-    global _open
-    with _lock:
-        _open += 1
-        if _open > 1:
-            return
-        for package in ("torch.nn.parallel", "labkit.engine"):
-            calls = importlib.import_module(f"{package}.data_parallel")
-            for name, wrap in _VERBS.items():
-                _set(calls, name, wrap(getattr(calls, name)))
-        theirs = importlib.import_module("torch.nn.parallel._functions")
-        ours = importlib.import_module("labkit.engine.functions")
-        copies = importlib.import_module("labkit.engine.functions")
-        for function, phase in (
-            (theirs.Broadcast, "replicate"), (theirs.Scatter, "scatter"), (theirs.Gather, "gather"),
-            (copies.Broadcast, "replicate"), (ours.Scatter, "scatter"), (ours.Gather, "gather"),
-        ):  # fmt: skip
-            _set(function, "backward", staticmethod(_backward(function.__dict__["backward"].__func__, phase)))
+def _table() -> Iterator[tuple[object, str, object]]:
+    """What is wrapped: owner, name, and what stands there while a recording is open."""
+    theirs, ours = (
+        import_module("torch.nn.parallel.data_parallel"),
+        import_module("labkit.engine.data_parallel"),
+    )
+    # Where the verbs are looked up: by the two data_parallel modules, and by code that calls them by hand.
+    for package in (theirs, ours, nn.parallel, import_module("labkit.engine"), import_module("labkit")):
+        for name, wrap in _VERBS.items():
+            if hasattr(package, name):  # which loads those of labkit that are loaded on first use
+                yield package, name, wrap(getattr(package, name))
+    for kind in (theirs.DataParallel, ours.DataParallel):
+        yield kind, "forward", _call(kind.forward)
+    functions = import_module("torch.nn.parallel._functions"), import_module("labkit.engine.functions")
+    for module in functions:
+        for name, facts in _COLLECTIVES.items():
+            if hasattr(module, name):
+                function = getattr(module, name)
+                yield function, "forward", staticmethod(_remembering(function.forward))
+                yield function, "backward", staticmethod(_backward(function.backward, *facts))
 
 
-def _remove() -> None:
-    global _open
-    with _lock:
-        _open -= 1
-        if not _open:
-            while _undo:
-                setattr(*_undo.pop())
+def _call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A data-parallel call: what happens inside belongs to it."""
 
-
-def _set(owner, name, value) -> None:
-    _undo.append((owner, name, vars(owner)[name]))
-    setattr(owner, name, value)
-
-
-def _name(device) -> str:
-    return str(as_device(device))
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _scatter_kwargs(scatter_kwargs):
-    @functools.wraps(scatter_kwargs)
-    def recorded(inputs, kwargs, target_gpus, dim=0):
-        started = perf_counter()
-        pieces = scatter_kwargs(inputs, kwargs, target_gpus, dim)
-        source = next((str(t.device) for _, t in _tensors((inputs, kwargs or {}), "")), None)
-        for at, device in enumerate(list(target_gpus)[: len(pieces[0])]):
-            tensors = [t for _, t in _tensors((pieces[0][at], pieces[1][at]), "")]
-            _emit("scatter", _name(device), started, tensors, source=source)
-        return pieces
+    @functools.wraps(function)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        with trace.at(Place(Opened())):
+            return function(*args, **kwargs)
 
     return recorded
 
 
-def _replicate(replicate):
-    @functools.wraps(replicate)
-    def recorded(network, devices, detach=False):
-        started = perf_counter()
-        replicas = replicate(network, devices, detach)
-        tensors = [*network.parameters(), *network.buffers()]
-        home = _name(devices[0])
-        for device in devices:
-            moved = [] if _name(device) == home else tensors
-            _emit(
-                "replicate", _name(device), started, moved, source=home,
-                shapes=tuple(tuple(t.shape) for t in tensors), name=type(network).__name__,
-            )  # fmt: skip
-        return replicas
+def _verb(phase: str) -> Callable[[Callable[..., Any]], Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """Makes of ``tell(started, result, *args)``, which emits a verb's events, the wrapper of that verb."""
+
+    def with_events(tell: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def wrap(verb: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(verb)
+            def recorded(*args: Any, **kwargs: Any) -> Any:
+                if trace.place().verb is not None:
+                    return verb(*args, **kwargs)  # of another verb, which tells of it
+                call = _call_here(phase)
+                started = perf_counter()
+                with trace.at(Place(call, verb=phase)):
+                    result = verb(*args, **kwargs)
+                with trace.at(Place(call)):
+                    tell(started, result, *args, **kwargs)
+                return result
+
+            return recorded
+
+        return wrap
+
+    return with_events
+
+
+def _call_here(phase: str) -> Opened:
+    """The call that a verb belongs to: the one that goes on, or one that is made of verbs called by hand."""
+    here = trace.place()
+    if here.call is not None and here.replica is None:
+        return here.call
+    call, computed = _by_hand.get()
+    if call is None or (computed and phase in ("scatter", "replicate")):
+        call, computed = Opened(), False
+    _by_hand.set((call, computed or phase == "parallel_apply"))
+    return call
+
+
+@_verb("scatter")
+def _scatter(
+    started: float, pieces: Sequence[Any], inputs: Any, target_gpus: Sequence[Device], dim: int = 0
+) -> None:
+    source = _device_of(inputs)
+    for at, (piece, device) in enumerate(zip(pieces, target_gpus, strict=False)):
+        _emit("scatter", _name(device), started, at, _tensors(piece, dataclasses=False), source=source)
+
+
+@_verb("scatter")
+def _scatter_kwargs(
+    started: float, pieces: Any, inputs: Any, kwargs: Any, target_gpus: Sequence[Device], dim: int = 0
+) -> None:
+    source = _device_of((inputs, kwargs))
+    for at, (*piece, device) in enumerate(zip(*pieces, target_gpus, strict=False)):
+        _emit("scatter", _name(device), started, at, _tensors(piece, dataclasses=False), source=source)
+
+
+@_verb("replicate")
+def _replicate(
+    started: float, replicas: Any, network: nn.Module, devices: Sequence[Device], detach: bool = False
+) -> None:
+    tensors = [*network.parameters(), *network.buffers()]
+    for at, device in enumerate(devices):
+        _emit(
+            "replicate", _name(device), started, at, tensors, source=_name(devices[0]),
+            name=type(network).__name__,
+        )  # fmt: skip
+
+
+@_verb("gather")
+def _gather(started: float, result: Any, outputs: Sequence[Any], target_device: Device, dim: int = 0) -> None:
+    for at, output in enumerate(outputs):
+        tensors = _tensors(output)
+        _emit("gather", _name(target_device), started, at, tensors, source=_device_of(tensors))
+
+
+def _parallel_apply(parallel_apply: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(parallel_apply)
+    def recorded(modules: Any, inputs: Any, kwargs_tup: Any = None, devices: Any = None) -> Any:
+        call = _call_here("parallel_apply")
+        names = [None] * len(modules) if devices is None else list(map(_name, devices))
+        watched = [
+            _Replica(*pair, Place(call, at)) for at, pair in enumerate(zip(modules, names, strict=True))
+        ]
+        return parallel_apply(watched, inputs, kwargs_tup, devices)
 
     return recorded
 
@@ -118,133 +184,138 @@ def _replicate(replicate):
 class _Replica:
     """Stands for a replica in parallel_apply and notes when it runs, forward and backward."""
 
-    def __init__(self, module, device) -> None:
-        self._module, self._device = module, device
+    def __init__(self, module: nn.Module, device: str | None, place: Place) -> None:
+        self._module, self._device, self._place = module, device, place
 
-    def __call__(self, *inputs, **kwargs):
-        started = perf_counter()
-        outputs = self._module(*inputs, **kwargs)
-        given = tuple(tuple(t.shape) for _, t in _tensors((inputs, kwargs), ""))
-        made = [t for _, t in _tensors(outputs, "")]
-        name = type(self._module).__name__
-        trace.emit(
-            "parallel_apply", self._device, started=started, shapes=given,
-            outputs=tuple(tuple(t.shape) for t in made), name=name,
-        )  # fmt: skip
-        self._watch_backward(inputs, kwargs, made, given, name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)  # labkit's parallel_apply looks through a replica that has failed
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        given, name = _tensors((inputs, kwargs)), type(self._module).__name__
+        device = self._device or _device_of(given) or "cpu"
+        before = _by_hand.get()
+        _by_hand.set((None, False))  # verbs that forward calls by hand are a call of their own
+        try:
+            with trace.at(self._place):
+                started = perf_counter()
+                outputs = self._module(*inputs, **kwargs)
+                made = _tensors(outputs)
+                shapes = _shapes(given), _shapes(made)
+                trace.emit(
+                    "parallel_apply", device, started=started, shapes=shapes[0], outputs=shapes[1], name=name
+                )
+        finally:
+            _by_hand.set(before)
+        facts = {"direction": "backward", "shapes": shapes[1], "outputs": shapes[0], "name": name}
+        self._watch_backward(given, made, device, facts)
         return outputs
 
-    def _watch_backward(self, inputs, kwargs, made, given, name) -> None:
+    def _watch_backward(
+        self, given: list[Tensor], made: list[Tensor], device: str, facts: dict[str, Any]
+    ) -> None:
         """The backward of a replica lasts from its outputs' gradient to its last parameter's or input's."""
-        span = {"start": None, "left": 0}
-        device = self._device
-
-        def begin(grad):
-            if span["start"] is None:
-                span["start"] = perf_counter()
-
-        def arrived(grad):
-            span["left"] -= 1
-            if span["left"] == 0 and span["start"] is not None:
-                trace.emit(
-                    "parallel_apply", device, started=span["start"], direction="backward",
-                    shapes=tuple(tuple(t.shape) for t in made), outputs=given, name=name,
-                )  # fmt: skip
-
-        ends = [t for m in self._module.modules() for t in getattr(m, "_former_parameters", {}).values()]
-        ends += [t for _, t in _tensors((inputs, kwargs), "")]
-        ends = {id(t): t for t in ends if isinstance(t, Tensor) and t.requires_grad}.values()
-        starts = [t for t in made if t.requires_grad]
+        weights = [t for m in self._module.modules() for t in getattr(m, "_former_parameters", {}).values()]
+        ends = list({id(t): t for t in weights + given if t.requires_grad}.values())
+        starts = [tensor for tensor in made if tensor.requires_grad]
         if not starts or not ends or not torch.is_grad_enabled():
             return
-        span["left"] = len(ends)
-        for tensor in starts:
-            tensor.register_hook(begin)
-        for tensor in ends:
-            tensor.register_hook(arrived)
+        started: list[float] = []
+
+        def begin(grad: Tensor) -> None:
+            started[:] = [perf_counter()]
+
+        def finish(grads: Sequence[Tensor | None]) -> None:
+            if started:
+                with trace.at(self._place):
+                    trace.emit("parallel_apply", device, started=started.pop(), **facts)
+
+        # Both are called once for each backward pass, of which there may be several through one graph.
+        register_multi_grad_hook(starts, begin, mode="any")
+        register_multi_grad_hook(ends, finish, mode="all")
 
 
-def _parallel_apply(parallel_apply):
-    # The name matters: threads started here are replicas (see labkit.machine.state.threads).
-    @functools.wraps(parallel_apply)
-    def recorded(modules, inputs, kwargs_tup=None, devices=None):
-        watched = [
-            _Replica(m, _name(d)) for m, d in zip(modules, devices or range(len(modules)), strict=True)
-        ]
-        return parallel_apply(watched, inputs, kwargs_tup, devices)
+def _remembering(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A collective's forward, which leaves for its backward where it was."""
 
-    return recorded
-
-
-def _gather(gather):
-    @functools.wraps(gather)
-    def recorded(outputs, target_device, dim=0):
-        started = perf_counter()
-        result = gather(outputs, target_device, dim)
-        for output in outputs:
-            tensors = [t for _, t in _tensors(output, "")]
-            source = str(tensors[0].device) if tensors else None
-            _emit("gather", _name(target_device), started, tensors, source=source)
-        return result
+    @functools.wraps(forward)
+    def recorded(ctx: Any, *args: Any) -> Any:
+        ctx.labkit_place = trace.place()
+        return forward(ctx, *args)
 
     return recorded
 
 
-def _backward(backward, phase):
+def _backward(backward: Callable[..., Any], phase: str, outward: bool) -> Callable[..., Any]:
+    """A collective's backward. Several tensors go out from one device (``outward``) or come in to one."""
+
     @functools.wraps(backward)
-    def recorded(ctx, *grads):
+    def recorded(ctx: Any, *grads: Any) -> Any:
+        call = getattr(ctx, "labkit_place", Place()).call
         started = perf_counter()
-        result = backward(ctx, *grads)
-        tensors = [grad for grad in grads if isinstance(grad, Tensor)]
-        results = [t for t in result if isinstance(t, Tensor)]
-        if phase == "gather":  # one gradient goes out to the devices
-            for made in results:
-                _emit(
-                    phase,
-                    str(made.device),
-                    started,
-                    [made],
-                    source=str(tensors[0].device),
-                    direction="backward",
-                )
-        else:  # gradients come in from the devices
-            home = str(results[0].device) if results else "cpu"
-            by_device: dict[str, list[Tensor]] = {}
-            for grad in tensors:
-                by_device.setdefault(str(grad.device), []).append(grad)
-            for source, group in by_device.items():
-                _emit(phase, home, started, group, source=source, direction="backward")
-        return result
+        with trace.at(Place(call, verb=phase)):
+            results = backward(ctx, *grads)
+        came, made = ([t for t in some if isinstance(t, Tensor)] for some in (grads, results))
+        many, few = (made, came) if outward else (came, made)
+        here = _device_of(few) or "cpu"
+        with trace.at(Place(call)):
+            for replica, at in enumerate(range(0, len(many), len(few) or 1)):
+                row = many[at : at + len(few)]
+                there = _device_of(row) or "cpu"
+                source, device = (here, there) if outward else (there, here)
+                _emit(phase, device, started, replica, row, source=source, direction="backward")
+        return results
 
     return recorded
 
 
-def _emit(phase, device, started, tensors, *, source=None, direction="forward", shapes=None, name="") -> None:
-    moved = sum(map(_bytes, tensors)) if source != device else 0
+def _emit(
+    phase: str,
+    device: str,
+    started: float,
+    replica: int,
+    tensors: Sequence[Tensor],
+    *,
+    source: str | None,
+    direction: str = "forward",
+    name: str = "",
+) -> None:
+    moved = 0 if source == device else sum(t.numel() * t.element_size() for t in tensors)
     trace.emit(
-        phase, device, started=started, source=source, direction=direction, name=name, nbytes=moved,
-        shapes=tuple(tuple(t.shape) for t in tensors) if shapes is None else shapes,
+        phase, device, started=started, replica=replica, source=source, direction=direction, name=name,
+        nbytes=moved, shapes=_shapes(tensors),
     )  # fmt: skip
 
 
-_VERBS = {
+def _name(device: Device) -> str:
+    return str(as_device(device))
+
+
+def _tensors(value: Any, *, dataclasses: bool = True) -> list[Tensor]:
+    return list(tree.tensors(value, dataclasses=dataclasses).values())
+
+
+def _device_of(value: Any) -> str | None:
+    """The device of the first tensor in ``value``."""
+    return next((str(leaf.device) for _, leaf in tree.leaves(value) if isinstance(leaf, Tensor)), None)
+
+
+def _shapes(tensors: Iterable[Tensor]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(tensor.shape) for tensor in tensors)
+
+
+_VERBS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "data_parallel": _call,
+    "scatter": _scatter,
     "scatter_kwargs": _scatter_kwargs,
     "replicate": _replicate,
     "parallel_apply": _parallel_apply,
     "gather": _gather,
 }
-
-
-def _without_inner_copies(found: trace.Trace) -> None:
-    """Leave out the copies of which a scatter, replicate or gather consists: they are counted there."""
-    spans = [(e.start, e.stop) for e in found.events if e.phase in ("scatter", "replicate", "gather")]
-    found.events[:] = [
-        e
-        for e in found.events
-        if e.phase != "copy" or not any(start <= e.start and e.stop <= stop for start, stop in spans)
-    ]
-    found.events.sort(key=lambda event: event.start)
-
-
-def _tensors(value, path):
-    return [(way, leaf) for way, leaf in leaves(value, path) if isinstance(leaf, Tensor)]
+# The collectives that have a backward: of which phase they are, and whether tensors go out to the devices in it.
+_COLLECTIVES = {
+    "Scatter": ("scatter", False),
+    "Gather": ("gather", True),
+    "Broadcast": ("replicate", False),
+    "ReduceAdd": ("replicate", True),
+    "ReduceAddCoalesced": ("replicate", True),
+}
