@@ -188,7 +188,8 @@ class Place:
     verb: str | None = None
 
 
-_place: ContextVar[Place] = ContextVar("labkit_place", default=Place())
+_NOWHERE = Place()
+_place: ContextVar[Place] = ContextVar("labkit_place", default=_NOWHERE)
 
 
 def place() -> Place:

@@ -12,7 +12,6 @@ collective carries it into backward.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,14 +24,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 
 from ..base import tree
-from ..base.patches import Patches
+from ..base.patches import Patch, Patches
 from ..engine.devices import Device, as_device
 from . import events as trace
 from .events import Opened, Place, Trace
 
-_lock = threading.Lock()
-_open = 0
-_patches = Patches()
 # The call that verbs called by hand have begun, and whether its replicas have run.
 _by_hand: ContextVar[tuple[Opened | None, bool]] = ContextVar("labkit_by_hand", default=(None, False))
 
@@ -44,26 +40,17 @@ def record() -> Iterator[Trace]:
     Gives a :class:`labkit.Trace` with the phases of every data-parallel call, forward and backward,
     and, on the simulated machine, every other copy between devices.
     """
-    global _open
-    with _lock:
-        _open += 1
-        if _open == 1:
-            for owner, name, value in list(_table()):
-                _patches.set(owner, name, value)
     _by_hand.set((None, False))
-    found = trace.begin()
-    try:
-        yield found
-    finally:
-        trace.end(found)
-        with _lock:
-            _open -= 1
-            if not _open:
-                _patches.undo()
+    with _PATCHES:
+        found = trace.begin()
+        try:
+            yield found
+        finally:
+            trace.end(found)
 
 
-def _table() -> Iterator[tuple[object, str, object]]:
-    """What is wrapped: owner, name, and what stands there while a recording is open."""
+def _table() -> Iterator[Patch]:
+    """What is wrapped while a recording is open."""
     theirs, ours = (
         import_module("torch.nn.parallel.data_parallel"),
         import_module("labkit.engine.data_parallel"),
@@ -72,16 +59,16 @@ def _table() -> Iterator[tuple[object, str, object]]:
     for package in (theirs, ours, nn.parallel, import_module("labkit.engine"), import_module("labkit")):
         for name, wrap in _VERBS.items():
             if hasattr(package, name):  # which loads those of labkit that are loaded on first use
-                yield package, name, wrap(getattr(package, name))
+                yield Patch(package, name, wrap(getattr(package, name)))
     for kind in (theirs.DataParallel, ours.DataParallel):
-        yield kind, "forward", _call(kind.forward)
+        yield Patch(kind, "forward", _call(kind.forward))
     functions = import_module("torch.nn.parallel._functions"), import_module("labkit.engine.functions")
     for module in functions:
         for name, facts in _COLLECTIVES.items():
             if hasattr(module, name):
                 function = getattr(module, name)
-                yield function, "forward", staticmethod(_remembering(function.forward))
-                yield function, "backward", staticmethod(_backward(function.backward, *facts))
+                yield Patch(function, "forward", staticmethod(_remembering(function.forward)))
+                yield Patch(function, "backward", staticmethod(_backward(function.backward, *facts)))
 
 
 def _call(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -319,3 +306,4 @@ _COLLECTIVES = {
     "ReduceAdd": ("replicate", True),
     "ReduceAddCoalesced": ("replicate", True),
 }
+_PATCHES = Patches(_table)

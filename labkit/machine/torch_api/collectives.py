@@ -19,7 +19,6 @@ from ..ops.moves import move, note_copy
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, put
 
-
 # The dispatch keys by which a view gets its base's version counter. Without them it is as if .data were taken of
 # it, at a third of the price.
 _VIEWS = functools.reduce(
