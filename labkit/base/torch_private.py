@@ -478,6 +478,16 @@ def _nodes() -> bool:
     return [one.dtype for one in x.grad_fn._input_metadata] == [torch.float64]  # type: ignore[union-attr]
 
 
+@_names(
+    "torch._C._ExcludeDispatchKeyGuard", why="autograd's tracking, off as in C++ (machine.torch_api.collectives)"
+)
+def _below_autograd() -> bool:
+    x, keys = torch.ones(2, requires_grad=True), torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    with torch.no_grad(), torch._C._ExcludeDispatchKeyGuard(keys):
+        made = x[:1]
+    return made._base is None and x[:1]._base is x
+
+
 # Modules and torch.nn.parallel.
 
 
