@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import overload
 
 from ..base.display import Drawn
@@ -39,7 +40,7 @@ class Batches(Drawn, Sequence[Split]):
         """Rows that no batch holds, because ``drop_last`` leaves the short batch out."""
         return self.rows % self.batch_size - self.short
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[tuple[Split, int], ...]:
         """The splits that differ, in order, and how many batches each has: the full ones, then the short one."""
         sizes = ((self.batch_size, self.full), (self.short, 1))
@@ -60,8 +61,7 @@ class Batches(Drawn, Sequence[Split]):
     def __getitem__(self, number: int | slice) -> Split | tuple[Split, ...]:
         if isinstance(number, slice):
             return tuple(self[at] for at in range(self.count)[number])
-        at = range(self.count)[number]
-        return split(self.batch_size if at < self.full else self.short, self.gpus)
+        return self.kinds[0 if range(self.count)[number] < self.full else -1][0]
 
     def __str__(self) -> str:
         sizes = listed(self.batch_size, self.full, self.short or None)

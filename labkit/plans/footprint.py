@@ -15,7 +15,7 @@ The model, and what it leaves out:
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ..base.display import Drawn
@@ -40,7 +40,7 @@ class Footprint:
     @property
     def total(self) -> int:
         """All of them together."""
-        return sum(astuple(self))
+        return sum(vars(self).values())
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ class Occupancy(Drawn):
     used: tuple[int, ...]
     capacities: tuple[int, ...]
     simulated: bool = True
+
+    def __repr__(self) -> str:
+        return f"{plural(len(self.used), 'GPU')}: {sum(self.used):,} of {sum(self.capacities):,} B in use"
 
 
 def data_parallel_memory(

@@ -39,7 +39,8 @@ class Lanes:
 
     def name(self, at: int, words: str, *, muted: bool = False) -> Text:
         """``words`` left of lane ``at``."""
-        return Text(self.left - 8, self.line(at), words, self.size, "end", muted=muted)
+        size = sized(words, self.left - 10, self.size)
+        return Text(self.left - 8, self.line(at), words, size, "end", muted=muted)
 
     def note(self, at: int, words: str, *, bold: bool = False, muted: bool = False) -> Text:
         """``words`` right of lane ``at``, smaller if they want more room than there is."""
@@ -48,7 +49,7 @@ class Lanes:
 
     def aside(self, at: int, words: str) -> Text:
         """``words`` in lane ``at`` in place of anything else: what is told there, but not drawn."""
-        return Text(self.left, self.line(at), words, self.size, muted=True)
+        return Text(self.left, self.line(at), words, sized(words, self.across, self.size), muted=True)
 
     def bar(self, at: int, x: float, width: float, gpu: int | None = None, *, dashed: bool = False,
             tint: float = 0.0, label: str = "", tip: str = "") -> Box:  # fmt: skip
@@ -79,16 +80,17 @@ def shortened(working: int, idle: int = 0, *, most: int, head: int, tail: int) -
     """What stands in the lanes for ``working`` things and, after them, ``idle`` ones: numbers that are drawn one by
     one, and ranges of which is told in one line, because more than ``most`` cannot be read.
     """
-    shown: list[int | range] = list(range(working))
-    if working > most:
-        shown[head : working - tail] = [range(head, working - tail)]
     rest = range(working, working + idle)
-    return shown + (list(rest) if working + idle <= most else [rest] if rest else [])
+    shown: list[int | range] = [*range(min(working, most))]
+    if working > most:
+        shown = [*range(head), range(head, working - tail), *range(working - tail, working)]
+    return [*shown, *rest] if working + idle <= most or not rest else [*shown, rest]
 
 
 def together(count: int, most: int) -> list[range]:
     """``count`` things in at most ``most`` groups of neighbours, which are drawn as one where they are too many."""
     step = -(-count // most) or 1
+    step += step > 1 and step % 2 == 0  # odd, or all groups of GPUs would get shades of one colour
     return [range(at, min(at + step, count)) for at in range(0, count, step)]
 
 

@@ -36,14 +36,14 @@ def draw_batches(
 @shows(Batches)
 def batches_picture(plan: Batches) -> Picture:
     """One pass; a row is equally wide in all batches."""
-    left = max(_LEFT, 24 + _SIZE * 0.6 * len(f"batch {plan.count}"))
+    left = min(max(_LEFT, 24 + _SIZE * 0.6 * len(f"batch {plan.count}")), 2 * _LEFT)
     lane = Lanes(_TOP, left, _RIGHT, _LANE, _SIZE)
     scale = lane.across / plan.batch_size
     shown = shortened(plan.count, most=_MOST, head=_MOST - 3, tail=2)
     sketch = Sketch()
     for at, number in enumerate(shown):
         if isinstance(number, range):
-            more = len(number)
+            more = number.stop - number.start  # len cannot say every number
             words = say(en=f"… {more} more batches like these …", zh=f"…… 还有 {more} 个这样的批次 ……")
             sketch.add(lane.aside(at, words))
             continue

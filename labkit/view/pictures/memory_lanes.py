@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from ...base.language import say
@@ -75,7 +74,8 @@ def memory_picture(memory: Footprints) -> Picture:
             continue
         found, x = memory.gpus[gpu], float(_LEFT)
         sketch.add(lane.name(at, f"cuda:{gpu}", muted=not found.total))
-        for kind, tint, held in zip(KINDS, _PALE, astuple(found), strict=True):
+        for kind, tint in zip(KINDS, _PALE, strict=True):
+            held = getattr(found, kind)
             if not held:
                 continue
             width = held * scale

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...base.language import say
 from ...base.numbers import plural
 from ...plans.ring import Ring, ring_all_reduce
-from ..layout import Lanes, shortened, together
+from ..layout import Lanes, shortened, sized, text_width, together
 from ..picture import WIDTH, Box, Picture, Sketch, Text
 from ..show import draw, shows
 
@@ -98,11 +98,10 @@ def _panel(
                     lane.bar(at, cell.x, cell.width, label=f"rank {rank} chunk {chunks[0]}{received}")
                 )
     # The chunks' numbers over them: all where there is room, else the first and the last.
-    numbered = range(ring.ranks) if across > 14 else sorted({0, ring.ranks - 1})
-    return found + [
-        Text(left + (chunk + 0.5) * across, _TOP - 6, str(chunk), 11, "middle", muted=True)
-        for chunk in numbered
-    ]
+    for chunk in range(ring.ranks) if across > 14 else sorted({0, ring.ranks - 1}):
+        x = min(left + (chunk + 0.5) * across, left + width - text_width(str(chunk), 11) / 2 + 12)
+        found.append(Text(x, _TOP - 6, str(chunk), 11, "middle", muted=True))
+    return found
 
 
 def _stripes(ring: Ring, step: int, rank: int, chunk: int, cell: Box) -> list[Box]:
@@ -138,5 +137,6 @@ def _received(ring: Ring, shown: list[int | range], lane: Lanes) -> list[Text]:
                 en=f"{'adds' if send.adds else 'takes'} chunk {send.chunk} of rank {send.source}",
                 zh=f"{'加上' if send.adds else '换成'} rank {send.source} 的分块 {send.chunk}",
             )
-            notes.append(Text(WIDTH - _NOTES + 10, lane.line(at), words, lane.size))
+            size = sized(words, _NOTES - 12, lane.size)
+            notes.append(Text(WIDTH - _NOTES + 10, lane.line(at), words, size))
     return notes

@@ -43,6 +43,7 @@ def scaling_picture(found: Scaling) -> Picture:
     """Two charts: milliseconds of a step on the left, efficiency on the right."""
     # Of each group of neighbours the last is drawn, and the first count of all.
     shown = sorted({0, *(group[-1] for group in together(len(found.counts), _MOST_COUNTS))})
+    counts = [found.counts[n] for n in shown]
     names, sketch = method_names(), Sketch()
     marks = []
     for method, dashed, strong, tint in _STYLES:
@@ -62,14 +63,14 @@ def scaling_picture(found: Scaling) -> Picture:
                 Line(left, y, left + across, y, muted=True),
                 Text(left - 6, y + 4, words, 11, "end", muted=True),
             )
-        places = _places(found.counts, left, across)
-        sketch.add(*_under(found.counts, places))
+        places = _places(counts, left, across)
+        sketch.add(*_under(counts, places))
         for method, dashed, strong, tint in _STYLES:
             values = found.seconds[method] if at == 0 else found.efficiency(method)
             scale = 1e3 / top if at == 0 else 1.0
             points = [
-                (places[n], _TOP + _TALL * (1 - min(value * scale, 1.0)), found.counts[n], value)
-                for n in shown if (value := values[n]) is not None
+                (x, _TOP + _TALL * (1 - min(value * scale, 1.0)), found.counts[n], value)
+                for x, n in zip(places, shown, strict=True) if (value := values[n]) is not None
             ]  # fmt: skip
             # Perfect scaling is flat; in one stroke its dashes stay whole.
             ends = [points[0], points[-1]] if method == "perfect" else points
@@ -82,10 +83,10 @@ def scaling_picture(found: Scaling) -> Picture:
                 label, tip = f"{method} {count} {titles[at]}", f"{names[method]} · {count} GPU · {told}"
                 sketch.add(Box(x - 3, y - 3, 6, 6, CPU, label, tint=tint, tip=tip))
     words = say(en="GPUs", zh="GPU 数")
-    if len(shown) < len(found.counts):
+    if len(counts) < len(found.counts):
         words += say(
-            en=f" ({len(shown)} of {len(found.counts)} counts)",
-            zh=f"（{len(found.counts)} 个中画出 {len(shown)} 个）",
+            en=f" ({len(counts)} of {len(found.counts)} counts)",
+            zh=f"（{len(found.counts)} 个中画出 {len(counts)} 个）",
         )
     sketch.add(
         Text(_CHARTS[0][0], _HEIGHT - 10, words, 11, muted=True),
@@ -118,7 +119,7 @@ def method_names() -> dict[str, str]:
     }
 
 
-def _places(counts: tuple[int, ...], left: float, across: float) -> list[float]:
+def _places(counts: list[int], left: float, across: float) -> list[float]:
     """Where the counts stand, each doubling equally far."""
     low, high = log2(min(counts)), log2(max(counts))
     if high == low:
@@ -126,7 +127,7 @@ def _places(counts: tuple[int, ...], left: float, across: float) -> list[float]:
     return [left + 10 + (across - 20) * (log2(count) - low) / (high - low) for count in counts]
 
 
-def _under(counts: tuple[int, ...], places: list[float]) -> list[Text]:
+def _under(counts: list[int], places: list[float]) -> list[Text]:
     """The counts under the axis, as many as there is room for, the last one always."""
     texts: list[Text] = []
     free = places[-1] - text_width(str(counts[-1]), 11) / 2 - 4

@@ -122,9 +122,11 @@ def _blocks(
     for group, height in zip(groups, heights, strict=True):
         piece, name = pieces[group[0]], devices(group)
         width = max((piece[1] if len(piece) > 1 else 1) * wide, 8.0)
-        words = f"{name} {shape_text(piece)}" + say(en=" each", zh="，每块") * (len(group) > 1)
+        words = f"{name} {shape_text(piece)}" if len(group) == 1 else f"{len(group)} × {shape_text(piece)}"
         if height:
-            found.append(Box(x, y, width, height, group[0], name, tip=words))
+            found.append(
+                Box(x, y, width, height, group[0], name, tip=f"{name}: {words}" if len(group) > 1 else words)
+            )
             if output is not None:
                 found.append(Box(x + _GLUED, top, width, height, group[0], f"glued {name}"))
         middle, last = y + height / 2, group is groups[-1]

@@ -18,8 +18,6 @@ _LEFT, _RIGHT, _TOP = 76, 126, 30
 _BAR = 26
 # Below this many pixels a row is not drawn apart from its neighbours.
 _FINEST = 4.0
-# A bar is cut into at most this many pieces.
-_MOST_PIECES = 128
 
 
 def draw_split(data: Split | int, gpus: int | None = None, *, ax: Axes | None = None) -> Axes:
@@ -104,7 +102,7 @@ def rows_text(count: int) -> str:
 def pieces_of(plan: Split, x: float, y: float, scale: float, height: float) -> list[Box]:
     """A batch in one bar, cut into the pieces that GPUs get; neighbours as one where they are very many."""
     boxes = []
-    for group in together(len(plan.pieces), _MOST_PIECES):
+    for group in together(len(plan.pieces), MOST_LANES):
         first, last = plan.pieces[group[0]], plan.pieces[group[-1]]
         if rows := last.stop - first.start:
             whole_of = (

@@ -87,7 +87,7 @@ def _lane(
     found: list[Box | Text] = []
     rows, count = _rows([event for event, _ in bars if event.phase != "parallel_apply"])
     for event, many in bars:
-        width = max(event.seconds * scale, 1.0)
+        width = min(max(event.seconds * scale, 1.0), lane.across)
         x = min(_LEFT + (event.start - first) * scale, _LEFT + lane.across - width)
         top, tall = lane.y(at) + 2, lane.high - 4
         if event.phase != "parallel_apply":
@@ -143,7 +143,7 @@ def _description(trace: Trace, moment: float | None) -> str:
 
 
 def _legend(slot: float) -> list[Box | Line | Text]:
-    """What tall, thin and pale bars mean; what lies closer together than ``slot`` seconds is drawn as one."""
+    """What tall, thin and pale bars mean; bars may be added up over ``slot`` seconds."""
     kinds = (
         (14, 0.0, say(en="computing", zh="计算")),
         (14 * _THIN, 0.0, say(en="data arriving", zh="数据到达")),
@@ -152,7 +152,7 @@ def _legend(slot: float) -> list[Box | Line | Text]:
     marks = [(words, [Box(0, 23 - tall, 16, tall, CPU, "legend", tint=tint)]) for tall, tint, words in kinds]
     if slot:
         closer = _milliseconds(slot)
-        marks.append((say(en=f"(drawn as one within {closer})", zh=f"（{closer} 之内的合画为一个）"), []))
+        marks.append((say(en=f"(each bar: {closer} added up)", zh=f"（每 {closer} 累加成一段）"), []))
     return legend(_LEFT, 20, marks, mark=22, gap=24)
 
 
@@ -164,26 +164,30 @@ def _span(trace: Trace) -> tuple[float, float]:
 
 
 def _bars(events: list[Event], first: float, last: float) -> tuple[dict[str, list[tuple[Event, int]]], float]:
-    """For each device its events and how many of them each stands for; and the seconds within which they are merged.
+    """For each device its events and how many of them each stands for; and the seconds over which
+    they are added up.
 
     Pieces of one collective arrive together and are drawn as one bar. Where that leaves more bars than can be
-    read, so are events of one kind that begin in the same short time.
+    read, those of one kind that begin in the same short time are added up, and kinds follow one another.
     """
+    found: dict[tuple[str, str, str, float], list[Event]] = {}
+    for event in events:
+        found.setdefault((event.device, event.phase, event.direction, event.start), []).append(event)
     slot = 0.0
-    while True:
-        found: dict[tuple[str, str, str, float], list[Event]] = {}
-        for event in events:
-            at = (event.start - first) // slot if slot else event.start
-            found.setdefault((event.device, event.phase, event.direction, at), []).append(event)
-        if len(found) <= _MOST_BARS or slot >= last - first:
-            break
-        slot = slot * 2 or (last - first) / 512
+    if len(found) > _MOST_BARS:
+        apart, found = found, {}
+        slot = (last - first) / max(_MOST_BARS // len({key[:3] for key in apart}), 1)
+        for (*kind, start), group in apart.items():
+            found.setdefault((*kind, (start - first) // slot), []).extend(group)
     bars: dict[str, list[tuple[Event, int]]] = {}
-    for (device, *_), group in found.items():
+    ends: dict[tuple[str, bool, float], float] = {}
+    for (device, phase, _, at), group in found.items():
         event = max(group, key=lambda event: event.seconds)
-        if slot and len(group) > 1:
-            start = min(one.start for one in group)
-            event = replace(event, start=start, seconds=max(one.stop for one in group) - start)
+        if slot:
+            lane = device, phase == "parallel_apply", at
+            start, seconds = max(ends.get(lane, 0.0), group[0].start), sum(one.seconds for one in group)
+            ends[lane] = start + seconds
+            event = replace(event, start=start, seconds=seconds, nbytes=sum(one.nbytes for one in group))
         bars.setdefault(device, []).append((event, len(group)))
     return bars, slot
 
