@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.plans.footprint import Footprint, Footprints
+from labkit.plans.footprint import Footprint, Footprints, million_parameters
 
 
 def test_home_holds_what_the_others_do_not():
@@ -31,7 +31,18 @@ def test_too_much_is_named():
     found = labkit.data_parallel_memory(30, 3, weights=100, optimizer=200, capacity=250)
     assert found.over == (0,)
     assert labkit.data_parallel_memory(30, 3, weights=100).over == ()
+    full = labkit.data_parallel_memory(30, 3, weights=100, optimizer=200, capacity=500)
+    assert full.over == (), "exactly full is not too much"
     assert repr(found) == "3 GPUs: cuda:0 500 B, cuda:1 200 B, cuda:2 200 B"
+
+
+@pytest.mark.parametrize(("optimizer", "values"), [("SGD", 0), ("momentum", 1), ("Adam", 2)])
+def test_an_optimizer_keeps_its_values_for_each_parameter_at_home(optimizer, values):
+    home, other = million_parameters(30, 2, 5, optimizer).gpus
+    assert home == Footprint(weights=20_000_000, gradients=40_000_000, optimizer=values * 20_000_000)
+    assert other == Footprint(weights=20_000_000, gradients=20_000_000)
+    with pytest.raises(ValueError, match="optimizer must be one of 'SGD', 'momentum', 'Adam', got 'Lion'"):
+        million_parameters(30, 2, 5, "Lion")
 
 
 @pytest.mark.parametrize(

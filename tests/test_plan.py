@@ -90,6 +90,31 @@ def test_batches_are_those_of_a_loader(drop_last):
             assert [kind for kind, times in plan.kinds for _ in range(times)] == list(plan)
 
 
+def test_batches_are_a_sequence_of_which_none_is_kept():
+    plan = batches(100, 30, gpus=3)
+    assert plan[3] == plan[-1] == split(10, 3)
+    assert plan[1:3] == (split(30, 3),) * 2
+    assert split(10, 3) in plan
+    with pytest.raises(IndexError):
+        plan[4]
+    many = batches(10**30 + 1, 2)
+    assert many.total == 5 * 10**29 + 1
+    assert many[many.total - 1] == split(1, 1)
+    assert [times for _, times in many.kinds] == [5 * 10**29, 1]
+    assert batches(3, 5, drop_last=True).kinds == batches(0, 5).kinds == ()
+
+
+def test_long_lists_are_counted():
+    assert (
+        repr(split(10, 1000))
+        == "10 rows on 1000 GPUs: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1; idle: cuda:10 to cuda:999"
+    )
+    assert repr(split(63, 32)) == "63 rows on 32 GPUs: 31 × 2, 1"
+    assert repr(split(0, 1024)) == "0 rows on 1024 GPUs: 1024 × 0; idle: cuda:0 to cuda:1023"
+    assert repr(batches(10**9, 1)) == "1000000000 rows in batches of 1: 1000000000 × 1"
+    assert repr(labkit.ring_all_reduce(1024)).startswith("ring all-reduce over 1024 ranks: 2046 steps")
+
+
 def test_batches_say_what_they_are():
     assert str(batches(100, 30)) == "100 rows in batches of 30: 30, 30, 30, 10"
     assert str(batches(100, 30, gpus=8)) == "100 rows in batches of 30: 30, 30, 30, 10 (on 8 GPUs)"

@@ -30,6 +30,17 @@ def test_no_gradient_is_added_twice_and_each_rank_finishes_one_chunk(ranks):
 
 
 @pytest.mark.parametrize("ranks", ALL)
+def test_what_is_held_is_what_was_held_and_what_was_sent(ranks):
+    ring = labkit.ring_all_reduce(ranks)
+    held = [[{rank} for _ in range(ranks)] for rank in range(ranks)]
+    assert ring.held(0) == tuple(map(tuple, held))
+    for step in range(1, ring.steps + 1):
+        for send, part in [(send, held[send.source][send.chunk]) for send in ring.sends(step)]:
+            held[send.target][send.chunk] = part | (held[send.target][send.chunk] if send.adds else set())
+        assert ring.held(step) == tuple(map(tuple, held))
+
+
+@pytest.mark.parametrize("ranks", ALL)
 def test_each_rank_sends_one_chunk_to_the_next_in_every_step(ranks):
     ring = labkit.ring_all_reduce(ranks)
     assert ring.steps == ring.chunks_sent == 2 * (ranks - 1)

@@ -7,21 +7,17 @@ until a notebook asks for the picture: :data:`load`, set by the package itself, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-_drawers: dict[type, Callable[[object], str]] = {}
+_drawers: dict[type, Callable[[Any], str]] = {}
 
 # Called once when a picture is wanted and no drawer is registered yet.
 load: Callable[[], object] = lambda: None  # noqa: E731 (replaced by the package)
 
 
-def draws(kind: type) -> Callable:
-    """Register the decorated function, object -> SVG text, as what draws objects of ``kind``."""
-
-    def register(drawer: Callable[[object], str]) -> Callable[[object], str]:
-        _drawers[kind] = drawer
-        return drawer
-
-    return register
+def draws(kind: type, drawer: Callable[[Any], str]) -> None:
+    """Register ``drawer``, object -> SVG text, as what draws objects of ``kind``."""
+    _drawers[kind] = drawer
 
 
 class Drawn:

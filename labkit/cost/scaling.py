@@ -32,12 +32,12 @@ class Scaling(Drawn):
     def efficiency(self, method: str) -> tuple[float | None, ...]:
         """The share of perfect scaling's throughput: perfect seconds over the method's."""
         pairs = zip(self.seconds["perfect"], self.seconds[method], strict=True)
-        return tuple(None if s is None else best / s for best, s in pairs)
+        return tuple(None if s is None or best is None else best / s for best, s in pairs)
 
     def __str__(self) -> str:
         shown = list(zip(self.counts, self.seconds["ddp"], strict=True))
         shown = shown if len(shown) <= 6 else [*shown[:5], shown[-1]]
-        found = ", ".join(f"{n}: {seconds * 1e3:.3g} ms" for n, seconds in shown)
+        found = ", ".join(f"{n}: {(seconds or 0) * 1e3:.3g} ms" for n, seconds in shown)
         return f"{self.rows} rows per GPU on {self.hardware}; DDP on GPUs {found}"
 
     __repr__ = __str__

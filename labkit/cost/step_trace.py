@@ -19,7 +19,9 @@ def step_trace(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Trac
     events: list[Event] = []
     at = 0.0
 
-    def moves(part: str, phase: str, nbytes: int, *, direction="forward", home=False) -> None:
+    def moves(
+        part: str, phase: str, nbytes: float, *, direction: str = "forward", home: bool = False
+    ) -> None:
         """A copy for each GPU but the home device, in turn; ``home``: they arrive there."""
         nonlocal at
         seconds = parts.get(part, 0.0) / max(len(held) - 1, 1)

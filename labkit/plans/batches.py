@@ -47,12 +47,12 @@ class Batches(Drawn, Sequence[Split]):
         return tuple((split(size, self.gpus), times) for size, times in sizes if size and times)
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many batches there are, also where ``len`` cannot say it."""
         return self.full + bool(self.short)
 
     def __len__(self) -> int:
-        return self.count
+        return self.total
 
     @overload
     def __getitem__(self, number: int) -> Split: ...
@@ -60,8 +60,8 @@ class Batches(Drawn, Sequence[Split]):
     def __getitem__(self, number: slice) -> tuple[Split, ...]: ...
     def __getitem__(self, number: int | slice) -> Split | tuple[Split, ...]:
         if isinstance(number, slice):
-            return tuple(self[at] for at in range(self.count)[number])
-        return self.kinds[0 if range(self.count)[number] < self.full else -1][0]
+            return tuple(self[at] for at in range(self.total)[number])
+        return self.kinds[0 if range(self.total)[number] < self.full else -1][0]
 
     def __str__(self) -> str:
         sizes = listed(self.batch_size, self.full, self.short or None)

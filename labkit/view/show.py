@@ -25,7 +25,7 @@ def shows(kind: type) -> Callable[[_Made], _Made]:
 
     def register(make: _Made) -> _Made:
         # On a panel of its own, so that it reads on any background.
-        draws(kind)(lambda data: to_svg(make(data), panel=True))
+        draws(kind, lambda data: to_svg(make(data), panel=True))
         return make
 
     return register

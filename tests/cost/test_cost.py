@@ -95,6 +95,68 @@ def test_the_trace_of_a_step_lasts_as_long_as_the_step(rows, gpus):
     assert all(one[1] <= other[0] + 1e-12 for one, other in zip(home, home[1:], strict=False))
 
 
+# Round numbers: 10 rows on 4 GPUs are pieces of 3, 3, 3 and 1, so that 7 rows and 3 messages leave cuda:0.
+WORK = Workload(0.003, 10**8, input_bytes=10**6, output_bytes=10**5, gradient_bytes=2 * 10**5)
+LINKS = Hardware(
+    "x", copy_bandwidth=1e9, reduce_bandwidth=2e9, latency=1e-3, machine_size=4, network_bandwidth=5e8,
+    network_latency=2e-3, replica_overhead=5e-3, ddp_overhead=0.1,
+)  # fmt: skip
+
+
+def test_every_part_of_a_dataparallel_step_has_its_seconds():
+    assert dict(data_parallel_step(WORK, LINKS, 10, 4).parts) == pytest.approx(
+        {
+            "scatter": 0.007 + 0.003,
+            "replicate": 0.1 + 0.003,
+            "forward": 0.003 + 4 * 0.005,
+            "gather": 0.0007 + 0.003,
+            "gather backward": 0.0014 + 0.003,
+            "backward": 0.006,
+            "reduce": 0.1 + 0.003,
+        }
+    )
+
+
+def test_every_part_of_a_ddp_step_has_its_seconds():
+    reduce = 6 * (10**8 / 4 / 2e9 + 1e-3)  # each of 4 ranks sends 6 of 4 quarters
+    short = {"forward": 0.0033, "backward": 0.0066, "all-reduce": reduce - 0.0066}
+    assert dict(ddp_step(WORK, LINKS, 10, 4).parts) == pytest.approx(short)
+    # Where backward is long enough, the last bucket still comes after it.
+    long = {"forward": 0.11, "backward": 0.22, "all-reduce": reduce * 25 * 2**20 / 10**8}
+    assert dict(ddp_step(WORK, LINKS, 400, 4).parts) == pytest.approx(long)
+    assert all_reduce_seconds(10**8, LINKS, 5) == pytest.approx(8 * (10**8 / 5 / 5e8 + 2e-3))
+
+
+def test_the_trace_of_a_step_has_every_copy_with_its_bytes_and_time():
+    trace = step_trace(WORK, LINKS, 10, 4)
+
+    def told(phase, direction):
+        found = trace.only(phase=phase, direction=direction)
+        return [(e.device, e.source, e.nbytes, round(e.start, 6), round(e.seconds, 6)) for e in found]
+
+    assert told("scatter", "forward") == [
+        ("cuda:1", "cuda:0", 3_000_000, 0.0, 0.003333),
+        ("cuda:2", "cuda:0", 3_000_000, 0.003333, 0.003333),
+        ("cuda:3", "cuda:0", 1_000_000, 0.006667, 0.003333),
+    ]
+    assert told("replicate", "forward") == [(f"cuda:{k}", "cuda:0", 10**8, 0.01, 0.103) for k in (1, 2, 3)]
+    # Replicas start one after the other; the one with a third of the rows computes for a third of the time.
+    assert told("parallel_apply", "forward") == [
+        ("cuda:0", None, 0, 0.118, 0.003),
+        ("cuda:1", None, 0, 0.123, 0.003),
+        ("cuda:2", None, 0, 0.128, 0.003),
+        ("cuda:3", None, 0, 0.133, 0.001),
+    ]
+    assert [event[:3] for event in told("gather", "forward")] == [
+        ("cuda:0", f"cuda:{k}", nbytes) for k, nbytes in ((1, 300_000), (2, 300_000), (3, 100_000))
+    ]
+    assert [event[:3] for event in told("gather", "backward")] == [
+        (f"cuda:{k}", "cuda:0", nbytes) for k, nbytes in ((1, 600_000), (2, 600_000), (3, 200_000))
+    ]
+    assert [event[4] for event in told("parallel_apply", "backward")] == [0.006] * 3 + [0.002]
+    assert told("replicate", "backward") == [("cuda:0", f"cuda:{k}", 10**8, 0.1501, 0.103) for k in (1, 2, 3)]
+
+
 def test_scaling_knows_its_limits():
     found = predict_scaling(BERT, PROFILES["v100-dlperf"], (1, 8, 16, 4096))
     assert found.seconds["data_parallel"][2:] == (None, None)
@@ -119,6 +181,23 @@ def test_scaling_knows_its_limits():
         ),
         (lambda: predict_scaling(BERT, NVLINK, ()), ValueError, "counts must name at least one"),
         (lambda: predict_scaling(BERT, NVLINK, rows=0), ValueError, "rows must be at least 1, got 0"),
+        (lambda: predict_scaling(BERT, NVLINK, (1, 0)), ValueError, "counts must be at least 1, got 0"),
+        (
+            lambda: predict_scaling(BERT, NVLINK, (1, 2.5)),
+            TypeError,
+            "counts must be a whole number, got 2.5",
+        ),
+        (
+            lambda: predict_scaling(BERT, NVLINK, 8),
+            TypeError,
+            "counts must name at least one number of GPUs, got 8",
+        ),
+        (lambda: Workload(float("nan"), 3), ValueError, "seconds_per_row must be at least 0, got nan"),
+        (
+            lambda: Hardware("x", 1, 1, machine_size=True),
+            TypeError,
+            "machine_size must be a number, got True",
+        ),
     ],
 )
 def test_bad_input_is_refused(call, error, text):

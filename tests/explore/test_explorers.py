@@ -93,7 +93,7 @@ def test_what_it_does_not_have_cannot_be_set(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_thousand_moves_leave_nothing_behind(name):
+def test_moves_leave_nothing_behind(name):
     explorer = getattr(labkit, name)()
     state, (least, most) = next(iter(explorer.limits.items()))
 
@@ -101,13 +101,39 @@ def test_a_thousand_moves_leave_nothing_behind(name):
         for turn in range(times):
             setattr(explorer, state, least + turn % (most - least + 1))
 
-    move(200)
+    move(100)
     gc.collect()
     objects, widgets = len(gc.get_objects()), len(_instances)
-    move(1000)
+    move(200)
     gc.collect()
     assert len(_instances) == widgets
     assert len(gc.get_objects()) - objects < 100
+
+
+@pytest.mark.parametrize(
+    ("moment", "en", "zh"),
+    [
+        (
+            "running",
+            "cuda:0 holds 15.4 MiB, every other GPU at most 11.6 MiB.",
+            "cuda:0 占用 15.4 MiB，其余 GPU 最多各占 11.6 MiB。",
+        ),
+        (
+            "between",
+            "cuda:0 holds 7.63 MiB, every other GPU at most 0 B.",
+            "cuda:0 占用 7.63 MiB，其余 GPU 最多各占 0 B。",
+        ),
+    ],
+)
+def test_each_moment_has_its_drawing(moment, en, zh):
+    sizes = {"parameters": 1, "optimizer": "SGD", "activations": 2**20, "outputs": 0, "capacity": None}
+    for language, words in (("en", en), ("zh", zh)):
+        labkit.set_language(language)
+        explorer = labkit.MemoryExplorer(rows=8, gpus=2, moment=moment, **sizes)
+        assert explorer.sentence() == words
+        held = {box.label for box in explorer.drawn().boxes if box.label.startswith("cuda")}
+        there = {f"cuda:{gpu} {kind}" for gpu in (0, 1) for kind in ("weights", "activations", "gradients")}
+        assert held == (there if moment == "running" else {"cuda:0 weights", "cuda:0 gradients"})
 
 
 def test_a_recording_can_be_explored():

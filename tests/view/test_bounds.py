@@ -51,7 +51,7 @@ CASES = [
     (labkit.batches(10**30 + 1, 2), batches_picture, "more batches like these", "个这样的批次"),
     (labkit.ring_all_reduce(1024), all_reduce_picture, "1016 more ranks … (a column: 17 chunks)", "一列：17 个分块"),
     (labkit.ring_all_reduce(1024, 700), all_reduce_picture, "1016 more ranks", "还有 1016 个 rank"),
-    (MEMORY, memory_picture, "1009 more GPUs, at most 2.75 GiB each, 988 too much", "最多各占 2.75 GiB，其中 988 块超出"),
+    (MEMORY, memory_picture, "GPUs, at most 2.75 GiB each, 988 too much", "最多各占 2.75 GiB，其中 988 块超出"),
     (Occupancy((2**20,) * 1024, (2**34,) * 1024), occupancy_picture, "GPUs, 1009 MiB in use", "共用去 1009 MiB"),
     (SCALING, scaling_picture, "(123 of 5000 counts)", "5000 个中画出 123 个"),
     (steps(8, 4000), timeline_picture, "(each bar: 0.0645 ms added up)", "每 0.0645 ms 累加成一段"),

@@ -71,6 +71,19 @@ def test_arrivals_that_overlap_lie_beside_one_another():
     assert one.y + one.height <= other.y + 1e-9 or other.y + other.height <= one.y + 1e-9
 
 
+def test_only_pieces_of_one_collective_are_one_bar():
+    kinds = [("gather", "forward"), ("gather", "backward"), ("scatter", "forward")]
+    events = [
+        Event(phase, device, source="cpu", direction=direction, start=0.0, seconds=0.001)
+        for phase, direction in kinds
+        for device in ("cuda:0", "cuda:1")
+    ]
+    labels = [box.label for box in timeline_picture(Trace(events)).boxes if box.label != "legend"]
+    assert sorted(labels) == sorted(
+        f"{device} {phase} {way}" for device in ("cuda:0", "cuda:1") for phase, way in kinds
+    )
+
+
 def test_pieces_that_arrive_together_are_one_bar():
     labels = [box.label for box in timeline_picture(made(8)).boxes]
     assert "cuda:0 gather forward ×8" in labels

@@ -36,10 +36,10 @@ def draw_batches(
 @shows(Batches)
 def batches_picture(plan: Batches) -> Picture:
     """One pass; a row is equally wide in all batches."""
-    left = min(max(_LEFT, 24 + _SIZE * 0.6 * len(f"batch {plan.count}")), 2 * _LEFT)
+    left = min(max(_LEFT, 24 + _SIZE * 0.6 * len(f"batch {plan.total}")), 2 * _LEFT)
     lane = Lanes(_TOP, left, _RIGHT, _LANE, _SIZE)
     scale = lane.across / plan.batch_size
-    shown = shortened(plan.count, most=_MOST, head=_MOST - 3, tail=2)
+    shown = shortened(plan.total, most=_MOST, head=_MOST - 3, tail=2)
     sketch = Sketch()
     for at, number in enumerate(shown):
         if isinstance(number, range):

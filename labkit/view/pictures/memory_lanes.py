@@ -61,7 +61,7 @@ def memory_picture(memory: Footprints) -> Picture:
     scale = lane.across / max([found.total for found in memory.gpus] + [memory.capacity or 0, 1])
     names = kind_names()
     limit = -99.0 if memory.capacity is None else _LEFT + memory.capacity * scale
-    sketch = Sketch()
+    sketch, too_much = Sketch(), set(memory.over)
     marks = [
         (names[kind], [Box(0, 12, 16, 14, CPU, f"legend {kind}", tint=tint)])
         for kind, tint in zip(KINDS, _PALE, strict=True)
@@ -88,7 +88,7 @@ def memory_picture(memory: Footprints) -> Picture:
                     Text(x + width / 2, lane.line(at), names[kind], fine, "middle", gpu=gpu, tint=tint)
                 )
             x += width
-        over = memory.capacity is not None and found.total > memory.capacity
+        over = gpu in too_much
         note = _bytes(found.total) + say(en=", too much", zh="，超出") * over
         sketch.add(lane.note(at, note, bold=over, muted=not found.total))
     height = lane.y(len(shown)) + 30

@@ -45,7 +45,7 @@ def scaling_picture(found: Scaling) -> Picture:
     shown = sorted({0, *(group[-1] for group in together(len(found.counts), _MOST_COUNTS))})
     counts = [found.counts[n] for n in shown]
     names, sketch = method_names(), Sketch()
-    marks = []
+    marks: list[tuple[str, list[Box | Line]]] = []
     for method, dashed, strong, tint in _STYLES:
         line = Line(0, 20, 32, 20, dashed=dashed, strong=strong)
         mark = [] if tint is None else [Box(13, 17, 6, 6, CPU, f"legend {method}", tint=tint)]
@@ -97,7 +97,7 @@ def scaling_picture(found: Scaling) -> Picture:
 
 def _description(found: Scaling) -> str:
     """The prediction for the most GPUs."""
-    count, (perfect, *_) = found.counts[-1], reversed(found.seconds["perfect"])
+    count, perfect = found.counts[-1], found.seconds["perfect"][-1] or 0.0
     ddp, last = found.efficiency("ddp")[-1], found.efficiency("data_parallel")[-1]
     text = say(
         en=f"{plural(found.rows, 'row')} on each of {plural(count, 'GPU')}: perfect scaling "

@@ -177,8 +177,8 @@ def _bars(events: list[Event], first: float, last: float) -> tuple[dict[str, lis
     if len(found) > _MOST_BARS:
         apart, found = found, {}
         slot = (last - first) / max(_MOST_BARS // len({key[:3] for key in apart}), 1)
-        for (*kind, start), group in apart.items():
-            found.setdefault((*kind, (start - first) // slot), []).extend(group)
+        for (device, phase, direction, start), group in apart.items():
+            found.setdefault((device, phase, direction, (start - first) // slot), []).extend(group)
     bars: dict[str, list[tuple[Event, int]]] = {}
     ends: dict[tuple[str, bool, float], float] = {}
     for (device, phase, _, at), group in found.items():
