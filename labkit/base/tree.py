@@ -50,12 +50,19 @@ def rebuilt(value: Any, items: Sequence[Any]) -> Any:
     kind = type(value)
     if isinstance(value, dict):
         pairs = list(zip(value, items, strict=True))
-        made = _made(kind, pairs)
+        fields = _fields(value) if is_dataclass(value) else []  # some libraries' outputs are both
+        made = None if fields else _made(kind, pairs)
         if made is not None and list(made) == list(value):  # a Counter takes pairs, but counts them
             return made
-        other = copy.copy(value)
+        try:
+            other = copy.copy(value)
+        except TypeError:  # an OrderedDict is copied by a call of its class
+            other = kind.__new__(kind)
+            other.__dict__.update(vars(value))
         for key, item in pairs:
             other[key] = item
+            if key in fields:
+                object.__setattr__(other, key, item)
         return other
     if isinstance(value, tuple):
         if hasattr(kind, "_make"):  # a namedtuple takes its fields one by one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -77,27 +77,21 @@ def _pieces(inputs: tuple[Any, ...], kwargs: dict[str, Any], devices: int, dim: 
             "Give every tensor the same number of rows, or make what all replicas share a buffer of the module"
         )
     if counts and counts != {1}:
-        for name, value in named.items():
-            _warn_of_whole_lists(value, name, {rows for _, rows in found.values()}, devices)
+        lengths = {rows for _, rows in found.values()}
+        for path, length in (pair for name, value in named.items() for pair in _plain_lists(value, name)):
+            if length in lengths:
+                warnings.warn(
+                    f"{path} is a list of {length} values, as many as the batch has rows, but only tensors are cut: "
+                    f"each of the {devices} GPUs gets the whole list. Pass a tensor, or pick the values by row "
+                    "numbers that are passed as a tensor",
+                    stacklevel=7,
+                )
     return counts.pop() if counts else (devices if inputs or kwargs else 1)
 
 
-def _warn_of_whole_lists(value: Any, path: str, rows: set[int], devices: int) -> None:
-    """Warn of lists of texts or numbers that are as long as the batch: the user expects them to be cut."""
-    inside = tree.children(value, dataclasses=False)
-    if not inside:
-        return
-    if (
-        type(value) is list
-        and len(value) in rows
-        and all(isinstance(item, (str, int, float)) for item in value)
-    ):
-        warnings.warn(
-            f"{path} is a list of {len(value)} values, as many as the batch has rows, but only tensors are cut: "
-            f"each of the {devices} GPUs gets the whole list. Pass a tensor, or pick the values by row "
-            "numbers that are passed as a tensor",
-            stacklevel=8,
-        )
-        return
-    for step, item in inside:
-        _warn_of_whole_lists(item, path + step, rows, devices)
+def _plain_lists(value: Any, path: str) -> Iterator[tuple[str, int]]:
+    """The lists of texts or numbers in ``value``: the way to each, and its length."""
+    if type(value) is list and all(isinstance(item, (str, int, float)) for item in value):
+        yield path, len(value)
+    for step, item in tree.children(value, dataclasses=False) or ():
+        yield from _plain_lists(item, path + step)
