@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .cost import predict_scaling as predict_scaling
     from .diagnosis import Diagnosis as Diagnosis
     from .diagnosis import Finding as Finding
+    from .diagnosis import GpuMemory as GpuMemory
     from .diagnosis import diagnose as diagnose
-    from .diagnosis.finding import Memory as Memory
     from .engine import DataParallel as DataParallel
     from .engine import data_parallel as data_parallel
     from .engine import gather as gather
@@ -81,8 +81,7 @@ else:
         "view": "draw_all_reduce draw_batches draw_flow draw_memory draw_scaling draw_shapes draw_split draw_timeline",
         "explore": "CallExplorer MemoryExplorer ScalingExplorer ShapesExplorer SplitExplorer TimelineExplorer",
         "explore.explorer": "Explorer",
-        "diagnosis": "Diagnosis Finding diagnose",
-        "diagnosis.finding": "Memory",
+        "diagnosis": "Diagnosis Finding GpuMemory diagnose",
     }
     _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

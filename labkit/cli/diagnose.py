@@ -13,8 +13,10 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 from .usage import UsageError, at_least
 
@@ -61,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     return int(not found.ok if options.fail_on == "warning" else found.count("error") > 0)
 
 
-def _found(factory: str):
+def _found(factory: str) -> Callable[[], Any]:
     """The function that ``module:function`` names. The folder of work is on the path, as with ``python -m``."""
     name, colon, function = factory.rpartition(":")
     if not colon or not name or not function:
@@ -72,6 +74,8 @@ def _found(factory: str):
             raise UsageError(f"there is no file {name}")
         sys.path.insert(0, str(path.resolve().parent))
         spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None  # a file that ends in .py has a loader
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)
@@ -83,20 +87,21 @@ def _found(factory: str):
             if error.name and name.startswith(error.name):
                 raise UsageError(f"there is no module {name!r} here or among the installed ones") from None
             raise
-    make = getattr(module, function, None)
+    make: Callable[[], Any] | None = getattr(module, function, None)
     if not callable(make):
         raise UsageError(f"{name} has no function {function!r}")
     return make
 
 
-def _made(factory: str, make) -> tuple:
+def _made(factory: str, make: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any] | None, Any]:
+    """The model, its inputs by position and by keyword, and the loss (or None)."""
     made = make()
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise UsageError(
             f"{factory} must return (model, inputs) or (model, inputs, loss), it returned {type(made).__name__}"
             + (f" of {len(made)}" if isinstance(made, tuple) else "")
         )
-    model, inputs, *loss = made
+    model, inputs, loss = (*made, None)[:3]
     if isinstance(inputs, dict):
-        return model, (), inputs, *(loss or [None])
-    return model, inputs if isinstance(inputs, tuple) else (inputs,), None, *(loss or [None])
+        return model, (), inputs, loss
+    return model, inputs if isinstance(inputs, tuple) else (inputs,), None, loss

@@ -7,16 +7,18 @@ another dimension, an input not cut at all, an output glued along another dimens
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, islice, product
 from time import monotonic
+from typing import Any
 
 from torch import Tensor
 
-from ..plans.split import split
-from .compare import same
-from .structure import Call, mapped, tensors
+from ..base.tree import tensors
+from ..plans.split import Piece, split
+from .inputs import ModelInputs
 
 # More combinations than this are not tried: models with that many tensor inputs are rare.
 _MOST = 40
@@ -26,7 +28,8 @@ _SECONDS = 60
 _PIECES = 8
 WHOLE = None  # an input that every replica needs whole
 
-Agree = Callable[[Tensor, Tensor], bool]
+# By the way to each tensor, the dimension that holds its batch, or WHOLE.
+Axes = dict[str, int | None]
 
 
 @dataclass(frozen=True)
@@ -34,39 +37,15 @@ class Layout:
     """A way to cut that gives the right results.
 
     batch     the number of rows.
-    inputs    for each tensor the dimension that holds the batch, or WHOLE.
+    inputs    for each tensor that DataParallel cuts, the dimension that holds the batch, or WHOLE.
     outputs   the same for each output tensor.
     lists     input lists of which each item is a row: they are to be cut as lists.
     """
 
     batch: int
-    inputs: dict[str, int | None]
-    outputs: dict[str, int | None]
+    inputs: Axes
+    outputs: Axes
     lists: tuple[str, ...] = ()
-
-
-def find_layout(
-    run: Callable[[Call], object], call: Call, whole, gpus: int, agree: Agree = same
-) -> Layout | None:
-    """The layout nearest to what DataParallel does, under which pieces give the rows of ``whole``.
-
-    run     the model on one device, the same for the same inputs.
-    whole   what it gives for ``call``.
-    agree   whether two tensors are the same up to rounding.
-    """
-    # Where each item of a list is a row, its own dimensions may look like a batch too: three channels, say.
-    if listed := _list_layout(run, call, whole, gpus, agree):
-        return listed
-    began = monotonic()
-    for batch, axes in _candidates(call):
-        if monotonic() - began > _SECONDS:
-            return None
-        outputs = _outputs(
-            run, whole, batch, gpus, lambda start, stop, axes=axes: _cut(call, axes, start, stop), agree
-        )
-        if outputs:
-            return Layout(batch, axes, outputs)
-    return None
 
 
 @dataclass(frozen=True)
@@ -75,78 +54,196 @@ class Fit:
 
     axis       the dimension in which it lies there; None if it does not.
     over_rows  its shape does not depend on the number of rows: it is computed over them.
+    uncut      every piece gives the whole of it: it does not come from what is cut.
     short      it lies in dimension 0, cut off in another one: each piece has its own length there.
     """
 
     axis: int | None
     over_rows: bool = False
+    uncut: bool = False
     short: bool = False
 
 
-def fit_outputs(
-    run: Callable[[Call], object], call: Call, whole, gpus: int, agree: Agree = same
-) -> dict[str, Fit] | None:
-    """Each output by itself, if the inputs are cut as DataParallel cuts them; None if the model fails on a piece.
-
-    Inputs with another number of rows than the batch are given whole.
-    """
-    batch, expected = batch_of(call), tensors(whole, "output")
-    axes = {
-        path: 0 if tensor.dim() and tensor.size(0) == batch else WHOLE
-        for path, tensor in call.tensors().items()
-    }
-    seen: dict[str, list] = {path: [] for path in expected}
-    for piece in [piece for piece in split(batch, gpus).pieces if piece.stop > piece.start][:_PIECES]:
-        try:
-            results = tensors(run(_cut(call, axes, piece.start, piece.stop)), "output")
-        except Exception:
-            return None
-        if results.keys() != expected.keys():
-            return None
-        for path, result in results.items():
-            seen[path].append((result, piece.start, piece.stop))
-    return {path: _fit(expected[path], found, batch, agree) for path, found in seen.items() if found}
+class _Refused(Exception):
+    """The model does not take a piece, or gives other outputs for it than for the whole batch."""
 
 
-def _fit(whole: Tensor, found: list, batch: int, agree: Agree) -> Fit:
-    axes = set.intersection(
-        *(_fitting(result, whole, start, stop, batch, agree) - {WHOLE} for result, start, stop in found)
-    )
-    if axes:
-        return Fit(min(axes))
-    if all(_begins(whole, result, start, stop, batch, agree) for result, start, stop in found):
-        return Fit(None, short=True)
-    return Fit(None, over_rows=whole.dim() > 0 and all(result.shape == whole.shape for result, *_ in found))
-
-
-def _begins(whole: Tensor, result: Tensor, start: int, stop: int, batch: int, agree: Agree) -> bool:
-    """Whether ``result`` is the beginning of its rows of ``whole``, in every dimension."""
-    if (
-        result.dim() != whole.dim()
-        or not whole.dim()
-        or whole.size(0) != batch
-        or result.size(0) != stop - start
-    ):
-        return False
-    wanted = whole.narrow(0, start, stop - start)
-    for axis, size in enumerate(result.shape[1:], 1):
-        if size > wanted.size(axis):
-            return False
-        wanted = wanted.narrow(axis, 0, size)
-    return agree(wanted, result)
-
-
-def batch_of(call: Call) -> int:
-    """How many rows the call has by DataParallel's reckoning: the size most tensors have in dimension 0."""
-    sizes = [tensor.size(0) for tensor in call.tensors().values() if tensor.dim()]
+def batch_of(inputs: ModelInputs) -> int:
+    """How many rows there are by DataParallel's reckoning: the size most tensors have in dimension 0."""
+    found = inputs.scattered() or inputs.tensors()
+    sizes = [tensor.size(0) for tensor in found.values() if tensor.dim()]
     return max(sizes, key=lambda size: (sizes.count(size), -sizes.index(size)), default=0)
 
 
-def _candidates(call: Call) -> Iterator[tuple[int, dict[str, int | None]]]:
+@dataclass(frozen=True)
+class Search:
+    """A search for the dimensions of the batch.
+
+    run     the model on one device, the same for the same inputs.
+    whole   what it gives for ``inputs``.
+    agree   whether two tensors are the same up to rounding.
+    """
+
+    run: Callable[[ModelInputs], Any]
+    inputs: ModelInputs
+    whole: Any
+    gpus: int
+    agree: Callable[[Tensor, Tensor], bool]
+
+    def layout(self) -> Layout | None:
+        """The layout nearest to what DataParallel does, under which pieces give the rows of ``whole``."""
+        # Where each item of a list is a row, its own dimensions may look like a batch too: three channels, say.
+        if listed := self._list_layout():
+            return listed
+        began = monotonic()
+        for batch, axes in _candidates(self.inputs):
+            if monotonic() - began > _SECONDS:
+                return None
+            if outputs := self._outputs(batch, partial(_cut, self.inputs, axes)):
+                return Layout(batch, axes, outputs)
+        return None
+
+    def fits(self) -> dict[str, Fit] | None:
+        """Each output by itself, if the inputs are cut as DataParallel cuts them; None if the model fails on a piece.
+
+        Inputs with another number of rows than the batch are given whole.
+        """
+        batch = batch_of(self.inputs)
+        axes: Axes = {
+            path: 0 if tensor.dim() and tensor.size(0) == batch else WHOLE
+            for path, tensor in self.inputs.scattered().items()
+        }
+        pieces = split(batch, self.gpus).pieces[:_PIECES]
+        try:
+            results = list(self._results(pieces, partial(_cut, self.inputs, axes)))
+        except _Refused:
+            return None
+        return {
+            path: self._fit(whole, [(found[path], piece) for piece, found in results], batch)
+            for path, whole in tensors(self.whole, "output").items()
+        }
+
+    def _results(
+        self, pieces: Sequence[Piece], cut: Callable[[Piece], ModelInputs]
+    ) -> Iterator[tuple[Piece, dict[str, Tensor]]]:
+        """What the model gives for each piece, one after the other; _Refused if it does not."""
+        for piece in pieces:
+            try:
+                found = tensors(self.run(cut(piece)), "output")
+            except Exception as error:
+                raise _Refused from error
+            if found.keys() != tensors(self.whole, "output").keys():
+                raise _Refused
+            yield piece, found
+
+    def _outputs(self, batch: int, cut: Callable[[Piece], ModelInputs]) -> Axes | None:
+        """The dimension of each output in which the pieces' results lie in ``whole``; None if they do not."""
+        pieces = split(batch, self.gpus).pieces
+        # The first and the last: they are the most unlike, and two runs are quick.
+        chosen = dict.fromkeys((pieces[0], pieces[-1]))
+        agreed: dict[str, set[int | None]] = {}
+        try:
+            for piece, found in self._results(list(chosen), cut):
+                for path, whole in tensors(self.whole, "output").items():
+                    fitting = self._fitting(found[path], whole, piece, batch)
+                    agreed[path] = agreed.get(path, fitting) & fitting
+                if not all(agreed.values()):
+                    return None
+        except _Refused:
+            return None
+        axes = {
+            path: min(found, key=lambda axis: (axis is None, axis or 0)) for path, found in agreed.items()
+        }
+        return axes if any(axis is not None for axis in axes.values()) else None
+
+    def _fit(self, whole: Tensor, found: list[tuple[Tensor, Piece]], batch: int) -> Fit:
+        axes = set.intersection(*(self._fitting(result, whole, piece, batch) for result, piece in found))
+        if axes - {WHOLE}:
+            return Fit(min(axis for axis in axes if axis is not None))
+        if all(self._begins(whole, result, piece, batch) for result, piece in found):
+            return Fit(None, short=True)
+        over_rows = whole.dim() > 0 and all(result.shape == whole.shape for result, _ in found)
+        return Fit(None, over_rows, uncut=WHOLE in axes)
+
+    def _begins(self, whole: Tensor, result: Tensor, piece: Piece, batch: int) -> bool:
+        """Whether ``result`` is the beginning of its rows of ``whole``, in every dimension."""
+        if not whole.dim() or result.dim() != whole.dim():
+            return False
+        if whole.size(0) != batch or result.size(0) != piece.rows:
+            return False
+        wanted = whole.narrow(0, piece.start, piece.rows)
+        for axis, size in enumerate(result.shape[1:], 1):
+            if size > wanted.size(axis):
+                return False
+            wanted = wanted.narrow(axis, 0, size)
+        return self.agree(wanted, result)
+
+    def _fitting(self, result: Tensor, whole: Tensor, piece: Piece, batch: int) -> set[int | None]:
+        """The dimensions of ``whole`` in which ``result`` lies where the rows of the piece would."""
+        found: set[int | None] = set()
+        if result.shape == whole.shape and self.agree(whole, result):
+            found.add(WHOLE)
+        if result.dim() == whole.dim():
+            for axis, size in enumerate(whole.shape):
+                if size == batch and result.size(axis) == piece.rows:
+                    wanted = whole.narrow(axis, piece.start, piece.rows)
+                    if wanted.shape == result.shape and self.agree(wanted, result):
+                        found.add(axis)
+        return found
+
+    def _list_layout(self) -> Layout | None:
+        """A list whose items are the rows, such as images of different sizes."""
+        for at, value in enumerate(self.inputs.args):
+            if not isinstance(value, (list, tuple)) or len(value) < 2:
+                continue
+            if not all(isinstance(item, Tensor) for item in value):
+                continue
+            rows = len(value)
+
+            def cut(piece: Piece, at: int = at, value: Any = value, rows: int = rows) -> ModelInputs:
+                axes: Axes = {
+                    path: 0 if tensor.dim() and tensor.size(0) == rows else WHOLE
+                    for path, tensor in self.inputs.scattered().items()
+                    if not path.startswith(f"input {at}[")
+                }
+                args = list(_cut(self.inputs, axes, piece).args)
+                args[at] = value[piece.start : piece.stop]
+                return ModelInputs(tuple(args), self.inputs.kwargs)
+
+            if isinstance(self.whole, (list, tuple)) and len(self.whole) == rows:
+                if self._list_matches(cut, rows):
+                    return Layout(rows, {}, {}, (f"input {at}",))
+            elif outputs := self._outputs(rows, cut):
+                return Layout(rows, {}, outputs, (f"input {at}",))
+        return None
+
+    def _list_matches(self, cut: Callable[[Piece], ModelInputs], rows: int) -> bool:
+        """Whether the last piece of a list gives the last items of a list of outputs."""
+        piece = split(rows, self.gpus).pieces[-1]
+        try:
+            result = self.run(cut(piece))
+        except Exception:
+            return False
+        wanted = tensors(list(self.whole[piece.start : piece.stop]))
+        found = tensors(list(result)) if isinstance(result, (list, tuple)) else {}
+        return wanted.keys() == found.keys() and all(self.agree(wanted[path], found[path]) for path in wanted)
+
+
+def _cut(inputs: ModelInputs, axes: Axes, piece: Piece) -> ModelInputs:
+    """The inputs of one piece; what ``axes`` does not name is left whole."""
+
+    def narrowed(path: str, tensor: Tensor) -> Tensor:
+        axis = axes.get(path)
+        return tensor if axis is None else tensor.narrow(axis, piece.start, piece.rows)
+
+    return inputs.mapped(narrowed)
+
+
+def _candidates(inputs: ModelInputs) -> Iterator[tuple[int, Axes]]:
     """Batch sizes with, for each input tensor, the dimension to cut; the nearest to DataParallel's first."""
-    found = call.tensors()
+    found = inputs.scattered()
     first = next(iter(found.values()), None)
-    usual = batch_of(call)
+    usual = batch_of(inputs)
     others = [size for size in (first.shape if first is not None else ()) if size != usual]
     batches = [batch for batch in dict.fromkeys([usual, *others]) if batch > 1]
     for batch in batches:
@@ -181,91 +278,3 @@ def _nearest_first(choices: list[list[int | None]]) -> Iterator[tuple[int | None
 
 def _at(options: list[int | None], axis: int) -> int | None:
     return axis if axis in options else options[0]
-
-
-def _cut(call: Call, axes: dict[str, int | None], start: int, stop: int) -> Call:
-    def piece(path: str, tensor: Tensor) -> Tensor:
-        axis = axes[path]
-        return tensor if axis is None else tensor.narrow(axis, start, stop - start)
-
-    return call.mapped(piece)
-
-
-def _outputs(run, whole, batch: int, gpus: int, cut, agree: Agree) -> dict[str, int | None] | None:
-    """The dimension of each output in which the pieces' results lie in ``whole``; None if they do not."""
-    pieces = split(batch, gpus).pieces
-    # The first and the last: they are the most unlike, and two runs are quick.
-    chosen = {piece.start: piece for piece in (pieces[0], pieces[-1])}.values()
-    expected = tensors(whole, "output")
-    agreed: dict[str, set] | None = None
-    for piece in chosen:
-        try:
-            results = tensors(run(cut(piece.start, piece.stop)), "output")
-        except Exception:
-            return None  # the model refuses such pieces
-        if results.keys() != expected.keys():
-            return None
-        fits = {
-            path: _fitting(results[path], expected[path], piece.start, piece.stop, batch, agree)
-            for path in expected
-        }
-        agreed = fits if agreed is None else {path: agreed[path] & fits[path] for path in expected}
-        if not all(agreed.values()):
-            return None
-    chosen_axes = {
-        path: min(axes, key=lambda axis: (axis is None, axis or 0)) for path, axes in agreed.items()
-    }
-    return chosen_axes if any(axis is not None for axis in chosen_axes.values()) else None
-
-
-def _fitting(
-    result: Tensor, whole: Tensor, start: int, stop: int, batch: int, agree: Agree
-) -> set[int | None]:
-    found: set[int | None] = set()
-    if result.shape == whole.shape and agree(whole, result):
-        found.add(WHOLE)
-    if result.dim() == whole.dim():
-        for axis, size in enumerate(whole.shape):
-            if size == batch and result.size(axis) == stop - start:
-                wanted = whole.narrow(axis, start, stop - start)
-                if wanted.shape == result.shape and agree(wanted, result):
-                    found.add(axis)
-    return found
-
-
-def _list_layout(run, call: Call, whole, gpus: int, agree: Agree) -> Layout | None:
-    """A list whose items are the rows, such as images of different sizes."""
-    for at, value in enumerate(call.inputs):
-        if not (
-            isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(v, Tensor) for v in value)
-        ):
-            continue
-        rows = len(value)
-
-        def cut(start, stop, at=at, value=value, rows=rows):
-            def piece(path, tensor):
-                return tensor[start:stop] if tensor.dim() and tensor.size(0) == rows else tensor
-
-            inputs = [
-                mapped(other, f"input {k}", piece) if k != at else value[start:stop]
-                for k, other in enumerate(call.inputs)
-            ]
-            return Call(tuple(inputs), call.kwargs)
-
-        if isinstance(whole, (list, tuple)) and len(whole) == rows:
-            if _list_matches(run, whole, cut, rows, gpus, agree):
-                return Layout(rows, {}, {}, (f"input {at}",))
-        elif outputs := _outputs(run, whole, rows, gpus, cut, agree):
-            return Layout(rows, {}, outputs, (f"input {at}",))
-    return None
-
-
-def _list_matches(run, whole, cut, rows: int, gpus: int, agree: Agree) -> bool:
-    piece = split(rows, gpus).pieces[-1]
-    try:
-        result = run(cut(piece.start, piece.stop))
-    except Exception:
-        return False
-    wanted = tensors(list(whole[piece.start : piece.stop]), "output")
-    found = tensors(list(result), "output") if isinstance(result, (list, tuple)) else {}
-    return wanted.keys() == found.keys() and all(agree(wanted[path], found[path]) for path in wanted)

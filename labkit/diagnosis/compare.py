@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isnan
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,13 +27,16 @@ def difference(one: Tensor, other: Tensor) -> float:
         return 0.0 if torch.equal(one, other) else float("inf")
     if one.layout is not torch.strided:
         one, other = one.to_dense(), other.to_dense()
-    both_odd = (one.isnan() & other.isnan()) | (one == other)
-    gaps = torch.where(both_odd, torch.zeros_like(one), one - other).abs().double()
-    if gaps.isnan().any():
-        return float("inf")
+    gap = largest_gap(one, other)
     finite = one[one.isfinite()].abs()
     scale = max(float(finite.max()) if finite.numel() else 1.0, 1e-6)
-    return float(gaps.max()) / scale
+    return float("inf") if isnan(gap) else gap / scale
+
+
+def largest_gap(one: Tensor, other: Tensor) -> float:
+    """The largest difference; nan where one alone is no number. Two that are none, or the same infinity, are alike."""
+    alike = (one == other) | (one.isnan() & other.isnan())
+    return float(torch.where(alike, torch.zeros_like(one), one - other).abs().max())
 
 
 def same(one: Tensor, other: Tensor, least: torch.dtype = torch.float64) -> bool:
@@ -46,7 +51,9 @@ def tolerance(dtype: torch.dtype) -> float:
 
 def least_precise(tensors: Iterable[Tensor]) -> torch.dtype:
     """The type with the fewest digits among those the tensors were computed in, by their autograd graphs."""
-    seen, nodes, found = set(), [], {torch.float64}
+    seen: set[object] = set()
+    nodes: list[Any] = []
+    found = {torch.float64}
     for tensor in tensors:
         found.add(tensor.dtype)
         nodes.append(tensor.grad_fn)

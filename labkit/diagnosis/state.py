@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType
+from typing import TypeVar
 
+import torch
 from torch import Tensor, jit, nn
+
+from ..base.tree import children
+
+T = TypeVar("T")
 
 # What nn.Module itself keeps.
 _OWN = frozenset(nn.Module().__dict__)
@@ -22,59 +28,44 @@ _DEPTH = 3
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
-@dataclass(frozen=True)
-class Loose:
-    """A tensor that a module holds and has not registered."""
-
-    where: str
-    tensor: Tensor
-    learned: bool
-
-
-@dataclass(frozen=True)
-class LooseModule:
-    """A module with weights or buffers that another module holds and has not registered."""
-
-    where: str
-    module: nn.Module
-
-
-def loose_tensors(model: nn.Module) -> list[Loose]:
+def unregistered_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Tensors in plain attributes, containers and objects of modules: ``.to()`` does not move them."""
     registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-    found = {}
-    for where, value in _held(model):
-        if isinstance(value, Tensor) and id(value) not in registered:
-            found.setdefault(id(value), Loose(where, value, isinstance(value, nn.Parameter)))
-    return list(found.values())
+    return _once(
+        (where, value)
+        for where, value in _held(model)
+        if isinstance(value, Tensor) and id(value) not in registered
+    )
 
 
-def loose_modules(model: nn.Module) -> list[LooseModule]:
-    """Modules in plain lists, dicts and objects: the model does not know their parameters and buffers."""
+def unregistered_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules with weights or buffers in plain lists, dicts and objects: the model does not know of them."""
     known = {id(module) for module in model.modules()}
-    found = {}
-    for where, value in _held(model):
-        if (
-            isinstance(value, nn.Module)
-            and id(value) not in known
-            and any(True for _ in (*value.parameters(), *value.buffers()))
-        ):
-            found.setdefault(id(value), LooseModule(where, value))
-    return list(found.values())
+    return _once(
+        (where, value)
+        for where, value in _held(model)
+        if isinstance(value, nn.Module)
+        and id(value) not in known
+        and any(True for _ in (*value.parameters(), *value.buffers()))
+    )
 
 
-def move_loose(model: nn.Module, device) -> None:
-    """Move what :func:`loose_tensors` and :func:`loose_modules` find, as its owner would have to do by hand."""
-    for loose in loose_modules(model):
-        loose.module.to(device)
-    wanted = {id(loose.tensor) for loose in loose_tensors(model)}
-    if not wanted:
-        return
-    for module in model.modules():
-        for name, value in _attributes(module):
-            moved = _moved(value, wanted, device)
-            if moved is not value:
-                module.__dict__[name] = moved
+def _once(found: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """By the first way to each."""
+    first: dict[int, tuple[str, T]] = {}
+    for where, value in found:
+        first.setdefault(id(value), (where, value))
+    return dict(first.values())
+
+
+def move_unregistered(model: nn.Module, device: torch.device | str) -> None:
+    """Move what the model holds and has not registered, as its owner would have to do by hand."""
+    for module in unregistered_modules(model).values():
+        module.to(device)
+    for tensor in unregistered_tensors(model).values():
+        # The tensor itself is moved, as torch/nn/modules/module.py, Module._apply does: whoever holds it, holds it.
+        tensor.grad = None
+        tensor.data = tensor.data.to(device)
 
 
 @dataclass(frozen=True)
@@ -89,7 +80,7 @@ class Changes:
     shared: tuple[str, ...]
 
 
-class Watch:
+class StateWatch:
     """Takes note of a module's state when it is made; :meth:`changes` compares."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -147,7 +138,7 @@ def _held(model: nn.Module) -> Iterator[tuple[str, object]]:
         yield from _inner(value, where)
 
 
-def _inner(value, where: str, depth: int = _DEPTH) -> Iterator[tuple[str, object]]:
+def _inner(value: object, where: str, depth: int = _DEPTH) -> Iterator[tuple[str, object]]:
     if isinstance(value, (Tensor, nn.Module)):
         yield where, value
     elif depth:
@@ -155,18 +146,14 @@ def _inner(value, where: str, depth: int = _DEPTH) -> Iterator[tuple[str, object
             yield from _inner(item, where + step, depth - 1)
 
 
-def _items(value) -> list[tuple[str, object]]:
+def _items(value: object) -> list[tuple[str, object]]:
     """What a container or a plain object holds, with the last step of the way to each."""
-    if isinstance(value, dict):
-        return [(f"[{key!r}]", item) for key, item in value.items()]
-    if isinstance(value, (list, tuple, deque)):
-        return [(f"[{at}]", item) for at, item in enumerate(value)]
-    if _is_plain_object(value):
-        return [(f".{name}", item) for name, item in vars(value).items()]
-    return []
+    if isinstance(value, (dict, list, tuple, deque)):
+        return children(list(value) if isinstance(value, deque) else value) or []
+    return [(f".{name}", item) for name, item in vars(value).items()] if _is_plain_object(value) else []
 
 
-def _is_plain_object(value) -> bool:
+def _is_plain_object(value: object) -> bool:
     """An object of somebody's own class, which keeps its state in attributes."""
     return (
         hasattr(value, "__dict__")
@@ -175,29 +162,7 @@ def _is_plain_object(value) -> bool:
     )
 
 
-def _moved(value, wanted: set[int], device, depth: int = _DEPTH):
-    if isinstance(value, Tensor):
-        if id(value) not in wanted:
-            return value
-        moved = value.detach().to(device).requires_grad_(value.requires_grad)
-        return nn.Parameter(moved, value.requires_grad) if isinstance(value, nn.Parameter) else moved
-    if not depth or isinstance(value, nn.Module):
-        return value
-    if isinstance(value, tuple):
-        items = [_moved(item, wanted, device, depth - 1) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    holder = vars(value) if _is_plain_object(value) and not isinstance(value, (dict, list, deque)) else value
-    if isinstance(holder, (dict, list, deque)):
-        for key in list(holder) if isinstance(holder, dict) else range(len(holder)):
-            moved = _moved(holder[key], wanted, device, depth - 1)
-            if moved is not holder[key]:
-                holder[key] = moved
-    return value
-
-
-def _inside(value, depth: int = _DEPTH):
+def _inside(value: object, depth: int = _DEPTH) -> object:
     """A mark that changes when something inside ``value`` does while it stays the same object."""
     if isinstance(value, nn.Parameter):
         return None
@@ -212,7 +177,7 @@ def _inside(value, depth: int = _DEPTH):
     return None
 
 
-def _mark(value):
+def _mark(value: object) -> object:
     """Stands for ``value`` in comparisons: simple values by what they are, all others by identity."""
     return (type(value).__name__, repr(value)) if isinstance(value, _SIMPLE) else _Itself(value)
 
@@ -223,12 +188,12 @@ class _Itself:
 
     value: object
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, _Itself) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
 
 
-def _equal(one, other) -> bool:
-    return type(one) is type(other) and (one == other or one != one)
+def _equal(one: object, other: object) -> bool:
+    return type(one) is type(other) and bool(one == other or one != one)

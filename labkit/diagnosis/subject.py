@@ -8,26 +8,37 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from ..base.tree import leaves
 from ..engine import DataParallel
 from .errors import words
-from .state import attributes_of, move_loose
-from .structure import Call, leaves
+from .inputs import ModelInputs
+from .state import attributes_of, move_unregistered
 
 
 class Subject:
-    """The model and its inputs, copied to the host, and where they were."""
+    """The model and its inputs, copied to the host, and what was known of them before.
 
-    def __init__(self, model: nn.Module, call: Call) -> None:
+    places      the devices of its parameters and buffers.
+    inputs_at   the device of the inputs.
+    lazy        whether it has parameters that the first forward makes.
+    compiled    whether it was compiled: the copy is of the module inside.
+    wrapped     the data-parallel wrappers inside it, which the copy is without.
+    """
+
+    def __init__(self, model: nn.Module, inputs: ModelInputs) -> None:
+        if isinstance(model, (nn.DataParallel, DataParallel)):
+            model = model.module
+        inside = getattr(model, "_orig_mod", None)  # torch/_dynamo/eval_frame.py, OptimizedModule
+        self.compiled = inside is not None
+        model = model if inside is None else inside
         self.name, self.training = type(model).__name__, model.training
         self.places = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
-        self.inputs_at = next((t.device for t in call.tensors().values()), torch.device("cpu"))
+        self.inputs_at = next((t.device for t in inputs.tensors().values()), torch.device("cpu"))
         self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
         self.model = _copied(model).to("cpu")
-        move_loose(self.model, "cpu")
+        move_unregistered(self.model, "cpu")
         self.wrapped = _unwrap(self.model)
-        self.call = call.mapped(
-            lambda path, tensor: tensor.detach().to("cpu").requires_grad_(tensor.requires_grad)
-        )
+        self.inputs = inputs.moved("cpu")
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -35,7 +46,7 @@ def _copied(model: nn.Module) -> nn.Module:
     kept = {}
     for module in model.modules():
         for value in module.__dict__.values():
-            for _, leaf in leaves(value, "") if isinstance(value, (list, tuple, dict, Tensor)) else ():
+            for _, leaf in leaves(value) if isinstance(value, (list, tuple, dict, Tensor)) else ():
                 if isinstance(leaf, Tensor) and not leaf.is_leaf:
                     kept[id(leaf)] = leaf.detach().clone()
     try:
@@ -49,7 +60,7 @@ def _copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def _can_be_copied(value) -> bool:
+def _can_be_copied(value: object) -> bool:
     try:
         copy.deepcopy(value)
     except Exception:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from html import escape
 
 from ..base.language import say
@@ -23,7 +23,7 @@ class Finding:
                "note": good to know.
     where      the input, output, module or attribute it is about.
     reason     what happens, and why.
-    cure       what to do.
+    fix        what to do.
     lesson     the lesson that explains it.
     """
 
@@ -31,12 +31,12 @@ class Finding:
     severity: str
     where: str
     reason: str
-    cure: str
+    fix: str
     lesson: str
 
 
 @dataclass(frozen=True)
-class Memory:
+class GpuMemory:
     """Bytes on one GPU during a training step: the weights it keeps, and the most that lived at one time."""
 
     device: str
@@ -55,11 +55,15 @@ class Diagnosis:
     """
 
     model: str
-    split: Split | None
+    split: Split
     findings: tuple[Finding, ...]
-    memory: tuple[Memory, ...] = ()
+    memory: tuple[GpuMemory, ...] = ()
     compared: tuple[str, ...] = ()
-    gpus: int = field(default=1)
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the model was checked for."""
+        return self.split.gpus
 
     @property
     def ok(self) -> bool:
@@ -79,8 +83,8 @@ class Diagnosis:
         facts = {
             "model": self.model,
             "gpus": self.gpus,
-            "batch": self.split.batch if self.split else None,
-            "rows_by_gpu": list(self.split.rows_by_gpu) if self.split else None,
+            "batch": self.split.batch,
+            "rows_by_gpu": list(self.split.rows_by_gpu),
             "ok": self.ok,
             "findings": [asdict(finding) for finding in self.findings],
             "memory": [asdict(one) for one in self.memory],
@@ -90,7 +94,7 @@ class Diagnosis:
 
     def summary(self) -> str:
         """The verdict in one line."""
-        batch = self.split.batch if self.split else "?"
+        batch = self.split.batch
         place = say(
             en=f"{self.model}, a batch of {batch} rows on {self.gpus} GPUs: ",
             zh=f"{self.model}，一个批次 {batch} 行，{self.gpus} 块 GPU：",
@@ -110,7 +114,7 @@ class Diagnosis:
                 "",
                 f"{label(finding.severity).upper()}  {finding.name}  {finding.where}".rstrip(),
                 f"  {finding.reason}",
-                f"  {say(en='Do', zh='怎么办')}{say(en=': ', zh='：')}{finding.cure}",
+                f"  {say(en='Do', zh='怎么办')}{say(en=': ', zh='：')}{finding.fix}",
                 f"  {say(en='See lesson', zh='参见课程')} {finding.lesson}",
             ]
         if self.compared:
@@ -137,7 +141,7 @@ class Diagnosis:
                 f'data-finding="{escape(finding.name)}">'
                 f"<strong>{escape(label(finding.severity))}</strong> · <code>{escape(finding.name)}</code> "
                 f"{escape(finding.where)}<br>{_code(finding.reason)}<br>"
-                f"<strong>{say(en='Do: ', zh='怎么办：')}</strong>{_code(finding.cure)}"
+                f"<strong>{say(en='Do: ', zh='怎么办：')}</strong>{_code(finding.fix)}"
                 f"{say(en=f' (lesson {escape(finding.lesson)})', zh=f'（课程 {escape(finding.lesson)}）')}</div>"
             )
         if self.compared:

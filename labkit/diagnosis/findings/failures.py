@@ -1,0 +1,59 @@
+"""What is said of runs that fail."""
+
+from .kind import DEVICES, PRIMITIVES, TRAINING, error
+
+_FIXED_DEVICE = error("fixed_device", DEVICES)
+FIXED_DEVICE_ON_ONE = _FIXED_DEVICE("""
+    en: On a GPU it mixes devices: {problem}. Forward uses a tensor that `.to()` does not move: made on the CPU because no
+        device was named, or held outside the module.
+    zh: 放到 GPU 上就混用了设备：{problem}。forward 用到了 `.to()` 不会移动的张量：创建时没有指明设备，于是留在 CPU 上；
+        或者它存放在模块之外。
+    fix en: Make it where the input is, `device=x.device`; what the model keeps is to be a buffer (`self.register_buffer`)
+        or a submodule.
+    fix zh: 在输入所在的设备上创建：`device=x.device`；模型要保存的东西应登记为缓冲区（`self.register_buffer`）或子模块。
+""")
+FIXED_DEVICE = _FIXED_DEVICE("""
+    en: A replica mixes devices: {problem}. Something in forward is made on, or moved to, one certain device, whichever GPU
+        the replica is on.
+    zh: 有副本混用了设备：{problem}。forward 里有张量固定建在或移到某一个设备上，而不管副本在哪块 GPU。
+    fix en: Take the device from what is at hand: `device=x.device`.
+    fix zh: 设备要取自手边的张量：`device=x.device`。
+""")
+
+FAILS_ON_ONE = error("fails_on_one", DEVICES)("""
+    en: The model already fails on one GPU with these inputs: {problem}.
+    zh: 用这些输入，模型在一块 GPU 上就已经出错：{problem}。
+    fix en: Make it run unwrapped first.
+    fix zh: 先让它在不包装时跑通。
+""")
+
+FAILS_ON_MANY = error("fails_on_many", PRIMITIVES)("""
+    en: It runs on one GPU and fails on {gpus}: {problem}.
+    zh: 在一块 GPU 上能跑，在 {gpus} 块上出错：{problem}。
+    fix en: A replica gets its piece of every input and shares no work with the others: look at the line named here with
+        such a piece.
+    fix zh: 每个副本只拿到各个输入的一个分块，副本之间互不交换数据：用这样的分块去看上面指出的那一行。
+""")
+
+_FAILS_IN_TRAINING = error("fails_in_training", TRAINING)
+_ONLY_IN_TRAINING = """
+    en: In eval mode it runs on {gpus} GPUs, in training mode it fails: {problem}.
+    zh: eval 模式下在 {gpus} 块 GPU 上能跑，训练模式下出错：{problem}。
+"""
+FAILS_IN_TRAINING = _FAILS_IN_TRAINING(f"""
+    {_ONLY_IN_TRAINING}
+    fix en: Look at what forward does only in training mode.
+    fix zh: 检查 forward 里只在训练模式下才做的事。
+""")
+BATCH_NORM_OF_ONE = _FAILS_IN_TRAINING(f"""
+    {_ONLY_IN_TRAINING}
+    fix en: BatchNorm cannot take a piece of one row: use a larger batch, or `drop_last=True`.
+    fix zh: BatchNorm 不能处理只有一行的分块：加大批次，或者用 `drop_last=True`。
+""")
+
+LOSS_FAILS = error("loss_fails", TRAINING)("""
+    en: The loss or its backward fails: {problem}.
+    zh: 损失或它的反向传播出错：{problem}。
+    fix en: The loss takes the output of the whole batch, on the device of the inputs, and returns one number.
+    fix zh: 损失函数接收整个批次的输出（位于输入所在的设备），返回一个数。
+""")

@@ -1,0 +1,86 @@
+"""What is said of inputs, and of how they are cut."""
+
+from ...base.language import say
+from .kind import BATCH, PRIMITIVES, SPLIT, error, warning
+
+INPUT_CUT = error("input_cut", BATCH)("""
+    en: Every replica needs the whole of it, of shape {shape}; DataParallel cuts every tensor input along dimension 0,
+        so each of the {gpus} GPUs gets a part of its {rows} rows.
+    zh: 每个副本都需要完整的它（形状 {shape}）；但 DataParallel 会把每个输入张量都沿第 0 维切分，
+        {gpus} 块 GPU 各自只得到它的 {rows} 行中的一部分。
+    fix en: Make it a buffer of the module (`self.register_buffer`), which is replicated, not cut.
+    fix zh: 把它登记为模块的缓冲区（`self.register_buffer`）：缓冲区会被复制，不会被切分。
+""")
+
+HIDDEN_STATE_CUT = error("hidden_state_cut", BATCH)("""
+    en: A hidden state has the shape [layers, batch, size], here {shape}, `batch_first` or not. DataParallel cuts it
+        along dimension 0: the layers are shared out, not the {batch} rows.
+    zh: 隐藏状态的形状是 [层数, 批次, 宽度]，这里是 {shape}，与 `batch_first` 无关。DataParallel 沿第 0 维切分：
+        被分开的是层，而不是那 {batch} 行。
+    fix en: Pass it with the batch first, `hidden.transpose(0, 1)`, and in forward turn it back,
+        `hidden.transpose(0, 1).contiguous()`; or make it inside forward.
+    fix zh: 传入时把批次放到最前：`hidden.transpose(0, 1)`，在 forward 里再换回来：`hidden.transpose(0, 1).contiguous()`；
+        或者干脆在 forward 里生成它。
+""")
+
+INPUT_AXIS = error("input_axis", BATCH)("""
+    en: Its batch of {batch} rows is in dimension {axis} of {shape}; DataParallel does not know that and cuts along
+        dimension 0.
+    zh: 它的批次（{batch} 行）在 {shape} 的第 {axis} 维；DataParallel 并不知道，仍然沿第 0 维切分。
+    fix en: Pass it with the batch first (`x.transpose(0, {axis})`) and turn it back inside forward; if all inputs and
+        outputs have their batch there, `nn.DataParallel(model, dim={axis})` will do.
+    fix zh: 传入时把批次放到最前（`x.transpose(0, {axis})`），在 forward 里再换回来；如果所有输入和输出的批次都在这一维，
+        用 `nn.DataParallel(model, dim={axis})` 就行。
+""")
+
+SPARSE_INPUT = error("sparse_input", BATCH)("""
+    en: An input is a sparse tensor, which scatter cannot cut: {problem}.
+    zh: 有一个输入是稀疏张量，分发（scatter）无法切分它：{problem}。
+    fix en: Pass it dense, `x.to_dense()`, and make it sparse again inside forward, `x.to_sparse()`.
+    fix zh: 以稠密形式传入：`x.to_dense()`，在 forward 里再变回稀疏：`x.to_sparse()`。
+""")
+
+UNCUT_INPUT = error("uncut_input", PRIMITIVES)("""
+    en: It has something for each row, and it is no tensor. Scatter cuts tensors, in tuples, lists and dicts; everything
+        else is handed whole to every replica, and tensors inside an object stay on their device.
+    zh: 它的内容与批次的各行对应，却不是张量。分发（scatter）只切分张量（可以放在元组、列表、字典里）；
+        其他东西会原样交给每个副本，对象里面的张量也留在原来的设备上。
+    fix en: Pass tensors: `torch.as_tensor(values)`; of an object pass its tensors, as a dict.
+    fix zh: 传入张量：`torch.as_tensor(values)`；如果是对象，就把里面的张量放进字典传入。
+""")
+
+LIST_CUT = error("list_cut", BATCH)("""
+    en: It is a list of {rows} items, one for each row. DataParallel walks into a list and cuts every tensor in it along
+        dimension 0: of an image [C, H, W] that is the channels. Each replica gets all the items, and a part of each.
+    zh: 它是 {rows} 个元素的列表，每个元素是一行。DataParallel 会走进列表，把其中每个张量沿第 0 维切分：
+        对图像 [C, H, W] 来说，切的是通道。每个副本拿到全部元素，但每个元素只有一部分。
+    fix en: Stack the items into one tensor (pad them to one size if need be), so that dimension 0 is the batch.
+    fix zh: 把各元素叠成一个张量（大小不同就先填充），让第 0 维成为批次。
+""")
+
+ROWS_DROPPED = error("rows_dropped", BATCH)("""
+    en: On {gpus} GPUs these are cut into different numbers of pieces. {outcome}
+    zh: 在 {gpus} 块 GPU 上，它们切出的分块数不同。{outcome}
+    fix en: Give every input tensor one row for each row of the batch; register what all replicas share as a buffer.
+    fix zh: 让每个输入张量的行数都与批次相同；所有副本共用的东西登记为缓冲区。
+""")
+
+
+def paired(fewest: int, problem: str | None) -> str:
+    """What PyTorch does with pieces that do not pair: it drops the rest, or fails with ``problem``."""
+    if problem is not None:
+        return say(en=f"PyTorch fails: {problem}", zh=f"PyTorch 报错：{problem}")
+    return say(
+        en=f"PyTorch zips them to the shortest: {fewest} replicas run, and the rows of the other pieces are dropped "
+        "without a word.",
+        zh=f"PyTorch 以最少的为准配对：只有 {fewest} 个副本运行，其余分块的行不声不响地丢掉了。",
+    )
+
+
+IDLE_GPUS = warning("idle_gpus", SPLIT)("""
+    en: A batch of {batch} rows is cut into pieces of ceil({batch}/{gpus}) = {chunk}: {busy} of {gpus} GPUs get work, the
+        others are idle.
+    zh: {batch} 行的批次切成每块 ⌈{batch}/{gpus}⌉ = {chunk} 行的分块：{gpus} 块 GPU 中只有 {busy} 块有活干，其余空闲。
+    fix en: Make the batch a multiple of {gpus}, larger than now; `drop_last=True` if it is the last one of a dataset.
+    fix zh: 把批次加大，并取 {gpus} 的倍数；如果它只是数据集的最后一批，用 `drop_last=True`。
+""")

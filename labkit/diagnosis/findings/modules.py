@@ -1,0 +1,124 @@
+"""What is said of the module: what it holds, what it keeps, and what its replicas lack."""
+
+from ...base.language import say
+from .kind import DEVICES, PRIMITIVES, TRAINING, error, note, warning
+
+_NOT_REGISTERED = error("not_registered", DEVICES)
+PARAMETER_NOT_REGISTERED = _NOT_REGISTERED("""
+    en: It is a parameter in a plain Python attribute, list or dict: the module does not know it. It is not moved by
+        `.to()`, not replicated, not in `parameters()`, so not trained and not saved.
+    zh: 它是放在普通 Python 属性、列表或字典里的参数，模块并不知道它：`.to()` 不会移动它，不会被复制，
+        不在 `parameters()` 里，因此不会被训练，也不会被保存。
+    fix en: Hold it in `nn.ParameterList`, `nn.ParameterDict` or `nn.ModuleList`.
+    fix zh: 改用 `nn.ParameterList`、`nn.ParameterDict` 或 `nn.ModuleList`。
+""")
+MODULE_NOT_REGISTERED = _NOT_REGISTERED("""
+    en: Forward uses modules that are held in a plain Python list, dict or object: the model does not know them. Their
+        weights are not moved by `.to()`, not replicated, not in `parameters()`, so not trained and not saved.
+    zh: forward 用到了放在普通 Python 列表、字典或对象里的模块，模型并不知道它们：它们的权重不随 `.to()` 移动，
+        不会被复制，不在 `parameters()` 里，因此不会被训练，也不会被保存。
+    fix en: Hold them in `nn.ModuleList` or `nn.ModuleDict`.
+    fix zh: 改用 `nn.ModuleList` 或 `nn.ModuleDict`。
+""")
+TENSOR_NOT_REGISTERED = _NOT_REGISTERED("""
+    en: It is a tensor in a plain attribute, so every replica has the same one, on the GPU where it was made: on the
+        other GPUs the devices do not agree.
+    zh: 它是放在普通属性里的张量，所有副本用的都是同一个，留在创建它的那块 GPU 上：在其他 GPU 上设备就对不上。
+    fix en: Register it: `self.register_buffer(name, tensor)`; it is then moved and replicated with the module.
+    fix zh: 把它登记为缓冲区：`self.register_buffer(名字, 张量)`；它就会随模块移动和复制。
+""")
+
+NESTED_PARALLEL = error("nested_parallel", PRIMITIVES)("""
+    en: Part of the model is wrapped in DataParallel already. Wrapped again, each replica would scatter its piece once
+        more, from a GPU that is not the home device of the inner wrapper.
+    zh: 模型的一部分已经用 DataParallel 包装过。再包装一次，每个副本会把自己的分块再分发一遍，
+        而它所在的 GPU 并不是里层包装的主设备。
+    fix en: Wrap once: either the part or the whole. The check-up looked at the model without the inner wrappers
+        (`.module`).
+    fix zh: 只包装一次：要么包装这一部分，要么包装整个模型。体检时已去掉里层的包装（取 `.module`）。
+""")
+
+COMPILED_MODEL = warning("compiled_model", PRIMITIVES)("""
+    en: The model is compiled. A replica of it still calls the compiled original, whose weights are on the home device.
+        The check-up looked at the module inside.
+    zh: 模型是编译过的（`torch.compile`）。它的副本调用的仍然是编译时的原模型，权重在主设备上。体检看的是里面未编译的模块。
+    fix en: Wrap the module that is not compiled; to have both, use DistributedDataParallel.
+    fix zh: 包装未编译的模块；两者都想要，就用 DistributedDataParallel。
+""")
+
+SEVERAL_DEVICES = error("several_devices", DEVICES)("""
+    en: Parameters and buffers are on several devices. DataParallel wants all of them on the first of its GPUs and raises
+        `module must have its parameters and buffers on device cuda:0 (device_ids[0])`.
+    zh: 参数和缓冲区分布在多个设备上。DataParallel 要求它们都在第一块 GPU 上，
+        否则报错 `module must have its parameters and buffers on device cuda:0 (device_ids[0])`。
+    fix en: `model.to('cuda:0')` before wrapping; a model that must span devices is not one for data parallelism as a whole:
+        wrap one block of it.
+    fix zh: 包装之前先 `model.to('cuda:0')`；如果模型必须跨设备，就不能整体做数据并行：只包装其中一个模块。
+""")
+
+LAZY_MODULES = error("lazy_modules", PRIMITIVES)("""
+    en: Some parameters are made at the first forward. A replica would make its own and lose them, so PyTorch refuses.
+    zh: 有些参数要到第一次 forward 才创建。副本会各自创建，然后丢失，所以 PyTorch 拒绝这样的模型。
+    fix en: Run one batch through the model itself before wrapping it.
+    fix zh: 包装之前，先让模型本身跑一个批次。
+""")
+
+ATTRIBUTES_LOST = warning("attributes_lost", TRAINING)("""
+    en: Forward gives these a new value. A replica lives for one call: what it writes to `self` is lost with it, and the
+        model keeps the old value.
+    zh: forward 给它们赋了新值。副本只活一次调用：写到 `self` 上的东西随副本一起消失，原来的模型仍是旧值。
+    fix en: Return them as outputs. A buffer changed in place (`self.count += 1`) is kept, from GPU 0 only.
+    fix zh: 把它们作为输出返回。原地修改的缓冲区（`self.count += 1`）会保留，但只保留 0 号 GPU 的。
+""")
+
+SHARED_STATE = warning("shared_state", TRAINING)("""
+    en: Forward changes these in place. They are the same object in every replica, so all threads write to them, in any
+        order; tensors kept there are on different GPUs.
+    zh: forward 会原地修改它们。所有副本里是同一个对象，所有线程都往里写，次序不定；存在里面的张量还位于不同的 GPU。
+    fix en: Return what you want to keep, and collect it outside the wrapped model.
+    fix zh: 把要保留的东西返回，在包装后的模型外面收集。
+""")
+
+_OWN_PIECE = """
+    en: In training BatchNorm normalises with the statistics of its own piece, {rows} of {batch} rows on the smallest
+        ({values} values for each channel), and only GPU 0's running statistics are kept.%s
+    zh: 训练时 BatchNorm 用自己那个分块的统计量做归一化：最小的分块只有 {batch} 行中的 {rows} 行（每个通道 {values} 个值），
+        而且只保留 0 号 GPU 的滑动统计量。%s
+    fix en: Larger pieces, GroupNorm or LayerNorm, or DistributedDataParallel with `nn.SyncBatchNorm`.
+    fix zh: 加大分块，改用 GroupNorm 或 LayerNorm，或者用 DistributedDataParallel 加 `nn.SyncBatchNorm`。
+"""
+BATCH_NORM = note("batch_norm", TRAINING)(_OWN_PIECE % ("", ""))
+BATCH_NORM_OF_FEW = warning("batch_norm", TRAINING)(
+    _OWN_PIECE % (" So few make noise of them.", "样本这么少，统计量几乎是噪声。")
+)
+
+DEVICE_DEPENDENT = error("device_dependent", PRIMITIVES)("""
+    en: The same batch gives other outputs on cuda:1 than on cuda:0: forward asks which GPU it is on (`x.device.index`,
+        `torch.cuda.current_device()`), so a row's result depends on the GPU that it is sent to.
+    zh: 同一个批次在 cuda:1 上与在 cuda:0 上的输出不同：forward 里用到了自己在哪块 GPU（`x.device.index`、
+        `torch.cuda.current_device()`），于是每一行的结果取决于它被分到哪块 GPU。
+    fix en: Use the device only to make tensors on it; what belongs to one GPU, such as printing, must not change the
+        result.
+    fix zh: 设备只用来在上面创建张量；只想在一块 GPU 上做的事（例如打印）不能影响结果。
+""")
+
+REPLICA_PARAMETERS = error("replica_parameters", PRIMITIVES)("""
+    en: A replica has no parameters of its own: its weights are plain attributes, and `self.parameters()` and
+        `self.state_dict()` do not list them. {outcome}
+    zh: 副本没有自己的参数：它的权重只是普通属性，`self.parameters()` 和 `self.state_dict()` 里都没有它们。{outcome}
+    fix en: Take device and dtype from an input or from one weight (`x.device`, `self.linear.weight.dtype`); a term over all
+        parameters, such as a penalty on the weights, belongs outside the wrapped model.
+    fix zh: 设备和类型取自输入或某个权重（`x.device`、`self.linear.weight.dtype`）；
+        对全部参数计算的项（例如权重惩罚）应放到包装后的模型外面。
+""")
+
+
+def asked(problem: str | None) -> str:
+    """What comes of asking a replica for its parameters: an error, ``problem``, or another result."""
+    if problem is not None:
+        return say(
+            en=f"Forward asks for them and fails: {problem}.", zh=f"forward 用到它们，于是报错：{problem}。"
+        )
+    return say(
+        en="Forward asks for them and computes something else.", zh="forward 用到它们，于是算出了别的结果。"
+    )

@@ -1,0 +1,126 @@
+"""What is said of outputs, losses and gradients."""
+
+from ...base.language import say
+from .kind import BATCH, PRIMITIVES, TRAINING, error, note, warning
+
+BATCH_MOVED = error("batch_moved", BATCH)("""
+    en: On one GPU the shape is {shape}, with the batch of {batch} rows in dimension {axis}. DataParallel glues the pieces
+        along dimension 0, whatever it means: {outcome}
+    zh: 在一块 GPU 上形状是 {shape}，批次的 {batch} 行在第 {axis} 维。DataParallel 总是把各分块沿第 0 维拼接，
+        不管这一维是什么意思：{outcome}
+    fix en: Return the batch first, `return output.transpose(0, {axis})` at the end of forward, and transpose back outside
+        the wrapped model.
+    fix zh: 让 forward 返回时批次在最前，例如结尾写 `return output.transpose(0, {axis})`，在包装后的模型外面再换回来。
+""")
+
+
+def glued(wrong: list[int] | None, gpus: int) -> str:
+    """What comes of a batch that is moved: an output of the shape ``wrong``, or none."""
+    if wrong is None:
+        return say(en="here they do not even fit.", zh="这里的形状甚至拼不起来。")
+    return say(
+        en=f"on {gpus} GPUs the shape is {wrong}, without an error.",
+        zh=f"{gpus} 块 GPU 上得到 {wrong}，而且不报错。",
+    )
+
+
+BATCH_LOST = error("batch_lost", BATCH)("""
+    en: Its shape on one GPU is {shape}: it has no row for each row of the batch, it is computed over all of them. Each
+        GPU computes it over its own rows only, and DataParallel glues the answers{outcome}.
+    zh: 它在一块 GPU 上的形状是 {shape}：不是每行一个结果，而是对整个批次算出的。每块 GPU 只对自己的行计算，
+        DataParallel 再把各个结果拼接起来{outcome}。
+    fix en: Return the values for each row, and reduce over the batch outside the wrapped model.
+    fix zh: 返回每一行的值，在包装后的模型外面再对批次求和或求平均。
+""")
+
+
+def answers(wrong: list[int] | None) -> str:
+    """The shape of the answers glued together; nothing if they were not."""
+    return "" if wrong is None else say(en=f": {wrong}", zh=f"：{wrong}")
+
+
+OWN_LENGTH = error("own_length", BATCH)("""
+    en: Its length depends on the longest row of the piece: every replica pads to its own, and pieces of different
+        lengths cannot be gathered.
+    zh: 它的长度取决于分块里最长的那一行：每个副本只填充到自己的最大长度，长度不同的分块收集不到一起。
+    fix en: Give all replicas one length, known from the shape of the input:
+        `pad_packed_sequence(..., total_length=x.size(1))`.
+    fix zh: 让所有副本用同一个长度，从输入的形状就能知道：`pad_packed_sequence(..., total_length=x.size(1))`。
+""")
+
+SCALAR_OUTPUT = warning("scalar_output", TRAINING)("""
+    en: It is one number on one GPU. Each replica computes its own, and DataParallel makes a vector of {pieces} of them,
+        so `backward()` needs a reduction first. Here their {how} is the right one.
+    zh: 在一块 GPU 上它是一个数。每个副本各算一个，DataParallel 把 {pieces} 个数排成向量，
+        所以 `backward()` 之前要先归约成一个数。这里取{how}就对。
+    fix en: `loss = loss.{method}()` outside the wrapped model; better, return one value for each row and compute the loss
+        outside.
+    fix zh: 在包装后的模型外面写 `loss = loss.{method}()`；更好的办法是每行返回一个值，在外面计算损失。
+""")
+
+_BIASED_LOSS = error("biased_loss", TRAINING)
+BIASED_LOSS = _BIASED_LOSS("""
+    en: On one GPU it is {one:.6g}. Averaged over the replicas it is {mean:.6g}: they have {sizes} rows, and a mean of means
+        gives the rows of a short piece more weight than the others. Gradients are biased alike.
+    zh: 在一块 GPU 上它是 {one:.6g}；对各副本求平均得到 {mean:.6g}：各副本的行数是 {sizes}，
+        “平均的平均”让不满的分块里的每一行权重更大。梯度也有同样的偏差。
+    fix en: Return one value for each row, and average over the whole batch outside the wrapped model.
+    fix zh: 每行返回一个值，在包装后的模型外面对整个批次求平均。
+""")
+BIASED_LOSS_OF_EVEN_PIECES = _BIASED_LOSS("""
+    en: On one GPU it is {one:.6g}. Averaged over the replicas it is {mean:.6g}: they have equally many rows, so it is not
+        rows that this loss averages over. It divides by something that differs from piece to piece (tokens that are not
+        padding, class weights), or it compares rows with each other. Gradients are biased alike.
+    zh: 在一块 GPU 上它是 {one:.6g}；对各副本求平均得到 {mean:.6g}：各副本的行数相同，可见这个损失不是按行平均的。
+        它除以的东西各分块不一样（非填充的词元数、类别权重），或者它要在行与行之间做比较。梯度也有同样的偏差。
+    fix en: Return the outputs of every row, and compute the loss over the whole batch outside the wrapped model.
+    fix zh: 返回每一行的输出，在包装后的模型外面对整个批次计算损失。
+""")
+
+NOT_TENSORS = error("not_tensors", PRIMITIVES)("""
+    en: DataParallel gathers tensors from {gpus} GPUs, in tuples, lists and dicts. A number raises
+        `'float' object is not iterable`, a text comes back as a map object.
+    zh: DataParallel 从 {gpus} 块 GPU 收集的是张量（可以放在元组、列表、字典里）。
+        数字会报错 `'float' object is not iterable`，字符串则变成一个 map 对象。
+    fix en: Return tensors: `torch.tensor([value], device=x.device)`; texts and settings belong to the caller.
+    fix zh: 返回张量：`torch.tensor([value], device=x.device)`；文字和设置留给调用者。
+""")
+
+DATACLASS_OUTPUT = error("dataclass_output", PRIMITIVES)("""
+    en: PyTorch's gather does not walk dataclasses: it raises `object is not iterable`.
+    zh: PyTorch 的收集（gather）不会走进 dataclass，而是报错 `object is not iterable`。
+    fix en: Return a dict, a tuple or a namedtuple; `labkit.DataParallel` takes dataclasses.
+    fix zh: 返回字典、元组或 namedtuple；`labkit.DataParallel` 则支持 dataclass。
+""")
+
+RANDOM_OUTPUTS = note("random_outputs", PRIMITIVES)("""
+    en: In eval mode, with another random seed, the outputs differ: they cannot be compared between 1 and n GPUs.
+    zh: 在 eval 模式下换一个随机种子，输出也不同：因此无法比较 1 块与 n 块 GPU 的输出。
+    fix en: Switch randomness off with `self.training`, as dropout does, to have the check-up compare.
+    fix zh: 像 dropout 那样，用 `self.training` 关掉随机性，体检才能比较。
+""")
+
+OUTPUTS_DIFFER = error("outputs_differ", BATCH)("""
+    en: On one GPU and on several it differs, {gap}, and no other way to cut the batch explains it: a row's result depends
+        on the other rows of its piece.
+    zh: 一块与多块 GPU 上的结果不同（{gap}），把批次换一种切法也解释不了：某一行的结果依赖于同一分块里的其他行。
+    fix en: Look for what is computed over dimension 0 (normalising, sorting, mixing rows), and move it outside.
+    fix zh: 检查哪些计算跨越第 0 维（归一化、排序、行与行混合），把它移到包装后的模型外面。
+""")
+
+UNTRACKED_NORM = error("untracked_norm", TRAINING)("""
+    en: This BatchNorm keeps no running statistics (`track_running_stats=False`): in eval mode too it normalises over the
+        rows of its own piece, so the outputs depend on how the batch is cut.
+    zh: 这个 BatchNorm 不保存滑动统计量（`track_running_stats=False`）：在 eval 模式下它也用自己那个分块的各行做归一化，
+        因此输出取决于批次怎么切分。
+    fix en: Let it track them, or use GroupNorm or LayerNorm, which look at one row at a time.
+    fix zh: 让它保存滑动统计量，或者改用 GroupNorm、LayerNorm：它们每次只看一行。
+""")
+
+GRADIENTS_DIFFER = error("gradients_differ", TRAINING)("""
+    en: The outputs agree, and the gradient of this parameter differs, {gap}: part of its way back to the parameters is cut
+        off or counted twice.
+    zh: 输出一致，但这个参数的梯度不同（{gap}）：它回到参数的路有一段断开了，或者算了两遍。
+    fix en: Look for `.detach()`, `.data`, in-place changes of parameters, or a loss that depends on the number of GPUs.
+    fix zh: 检查 `.detach()`、`.data`、对参数的原地修改，以及与 GPU 数有关的损失。
+""")

@@ -1,0 +1,34 @@
+"""The probes: each asks one thing of the runs. They are declared here, and ordered by what they wait for."""
+
+from graphlib import TopologicalSorter
+
+from .failures import alone
+from .gradients import gradients
+from .layout import idle, layout, rows, unexplained
+from .memory import memory
+from .model import model
+from .outputs import outputs
+from .probe import Probe
+from .replicas import devices, replicas
+from .state import state
+
+PROBES = (
+    model, alone, state, outputs, replicas, devices, layout, rows, unexplained, idle, gradients, memory,
+)  # fmt: skip
+
+
+def in_order(probes: tuple[Probe, ...] = PROBES) -> tuple[Probe, ...]:
+    """The probes, each after those that it builds on, and those whose findings may explain its own."""
+    graph = {
+        probe: {
+            other
+            for other in probes
+            if other is not probe
+            and (other in probe.after or not {other, *other.finds}.isdisjoint(probe.explained_by))
+        }
+        for probe in probes
+    }
+    return tuple(TopologicalSorter(graph).static_order())
+
+
+__all__ = ["PROBES", "Probe", "in_order"]

@@ -1,0 +1,234 @@
+"""Where the batch is, if it is not where DataParallel takes it to be, and what that does to rows and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ...base.language import say
+from ...plans.split import split
+from ..axes import Layout, Search
+from ..compare import difference
+from ..errors import line_of, short_text
+from ..findings.failures import FAILS_ON_MANY
+from ..findings.inputs import (
+    HIDDEN_STATE_CUT,
+    IDLE_GPUS,
+    INPUT_AXIS,
+    INPUT_CUT,
+    LIST_CUT,
+    ROWS_DROPPED,
+    SPARSE_INPUT,
+    UNCUT_INPUT,
+    paired,
+)
+from ..findings.kind import gap_text, listed
+from ..findings.outputs import (
+    BATCH_LOST,
+    BATCH_MOVED,
+    BIASED_LOSS,
+    BIASED_LOSS_OF_EVEN_PIECES,
+    OUTPUTS_DIFFER,
+    OWN_LENGTH,
+    SCALAR_OUTPUT,
+    UNTRACKED_NORM,
+    answers,
+    glued,
+)
+from ..result import Finding
+from ..runs import Runs
+from .failures import known
+from .outputs import outputs
+from .probe import probe
+from .replicas import devices, replicas
+from .state import state
+
+CUT = (INPUT_CUT, INPUT_AXIS, HIDDEN_STATE_CUT, LIST_CUT)
+
+
+@probe(
+    *CUT, OWN_LENGTH, BATCH_MOVED, BATCH_LOST, SCALAR_OUTPUT, BIASED_LOSS, BIASED_LOSS_OF_EVEN_PIECES, UNCUT_INPUT,
+    UNTRACKED_NORM, OUTPUTS_DIFFER,
+    after=(state, outputs, replicas, devices),
+)  # fmt: skip
+def layout(runs: Runs) -> Iterator[Finding]:
+    """Runs pieces on one GPU, cut as DataParallel cuts and in other ways; compares them with the whole result.
+
+    Asked only where n GPUs fail or differ. Of many ways to cut many inputs only the nearest are tried, for a
+    minute at most (see :mod:`labkit.diagnosis.axes`). Where another way is found, :attr:`Runs.batch` is its batch
+    from now on: ``state`` has looked before.
+    """
+    if not runs.unlike or runs.one.random:
+        return
+    if not runs.inputs.scattered():
+        yield UNCUT_INPUT(listed(runs.inputs.objects()))
+        return
+    expected, found = runs.one.tensors, runs.many.tensors
+    explained = _explained(runs)
+    search = Search(runs.evaluated, runs.inputs, runs.one.outputs, runs.gpus, runs.same)
+    fits = search.fits()
+    if short := [path for path, fit in (fits or {}).items() if fit.short]:
+        yield OWN_LENGTH(listed(short))
+    elif other := search.layout():
+        yield from _elsewhere(runs, other)
+        return
+    for path, fit in (fits or {}).items():
+        one, many = expected[path], found.get(path)
+        if fit.axis:
+            yield _moved(runs, path, fit.axis)
+        elif fit.axis == 0 or fit.short:
+            continue
+        elif not one.dim():
+            if many is not None and not explained:
+                yield from _number(runs, path, one, many)
+        elif fit.uncut and (objects := runs.inputs.objects()):
+            yield UNCUT_INPUT(listed(objects))
+        elif fit.over_rows:
+            yield _lost(path, one, many)
+        elif many is not None and not explained and not runs.same(one, many):
+            yield _differs(runs, path, one, many)
+    if fits is None and runs.many.error is None:
+        for path in expected.keys() & found.keys():
+            one, many = expected[path], found[path]
+            if _is_lost(runs, one, many):
+                yield _lost(path, one, many)
+            elif not runs.same(one, many) and not explained:
+                yield _differs(runs, path, one, many)
+
+
+def _explained(runs: Runs) -> bool:
+    """Whether it is said already why n GPUs fail or differ."""
+    error = runs.many.error
+    return runs.has(replicas, devices) or (error is not None and known(runs, error))
+
+
+def _elsewhere(runs: Runs, found: Layout) -> Iterator[Finding]:
+    """What a layout other than DataParallel's says."""
+    runs.batch = found.batch
+    for path in found.lists:
+        yield LIST_CUT(path, rows=found.batch)
+    # Inputs of one shape that are cut alike, such as the two states of an LSTM, are one finding.
+    alike: dict[tuple[int | None, torch.Size], list[str]] = {}
+    for path, tensor in runs.inputs.scattered().items():
+        if (axis := found.inputs.get(path, 0)) != 0:
+            alike.setdefault((axis, tensor.shape), []).append(path)
+    for (axis, size), paths in alike.items():
+        where, shape = listed(paths), list(size)
+        if axis is None:
+            yield INPUT_CUT(where, shape=shape, gpus=runs.gpus, rows=shape[0] if shape else 0)
+        elif axis == 1 and _is_hidden_state(runs.subject.model, shape):
+            yield HIDDEN_STATE_CUT(where, shape=shape, batch=runs.batch)
+        else:
+            yield INPUT_AXIS(where, shape=shape, batch=runs.batch, axis=axis)
+    for path, axis in found.outputs.items():
+        if axis:
+            yield _moved(runs, path, axis)
+
+
+def _is_hidden_state(model: nn.Module, shape: list[int]) -> bool:
+    layers = {
+        module.num_layers * (2 if module.bidirectional else 1)
+        for module in model.modules()
+        if isinstance(module, nn.RNNBase)
+    }
+    return len(shape) == 3 and shape[0] in layers
+
+
+def _moved(runs: Runs, path: str, axis: int) -> Finding:
+    many = runs.many.tensors.get(path)
+    outcome = glued(None if many is None else list(many.shape), runs.gpus)
+    return BATCH_MOVED(
+        path, shape=list(runs.one.tensors[path].shape), batch=runs.batch, axis=axis, outcome=outcome
+    )
+
+
+def _is_lost(runs: Runs, one: Tensor, many: Tensor) -> bool:
+    """Whether each replica has given a result of the shape that one GPU gives."""
+    used = len(runs.plan.pieces)
+    return one.dim() > 0 and list(many.shape) == [used * one.size(0), *one.shape[1:]]
+
+
+def _lost(path: str, one: Tensor, many: Tensor | None) -> Finding:
+    return BATCH_LOST(
+        path, shape=list(one.shape), outcome=answers(None if many is None else list(many.shape))
+    )
+
+
+def _number(runs: Runs, path: str, one: Tensor, many: Tensor) -> Iterator[Finding]:
+    """A number computed in forward, a loss most likely, that became a number for each replica."""
+    if many.dim() != 1 or not one.is_floating_point():
+        return
+    if runs.same(one, many.mean()):
+        yield SCALAR_OUTPUT(path, pieces=many.numel(), method="mean", how=say(en="mean", zh="平均"))
+    elif runs.same(one, many.sum()):
+        yield SCALAR_OUTPUT(path, pieces=many.numel(), method="sum", how=say(en="sum", zh="和"))
+    else:
+        yield biased_loss(runs, path, float(one), float(many.mean()))
+
+
+def biased_loss(runs: Runs, where: str, one: float, mean: float) -> Finding:
+    """That the mean of the replicas' losses is not the loss of the batch."""
+    sizes = runs.plan.sizes
+    if len(set(sizes)) == 1:
+        return BIASED_LOSS_OF_EVEN_PIECES(where, one=one, mean=mean)
+    text = ", ".join(map(str, sizes[:8])) + (", …" if len(sizes) > 8 else "")
+    return BIASED_LOSS(where, one=one, mean=mean, sizes=text)
+
+
+def _differs(runs: Runs, path: str, one: Tensor, many: Tensor) -> Finding:
+    gap = difference(one, many)
+    runs.say_compared(path, gap, False)
+    if uncut := runs.inputs.uncut(runs.batch):
+        return UNCUT_INPUT(listed(uncut))
+    untracked = [
+        name
+        for name, module in runs.subject.model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None
+    ]
+    return UNTRACKED_NORM(listed(untracked)) if untracked else OUTPUTS_DIFFER(path, gap=gap_text(gap))
+
+
+@probe(ROWS_DROPPED, after=(layout,))
+def rows(runs: Runs) -> Iterator[Finding]:
+    """Runs nothing new: counts the pieces that each input is cut into."""
+    error, found = runs.many.error, runs.inputs.scattered()
+    counts = {
+        path: len(split(tensor.size(0), runs.gpus).pieces)
+        for path, tensor in found.items()
+        if tensor.dim() and tensor.size(0)
+    }
+    # An error that a wrong cut explains drops nothing.
+    if not runs.unlike or len(set(counts.values())) < 2 or (error and (runs.has(*CUT) or _explained(runs))):
+        return
+    pieces = listed([f"{path} {list(found[path].shape)}: {count}" for path, count in counts.items()])
+    outcome = paired(min(counts.values()), None if error is None else short_text(error))
+    yield ROWS_DROPPED(pieces, gpus=runs.gpus, outcome=outcome)
+
+
+@probe(IDLE_GPUS, after=(layout,), explained_by=(ROWS_DROPPED, LIST_CUT))
+def idle(runs: Runs) -> Iterator[Finding]:
+    """Runs nothing: counts the GPUs that get no rows."""
+    plan = runs.plan
+    if plan.idle:
+        names = ", ".join(f"cuda:{gpu}" for gpu in plan.idle)
+        busy = plan.gpus - len(plan.idle)
+        yield IDLE_GPUS(names, batch=plan.batch, gpus=plan.gpus, chunk=plan.chunk, busy=busy)
+
+
+@probe(SPARSE_INPUT, UNCUT_INPUT, FAILS_ON_MANY, explained_by=(replicas, devices, layout, rows))
+def unexplained(runs: Runs) -> Iterator[Finding]:
+    """Runs nothing new: names an error on n GPUs for which no other probe has found the reason."""
+    error = runs.many.error
+    if error is None or known(runs, error):
+        return
+    sparse = [
+        tensor.layout for tensor in runs.inputs.tensors().values() if tensor.layout is not torch.strided
+    ]
+    if sparse:
+        yield SPARSE_INPUT(str(sparse[0]).removeprefix("torch."), problem=short_text(error))
+    elif uncut := runs.inputs.uncut(runs.batch):
+        yield UNCUT_INPUT(listed(uncut))
+    else:
+        yield FAILS_ON_MANY(line_of(error), gpus=runs.gpus, problem=short_text(error))

@@ -1,0 +1,102 @@
+"""Whether a replica, and another GPU, compute what the model does on the source GPU; nothing is cut there."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...base.tree import tensors
+from ..errors import is_mix, line_of, short_text, user_line
+from ..findings.failures import FIXED_DEVICE
+from ..findings.inputs import UNCUT_INPUT
+from ..findings.kind import listed
+from ..findings.modules import (
+    DEVICE_DEPENDENT,
+    MODULE_NOT_REGISTERED,
+    PARAMETER_NOT_REGISTERED,
+    REPLICA_PARAMETERS,
+    TENSOR_NOT_REGISTERED,
+    asked,
+)
+from ..result import Finding
+from ..runs import Runs, quiet
+from ..state import unregistered_tensors
+from .probe import probe
+
+
+@probe(REPLICA_PARAMETERS, DEVICE_DEPENDENT)
+def replicas(runs: Runs) -> Iterator[Finding]:
+    """Runs the whole batch in a replica on the source GPU, and in the model itself on the next; compares the outputs.
+
+    Asked only where n GPUs fail or differ. A replica that asks for what only later GPUs lack is not seen.
+    """
+    if not runs.unlike or runs.one.random:
+        return
+    lines: list[str] = []
+    try:
+        with quiet(0):
+            replica = nn.parallel.replicate(runs.fresh(training=False), [0])[0]
+            lines = _lines_that_ask_for_parameters(replica)
+            found = tensors(runs.inputs.of(replica), "output")
+    except Exception as error:
+        if not is_mix(error):
+            yield REPLICA_PARAMETERS(line_of(error), outcome=asked(short_text(error)))
+        return
+    if not runs.all_same(found):
+        yield REPLICA_PARAMETERS(lines[0] if lines else "", outcome=asked(None))
+        return
+    other = runs.fresh(training=False, device="cuda:1")
+    try:
+        with quiet(0), torch.cuda.device(1):
+            there = tensors(runs.inputs.moved("cuda:1").of(other), "output")
+    except Exception:
+        return  # a device that forward names: said elsewhere
+    if not runs.all_same(there):
+        yield DEVICE_DEPENDENT()
+
+
+@probe(
+    UNCUT_INPUT,
+    TENSOR_NOT_REGISTERED,
+    FIXED_DEVICE,
+    explained_by=(replicas, PARAMETER_NOT_REGISTERED, MODULE_NOT_REGISTERED),
+)
+def devices(runs: Runs) -> Iterator[Finding]:
+    """Runs nothing new: where replicas mix devices, looks for what scatter and replicate left behind.
+
+    Of a tensor that forward gets from elsewhere only the line where the devices met is known.
+    """
+    error = runs.many.error
+    if error is None or not is_mix(error):
+        return
+    objects = runs.inputs.objects()
+    held = unregistered_tensors(runs.subject.model)
+    left = [where for where, tensor in held.items() if not isinstance(tensor, nn.Parameter)]
+    if objects:
+        yield UNCUT_INPUT(listed(objects))
+    for where in left:
+        yield TENSOR_NOT_REGISTERED(where)
+    if not objects and not left:
+        yield FIXED_DEVICE(line_of(error), problem=short_text(error))
+
+
+def _lines_that_ask_for_parameters(replica: nn.Module) -> list[str]:
+    """Fills with the lines of the user's code that ask ``replica`` or its children for their parameters."""
+    lines: list[str] = []
+
+    def noting(module: nn.Module, name: str) -> Callable[..., Any]:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            lines.append(user_line("".join(traceback.format_stack())))
+            return getattr(type(module), name)(module, *args, **kwargs)
+
+        return method
+
+    for module in replica.modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            for name in ("named_parameters", "state_dict"):
+                module.__dict__[name] = noting(module, name)
+    return lines

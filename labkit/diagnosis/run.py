@@ -1,0 +1,93 @@
+"""The check-up: the user's own model on one GPU and on several, and what differs.
+
+The model and its inputs are copied; nothing of the user's is changed. The runs take place on simulated
+GPUs, so they need none.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from ..base.numbers import MOST_GPUS, whole
+from ..base.units import parse_bytes
+from .inputs import ModelInputs
+from .probes import in_order
+from .result import SEVERITIES, Diagnosis
+from .runs import Runs
+from .subject import Subject
+from .undisturbed import undisturbed
+
+# A check-up has torch to itself: of two threads that want one, the second waits.
+_alone = threading.RLock()
+
+
+def diagnose(
+    model: nn.Module,
+    *inputs: Any,
+    gpus: int = 8,
+    loss: Callable[[Any], Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    memory: str | int | None = None,
+) -> Diagnosis:
+    """Would ``model(*inputs, **kwargs)`` survive ``nn.DataParallel`` on ``gpus`` GPUs? A :class:`Diagnosis`.
+
+    The model runs on one GPU and, wrapped in ``torch.nn.DataParallel``, on ``gpus`` simulated ones; outputs and
+    gradients are compared, and what differs is explained, each with its fix and the lesson to read.
+
+    model    the plain model (a wrapped one is unwrapped), on any device. It is copied, and never changed.
+    inputs   a batch as training would give it, on any device.
+    gpus     how many GPUs, at least 2.
+    loss     output -> a loss of one number, called with the output on the device of the inputs. Without it,
+             a fixed weighted sum of the outputs stands for it.
+    memory   the memory of the GPUs you think of, "11 GiB": does a training step with Adam fit?
+
+    Raises TypeError or ValueError, naming the argument, for arguments that are not as described.
+    """
+    if kwargs is not None and not isinstance(kwargs, dict):
+        raise TypeError(f"kwargs must be a dict of keyword inputs, got {type(kwargs).__name__}")
+    gpus = whole("gpus", gpus, 2, MOST_GPUS)
+    capacity = None if memory is None else parse_bytes(memory)
+    with _alone:
+        given = ModelInputs(inputs, dict(kwargs or {}))
+        _check(model, given, loss)
+        with undisturbed(gpus, lambda: Subject(model, given)) as subject:
+            return _asked(Runs(subject, gpus, loss, capacity))
+
+
+def _asked(runs: Runs) -> Diagnosis:
+    """What the probes find, the worst first."""
+    for probe in in_order():
+        if runs.has(*probe.explained_by) or (probe.wants_outputs and runs.one.error is not None):
+            continue
+        for finding in probe.look(runs):
+            runs.add(finding, probe)
+    findings = sorted(runs.findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    return Diagnosis(runs.subject.name, runs.plan, tuple(findings), runs.memory, tuple(runs.compared))
+
+
+def _check(model: object, inputs: ModelInputs, loss: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss must be a function of the output, got {loss!r}")
+    for path in inputs.packed():
+        raise ValueError(
+            f"{path} is a PackedSequence, which DataParallel cannot scatter: pass the padded tensor and the lengths"
+        )
+    for path, tensor in inputs.tensors().items():
+        if tensor.is_meta:
+            raise ValueError(f"{path} is on the meta device: it has no values to compare, make it on the CPU")
+        if tensor.is_nested:
+            raise ValueError(f"{path} is a nested tensor, which has no dimension to cut: pass a padded one")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise ValueError(f"model: {name} is on the meta device, without values: make it on the CPU")
+    if not any(tensor.dim() for tensor in inputs.tensors().values()):
+        raise ValueError(
+            "inputs must hold at least one tensor with rows: give a batch as training would, "
+            "labkit.diagnose(model, batch)"
+        )

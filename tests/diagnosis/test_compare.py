@@ -1,0 +1,46 @@
+"""When two results are the same up to rounding."""
+
+import pytest
+import torch
+
+from labkit.diagnosis.compare import difference, largest_gap, least_precise, same
+
+ONE = torch.tensor([1.0, -2.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(torch.float16, torch.bfloat16), (torch.float32, torch.float64), (torch.int32, torch.int64)],
+)
+def test_equal_values_of_another_type_are_not_the_same(one, other):
+    assert difference(ONE.to(one), ONE.to(one)) == 0
+    assert difference(ONE.to(one), ONE.to(other)) == float("inf")
+    assert not same(ONE.to(one), ONE.to(other), torch.bfloat16)
+
+
+def test_a_difference_is_in_units_of_the_largest_value():
+    assert difference(ONE, ONE + torch.tensor([0.0, 1.0, 0.0])) == 0.25
+    assert difference(ONE, ONE[:2]) == float("inf")
+
+
+def test_what_is_no_number_differs_from_what_is_one():
+    odd = torch.tensor([float("nan"), float("inf"), 1.0])
+    assert difference(odd, odd.clone()) == 0
+    assert difference(odd, torch.tensor([float("nan"), float("inf"), 1.5])) == 0.5
+    assert difference(odd, torch.ones(3)) == float("inf")
+    assert largest_gap(ONE, ONE - 3) == 3
+
+
+def test_how_much_may_differ_is_that_of_the_least_precise_type():
+    other = ONE * (1 + 3e-2)
+    assert not same(ONE, other, torch.float16)
+    assert same(ONE, other, torch.bfloat16)
+    assert same(ONE.bfloat16(), other.bfloat16())
+    assert not same(ONE.half(), other.half())
+
+
+def test_the_least_precise_type_is_found_in_the_graph():
+    weight = ONE.clone().requires_grad_()
+    assert least_precise([ONE.half(), ONE.bfloat16()]) is torch.bfloat16
+    assert least_precise([weight.half().float() * 2]) is torch.float16
+    assert least_precise([weight * 2]) is torch.float32
