@@ -13,7 +13,7 @@ help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
 
 lab: $(VENV)/.lab  ## open the lessons in JupyterLab (ARGS="--port 9999" for its own arguments)
-	@$(BIN)/python -m labkit.cli.lab $(NOTEBOOK) $(ARGS)
+	@$(BIN)/python -m labkit lab $(NOTEBOOK) $(ARGS)
 
 test: $(VENV)/.test  ## run every test on all cores: library, notebooks, browser (ARGS="tests/engine -x", ARGS="-n0 --pdb")
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses=8 --durations=10 --durations-min=5 $(ARGS)

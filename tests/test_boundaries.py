@@ -38,9 +38,9 @@ ALLOWED = {
     "view": PLANS | {"trace", "cost"},
     "explore": WORK | {"trace.recording", "cost", "view"},
     "diagnosis": WORK | {"machine.state"},
-    "launch": {"base", "machine"},
+    "launch": {"base"},
     "course": WORK | {"trace.recording", "cost", "view", "explore", "launch"},
-    "runs": {"base", "course"},
+    "runs": {"base", "plans", "course"},  # a report says who gets which rows
     "author": {"base", "course", "runs"},
     "cli": {"base", "machine", "machine.torch_api", "diagnosis", "runs", "course"},
     "__init__": {"base"},

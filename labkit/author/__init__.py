@@ -1,1 +1,1 @@
-"""What who writes lessons needs: both languages in one text, and kept in step."""
+"""The author's room: a lesson in both languages as one text, and its two notebooks kept in step."""

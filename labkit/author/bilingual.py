@@ -16,12 +16,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-import nbformat
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat import NotebookNode
 
-from .sync import LANGUAGES, _in, read
+from ..base.language import LANGUAGES
+from ..runs import notebook as files
+from .sync import read, source_in
 
 _HEAD = re.compile(r"%% (?P<id>[a-z0-9-]+)(?P<code> code)?(?: (?P<tag>\w+))?")
 _BETWEEN = "%% zh"
@@ -45,17 +47,9 @@ def write(root: Path, name: str, text: str) -> None:
     cells = parse(text)
     for at, language in enumerate(LANGUAGES):
         path = root / language / f"{name}.ipynb"
-        known = {}
-        if path.exists():
-            known = {cell.id: cell for cell in nbformat.read(path, as_version=4).cells}
+        known = {cell.id: cell for cell in files.read(path).cells} if path.exists() else {}
         made = [_cell(*cell[:3], cell[3][at], language, known) for cell in cells]
-        notebook = new_notebook(cells=made)
-        notebook.metadata["kernelspec"] = {
-            "display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"
-        }  # fmt: skip
-        notebook.metadata["language_info"] = {"name": "python"}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, path)
+        files.write(files.made(made), path)
 
 
 def parse(text: str) -> list[tuple[str, bool, str | None, tuple[str, str]]]:
@@ -86,21 +80,30 @@ def parse(text: str) -> list[tuple[str, bool, str | None, tuple[str, str]]]:
     ]
 
 
-def _cell(name: str, code: bool, tag: str | None, source: str, language: str, known: dict):
+def _cell(
+    name: str, code: bool, tag: str | None, source: str, language: str, known: Mapping[str, NotebookNode]
+) -> dict[str, object]:
     if not code:
-        return new_markdown_cell(source, id=name)
-    cell = new_code_cell(source, id=name, metadata={"tags": [tag]} if tag else {})
-    cell.source = _in(language, cell)
+        return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
+    tags = [tag] if tag else []
+    source = source_in(language, source, tags)
     before = known.get(name)
-    if before is not None and before.get("source") == cell.source and before.cell_type == "code":
-        cell.outputs, cell.execution_count = before.outputs, before.execution_count
-    return cell
+    if before and (before.cell_type, before.source) != ("code", source):
+        before = None
+    return {
+        "cell_type": "code",
+        "id": name,
+        "metadata": {"tags": tags} if tags else {},
+        "source": source,
+        "outputs": before.outputs if before else [],
+        "execution_count": before.execution_count if before else None,
+    }
 
 
 def main(args: list[str]) -> int:
     """Print a notebook as text, or write it from one."""
     parser = argparse.ArgumentParser(
-        prog="python -m labkit.author.bilingual", description=__doc__.splitlines()[0]
+        prog="python -m labkit.author.bilingual", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("name", help="the notebook, such as 03_split")
     parser.add_argument("text", nargs="?", help="with --write: the file to read")

@@ -14,15 +14,16 @@ import argparse
 import hashlib
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
-import nbformat
 from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
 
+from ..base.language import LANGUAGES
 from ..course import glossary
+from ..runs import notebook as files
 from ..runs.execute import execute
-
-LANGUAGES = ("en", "zh")
 
 
 def notebooks(root: Path) -> list[str]:
@@ -35,9 +36,9 @@ def lessons(root: Path) -> list[str]:
     return [name for name in notebooks(root) if name[:2].isdigit()]
 
 
-def read(root: Path, language: str, lesson: str) -> nbformat.NotebookNode:
+def read(root: Path, language: str, lesson: str) -> NotebookNode:
     """The notebook of a lesson in one language."""
-    return nbformat.read(root / language / f"{lesson}.ipynb", as_version=4)
+    return files.read(root / language / f"{lesson}.ipynb")
 
 
 def differences(root: Path, lesson: str) -> list[str]:
@@ -50,7 +51,10 @@ def differences(root: Path, lesson: str) -> list[str]:
     for one, other in zip(english, chinese, strict=True):
         if one.cell_type != other.cell_type:
             found.append(f"{lesson}, cell {one.id}: {one.cell_type} in en, {other.cell_type} in zh")
-        elif one.cell_type == "code" and _in("zh", one) != other.source:
+        elif (
+            one.cell_type == "code"
+            and source_in("zh", one.source, one.metadata.get("tags", ())) != other.source
+        ):
             found.append(f"{lesson}, cell {one.id}: the code differs")
     return found
 
@@ -79,7 +83,8 @@ def pairs(root: Path, lesson: str) -> dict[str, list[str]]:
 def recorded(root: Path) -> dict[str, dict[str, list[str]]]:
     """The pairs as they were recorded, by notebook."""
     file = root / "pairs.json"
-    return json.loads(file.read_text("utf-8")) if file.exists() else {}
+    known: dict[str, dict[str, list[str]]] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    return known
 
 
 def one_sided(recorded: dict[str, list[str]], now: dict[str, list[str]]) -> list[str]:
@@ -112,7 +117,7 @@ def synchronise(root: Path, lesson: str, *, accept: bool = False) -> None:
         )
     for cell, other in zip(english.cells, chinese.cells, strict=True):
         if cell.cell_type == "code":
-            other.source = _in("zh", cell)
+            other.source = source_in("zh", cell.source, cell.metadata.get("tags", ()))
             other.metadata = cell.metadata.copy()
     for language, notebook in zip(LANGUAGES, (english, chinese), strict=True):
         try:
@@ -120,7 +125,7 @@ def synchronise(root: Path, lesson: str, *, accept: bool = False) -> None:
         except CellExecutionError as error:
             raise SystemExit(f"{lesson} ({language}) failed, nothing was written:\n{error}") from None
     for language, notebook in zip(LANGUAGES, (english, chinese), strict=True):
-        nbformat.write(notebook, root / language / f"{lesson}.ipynb")
+        files.write(notebook, root / language / f"{lesson}.ipynb")
     now = recorded(root) | {lesson: pairs(root, lesson)}
     (root / "pairs.json").write_text(json.dumps(now, indent=1, sort_keys=True) + "\n", "utf-8")
 
@@ -154,11 +159,9 @@ def main(args: list[str]) -> int:
     return 1 if found else 0
 
 
-def _in(language: str, cell) -> str:
+def source_in(language: str, source: str, tags: Collection[str]) -> str:
     """The source of an English code cell in ``language``: only the parameter differs."""
-    if "parameters" not in cell.metadata.get("tags", []):
-        return cell.source
-    return cell.source.replace('language = "en"', f'language = "{language}"')
+    return source.replace('language = "en"', f'language = "{language}"') if "parameters" in tags else source
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command line: ``labkit run``, ``labkit sweep``, ``labkit diagnose``, ``labkit doctor``.
+"""The command line: ``labkit run``, ``sweep``, ``diagnose``, ``lab``, ``doctor``.
 
 Each command is a module of this folder with ``add_arguments(parser)`` and ``run(options) -> exit code``.
 Bad usage is one line on stderr and exit code 2, before anything is written or run.
@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "run a script on simulated GPUs, unmodified",
     "sweep": "run a lesson for several numbers of GPUs and compare",
     "diagnose": "check whether your own model would survive DataParallel",
+    "lab": "open a lesson in JupyterLab",
     "doctor": "say what this computer has and what would be simulated",
 }
 
@@ -35,11 +36,11 @@ def main(argv: list[str] | None = None) -> int:
             command = commands.add_parser(name, help=purpose)
             if argv[:1] == [name]:
                 found = import_module(f"{__name__}.{name}")
-                command.description = found.__doc__.splitlines()[0]
+                command.description = (found.__doc__ or "").partition("\n")[0]
                 found.add_arguments(command)
                 command.set_defaults(run=found.run)
         options = parser.parse_args(argv)
-        code = options.run(options)
+        code: int = options.run(options)
         sys.stdout.flush()
         return code
     except UsageError as error:

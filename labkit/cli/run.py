@@ -7,6 +7,7 @@ path. Its exit code and its traceback are kept.
 from __future__ import annotations
 
 import argparse
+import builtins
 import importlib.util
 import os
 import re
@@ -124,14 +125,14 @@ def _run_file(path: str) -> None:
     """Run a script as ``__main__``, so that what it pickles and what it starts finds its names there."""
     main = types.ModuleType("__main__")
     main.__file__ = path
-    main.__builtins__ = __builtins__
+    main.__dict__["__builtins__"] = builtins  # as the interpreter gives every module its own
     sys.modules["__main__"] = main
     with open(path, "rb") as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, main.__dict__)
 
 
-def _exit_code(code) -> int:
+def _exit_code(code: object) -> int:
     if code is None or isinstance(code, int):
         return code or 0
     print(code, file=sys.stderr)  # sys.exit("text") prints the text and exits with 1

@@ -8,8 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ..base.language import LANGUAGES, get_language, using
+from ..base.numbers import plural
 from .usage import UsageError, at_least
+
+if TYPE_CHECKING:
+    from ..runs.sweep import Sweep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,28 +55,23 @@ def run(options: argparse.Namespace) -> int:
     return _sweep(plan)
 
 
-def _sweep(plan) -> int:
-    from ..base.language import LANGUAGES, set_language
+def _sweep(plan: Sweep) -> int:
     from ..runs import sweep as sweeps
     from ..runs.report import report
 
-    if plan.parameters.get("language") in LANGUAGES:
-        set_language(plan.parameters["language"])
     runs, stopped = [], False
     try:
         for count in plan.gpus:
-            print(f"{plan.lesson.stem} on {_gpus(count)}", file=sys.stderr, flush=True)
+            print(f"{plan.lesson.stem} on {plural(count, 'GPU')}", file=sys.stderr, flush=True)
             runs.append(sweeps.execute(plan, count))
     except KeyboardInterrupt:
         stopped = True
     plan.folder.mkdir(parents=True, exist_ok=True)
-    plan.report.write_text(report(plan, runs), "utf-8")
+    language = plan.parameters.get("language")
+    with using(language if language in LANGUAGES else get_language()):
+        plan.report.write_text(report(plan, runs), "utf-8")
     for done in runs:
         result = f"FAILED, {done.error}" if done.error else "ok"
-        print(f"{_gpus(done.gpus)}: {result}  {done.seconds:.1f} s  {done.notebook}")
+        print(f"{plural(done.gpus, 'GPU')}: {result}  {done.seconds:.1f} s  {done.notebook}")
     print(f"report: {plan.report}")
     return 130 if stopped else int(any(done.error for done in runs))
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'s' * (count != 1)}"

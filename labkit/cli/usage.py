@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import NoReturn
 
 
 class UsageError(Exception):
@@ -13,7 +14,7 @@ class UsageError(Exception):
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are a :class:`UsageError` instead of a printed usage."""
 
-    def error(self, message: str):
+    def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 

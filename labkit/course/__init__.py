@@ -1,7 +1,9 @@
-"""The course: lessons begun with their parameters, exercises that check themselves, progress kept."""
+"""The learner's room: what lessons import. Lessons begun, exercises that check themselves, progress kept.
 
-from ..launch.folder import workspace
-from ..launch.launcher import RankError, launch
+Notebooks are written and kept in step in :mod:`labkit.author`, and run from outside in :mod:`labkit.runs`.
+"""
+
+from ..launch import RankError, launch, workspace
 from .answers import check, reveal
 from .board import Progress
 from .glossary import Glossary

@@ -7,53 +7,13 @@ its id, so that their code is the same in every language. Texts may hold `code` 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
-from itertools import islice
-from operator import index
 
 from ..base.language import say
 from . import progress
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """``judge(answer)`` gives None for a right answer, else the hint; ``solution()`` the worked answer.
-
-    wanted()   what an answer looks like ("a whole number"), said when one cannot be read at all.
-    """
-
-    id: str
-    judge: Callable[[object], str | None]
-    wanted: Callable[[], str]
-    solution: Callable[[], str]
-
-
-class Unreadable(Exception):
-    """The answer is not of the kind that the question asks for."""
-
-
-_EXERCISES: dict[str, Exercise] = {}
-
-
-def exercise(id: str, *, wanted: Callable[[], str], solution: Callable[[], str]) -> Callable:
-    """Declare an exercise: the decorated function is its ``judge``."""
-
-    def declare(judge: Callable[[object], str | None]) -> Callable[[object], str | None]:
-        if id in _EXERCISES:
-            raise ValueError(f"there are two exercises {id!r}")
-        _EXERCISES[id] = Exercise(id, judge, wanted, solution)
-        return judge
-
-    return declare
-
-
-def every() -> dict[str, Exercise]:
-    """All exercises of the course by id."""
-    from . import exercises  # noqa: F401 (fills the table; it needs this module first)
-
-    return _EXERCISES
+from .exercise import Exercise, Unreadable
+from .exercises import EXERCISES
 
 
 @dataclass(frozen=True)
@@ -127,25 +87,25 @@ def reveal(exercise: str) -> Solution:
 
 
 def _judged(found: Exercise, answer: object) -> str | None:
+    wanted = found.kind.wanted
     try:
-        return found.judge(answer)
-    except Unreadable:
-        return say(
-            en=f"the question asks for {found.wanted()}; this is {_shown(answer)}",
-            zh=f"这道题要的是{found.wanted()}；现在给的是 {_shown(answer)}",
+        return found.hint(answer)
+    except Unreadable as refused:
+        return str(refused) or say(
+            en=f"the question asks for {wanted()}; this is {_shown(answer)}",
+            zh=f"这道题要的是{wanted()}；现在给的是 {_shown(answer)}",
         )
     except (Exception, SystemExit) as error:  # the learner's own code, or an object that no judge thought of
         return say(
-            en=f"trying this answer raised {type(error).__name__}: {error}. The question asks for {found.wanted()}",
-            zh=f"试用这个答案时出现 {type(error).__name__}：{error}。这道题要的是{found.wanted()}",
+            en=f"trying this answer raised {type(error).__name__}: {error}. The question asks for {wanted()}",
+            zh=f"试用这个答案时出现 {type(error).__name__}：{error}。这道题要的是{wanted()}",
         )
 
 
 def _find(exercise: str) -> Exercise:
-    known = every()
-    if exercise not in known:
-        raise ValueError(f"exercise must be one of {', '.join(sorted(known))}; got {exercise!r}")
-    return known[exercise]
+    if exercise not in EXERCISES:
+        raise ValueError(f"exercise must be one of {', '.join(sorted(EXERCISES))}; got {exercise!r}")
+    return EXERCISES[exercise]
 
 
 def _shown(answer: object) -> str:
@@ -158,56 +118,3 @@ def _html(text: str) -> str:
     text = escape(text, quote=False)
     text = re.sub(r"```\n(.*?)\n```", r"<pre>\1</pre>", text, flags=re.DOTALL)
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", text)
-
-
-# How a judge reads an answer. Each refuses what it would have to guess at, and what is beyond every question:
-# a hint repeats the answer, and a generator may never end.
-_MOST_NUMBERS = 200
-_GREATEST = 10**12
-
-
-def whole(answer: object) -> int:
-    """The answer as a whole number; 3.0 and a one-element tensor count, 3.9 and True do not."""
-    if isinstance(answer, bool):
-        raise Unreadable
-    if hasattr(answer, "item") and getattr(answer, "numel", lambda: 1)() == 1:
-        answer = answer.item()
-    if isinstance(answer, float) and answer.is_integer():
-        answer = int(answer)
-    try:
-        value = index(answer)  # type: ignore[arg-type]
-    except TypeError:
-        raise Unreadable from None
-    if abs(value) > _GREATEST:
-        raise Unreadable
-    return value
-
-
-def number(answer: object) -> float:
-    """The answer as a number, which need not be whole; a one-element tensor counts, True does not."""
-    if hasattr(answer, "item") and getattr(answer, "numel", lambda: 1)() == 1:
-        answer = answer.item()
-    if isinstance(answer, bool) or not isinstance(answer, (int, float)):
-        raise Unreadable
-    return float(answer)
-
-
-def numbers(answer: object) -> list[int]:
-    """The answer as a list of whole numbers; a single number is a list of one."""
-    if isinstance(answer, (str, bytes, dict, set)):
-        raise Unreadable
-    try:
-        values = list(islice(answer, _MOST_NUMBERS + 1))  # type: ignore[call-overload]
-    except TypeError:
-        return [whole(answer)]
-    if len(values) > _MOST_NUMBERS:
-        raise Unreadable
-    return [whole(value) for value in values]
-
-
-def device(answer: object) -> str:
-    """The answer as a device's name: ``"cpu"``, ``"cuda:0"``; a torch.device counts."""
-    text = str(answer).strip().lower()
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
-        raise Unreadable
-    return "cuda:0" if text == "cuda" else text

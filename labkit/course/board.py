@@ -8,9 +8,11 @@ not change when a lesson gains an exercise.
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
-from ..base.language import get_language, say, set_language
+from ..base.language import get_language, say, using
 from . import progress
+from .exercises import EXERCISES
 from .outline import lessons
 
 _DONE, _OPEN = "●", "○"
@@ -21,7 +23,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._language = get_language()
-        self._widget = None
+        self._widget: Any = None
 
     def __repr__(self) -> str:
         done = progress.done()
@@ -31,15 +33,11 @@ class Progress:
     def refresh(self) -> None:
         """Show what is noted now."""
         if self._widget is not None:
-            before = get_language()
-            set_language(self._language)
-            try:
+            with using(self._language):
                 self._widget.value = _table(progress.done(), _footer())
-            finally:
-                set_language(before)
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        import ipywidgets as widgets  # only a notebook needs it
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        import ipywidgets as widgets  # heavy: only a notebook needs it
 
         if self._widget is None:
             self._widget = widgets.HTML()
@@ -55,9 +53,7 @@ class Progress:
 
 def _exercises() -> list[tuple[str, list[str]]]:
     """(lesson's title, ids of its exercises), for every lesson that has some."""
-    from .answers import every
-
-    names = sorted(every())
+    names = sorted(EXERCISES)
     found = [(entry.title, [n for n in names if n.startswith(entry.number + ".")]) for entry in lessons()]
     return [(title, ids) for title, ids in found if ids]
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from ..base.language import LANGUAGES, say, set_language
+from ..base.language import checked_language, say, set_language
+from ..base.numbers import plural, whole
 from ..machine import Machine, RealGpus, use_gpus
-from .ranges import in_range
+
+# The parameters that every lesson has, besides its language, and from where to where they go.
+LIMITS = {"num_gpus": (0, 64), "batch_size": (1, 1_000_000), "data_size": (1, 1_000_000)}
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,15 @@ class Lesson:
             names = f"cuda:0 … cuda:{count - 1}"
         if isinstance(self.machine, RealGpus):
             return say(
-                en=f"{count} real GPU{'s' * (count != 1)}: {names} ({torch.cuda.get_device_name(0)})",
+                en=f"{plural(count, 'real GPU')}: {names} ({torch.cuda.get_device_name(0)})",
                 zh=f"{count} 块真 GPU：{names}（{torch.cuda.get_device_name(0)}）",
             )
-        return say(
-            en=f"{count} simulated GPU{'s' * (count != 1)}: {names}", zh=f"{count} 块模拟 GPU：{names}"
-        )
+        return say(en=f"{plural(count, 'simulated GPU')}: {names}", zh=f"{count} 块模拟 GPU：{names}")
+
+
+def checked_parameters(given: Mapping[str, object]) -> dict[str, int]:
+    """Those of the given parameters that every lesson has; TypeError or ValueError names the first that none takes."""
+    return {name: whole(name, given[name], *limits) for name, limits in LIMITS.items() if name in given}
 
 
 def begin(name: str, *, num_gpus: int, batch_size: int, data_size: int, language: str) -> Lesson:
@@ -45,10 +52,9 @@ def begin(name: str, *, num_gpus: int, batch_size: int, data_size: int, language
 
     Raises TypeError or ValueError with one line that names the parameter, before anything is changed.
     """
-    if not isinstance(language, str) or language not in LANGUAGES:
-        raise ValueError(f"language must be one of {', '.join(map(repr, LANGUAGES))}, got {language!r}")
+    checked_language(language)
     given = {"num_gpus": num_gpus, "batch_size": batch_size, "data_size": data_size}
-    num_gpus, *_ = (in_range(name, value) for name, value in given.items())
+    num_gpus = checked_parameters(given)["num_gpus"]
     set_language(language)
     machine = use_gpus(num_gpus)
     torch.manual_seed(0)

@@ -19,7 +19,6 @@ class Entry:
     question: str
     purpose: str
     minutes: int
-    written: bool = True
 
     @property
     def number(self) -> str:
@@ -244,9 +243,7 @@ class Beliefs:
 
 def _link(entry: Entry, *, short: bool = False) -> str:
     title = entry.number if short else entry.title.replace("[", "\\[").replace("]", "\\]")
-    if entry.written:
-        return f"[{title}]({entry.name}.ipynb)"
-    return title if short else title + say(en=" (being written)", zh="（编写中）")
+    return f"[{title}]({entry.name}.ipynb)"
 
 
 def _table(head: str, rows: list[str]) -> str:

@@ -13,14 +13,22 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 from weakref import WeakSet
 
 from ..base.language import say
 
 _lock = threading.Lock()
 
-# What shows progress (see .board): its ``refresh`` is called when an exercise has been noted.
-watchers: WeakSet = WeakSet()
+
+class Watcher(Protocol):
+    """What shows progress (see .board)."""
+
+    def refresh(self) -> None:
+        """An exercise has been noted."""
+
+
+watchers: WeakSet[Watcher] = WeakSet()
 
 # Why the last note could not be kept; "" if it was.
 _trouble: Callable[[], str] = lambda: ""  # noqa: E731 (said anew, in the language in use)
@@ -94,7 +102,7 @@ def _add(path: Path, exercise: str) -> Path | None:
     return aside
 
 
-def _load(path: Path) -> dict:
+def _load(path: Path) -> dict[str, object]:
     """What the file holds, {} if there is none; ValueError if it is not ours."""
     if not path.exists():
         return {}
@@ -104,7 +112,7 @@ def _load(path: Path) -> dict:
     return found
 
 
-def _answered(found: dict) -> set[str]:
+def _answered(found: dict[str, object]) -> set[str]:
     listed = found.get("done", [])
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise ValueError("'done' is not a list of names")

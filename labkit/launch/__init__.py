@@ -1,6 +1,6 @@
-"""Scripts run in several real processes, and the folder that they are written to."""
+"""Scripts run in several real processes at once, and the folder that a lesson writes them to."""
 
 from .folder import workspace
-from .launcher import launch
+from .launcher import RankError, launch
 
-__all__ = ["launch", "workspace"]
+__all__ = ["RankError", "launch", "workspace"]

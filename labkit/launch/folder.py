@@ -16,7 +16,7 @@ from pathlib import Path
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]  # asked before each use
 
 _PREFIX = "labkit-lesson-"
 _LOCK = ".held"
@@ -24,7 +24,7 @@ _LOCK = ".held"
 _folder: Folder | None = None
 
 
-class Folder(tempfile.TemporaryDirectory):
+class Folder(tempfile.TemporaryDirectory[str]):
     """A new temporary folder; as a context manager it gives the path."""
 
     def __init__(self) -> None:

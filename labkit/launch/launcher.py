@@ -18,9 +18,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..base.language import say
-from ..course.ranges import whole
+from ..base.numbers import whole
 from .folder import Folder
 
 _RANK = Path(__file__).with_name("rank.py")
@@ -60,7 +61,11 @@ class RankError(RuntimeError):
 
 
 def launch(
-    script: str | os.PathLike, processes: int, *arguments: object, timeout: float = 100, torchrun: bool = True
+    script: str | os.PathLike[str],
+    processes: int,
+    *arguments: object,
+    timeout: float = 100,
+    torchrun: bool = True,
 ) -> Launched:
     """Run a Python script in ``processes`` processes (1 to 16) that can reach each other on this computer only.
 
@@ -100,7 +105,7 @@ class _Run:
 
     def __init__(self, script: Path, ranks: int, arguments: list[str], folder: Path) -> None:
         self.script, self.ranks, self.arguments, self.folder = script, ranks, arguments, folder
-        self.processes: list[subprocess.Popen] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, torchrun: bool) -> None:
         rank = [str(_RANK), str(self.folder), self.script.name, *self.arguments]
@@ -149,7 +154,7 @@ class _Run:
         self.codes = {at: process.poll() for at, process in enumerate(self.processes)}
         for process in self.processes:
             with suppress(OSError):
-                process.stdin.close()
+                process.stdin.close()  # type: ignore[union-attr]  # it was started with a pipe
         until = time.monotonic() + _GRACE
         for process in self.processes:
             with suppress(subprocess.TimeoutExpired):
@@ -167,12 +172,13 @@ class _Run:
                 with suppress(OSError):
                     os.killpg(pid, signal.SIGKILL)
 
-    def note(self, rank: int) -> dict:
+    def note(self, rank: int) -> dict[str, Any]:
         """What the rank wrote about itself; {} if it never began."""
         try:
-            return json.loads((self.folder / f"{rank}.json").read_text("utf-8"))
+            written: dict[str, Any] = json.loads((self.folder / f"{rank}.json").read_text("utf-8"))
         except (OSError, ValueError):
             return {}
+        return written
 
     def text(self, rank: int, kind: str) -> str:
         try:
@@ -212,7 +218,7 @@ class _Run:
         )
         return RankError("\n".join([head, *log[-8:]]))
 
-    def _vanished(self, notes: list[dict]) -> int | None:
+    def _vanished(self, notes: list[dict[str, Any]]) -> int | None:
         """The rank that ended by itself without a word: killed from outside, or by ``os._exit``."""
         codes = self.codes if not self.torchrun else _codes(self.text(0, "launcher"))
         for rank, note in enumerate(notes):
@@ -232,7 +238,7 @@ class _Run:
         return RankError("\n".join([head, *(last or [say(en="(nothing)", zh="（没有）")])]), rank)
 
 
-def _place(note: dict) -> str:
+def _place(note: dict[str, Any]) -> str:
     if "ended" in note:
         return say(en="had ended", zh="已经结束")
     if "line" in note:

@@ -8,6 +8,7 @@ It imports only the standard library, and nothing of labkit: a rank pays for wha
 """
 
 import atexit
+import builtins
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ def main() -> None:
         os.dup2(file, descriptor)
         os.close(file)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", line_buffering=True)
+        stream.reconfigure(encoding="utf-8", line_buffering=True)  # type: ignore[union-attr]  # a fresh process's own
     note = Note(os.path.join(folder, f"{rank}.json"))
     note.write(pid=os.getpid())
     threading.Thread(target=end_with_the_launcher, args=(note, script), daemon=True).start()
@@ -53,7 +54,7 @@ def leave() -> None:
 
     Taking gloo apart while other ranks do the same aborts now and then, after all the work is done.
     """
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons, as at every exit
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -64,9 +65,10 @@ class Note:
     """What the launcher reads about this rank; written whole, so that it never reads half of it."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.facts, self.lock = path, {}, threading.Lock()
+        self.path, self.lock = path, threading.Lock()
+        self.facts: dict[str, object] = {}
 
-    def write(self, **facts) -> None:
+    def write(self, **facts: object) -> None:
         with self.lock:
             self.facts |= facts
             with open(self.path + ".new", "w", encoding="utf-8") as file:
@@ -76,7 +78,8 @@ class Note:
 
 def run(script: str) -> None:
     module = types.ModuleType("__main__")
-    module.__file__, module.__builtins__ = script, __builtins__
+    module.__file__ = script
+    module.__dict__["__builtins__"] = builtins  # as the interpreter gives every module its own
     sys.modules["__main__"] = module
     with open(script, "rb") as file:
         code = compile(file.read(), script, "exec", dont_inherit=True)
@@ -94,7 +97,7 @@ def report(error: BaseException) -> str:
 def end_with_the_launcher(note: Note, script: str) -> None:
     while os.read(0, 1):
         pass
-    frame = sys._current_frames().get(threading.main_thread().ident)
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
     here = [line for line in traceback.extract_stack(frame) if line.filename == script] if frame else []
     if not {"error", "ended"} & note.facts.keys():
         note.write(stopped=True, **({"line": here[-1].lineno, "code": here[-1].line} if here else {}))

@@ -1,1 +1,1 @@
-"""Notebooks run: with parameters that are checked, one run or one for each number of GPUs, and what came out."""
+"""The operator's room: notebooks run from outside, with checked parameters, once or once for each number of GPUs."""

@@ -6,43 +6,45 @@ outputs can be compared and readers without a kernel get the still picture of ea
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import nbformat
 from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from . import kernel
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-_ATTEMPTS = 3
 
 
-def execute(notebook: nbformat.NotebookNode, folder: Path, *, timeout: int = 120) -> nbformat.NotebookNode:
+def execute(notebook: NotebookNode, folder: Path, *, timeout: int = 120) -> NotebookNode:
     """Run every cell of ``notebook`` in ``folder``, in place; raises nbclient.CellExecutionError.
 
     Starting the kernel is tried again (an overloaded computer can miss the first start), a cell never.
     """
-    for attempt in range(1, _ATTEMPTS + 1):
-        client = NotebookClient(
-            notebook, timeout=timeout, startup_timeout=60, kernel_name="python3",
-            resources={"metadata": {"path": str(folder)}}, extra_arguments=["--log-level=ERROR"],
-        )  # fmt: skip
-        client.create_kernel_manager()
-        try:
-            client.start_new_kernel(env={**os.environ, "LABKIT_PROGRESS": "off"})
-            client.start_new_kernel_client()
-        except (RuntimeError, TimeoutError):
-            client._cleanup_kernel()
-            if attempt == _ATTEMPTS:
-                raise
-            continue
-        with client.setup_kernel():
-            for index, cell in enumerate(notebook.cells):
-                client.execute_cell(cell, index)
-        return without_volatile(notebook)
-    raise AssertionError("unreachable")
+    client = kernel.start(lambda: with_kernel(notebook, folder, timeout=timeout))
+    with client.setup_kernel():
+        for index, cell in enumerate(notebook.cells):
+            client.execute_cell(cell, index)
+    return without_volatile(notebook)
 
 
-def without_volatile(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+def with_kernel(notebook: NotebookNode, folder: Path, *, timeout: int = 120) -> NotebookClient:
+    """A client for ``notebook`` whose kernel runs in ``folder``; RuntimeError or TimeoutError if it does not start."""
+    client = NotebookClient(
+        notebook, timeout=timeout, startup_timeout=kernel.STARTUP_TIMEOUT, kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}}, extra_arguments=["--log-level=ERROR"],
+    )  # fmt: skip
+    client.create_kernel_manager()
+    try:
+        client.start_new_kernel()
+        client.start_new_kernel_client()
+    except (RuntimeError, TimeoutError):
+        client._cleanup_kernel()
+        raise
+    return client
+
+
+def without_volatile(notebook: NotebookNode) -> NotebookNode:
     """Take out what differs between two runs of the same notebook."""
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
@@ -55,9 +57,9 @@ def without_volatile(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return notebook
 
 
-def _streams_joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+def _streams_joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
     """Neighbouring texts of the same stream as one: where a kernel cuts them is a matter of timing."""
-    joined: list[nbformat.NotebookNode] = []
+    joined: list[NotebookNode] = []
     for output in outputs:
         if joined and "name" in output and output.get("name") == joined[-1].get("name"):
             joined[-1].text += output.text

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 from contextlib import suppress
 
-import nbformat
+from nbformat import NotebookNode
 
 
-def declared(notebook: nbformat.NotebookNode) -> dict[str, object]:
+def declared(notebook: NotebookNode) -> dict[str, object]:
     """Name -> default of each parameter, from the cell tagged ``parameters``; {} if there is none."""
     cell = next((c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), None)
     found = {}

@@ -9,6 +9,7 @@ import torch
 
 from .. import __version__
 from ..base.language import get_language, say
+from ..base.numbers import plural
 from ..plans.batches import Batches, batches
 from ..plans.split import Split
 from .sweep import Run, Sweep
@@ -139,12 +140,13 @@ def _pictures(sweep: Sweep) -> list[str]:
 
 
 def _gpus(count: int) -> str:
-    return say(en=f"{count} GPU{'s' * (count != 1)}", zh=f"{count} 块 GPU")
+    return say(en=plural(count, "GPU"), zh=f"{count} 块 GPU")
 
 
 def _title(sweep: Sweep, runs: list[Run]) -> str:
     """The lesson's own heading."""
     for cell in runs[0].executed.cells if runs else ():
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
-            return cell.source.splitlines()[0][2:]
+            heading: str = cell.source.splitlines()[0]
+            return heading[2:]
     return sweep.lesson.stem

@@ -5,19 +5,19 @@ A run that fails is kept with its error and the others go on. Starting a kernel 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import nbformat
+from nbformat import NotebookNode
 
-from ..course.ranges import LIMITS, in_range
+from ..course.lesson import checked_parameters
+from . import kernel
+from . import notebook as files
 from .execute import without_volatile
 from .parameters import declared, fit
-
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Run:
     page: Path
     seconds: float
     error: str
-    executed: nbformat.NotebookNode
+    executed: NotebookNode
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def plan(
     language   the language to run the notebook in, if it has such a parameter.
     """
     try:
-        notebook = nbformat.read(lesson, as_version=4)
+        notebook = files.read(lesson)
         known = declared(notebook)
     except Exception as error:  # whatever a file that is no notebook makes the readers raise
         raise ValueError(f"{lesson} is not a notebook that can be read: {error}") from error
@@ -106,39 +106,31 @@ def plan(
     if any(_BEGINS.search(cell.source) for cell in notebook.cells if cell.cell_type == "code"):
         # A lesson would refuse these itself, one kernel after the other.
         for count in gpus:
-            in_range("num_gpus", count)
-        for name in LIMITS.keys() & parameters.keys():
-            in_range(name, parameters[name])
+            checked_parameters({"num_gpus": count})
+        checked_parameters(parameters)
     return Sweep(lesson, tuple(dict.fromkeys(gpus)), {**known, **parameters}, folder)
 
 
 def execute(sweep: Sweep, count: int, *, progress: bool = True) -> Run:
     """Run the lesson on ``count`` GPUs; writes the executed notebook and its page, even if a cell fails."""
-    import papermill
+    import papermill  # heavy, as nbconvert below
     from papermill.engines import papermill_engines
 
     papermill_engines.register("labkit", _engine())
     sweep.folder.mkdir(parents=True, exist_ok=True)
     notebook, page = sweep.files(count)
-    kept = os.environ.get("LABKIT_PROGRESS")
-    os.environ["LABKIT_PROGRESS"] = "off"  # a sweep is nobody's progress
     error = ""
     try:
         papermill.execute_notebook(
             sweep.lesson.resolve(), notebook.resolve(), {**sweep.parameters, "num_gpus": count},
-            engine_name="labkit", progress_bar=progress, start_timeout=60,
+            engine_name="labkit", progress_bar=progress, start_timeout=kernel.STARTUP_TIMEOUT,
             extra_arguments=["--log-level=ERROR"], cwd=sweep.lesson.resolve().parent,
         )  # fmt: skip
     except papermill.PapermillExecutionError as failed:
         error = f"{failed.ename}: {failed.evalue.splitlines()[0] if failed.evalue else ''}"
     except RuntimeError as failed:  # the kernel did not start, or died
         error = f"{type(failed).__name__}: {' '.join(str(failed).split())}"
-    finally:
-        if kept is None:
-            del os.environ["LABKIT_PROGRESS"]
-        else:
-            os.environ["LABKIT_PROGRESS"] = kept
-    executed = nbformat.read(notebook, as_version=4)
+    executed = files.read(notebook)
     if error:
         error = f"{_failed_cell(executed)}{error}"
     seconds = executed.metadata.get("papermill", {}).get("duration") or 0.0
@@ -147,37 +139,43 @@ def execute(sweep: Sweep, count: int, *, progress: bool = True) -> Run:
     return Run(count, notebook, page, seconds, error, executed)
 
 
-def _engine():
-    """papermill's own engine, with a kernel's start tried again."""
+def _engine() -> Any:
+    """papermill's own engine, with kernels started as everywhere in labkit."""
     from papermill.engines import NBClientEngine
 
-    class Engine(NBClientEngine):
+    class Engine(NBClientEngine):  # type: ignore[misc]  # papermill has no types
         @classmethod
-        def execute_managed_notebook(cls, nb_man, kernel_name, **options):
-            for attempt in range(1, _ATTEMPTS + 1):
-                try:
-                    return super().execute_managed_notebook(nb_man, kernel_name, **options)
-                except (RuntimeError, TimeoutError):
-                    states = {cell.metadata.papermill.get("status") for cell in nb_man.nb.cells}
-                    if attempt == _ATTEMPTS or states != {nb_man.PENDING}:
-                        raise
+        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:
+            run = super().execute_managed_notebook
+            return kernel.start(
+                lambda: run(nb_man, kernel_name, **options),
+                has_begun=lambda: any(
+                    c.metadata.papermill["status"] != nb_man.PENDING for c in nb_man.nb.cells
+                ),
+            )
 
     return Engine
 
 
-def _failed_cell(notebook: nbformat.NotebookNode) -> str:
+def _failed_cell(notebook: NotebookNode) -> str:
     for cell in notebook.cells:
         if cell.metadata.get("papermill", {}).get("exception"):
             return f"cell {cell.id}: "
     return ""
 
 
-def _page(notebook: nbformat.NotebookNode, language: object) -> str:
+def _page(notebook: NotebookNode, language: object) -> str:
     from nbconvert import HTMLExporter
 
     # Widgets are shown by their still pictures, so the page needs none of the scripts for them.
-    exporter = HTMLExporter(
-        require_js_url="", jquery_url="", widget_renderer_url="", mermaid_js_url="",
-        mermaid_layout_elk_js_url="", language_code=language if isinstance(language, str) else "en",
-    )  # fmt: skip
-    return exporter.from_notebook_node(notebook)[0]
+    unused = (
+        "require_js_url",
+        "jquery_url",
+        "widget_renderer_url",
+        "mermaid_js_url",
+        "mermaid_layout_elk_js_url",
+    )
+    code = language if isinstance(language, str) else "en"
+    exporter = HTMLExporter(**dict.fromkeys(unused, ""), language_code=code)  # type: ignore[no-untyped-call]
+    page: str = exporter.from_notebook_node(notebook)[0]
+    return page

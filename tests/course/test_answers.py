@@ -15,7 +15,9 @@ from torch.nn.parallel import data_parallel
 import labkit
 from labkit.author import sync
 from labkit.course import check, glossary, reveal
-from labkit.course.answers import every, exercise
+from labkit.course.exercise import exercise
+from labkit.course.exercises import EXERCISES
+from labkit.course.kinds import A_NUMBER
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -153,7 +155,7 @@ WRONG = {
     ],
     "01.dropped": [
         (0, "throws"), (30, "only the short"), (90, "does see"), (7, "how many rows"), (10.5, "asks for"),
-        (True, "asks for"), ("ten", "asks for"),
+        (True, "asks for"), ("ten", "asks for"), (torch.tensor([10, 10]), "asks for"), (np.array([10, 10]), "asks for"),
     ],
     "01.last_batch": [
         (10, "the function itself"), (lambda rows, size: ..., "return"), (lambda rows, size: None, "return"),
@@ -231,7 +233,9 @@ WRONG = {
         (Fixed(), "how many images there are"), (Returns, "return"), (lambda: 1 / 0, "asks for a model"),
     ],
     "07.sum": [(4, "summed, not averaged"), (16, "shared out"), (1, "each of the 8 rows"), (8.5, "asks for a whole")],
-    "07.calls": [(3, "not wrapped"), (6, "six replicas"), (1, "from which the next"), (2, "the model or a replica")],
+    "07.calls": [(3, "not wrapped"), (6, "six replicas"), (1, "from which the next"), (2, "the model or a replica"),
+        (torch.tensor(True), "asks for a whole"), (np.True_, "asks for a whole"),
+    ],
     "07.mean": [
         (3.0, "the function itself"), (lambda m, s: ..., "return"), (lambda m, s: 1 / 0, "raised"),
         (lambda m, s: sum(m) / len(m), "counts as much as"), (lambda m, s: sum(m), "adds the means up"),
@@ -250,13 +254,13 @@ WRONG = {
     ],
     "08.zero": [
         (16, "nothing sharded"), (2, "stage 3"), (5.5, "stage 2"), (8, "does not mean gone"), (12, "one of 8"),
-        (None.__class__, "asks for a number"),
+        (None.__class__, "asks for a number"), (torch.tensor(True), "asks for a number"),
     ],
 }  # fmt: skip
 
 
 def test_every_exercise_is_tried_here():
-    assert set(RIGHT) == set(WRONG) == set(every())
+    assert set(RIGHT) == set(WRONG) == set(EXERCISES)
 
 
 @pytest.mark.parametrize("name", sorted(RIGHT))
@@ -361,4 +365,4 @@ def test_an_unknown_exercise_is_named():
 
 def test_two_exercises_of_one_name_are_refused():
     with pytest.raises(ValueError, match="two exercises '03.idle'"):
-        exercise("03.idle", wanted=str, solution=str)(lambda answer: None)
+        exercise("03.idle", A_NUMBER, solution=str)(lambda answer: {})

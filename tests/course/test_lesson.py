@@ -12,7 +12,7 @@ GOOD = {"num_gpus": 2, "batch_size": 30, "data_size": 100, "language": "en"}
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        ({"num_gpus": "eight"}, TypeError, "num_gpus must be a whole number from 0 to 64, got 'eight'"),
+        ({"num_gpus": "eight"}, TypeError, "num_gpus must be a whole number, got 'eight'"),
         ({"num_gpus": True}, TypeError, "num_gpus must be a whole number"),
         ({"num_gpus": None}, TypeError, "num_gpus must be a whole number"),
         ({"num_gpus": -1}, ValueError, "num_gpus must be from 0 to 64, got -1"),

@@ -9,7 +9,7 @@ import pytest
 import labkit
 from labkit.author import sync
 from labkit.course import Beliefs, Glossary, Outline, glossary, outline
-from labkit.course.answers import every
+from labkit.course.exercises import EXERCISES
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -20,31 +20,28 @@ def entries(language="en"):
     return outline.lessons()
 
 
-def test_the_written_lessons_are_the_notebooks():
-    assert [entry.name for entry in entries() if entry.written] == sync.lessons(NOTEBOOKS)
+def test_the_lessons_are_the_notebooks():
+    assert [entry.name for entry in entries()] == sync.lessons(NOTEBOOKS)
 
 
 @pytest.mark.parametrize("language", sync.LANGUAGES)
 def test_a_lesson_is_headed_by_its_question_and_says_how_long_it_takes(language):
     for entry in entries(language):
-        if entry.written:
-            cells = sync.read(NOTEBOOKS, language, entry.name).cells
-            assert cells[0].source.startswith(f"# {entry.title}\n")
-            text = "\n".join(cell.source for cell in cells[:2])
-            said = re.search(r"bout (\d+) minutes|大约 (\d+) 分钟", text + cells[0].source)
-            assert said, entry.name
-            assert int(said[1] or said[2]) == entry.minutes
+        cells = sync.read(NOTEBOOKS, language, entry.name).cells
+        assert cells[0].source.startswith(f"# {entry.title}\n")
+        text = "\n".join(cell.source for cell in cells[:2])
+        said = re.search(r"bout (\d+) minutes|大约 (\d+) 分钟", text + cells[0].source)
+        assert said, entry.name
+        assert int(said[1] or said[2]) == entry.minutes
 
 
 @pytest.mark.parametrize("language", sync.LANGUAGES)
-def test_each_written_lesson_links_to_the_next_and_to_the_index(language):
+def test_each_lesson_links_to_the_next_and_to_the_index(language):
     course = entries(language)
     for entry, following in zip(course, [*course[1:], None], strict=True):
-        if not entry.written:
-            continue
         last = sync.read(NOTEBOOKS, language, entry.name).cells[-1].source
         assert "(index.ipynb)" in last
-        if following and following.written:
+        if following:
             assert f"[{following.title}]({following.name}.ipynb)" in last
 
 
@@ -52,30 +49,28 @@ def test_the_readme_names_the_lessons_as_they_are():
     readme = (ROOT / "README.md").read_text("utf-8")
     for language in sync.LANGUAGES:
         for entry in entries(language):
-            if entry.written:
-                assert f"[{entry.number} {entry.question}](notebooks/{language}/{entry.name}.ipynb)" in readme
+            assert f"[{entry.number} {entry.question}](notebooks/{language}/{entry.name}.ipynb)" in readme
 
 
 def test_every_exercise_is_checked_in_its_lesson_and_nowhere_else():
     for entry in entries():
-        if entry.written:
-            code = "\n".join(cell.source for cell in sync.read(NOTEBOOKS, "en", entry.name).cells)
-            asked = re.findall(r'check\("([^"]+)"', code)
-            assert sorted(asked) == sorted(name for name in every() if name.startswith(entry.number + "."))
+        code = "\n".join(cell.source for cell in sync.read(NOTEBOOKS, "en", entry.name).cells)
+        asked = re.findall(r'check\("([^"]+)"', code)
+        assert sorted(asked) == sorted(name for name in EXERCISES if name.startswith(entry.number + "."))
 
 
 def test_ten_beliefs_each_have_a_lesson():
     found = outline.beliefs()
     assert len(found) == 10
-    names = [entry.name for entry in entries() if entry.written]
+    names = [entry.name for entry in entries()]
     assert all(belief.lesson in names for belief in found)
     assert [names.index(b.lesson) for b in found] == sorted(names.index(b.lesson) for b in found)
 
 
-def test_the_index_links_what_is_written_and_only_that():
+def test_the_index_links_every_lesson():
     text = Outline()._repr_markdown_() + Beliefs()._repr_markdown_()
     for entry in entries():
-        assert (f"({entry.name}.ipynb)" in text) == entry.written
+        assert f"({entry.name}.ipynb)" in text
     assert text.count("|\n") >= 20
 
 

@@ -129,9 +129,13 @@ def test_cells_that_differ_are_named_before_anything_runs(root):
         sync.synchronise(root, "00_tiny")
 
 
-def test_english_code_is_copied_run_and_stored(root):
-    change(root, "en", "sum", "print(num_gpus, language)")
+def test_english_code_is_copied_with_its_tags_run_and_stored(root):
+    notebook = sync.read(root, "en", "00_tiny")
+    notebook.cells[2].source = "print(num_gpus, language)"
+    notebook.cells[2].metadata["tags"] = ["hide-input"]
+    nbformat.write(notebook, root / "en" / "00_tiny.ipynb")
     sync.synchronise(root, "00_tiny")
+    assert sync.read(root, "zh", "00_tiny").cells[2].metadata["tags"] == ["hide-input"]
     stored = {lang: sync.read(root, lang, "00_tiny").cells[2].outputs[0].text for lang in sync.LANGUAGES}
     assert stored == {"en": "2 en\n", "zh": "2 zh\n"}
     assert sync.recorded(root)["00_tiny"] == sync.pairs(root, "00_tiny")

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ...base.language import say
-from ..answers import Unreadable, exercise, numbers
-
-
-def _number(answer: object) -> float:
-    """The answer as a number, whole or not; a one-element tensor counts."""
-    if isinstance(answer, (bool, str, bytes)):
-        raise Unreadable
-    try:
-        return float(answer)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        raise Unreadable from None
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..kinds import A_NUMBER, numbers
 
 
 @exercise(
     "08.rows",
-    wanted=lambda: say(en="a list of row numbers, such as `[0, 4]`", zh="一个行号的列表，例如 `[0, 4]`"),
+    Kind(
+        numbers, lambda: say(en="a list of row numbers, such as `[0, 4]`", zh="一个行号的列表，例如 `[0, 4]`")
+    ),
     solution=lambda: say(
         en="`[3, 7, 1]`: every fourth row from 3 on. Four ranks need 12 rows to read 3 each; "
         "after row 9 come row 0 (for rank 2) and row 1 (for rank 3) again.",
@@ -26,36 +21,35 @@ def _number(answer: object) -> float:
         "第 9 行之后，再用第 0 行（给 rank 2）和第 1 行（给 rank 3）补上。",
     ),
 )
-def _rows(answer):
-    rows = numbers(answer)
-    if rows == [3, 7, 1]:
-        return None
-    if rows == [3, 7]:
-        return say(
+def _rows(rows: tuple[int, ...]) -> Iterator[str]:
+    if rows == (3, 7, 1):
+        return
+    if rows == (3, 7):
+        yield say(
             en="rank 0 reads three rows, 0, 4 and 8; rank 3 must read as many: which row comes after the last one?",
             zh="rank 0 读三行：0、4、8；rank 3 也得读三行。最后一行之后，接下去是哪一行？",
         )
-    if rows in ([9], [7, 8, 9], [6, 7, 8]):
-        return say(
+    if rows in ((9,), (7, 8, 9), (6, 7, 8)):
+        yield say(
             en="that is a run of neighbouring rows, as DataParallel cuts them; the sampler deals rows out in turn",
             zh="这是相邻的一段行，DataParallel 才这样切；采样器是一行一行轮流发的",
         )
-    if rows == [3, 7, 0]:
-        return say(
+    if rows == (3, 7, 0):
+        yield say(
             en="after row 9 comes row 0 again, but it goes to rank 2, whose turn it is (2, 6, then 0)",
             zh="第 9 行之后确实又是第 0 行，但这时轮到的是 rank 2（2、6，然后 0）",
         )
-    if rows == [3, 7, 3]:
-        return say(
+    if rows == (3, 7, 3):
+        yield say(
             en="a rank does not read its own first row again: the dealing goes on, in turn, from row 0",
             zh="补的不是这个 rank 自己的第一行：发完之后从第 0 行接着轮流发",
         )
-    if rows[:2] == [2, 6] or rows[:2] == [4, 8]:
-        return say(
+    if rows[:2] in ((2, 6), (4, 8)):
+        yield say(
             en="ranks are counted from zero: rank 3 begins with row 3",
             zh="rank 从零数起，所以 rank 3 从第 3 行开始",
         )
-    return say(
+    yield say(
         en="deal the rows out in turn: row 0 to rank 0, row 1 to rank 1 …, row 4 to rank 0 again, "
         "until all ranks have the same number",
         zh="把行轮流发下去：第 0 行给 rank 0，第 1 行给 rank 1 ……，第 4 行又给 rank 0，发到每个 rank 行数相同",
@@ -64,65 +58,62 @@ def _rows(answer):
 
 @exercise(
     "08.average",
-    wanted=lambda: say(en="a number", zh="一个数"),
+    A_NUMBER,
     solution=lambda: say(
         en="`3.0`, on both ranks: all-reduce sums to 6.0, and DDP divides by the 2 ranks.",
         zh="`3.0`，两个 rank 上都是：全归约得到和 6.0，DDP 再除以 rank 的个数 2。",
     ),
 )
-def _average(answer):
-    value = _number(answer)
-    if value == 3:
-        return None
-    if value == 6:
-        return say(
+def _average(value: float) -> Hints:
+    one_rank = say(
+        en="that is the gradient of one rank alone; with it the two would take different steps, and drift apart",
+        zh="这只是其中一个 rank 自己的梯度；各用各的梯度，两边每一步走得就不同，权重会越差越远",
+    )
+    return {
+        3: RIGHT,
+        6: say(
             en="6.0 is the sum, which DataParallel would leave on GPU 0; DDP divides it by the number of ranks",
             zh="6.0 是和，DataParallel 会把它留在 0 号 GPU 上；DDP 还要除以 rank 的个数",
-        )
-    if value in (2, 4):
-        return say(
-            en="that is the gradient of one rank alone; with it the two would take different steps, and drift apart",
-            zh="这只是其中一个 rank 自己的梯度；各用各的梯度，两边每一步走得就不同，权重会越差越远",
-        )
-    return say(
-        en="sum the two gradients, then divide by the number of ranks",
-        zh="先把两个梯度相加，再除以 rank 的个数",
-    )
+        ),
+        2: one_rank,
+        4: one_rank,
+        ANY_OTHER: say(
+            en="sum the two gradients, then divide by the number of ranks",
+            zh="先把两个梯度相加，再除以 rank 的个数",
+        ),
+    }
 
 
 @exercise(
     "08.zero",
-    wanted=lambda: say(en="a number", zh="一个数"),
+    A_NUMBER,
     solution=lambda: say(
         en="`9`: 4 for the weights, 4 for the gradients, and 8/8 = 1 for this rank's shard of the optimizer state.",
         zh="`9`：权重 4，梯度 4，再加这个 rank 的优化器状态分片 8/8 = 1。",
     ),
 )
-def _zero(answer):
-    value = _number(answer)
-    if value in (9, 9e9):
-        return None
-    if value == 16:
-        return say(
+def _zero(value: float) -> Hints:
+    return {
+        9: RIGHT,
+        9e9: RIGHT,
+        16: say(
             en="16 is DDP, with nothing sharded; in stage 1 each rank keeps only its part of the optimizer state",
             zh="16 是 DDP，什么都没有分片；第 1 阶段，每个 rank 只留优化器状态里自己的那一份",
-        )
-    if value == 2:
-        return say(
+        ),
+        2: say(
             en="16 / 8 is stage 3, where everything is sharded; stage 1 leaves weights and gradients whole",
             zh="16 / 8 是第 3 阶段，全都分片；第 1 阶段里，权重和梯度仍是完整的",
-        )
-    if value == 5.5:
-        return say(
+        ),
+        5.5: say(
             en="4 + 12/8 is stage 2; in stage 1 the gradients are not sharded yet",
             zh="4 + 12/8 是第 2 阶段；第 1 阶段还没有把梯度分片",
-        )
-    if value == 8:
-        return say(
+        ),
+        8: say(
             en="sharded does not mean gone: one eighth of the optimizer state is still on each rank",
             zh="分片不等于消失：每个 rank 上仍有八分之一的优化器状态",
-        )
-    return say(
-        en="weights 4 + gradients 4 + a shard of the optimizer state, one of 8",
-        zh="权重 4 + 梯度 4 + 优化器状态的一个分片（八分之一）",
-    )
+        ),
+        ANY_OTHER: say(
+            en="weights 4 + gradients 4 + a shard of the optimizer state, one of 8",
+            zh="权重 4 + 梯度 4 + 优化器状态的一个分片（八分之一）",
+        ),
+    }

@@ -2,84 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from ...base.language import say
-from ..answers import exercise, numbers, whole
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..kinds import a_function, numbers, returned, whole
 
 
 @exercise(
     "01.batches",
-    wanted=lambda: say(en="a list of whole numbers, such as `[60, 40]`", zh="一个整数列表，例如 `[60, 40]`"),
+    Kind(
+        numbers,
+        lambda: say(en="a list of whole numbers, such as `[60, 40]`", zh="一个整数列表，例如 `[60, 40]`"),
+    ),
     solution=lambda: say(
         en="`[30, 30, 30, 10]`: three full batches, then the 10 rows that are left.",
         zh="`[30, 30, 30, 10]`：三个装满的批次，再加剩下的 10 行。",
     ),
 )
-def _batches(answer):
-    sizes = numbers(answer)
-    if sizes == [30, 30, 30, 10]:
-        return None
-    if sizes == [30, 30, 30]:
-        return say(
+def _batches(sizes: tuple[int, ...]) -> Hints:
+    return {
+        (30, 30, 30, 10): RIGHT,
+        (30, 30, 30): say(
             en="that is what `drop_last=True` gives; by default the last 10 rows come too, as a short batch",
             zh="这是 `drop_last=True` 的结果；默认情况下，最后 10 行也会作为一个不满的批次给出",
-        )
-    if sizes == [25, 25, 25, 25]:
-        return say(
+        ),
+        (25, 25, 25, 25): say(
             en="a loader does not even the batches out: it fills one to `batch_size` before it begins the next",
             zh="加载器不会让各批次大小均匀：它先把一个批次装满到 `batch_size`，再装下一个",
-        )
-    if sizes == [30, 30, 30, 30]:
-        return say(
+        ),
+        (30, 30, 30, 30): say(
             en="that is 120 rows; the dataset has 100, and no row is given twice to fill up the last batch",
             zh="这有 120 行；数据集只有 100 行，不会为了凑满最后一批而把某些行重复给一次",
-        )
-    if sizes == [4]:
-        return say(
+        ),
+        (4,): say(
             en="there are 4 batches; the question is how many rows each of them has",
             zh="确实有 4 个批次；题目问的是每个批次各有几行",
-        )
-    return say(
-        en=f"these add up to {sum(sizes)} rows; the dataset has 100, taken 30 at a time",
-        zh=f"这些加起来是 {sum(sizes)} 行；数据集有 100 行，每次取 30 行",
-    )
+        ),
+        ANY_OTHER: say(
+            en=f"these add up to {sum(sizes)} rows; the dataset has 100, taken 30 at a time",
+            zh=f"这些加起来是 {sum(sizes)} 行；数据集有 100 行，每次取 30 行",
+        ),
+    }
 
 
 @exercise(
     "01.dropped",
-    wanted=lambda: say(en="a whole number of rows", zh="一个整数（行数）"),
+    Kind(whole, lambda: say(en="a whole number of rows", zh="一个整数（行数）")),
     solution=lambda: say(
         en="`10`: the rows of the short batch, 100 − 3 × 30.", zh="`10`：不满的那个批次的行数，100 − 3 × 30。"
     ),
 )
-def _dropped(answer):
-    count = whole(answer)
-    if count == 10:
-        return None
-    if count == 0:
-        return say(
+def _dropped(count: int) -> Hints:
+    return {
+        10: RIGHT,
+        0: say(
             en="`drop_last=True` throws the short batch away; its rows are not moved into another one",
             zh="`drop_last=True` 会把不满的批次整个丢掉，里面的行不会并到别的批次里",
-        )
-    if count == 30:
-        return say(
+        ),
+        30: say(
             en="only the short batch is dropped; the full ones all come",
             zh="舍去的只是不满的那一个；装满的批次照常给出",
-        )
-    if count == 90:
-        return say(
+        ),
+        90: say(
             en="90 rows are the ones that the model does see; the question is which are left out",
             zh="90 是模型见到的行数；题目问的是没见到的",
-        )
-    return say(
-        en="100 rows in batches of 30: how many rows does the short batch have?",
-        zh="100 行、每批 30 行：不满的那个批次有几行？",
-    )
+        ),
+        ANY_OTHER: say(
+            en="100 rows in batches of 30: how many rows does the short batch have?",
+            zh="100 行、每批 30 行：不满的那个批次有几行？",
+        ),
+    }
 
 
 @exercise(
     "01.last_batch",
-    wanted=lambda: say(
-        en="a function of `rows` and `batch_size`", zh="一个以 `rows` 和 `batch_size` 为参数的函数"
+    a_function(
+        "last_batch",
+        lambda: say(
+            en="a function of `rows` and `batch_size`", zh="一个以 `rows` 和 `batch_size` 为参数的函数"
+        ),
     ),
     solution=lambda: say(
         en="The remainder, but a full batch where nothing remains:\n"
@@ -88,36 +90,24 @@ def _dropped(answer):
         "```\ndef last_batch(rows, batch_size):\n    return rows % batch_size or min(rows, batch_size)\n```",
     ),
 )
-def _last_batch(answer):
-    if not callable(answer):
-        return say(
-            en="put the function itself here, `answer = last_batch`, without calling it",
-            zh="这里放函数本身，写 `answer = last_batch`，不要调用它",
-        )
+def _last_batch(answer: Callable[..., object]) -> Iterator[str]:
     for rows, batch_size in ((100, 30), (90, 30), (3, 30), (7, 1), (64, 64), (1000, 32)):
-        got = answer(rows, batch_size)
-        if got is None or got is ...:
-            return say(
-                en="the function gives nothing back yet: does it end in `return`?",
-                zh="函数还没有返回任何东西：最后写了 `return` 吗？",
-            )
-        got, want = whole(got), (rows % batch_size or min(rows, batch_size))
+        got, want = whole(returned(answer(rows, batch_size))), rows % batch_size or min(rows, batch_size)
         if got == want:
             continue
         if got == 0:
-            return say(
+            yield say(
                 en=f"for {rows} rows in batches of {batch_size} it gives 0. Nothing remains there, "
                 "so the last batch is a full one: a loader never gives an empty batch",
                 zh=f"{rows} 行、每批 {batch_size} 行时得到 0。正好除尽时，最后一批是装满的：加载器不会给出空批次",
             )
         if got == batch_size:
-            return say(
+            yield say(
                 en=f"for {rows} rows in batches of {batch_size} it gives {got}, a full batch, "
                 f"but only {want} rows are left for the last one",
                 zh=f"{rows} 行、每批 {batch_size} 行时得到 {got}，是满的一批；但留给最后一批的只有 {want} 行",
             )
-        return say(
+        yield say(
             en=f"for {rows} rows in batches of {batch_size} it gives {got}, but the last batch has {want}",
             zh=f"{rows} 行、每批 {batch_size} 行时得到 {got}，而最后一批有 {want} 行",
         )
-    return None

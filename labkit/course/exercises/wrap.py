@@ -3,96 +3,88 @@
 from __future__ import annotations
 
 from ...base.language import say
-from ..answers import device, exercise, whole
-
-
-def _a_device() -> str:
-    return say(en='a device, such as `"cuda:0"` or `"cpu"`', zh='一个设备，例如 `"cuda:0"` 或 `"cpu"`')
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..kinds import A_DEVICE, whole
 
 
 @exercise(
     "02.tensor_copy",
-    wanted=_a_device,
+    A_DEVICE,
     solution=lambda: say(
         en='`"cpu"`: `x.to("cuda:0")` makes a copy on cuda:0. Nobody kept that copy, and `x` itself has not moved.',
         zh='`"cpu"`：`x.to("cuda:0")` 在 cuda:0 上生成一个拷贝；没有人把这个拷贝留下来，`x` 自己并没有动。',
     ),
 )
-def _tensor_copy(answer):
-    if device(answer) == "cpu":
-        return None
-    return say(
-        en="`tensor.to()` gives back a copy and leaves the tensor where it is; only a module is moved in place",
-        zh="`tensor.to()` 返回一个拷贝，原张量留在原处；只有模块才会原地移动",
-    )
+def _tensor_copy(found: str) -> Hints:
+    return {
+        "cpu": RIGHT,
+        ANY_OTHER: say(
+            en="`tensor.to()` gives back a copy and leaves the tensor where it is; only a module is moved in place",
+            zh="`tensor.to()` 返回一个拷贝，原张量留在原处；只有模块才会原地移动",
+        ),
+    }
 
 
 @exercise(
     "02.inside",
-    wanted=lambda: say(en="a whole number of rows", zh="一个整数（行数）"),
+    Kind(whole, lambda: say(en="a whole number of rows", zh="一个整数（行数）")),
     solution=lambda: say(
         en="`15`: scatter cuts the 30 rows into two pieces, and `forward` runs once on each GPU with its own piece.",
         zh="`15`：分发把 30 行切成两个分块，`forward` 在每块 GPU 上各运行一次，只拿到自己的分块。",
     ),
 )
-def _inside(answer):
-    rows = whole(answer)
-    if rows == 15:
-        return None
-    if rows == 30:
-        return say(
+def _inside(rows: int) -> Hints:
+    return {
+        15: RIGHT,
+        30: say(
             en="30 rows is what you see outside, before and after; inside, each replica sees only its own piece",
             zh="30 行是在外面看到的，调用前后都是；在里面，每个副本只看到自己的分块",
-        )
-    if rows == 60:
-        return say(
+        ),
+        60: say(
             en="the batch is shared out, not given to every GPU whole: it is the model that is copied",
             zh="批次是分给各块 GPU 的，不是每块都拿一整份；整个复制的是模型",
-        )
-    if rows == 2:
-        return say(
+        ),
+        2: say(
             en="2 is the number of GPUs; how many of the 30 rows does each one get?",
             zh="2 是 GPU 的数目；30 行里，每块分到几行？",
-        )
-    return say(en="split 30 rows into 2 equal pieces", zh="把 30 行平分成 2 个分块")
+        ),
+        ANY_OTHER: say(en="split 30 rows into 2 equal pieces", zh="把 30 行平分成 2 个分块"),
+    }
 
 
 @exercise(
     "02.lines",
-    wanted=lambda: say(en="a whole number of lines", zh="一个整数（打印了几条）"),
+    Kind(whole, lambda: say(en="a whole number of lines", zh="一个整数（打印了几条）")),
     solution=lambda: say(
         en="`8`: four batches, and for each of them `forward` runs on two GPUs.",
         zh="`8`：四个批次，每个批次 `forward` 都在两块 GPU 上各运行一次。",
     ),
 )
-def _lines(answer):
-    count = whole(answer)
-    if count == 8:
-        return None
-    if count == 4:
-        return say(
+def _lines(count: int) -> Hints:
+    return {
+        8: RIGHT,
+        4: say(
             en="four is right for one GPU; on two, `forward` runs twice for each batch, once in each replica",
             zh="一块 GPU 时是四条；两块 GPU 时，每个批次 `forward` 要运行两次，每个副本一次",
-        )
-    if count == 2:
-        return say(
+        ),
+        2: say(
             en="two lines come from each batch; how many batches are there?",
             zh="每个批次打印两条；一共有几个批次？",
-        )
-    if count == 12:
-        return say(
+        ),
+        12: say(
             en="12 counts the lines printed outside too; the question is about those inside the model",
             zh="12 把外面打印的也算进去了；题目问的是模型里面打印的",
-        )
-    return say(
-        en="batches × runs of `forward` for each batch",
-        zh="批次的个数 × 每个批次里 `forward` 运行的次数",
-    )
+        ),
+        ANY_OTHER: say(
+            en="batches × runs of `forward` for each batch",
+            zh="批次的个数 × 每个批次里 `forward` 运行的次数",
+        ),
+    }
 
 
 @exercise(
     "02.wrapping",
-    wanted=_a_device,
+    A_DEVICE,
     solution=lambda: say(
         en='`"cpu"`: wrapping only puts your module inside another one. Moving it is your step, `.to("cuda:0")`; '
         "the copies on the other GPUs are made in each call and thrown away after it.",
@@ -100,17 +92,16 @@ def _lines(answer):
         "其他 GPU 上的副本在每次调用时才生成，用完就丢。",
     ),
 )
-def _wrapping(answer):
-    found = device(answer)
-    if found == "cpu":
-        return None
-    if found == "cuda:0":
-        return say(
+def _wrapping(found: str) -> Hints:
+    return {
+        "cpu": RIGHT,
+        "cuda:0": say(
             en="that is where they must be before the model runs, but wrapping does not bring them there: "
             "nobody has called `.to()` yet",
             zh="运行之前它们确实必须在那里，但包装不会把它们搬过去：还没有人调用 `.to()`",
-        )
-    return say(
-        en="wrapping puts nothing on any GPU: replicas are made later, in each call",
-        zh="包装不会往任何 GPU 上放东西：副本要到每次调用时才生成",
-    )
+        ),
+        ANY_OTHER: say(
+            en="wrapping puts nothing on any GPU: replicas are made later, in each call",
+            zh="包装不会往任何 GPU 上放东西：副本要到每次调用时才生成",
+        ),
+    }

@@ -1,0 +1,131 @@
+"""How answers are read: each kind refuses what it would have to guess at, and what is beyond every question.
+
+A hint repeats the answer, and a generator may never end: so there is a most of everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import islice
+from operator import index
+from typing import Any
+
+from ..base.language import say
+from .exercise import Kind, Unreadable
+
+_MOST_NUMBERS = 200
+_GREATEST = 10**12
+
+
+def whole(answer: object) -> int:
+    """The answer as a whole number; 3.0 and a one-element tensor count, 3.9 and True do not."""
+    answer = _single(answer)
+    if isinstance(answer, float) and answer.is_integer():
+        answer = int(answer)
+    try:
+        value = index(answer)  # type: ignore[arg-type]  # whatever it is
+    except TypeError:
+        raise Unreadable from None
+    if abs(value) > _GREATEST:
+        raise Unreadable
+    return value
+
+
+def number(answer: object) -> float:
+    """The answer as a number, which need not be whole; a one-element tensor counts, True does not."""
+    answer = _single(answer)
+    if isinstance(answer, (str, bytes)):
+        raise Unreadable
+    try:
+        return float(answer)  # type: ignore[arg-type]  # whatever it is
+    except (TypeError, ValueError, RuntimeError):
+        raise Unreadable from None
+
+
+def numbers(answer: Any) -> tuple[int, ...]:
+    """The answer as whole numbers; a single number is a list of one."""
+    if isinstance(answer, (str, bytes, dict, set)):
+        raise Unreadable
+    try:
+        values = list(islice(answer, _MOST_NUMBERS + 1))
+    except TypeError:
+        return (whole(answer),)
+    if len(values) > _MOST_NUMBERS:
+        raise Unreadable
+    return tuple(whole(value) for value in values)
+
+
+def gpu_number(answer: object) -> object:
+    """``cuda:1`` as 1; everything else as it is."""
+    name, _, number = str(answer).strip().lower().partition(":")
+    return int(number) if name == "cuda" and number.isdigit() else answer
+
+
+def device(answer: object) -> str:
+    """The answer as a device's name: ``"cpu"``, ``"cuda:0"``; a torch.device counts."""
+    text = str(answer).strip().lower()
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise Unreadable
+    return "cuda:0" if text == "cuda" else text
+
+
+A_WHOLE_NUMBER = Kind(whole, lambda: say(en="a whole number", zh="一个整数"))
+A_NUMBER = Kind(number, lambda: say(en="a number", zh="一个数"))
+A_DEVICE = Kind(
+    device,
+    lambda: say(en='a device, such as `"cuda:0"` or `"cpu"`', zh='一个设备，例如 `"cuda:0"` 或 `"cpu"`'),
+)
+
+
+def a_shape(dimensions: int) -> Kind:
+    """Shapes of so many dimensions."""
+
+    def read(answer: object) -> tuple[int, ...]:
+        found = numbers(answer)
+        if len(found) != dimensions:
+            raise Unreadable
+        return found
+
+    example = list(range(1, dimensions + 1))
+    return Kind(read, lambda: say(en=f"a shape, such as `{example}`", zh=f"一个形状，例如 `{example}`"))
+
+
+def a_function(name: str, wanted: Callable[[], str]) -> Kind:
+    """Functions; ``name`` is what the lesson calls the one that is to be written."""
+
+    def read(answer: object) -> object:
+        if callable(answer):
+            return answer
+        raise Unreadable(
+            say(
+                en=f"put the function itself here, `answer = {name}`, without calling it",
+                zh=f"这里放函数本身，写 `answer = {name}`，不要调用它",
+            )
+        )
+
+    return Kind(read, wanted)
+
+
+def returned(value: Any, *, en: str = "the function", zh: str = "函数") -> Any:
+    """What the learner's function gave back; a function still without ``return`` is Unreadable."""
+    if value is None or value is ...:
+        raise Unreadable(
+            say(
+                en=f"{en} gives nothing back yet: does it end in `return`?",
+                zh=f"{zh}还没有返回任何东西：最后写了 `return` 吗？",
+            )
+        )
+    return value
+
+
+def _single(answer: Any) -> Any:
+    """The number in a tensor or an array of one element; anything else as it is, but for True and False."""
+    if hasattr(answer, "item"):
+        try:
+            answer = answer.item()
+        except (TypeError, ValueError, RuntimeError):  # more than one, as NumPy and PyTorch say it
+            raise Unreadable from None
+    if isinstance(answer, bool):
+        raise Unreadable
+    return answer
