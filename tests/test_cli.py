@@ -1,17 +1,45 @@
 """The command line, as a user types it."""
 
+import importlib
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from labkit import __version__ as version
+from labkit.cli import main
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}  # from whatever folder
 
 
-def labkit(*arguments, cwd=None):
+def process(*arguments, cwd=None):
+    """The command in a process of its own: where the process is what is asked about."""
     command = [sys.executable, "-m", "labkit", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, timeout=120)
+
+
+@pytest.fixture
+def labkit(capfd, tmp_path, monkeypatch):
+    """The command in this process, which need not load torch again: its exit code and what it prints."""
+    path, modules = list(sys.path), set(sys.modules)
+
+    def command(*arguments, cwd=None):
+        monkeypatch.chdir(cwd or tmp_path)
+        importlib.invalidate_caches()
+        capfd.readouterr()
+        code = main([*map(str, arguments)])
+        sys.path[:] = path
+        for name in sys.modules.keys() - modules:
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+                del sys.modules[name]  # the script's own
+        out, err = capfd.readouterr()
+        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
+
+    return command
 
 
 @pytest.fixture
@@ -31,12 +59,12 @@ def test_a_script_runs_unmodified(script):
         "    print(sys.argv[1:], torch.cuda.device_count(), torch.ones(2, device='cuda:7').device, helper.x)\n"
     )
     script("x = 5\n", "helper.py")
-    done = labkit("run", "--gpus", 8, path, "--lr", "0.1", "-m")
+    done = process("run", "--gpus", 8, path, "--lr", "0.1", "-m")
     assert done.stdout == "['--lr', '0.1', '-m'] 8 cuda:7 5\n", done.stderr
     assert done.returncode == 0
 
 
-def test_the_traceback_is_the_scripts_own(script):
+def test_the_traceback_is_the_scripts_own(labkit, script):
     path = script(
         "import torch\n"
         "model = torch.nn.DataParallel(torch.nn.Linear(5, 2).cuda(1))\n"
@@ -53,7 +81,7 @@ def test_the_traceback_is_the_scripts_own(script):
 
 
 @pytest.mark.parametrize(("listed", "count"), [("3,1", 2), ("", 0), ("0,9,1", 1), ("-1", 0), ("0,0", 0)])
-def test_cuda_visible_devices_hides_gpus(script, monkeypatch, listed, count):
+def test_cuda_visible_devices_hides_gpus(labkit, script, monkeypatch, listed, count):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
     path = script("import torch\nprint(torch.cuda.device_count(), torch.cuda.is_available())")
     done = labkit("run", "--gpus", 4, path)
@@ -71,11 +99,11 @@ def test_spawned_processes_see_the_gpus(script):
         "    x = torch.ones(1, device='cuda')\n"
         "    torch.multiprocessing.spawn(work, nprocs=2)\n"
     )
-    done = labkit("run", "--gpus", 2, "--memory", "1 MiB", path)
+    done = process("run", "--gpus", 2, "--memory", "1 MiB", path)
     assert sorted(done.stdout.splitlines()) == ["1048576 cuda:0", "1048576 cuda:1"], done.stderr
 
 
-def test_frames_of_the_machine_are_left_out_of_the_traceback(script):
+def test_frames_of_the_machine_are_left_out_of_the_traceback(labkit, script):
     path = script("import torch\ntorch.ones(2, device='cuda:0') + torch.ones(2, device='cuda:1')\n")
     done = labkit("run", "--gpus", 2, path)
     assert "labkit" not in done.stderr
@@ -83,13 +111,13 @@ def test_frames_of_the_machine_are_left_out_of_the_traceback(script):
 
 
 @pytest.mark.parametrize(("code", "expected"), [("7", 7), ("None", 0), ("'bad luck'", 1)])
-def test_exit_codes_are_kept(script, code, expected):
+def test_exit_codes_are_kept(labkit, script, code, expected):
     done = labkit("run", "--gpus", 2, script(f"import sys\nsys.exit({code})\n"))
     assert done.returncode == expected
     assert ("bad luck" in done.stderr) == (expected == 1)
 
 
-def test_what_the_script_does_with_its_own_exceptions_is_kept(script):
+def test_what_the_script_does_with_its_own_exceptions_is_kept(labkit, script):
     path = script(
         "import sys\nsys.excepthook = lambda kind, error, where: print('mine:', error)\nraise ValueError('oops')\n"
     )
@@ -97,13 +125,13 @@ def test_what_the_script_does_with_its_own_exceptions_is_kept(script):
     assert (done.returncode, done.stdout, done.stderr) == (1, "mine: oops\n", "")
 
 
-def test_a_script_that_is_interrupted_ends_with_130(script):
+def test_a_script_that_is_interrupted_ends_with_130(labkit, script):
     done = labkit("run", "--gpus", 2, script("raise KeyboardInterrupt\n"))
     assert done.returncode == 130
     assert done.stderr.endswith("KeyboardInterrupt\n")
 
 
-def test_a_syntax_error_is_shown_as_python_shows_it(script):
+def test_a_syntax_error_is_shown_as_python_shows_it(labkit, script):
     path = script("if True print(1)\n")
     done = labkit("run", path)
     assert done.returncode == 1
@@ -111,7 +139,7 @@ def test_a_syntax_error_is_shown_as_python_shows_it(script):
     assert "labkit" not in done.stderr
 
 
-def test_a_module_that_lacks_one_of_its_own_imports_says_which(script):
+def test_a_module_that_lacks_one_of_its_own_imports_says_which(labkit, script):
     path = script("import not_there\n", "mod.py")
     done = labkit("run", "-m", "mod", cwd=path.parent)
     assert done.returncode == 1
@@ -122,11 +150,22 @@ def test_a_module_runs_with_the_machine_up_before_it_is_imported(script):
     path = script(
         "import torch\ncount = torch.cuda.device_count()\nprint('seen at import:', count)\n", "mod.py"
     )
-    done = labkit("run", "--gpus", 3, "-m", "mod", "-x", cwd=path.parent)
+    done = process("run", "--gpus", 3, "-m", "mod", "-x", cwd=path.parent)
     assert done.stdout == "seen at import: 3\n", done.stderr
 
 
-def test_replicas_print_in_the_order_asked_for(script):
+def test_nothing_of_how_labkit_is_written_reaches_the_script(labkit, script):
+    done = labkit("run", script("def f(x: int): ...\nprint(f.__annotations__)\n"))
+    assert done.stdout == "{'x': <class 'int'>}\n", done.stderr
+
+
+def test_the_process_is_as_before_when_the_script_has_ended(labkit, script):
+    before = sys.argv, list(sys.path), sys.modules["__main__"], sys.excepthook
+    labkit("run", script("import sys\nsys.argv, sys.excepthook = [], print\nsys.path.append('mine')\n"))
+    assert (sys.argv, sys.path, sys.modules["__main__"], sys.excepthook) == before
+
+
+def test_replicas_print_in_the_order_asked_for(labkit, script):
     path = script(
         "import torch\n"
         "class M(torch.nn.Linear):\n"
@@ -139,7 +178,7 @@ def test_replicas_print_in_the_order_asked_for(script):
     assert done.stdout.split() == ["cuda:2", "cuda:0", "cuda:1"], done.stderr
 
 
-def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(script):
+def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, script):
     path = script(
         "import torch\n"
         "class M(torch.nn.Linear):\n"
@@ -169,10 +208,11 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(script):
         (["run", "-m", "no_such_module"], "no such module: no_such_module"),
         (["run", "-m", "no_such_package.part"], "no such module: no_such_package.part"),
         (["fly"], "invalid choice: 'fly'"),
+        (["lab", "missing.ipynb"], "no such notebook: 'missing.ipynb'; the lessons are in notebooks/en"),
         ([], "required: command"),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_code_2(arguments, text, tmp_path):
+def test_bad_usage_is_one_line_and_exit_code_2(labkit, arguments, text, tmp_path):
     done = labkit(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert text in done.stderr
@@ -181,7 +221,7 @@ def test_bad_usage_is_one_line_and_exit_code_2(arguments, text, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_memory_and_order_are_one_line(script):
+def test_bad_memory_and_order_are_one_line(labkit, script):
     path = script("print('ran')\n")
     for option, value in (
         ("--memory", "lots"),
@@ -196,18 +236,36 @@ def test_bad_memory_and_order_are_one_line(script):
 def test_a_reader_that_has_seen_enough_ends_it_without_a_traceback(script):
     path = script("import torch\ndef make(): return torch.nn.Linear(5, 2), torch.ones(8, 5)\n")
     command = [sys.executable, "-m", "labkit", "diagnose", f"{path}:make", "--gpus", "2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
         running.stdout.close()
         assert running.stderr.read() == ""
         assert running.wait() == 141  # as of a program that SIGPIPE ended
 
 
 def test_it_says_its_version():
-    done = labkit("--version")
+    done = process("--version")
     assert (done.returncode, done.stdout) == (0, f"labkit {version}\n")
 
 
-def test_doctor_reports():
+def test_lab_opens_the_lesson_with_jupyterlabs_own_arguments(labkit, tmp_path, monkeypatch):
+    from jupyterlab.labapp import LabApp
+
+    given = []
+    monkeypatch.setattr(LabApp, "launch_instance", given.append)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    (tmp_path / "one.ipynb").touch()
+    assert labkit("lab", "one.ipynb", "--port", "9999").returncode == 0
+    monkeypatch.setenv("DISPLAY", ":0")
+    labkit("lab", "one.ipynb")
+    opened = ["--LabApp.default_url=/lab/tree/one.ipynb", *["--allow-root"] * (os.geteuid() == 0)]
+    assert given == [[*opened, "--no-browser", "--port", "9999"], opened]
+
+
+def test_doctor_reports(labkit):
     done = labkit("doctor")
     assert done.returncode == 0
     for subject in ("Python", "PyTorch", "GPUs", "lessons    use", "ipykernel", "papermill"):
@@ -215,7 +273,7 @@ def test_doctor_reports():
 
 
 def test_doctor_names_what_is_missing(monkeypatch, capsys):
-    from labkit.cli import doctor, main
+    from labkit.cli import doctor
 
     monkeypatch.setattr(doctor, "NEEDED", ("jupyterlab", "no-such-package"))
     assert main(["doctor"]) == 1
@@ -251,7 +309,7 @@ def fails():
 """
 
 
-def test_diagnose_a_sound_model(script):
+def test_diagnose_a_sound_model(labkit, script):
     path = script(MODELS, "models.py")
     for name in ("models:sound", "models.py:sound"):
         done = labkit("diagnose", name, "--gpus", 4, cwd=path.parent)
@@ -259,7 +317,7 @@ def test_diagnose_a_sound_model(script):
         assert "Linear, a batch of 16 rows on 4 GPUs: nothing wrong was found" in done.stdout
 
 
-def test_diagnose_names_the_fault_for_people_and_for_tools(script):
+def test_diagnose_names_the_fault_for_people_and_for_tools(labkit, script):
     folder = script(MODELS, "models.py").parent
     done = labkit("diagnose", "models:turned", "--gpus", 2, "--lang", "zh", cwd=folder)
     assert done.returncode == 1, done.stderr
@@ -273,14 +331,14 @@ def test_diagnose_names_the_fault_for_people_and_for_tools(script):
     assert found["rows_by_gpu"] == [8, 8]
 
 
-def test_diagnose_prints_nothing_but_json(script):
+def test_diagnose_prints_nothing_but_json(labkit, script):
     done = labkit("diagnose", "models:talks", "--gpus", 2, "--json", cwd=script(MODELS, "models.py").parent)
     assert json.loads(done.stdout)["model"] == "Turned"
     assert done.stderr == "made\n"
 
 
 def test_diagnose_shows_where_a_factory_fails(script):
-    done = labkit("diagnose", "models:fails", cwd=script(MODELS, "models.py").parent)
+    done = process("diagnose", "models:fails", cwd=script(MODELS, "models.py").parent)
     assert (done.returncode, done.stdout) == (2, "")  # 1 would mean that something is wrong with the model
     assert "in fails" in done.stderr
     assert done.stderr.endswith("labkit: models:fails itself fails: RuntimeError: no data here\n")
@@ -297,7 +355,7 @@ def test_diagnose_shows_where_a_factory_fails(script):
         (["models:turned", "--memory", "much"], "much"),
     ],
 )
-def test_diagnose_refuses_what_it_cannot_use(script, arguments, text):
+def test_diagnose_refuses_what_it_cannot_use(labkit, script, arguments, text):
     done = labkit("diagnose", *arguments, cwd=script(MODELS, "models.py").parent)
     assert done.returncode == 2, done.stderr
     assert text in done.stderr

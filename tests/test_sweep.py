@@ -1,16 +1,19 @@
 """``labkit sweep``: a lesson once per number of GPUs, and the page that compares the runs."""
 
+import os
+
 import nbformat
 import pytest
 
 from labkit.cli import main
-from labkit.runs import parameters, sweep
+from labkit.runs import kernel, parameters, sweep
 
 CELLS = {
     "parameters": "num_gpus = 2\nbatch_size = 10\ndata_size = 25\nrate = 0.5\nverbose = False\nlanguage = 'en'",
     "shapes": "for _ in range(num_gpus):\n    print('inside torch.Size([%d, 5])' % num_gpus)",
     "same": "print('torch.Size([7])')",
     "fails": "assert num_gpus != 3, 'three is <too many>'\nprint(rate, verbose, language)",
+    "progress": "import os\nprint(os.environ['LABKIT_PROGRESS'])",
 }
 
 
@@ -55,7 +58,8 @@ def test_a_failing_run_is_kept_and_named_and_the_others_finish(lesson, tmp_path,
     assert "torch.Size([7])" not in page, "what every run prints alike is no comparison"
     assert page.count("<svg") == 6, "a picture of the full and of the short batch for each"
     executed = nbformat.read(tmp_path / "made/99_small-2-gpus.ipynb", as_version=4)
-    assert executed.cells[-1].outputs[0].text == "2.0 False en\n"
+    assert executed.cells[-2].outputs[0].text == "2.0 False en\n"
+    assert executed.cells[-1].outputs[0].text == "off\n", "a sweep is nobody's progress"
     assert (tmp_path / "made/99_small-3-gpus.html").stat().st_size > 1000
 
 
@@ -151,6 +155,24 @@ def test_a_start_is_tried_again_but_never_a_cell(monkeypatch, started, tries):
     with pytest.raises(RuntimeError, match="didn't respond"):
         sweep._engine().execute_managed_notebook(manager, "python3")
     assert len(count) == tries
+
+
+@pytest.mark.parametrize("before", [None, "mine.json"])
+def test_a_kernel_that_starts_at_the_third_try_keeps_no_progress(monkeypatch, before):
+    monkeypatch.delenv("LABKIT_PROGRESS")
+    if before:
+        monkeypatch.setenv("LABKIT_PROGRESS", before)
+    seen = []
+
+    def begin():
+        seen.append(os.environ["LABKIT_PROGRESS"])
+        if len(seen) < 3:
+            raise TimeoutError
+        return "kernel"
+
+    assert kernel.start(begin) == "kernel"
+    assert seen == ["off"] * 3
+    assert os.environ.get("LABKIT_PROGRESS") == before
 
 
 @pytest.mark.parametrize(
