@@ -16,7 +16,7 @@ def _progress_of_the_tests(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _clean_slate():
-    """After each test no machine, no language and no thread of labkit is left for the next one."""
+    """After each test no machine, no change in torch, no language and no thread of labkit is left for the next one."""
     yield
     import labkit
 
@@ -24,6 +24,14 @@ def _clean_slate():
     if machines is not None and machines.machine_in_use() is not None:
         machines.machine_in_use().close()
         assert machines.machine_in_use() is None, "a closed machine is still in use"
+    if machines is not None:  # of each table, which goes in and out as a whole, one row
+        import torch
+
+        assert not hasattr(torch.UntypedStorage, "_labkit_mark"), (
+            "the machine's changes in torch are still there"
+        )
+        called = torch.nn.DataParallel.forward.__globals__["__name__"]
+        assert called == "torch.nn.parallel.data_parallel", "a recording goes on"
     labkit.set_language("en")
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("labkit", "replica"))]
     assert not left, f"threads that go on: {left}"

@@ -28,7 +28,7 @@ def report() -> tuple[list[str], list[str]]:
     """The lines of the report, and the packages that the lessons lack."""
     import torch
 
-    from ..machine.torch_api.versions import TRIED, is_tried
+    from ..base.torch_private import TRIED, is_tried
 
     tried = "tried" if is_tried(torch.__version__) else f"not tried: labkit was run on {', '.join(TRIED)}"
     count = torch.cuda.device_count()

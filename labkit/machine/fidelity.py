@@ -1,18 +1,21 @@
 """What the simulated machine does faithfully, approximately and not at all: the table of the documentation.
 
 ``python -m labkit.machine`` prints it; ``docs/simulated.md`` is that print. The functions of ``torch._C``
-are listed from the code that answers them and from torch.cuda's own sources.
+are listed from the code that answers them and from torch.cuda's own sources, what is changed from the patches.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
-from .torch_api.collectives import Collectives
-from .torch_api.cuda import CudaFunctions, functions_of
+from .machine import Machine
+from .torch_api.cuda import functions_of
+from .torch_api.table import STAYS
+from .torch_api.table import table as patches
 
 FAITHFUL, APPROXIMATED, ABSENT = "faithful", "approximated", "absent"
 
@@ -52,7 +55,7 @@ PARTS = (
 
 def provided() -> list[str]:
     """The functions of ``torch._C`` that the machine answers."""
-    return sorted({**functions_of(CudaFunctions(None)), **functions_of(Collectives(None))})
+    return sorted(functions_of(Machine(1)))
 
 
 def missing() -> list[str]:
@@ -81,7 +84,22 @@ def table() -> str:
         "",
         _listed(missing()),
     ]
+    lines += ["", "## What is changed while a machine is in use, besides `torch._C`", ""]
+    lines += [f"- `{owner}`: {_listed(names)}" for owner, names in changed().items()]
+    lines += ["", "Closing takes all of it back. What stays for the process:", ""]
+    lines += [f"- {what}: {why}" for what, why in STAYS]
     return "\n".join(lines) + "\n"
+
+
+def changed() -> dict[str, list[str]]:
+    """The modules and classes outside ``torch._C`` that a machine changes, each with the names."""
+    found: dict[str, list[str]] = {}
+    for owner, name, _ in patches(Machine(1)):
+        where = (
+            owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
+        )
+        found.setdefault(where, []).append(name)
+    return {owner: sorted(names) for owner, names in sorted(found.items()) if owner != "torch._C"}
 
 
 def _listed(names: list[str]) -> str:

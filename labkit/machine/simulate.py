@@ -6,10 +6,10 @@ from operator import index as whole
 
 import torch
 
+from ..base.torch_private import warn_if_untried
 from .in_use import machine_in_use
 from .machine import Machine, set_aside
 from .real_gpus import RealGpus, release
-from .torch_api.versions import warn_if_untried
 
 
 def simulate(gpus: int = 8, *, memory="16 GiB", backing="cpu", order=None) -> Machine:

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import labkit
 from labkit.machine import fidelity
-from labkit.machine.torch_api import versions
 
 DOCS = Path(__file__).parents[2] / "docs" / "simulated.md"
 
@@ -30,11 +28,3 @@ def test_what_is_listed_as_absent_raises_and_as_answered_answers(gpus):
                 getattr(torch._C, name)()
     for name in fidelity.provided():
         assert callable(getattr(torch._C, name))
-
-
-def test_a_release_that_was_not_tried_is_named_once():
-    versions.warn_if_untried.cache_clear()
-    with pytest.warns(UserWarning, match="labkit was run on PyTorch 2.12, 2.13, 2.14, not on 3.0.1"):
-        versions.warn_if_untried("3.0.1")
-    assert versions.is_tried(torch.__version__)
-    labkit.simulate(gpus=1).close()

@@ -66,7 +66,7 @@ class Gpu:
 
     __slots__ = (
         "capacity", "clock", "cores", "device", "failures", "fraction", "index", "machine", "marks",
-        "peak", "room", "suspended", "total_at_reset", "_counted", "_granted",
+        "peak", "room", "suspended", "total_at_reset", "freed_at_reset", "_counted", "_granted",
     )  # fmt: skip
 
     def __init__(self, index: int, capacity: int, machine: object) -> None:
@@ -88,7 +88,7 @@ class Gpu:
         self.failures = 0
         # Bytes ever marked, up to the last count.
         self._counted = 0
-        self.total_at_reset = 0
+        self.total_at_reset = self.freed_at_reset = 0
         self.clock = Clock(self)
 
     def put(self, storage: torch.UntypedStorage) -> None:

@@ -7,10 +7,11 @@ CPU build lacks are filled in, each method here under its own name.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ...base.patches import Patch
 from ..in_use import machine_here
@@ -22,8 +23,6 @@ from .refused import absent, refusing
 
 if TYPE_CHECKING:
     from ..machine import Machine
-
-_POOLS = ("all", "small_pool", "large_pool")
 
 
 class DeviceProperties:
@@ -60,104 +59,89 @@ class DeviceProperties:
         )
 
 
-class CudaFunctions:
-    """The functions of ``torch._C`` for one machine, by name."""
+# What is answered in the same way whatever is asked: there is one context, no cache, and all work is done at once.
+_CONSTANT: dict[str, Any] = {
+    "_cuda_init": None, "_cuda_synchronize": None, "_cuda_emptyCache": None, "_cuda_ipc_collect": None,
+    "_cuda_getCompiledVersion": 13000,  # CUDA 13.0, as torch.version.cuda says
+    "_cuda_getArchFlags": "sm_90", "_cuda_getAllocatorBackend": "native", "_cuda_isHistoryEnabled": False,
+    "_cuda_isCurrentStreamCapturing": False, "_accelerator_isAllocatorInitialized": True,
+    "_accelerator_emptyCache": None, "_accelerator_emptyHostCache": None,
+}  # fmt: skip
 
-    def __init__(self, machine) -> None:
+
+class CudaFunctions:
+    """The other functions of ``torch._C`` for one machine, by name."""
+
+    def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._sync_debug = 0
 
     # Devices.
-    def _cuda_init(self):
-        return None
-
-    def _cuda_getDeviceCount(self):
+    def _cuda_getDeviceCount(self) -> int:
         return len(self._machine.gpus)
 
-    def _cuda_getDevice(self):
+    def _cuda_getDevice(self) -> int:
         return self._machine.current.index
 
-    def _cuda_setDevice(self, index):
+    def _cuda_setDevice(self, index: int) -> None:
         self._machine.current.index = self._machine.gpu(index).index
 
-    def _cuda_exchangeDevice(self, index):
-        before = self._machine.current.index
+    def _cuda_exchangeDevice(self, index: int) -> int:
         if index < 0:
             return -1
+        before = self._machine.current.index
         self._cuda_setDevice(index)
         return before
 
     _cuda_maybeExchangeDevice = _cuda_exchangeDevice
 
-    def _cuda_canDeviceAccessPeer(self, device, peer):
+    def _cuda_canDeviceAccessPeer(self, device: int, peer: int) -> bool:
         return self._machine.gpu(device) is not self._machine.gpu(peer)
 
-    def _cuda_getCompiledVersion(self):
-        return 13000  # CUDA 13.0, as torch.version.cuda says
-
-    def _cuda_getArchFlags(self):
-        return "sm_90"
-
-    def _cuda_isHistoryEnabled(self):
-        return False
-
-    def _cuda_get_sync_debug_mode(self):
+    def _cuda_get_sync_debug_mode(self) -> int:
         return self._sync_debug
 
-    def _cuda_set_sync_debug_mode(self, value):
+    def _cuda_set_sync_debug_mode(self, value: int) -> None:
         self._sync_debug = value
 
-    def _cuda_isCurrentStreamCapturing(self):
-        return False
-
-    def _cuda_ipc_collect(self):
-        return None
-
     # Streams and time.
-    def _cuda_synchronize(self):
-        return None
-
-    def _cuda_getCurrentStream(self, index):
+    def _cuda_getCurrentStream(self, index: int) -> tuple[int, int, int]:
         stream = self._machine.current.stream(index)
         return stream.stream_id, stream.device_index, CUDA
 
-    def _cuda_getCurrentRawStream(self, index):
+    def _cuda_getCurrentRawStream(self, index: int) -> int:
         return self._machine.current.stream(index).stream_id
 
-    def _cuda_getDefaultStream(self, index):
+    def _cuda_getDefaultStream(self, index: int) -> tuple[int, int, int]:
         return 0, self._machine.gpu(index).index, CUDA
 
-    def _cuda_setStream(self, stream_id, device_index, device_type):
-        stream = Stream(stream_id=stream_id, device_index=device_index)
-        self._machine.current.set_stream(stream)
+    def _cuda_setStream(self, stream_id: int, device_index: int, device_type: int) -> None:
+        self._machine.current.set_stream(Stream(stream_id=stream_id, device_index=device_index))
 
-    def _cuda_sleep(self, cycles):
-        gpu = self._machine.gpus[self._machine.current.index]
-        gpu.clock.advance(cycles / 1.98e9)
+    def _cuda_sleep(self, cycles: int) -> None:
+        self._machine.gpu(-1).clock.advance(cycles / 1.98e9)
 
     # Memory.
-    def _cuda_memoryStats(self, index):
+    def _cuda_memoryStats(self, index: int) -> dict[str, Any]:
         return _memory_stats(self._machine.gpu(index))
 
-    def _cuda_resetPeakMemoryStats(self, index):
+    def _cuda_resetPeakMemoryStats(self, index: int) -> None:
         self._machine.gpu(index).reset_peak()
 
-    def _cuda_resetAccumulatedMemoryStats(self, index):
+    def _cuda_resetAccumulatedMemoryStats(self, index: int) -> None:
         gpu = self._machine.gpu(index)
         gpu.total_at_reset = gpu.total()
+        gpu.freed_at_reset = gpu.total_at_reset - gpu.live()
 
-    def _cuda_emptyCache(self):
-        return None
-
-    def _cuda_getMemoryFraction(self, index):
+    def _cuda_getMemoryFraction(self, index: int) -> float:
         return self._machine.gpu(index).fraction
 
-    def _cuda_setMemoryFraction(self, fraction, index):
+    def _cuda_setMemoryFraction(self, fraction: float, index: int) -> None:
         gpu = self._machine.gpu(index)
         gpu.fraction = fraction
         gpu.recount()
 
-    def _cuda_memorySnapshot(self, *_):
+    def _cuda_memorySnapshot(self, *_: object) -> dict[str, Any]:
         segments = [
             {
                 "device": gpu.index, "address": 0, "total_size": gpu.live(), "allocated_size": gpu.live(),
@@ -174,79 +158,55 @@ class CudaFunctions:
             "external_annotations": [],
         }
 
-    def _cuda_getAllocatorBackend(self):
-        return "native"
-
     # torch.accelerator.
-    def _accelerator_getAccelerator(self):
+    def _accelerator_getAccelerator(self) -> torch.device | None:
         return torch.device("cuda") if self._machine.gpus else None
 
-    def _accelerator_getDeviceIndex(self):
-        return self._machine.current.index
+    def _accelerator_setDeviceIndex(self, index: int) -> None:
+        self._cuda_exchangeDevice(index)
 
-    def _accelerator_setDeviceIndex(self, index):
-        if index >= 0:
-            self._cuda_setDevice(index)
+    _accelerator_getDeviceIndex = _cuda_getDevice
+    _accelerator_exchangeDevice = _accelerator_maybeExchangeDevice = _cuda_exchangeDevice
+    _accelerator_getDeviceStats = _cuda_memoryStats
+    _accelerator_resetPeakStats = _cuda_resetPeakMemoryStats
+    _accelerator_resetAccumulatedStats = _cuda_resetAccumulatedMemoryStats
 
-    def _accelerator_exchangeDevice(self, index):
-        return self._cuda_exchangeDevice(index)
-
-    _accelerator_maybeExchangeDevice = _accelerator_exchangeDevice
-
-    def _accelerator_getStream(self, index):
+    def _accelerator_getStream(self, index: int) -> Stream:
         return self._machine.current.stream(self._machine.gpu(index).index)
 
-    def _accelerator_setStream(self, stream):
+    def _accelerator_setStream(self, stream: Stream) -> None:
         self._machine.current.set_stream(stream)
 
-    def _accelerator_synchronizeDevice(self, index):
+    def _accelerator_synchronizeDevice(self, index: int) -> None:
         self._machine.gpu(index)
 
-    def _accelerator_isAllocatorInitialized(self):
-        return True
-
-    def _accelerator_emptyCache(self):
-        return None
-
-    def _accelerator_emptyHostCache(self):
-        return None
-
-    def _accelerator_getDeviceStats(self, index):
-        return _memory_stats(self._machine.gpu(index))
-
-    def _accelerator_resetPeakStats(self, index):
-        self._cuda_resetPeakMemoryStats(index)
-
-    def _accelerator_resetAccumulatedStats(self, index):
-        self._cuda_resetAccumulatedMemoryStats(index)
-
-    def _accelerator_getMemoryInfo(self, index):
+    def _accelerator_getMemoryInfo(self, index: int) -> tuple[int, int]:
         return _memory_info(self._machine.gpu(index))
 
-    def _accelerator_getDeviceCapability(self, index):
+    def _accelerator_getDeviceCapability(self, index: int) -> dict[str, Any]:
         self._machine.gpu(index)
-        return {
-            "supported_dtypes": {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-        }
+        return {"supported_dtypes": {kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}}
 
-    def _get_accelerator(self, check=None):
+    def _get_accelerator(self, check: bool | None = None) -> torch.device:
         return torch.device("cuda" if self._machine.gpus else "cpu")
 
-    def _group_tensors_by_device_and_dtype(self, tensorlists, with_indices=False):
-        groups = {}
+    def _group_tensors_by_device_and_dtype(
+        self, tensorlists: list[list[Tensor | None]], with_indices: bool = False
+    ) -> dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]]:
+        # As torch/csrc/utils/foreach.cpp and aten/src/ATen/native/ForeachUtils.h, _group_tensors_by_...: the first
+        # list says where, and a parameter, its gradient and its state belong together.
+        groups: dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]] = {}
         with torch._C.DisableTorchFunction():
-            for at, first in enumerate(tensorlists[0]):
-                tensor = (
-                    first
-                    if first is not None
-                    else next(row[at] for row in tensorlists if row[at] is not None)
-                )
-                gpu = gpu_of(tensor)
-                key = (tensor.device if gpu is None else gpu.device, tensor.dtype)
-                if key not in groups:
-                    groups[key] = [[] for _ in tensorlists], []
-                self._check_together(key, at, tensorlists)
-                lists, indices = groups[key]
+            for at in range(len(tensorlists[0])):
+                together = [row[at] for row in tensorlists if row]
+                first = next(tensor for tensor in together if tensor is not None)
+                key = _device_of(first), first.dtype
+                if any(not _belongs(tensor, key[0]) for tensor in together):
+                    raise RuntimeError(
+                        "Tensors of the same index must be on the same device and the same dtype except `step` "
+                        "tensors that can be CPU and float32/64 notwithstanding"
+                    )
+                lists, indices = groups.setdefault(key, ([[] for _ in tensorlists], []))
                 for group, row in zip(lists, tensorlists, strict=True):
                     if row:
                         group.append(row[at])
@@ -254,40 +214,40 @@ class CudaFunctions:
                     indices.append(at)
         return groups
 
-    def _check_together(self, key, at, tensorlists) -> None:
-        """A parameter, its gradient and its state belong on one device; a step count may be on the host."""
-        for row in tensorlists:
-            tensor = row[at] if row else None
-            if tensor is None:
-                continue
-            gpu = gpu_of(tensor)
-            if (tensor.device if gpu is None else gpu.device) != key[0] and (gpu is not None or tensor.dim()):
-                raise RuntimeError(
-                    "Tensors of the same index must be on the same device and the same dtype except `step` "
-                    "tensors that can be CPU and float32/64 notwithstanding"
-                )
+
+def _device_of(tensor: Tensor) -> torch.device:
+    # Below the function modes, where the tensor itself says where its values really are.
+    gpu = gpu_of(tensor)
+    return tensor.device if gpu is None else gpu.device
 
 
-def _memory_stats(gpu: Gpu) -> dict:
-    """The nested statistics of CUDA's allocator. There is no cache: what is reserved is what is allocated."""
-    live = gpu.recount()
-    total = gpu.total() - gpu.total_at_reset
+def _belongs(tensor: Tensor | None, device: torch.device) -> bool:
+    """Whether an optimizer may use ``tensor`` on ``device``; a step count may be on the host."""
+    return tensor is None or _device_of(tensor) == device or (gpu_of(tensor) is None and tensor.dim() == 0)
 
-    def amount(current, peak, allocated):
-        values = {"current": current, "peak": peak, "allocated": allocated, "freed": allocated - current}
-        none = dict.fromkeys(values, 0)
-        return {pool: values if pool != "small_pool" else none for pool in _POOLS}
 
-    count = gpu.count()
-    stats = {
-        name: amount(live, gpu.peak, total)
-        for name in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
-    }
-    stats["inactive_split_bytes"] = amount(0, 0, 0)
-    for name in ("allocation", "segment", "active"):
-        stats[name] = amount(count, count, count)
-    stats["inactive_split"] = amount(0, 0, 0)
+def _memory_stats(gpu: Gpu) -> dict[str, Any]:
+    """The nested statistics of CUDA's allocator. There is no cache: what is reserved is what is allocated.
+
+    "allocated" and "freed" are what was since the last reset (c10/core/CachingDeviceAllocator.h, Stat), so that
+    "current" is not their difference.
+    """
+    live, total = gpu.recount(), gpu.total()
     none = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
+    size = {
+        "current": live, "peak": gpu.peak, "allocated": total - gpu.total_at_reset,
+        "freed": total - live - gpu.freed_at_reset,
+    }  # fmt: skip
+    number = dict.fromkeys(("current", "peak", "allocated"), gpu.count()) | {"freed": 0}
+
+    def pools(values: dict[str, int]) -> dict[str, dict[str, int]]:
+        return {"all": values, "small_pool": none, "large_pool": values}
+
+    stats: dict[str, Any] = {
+        name: pools(size) for name in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+    }
+    stats |= {name: pools(number) for name in ("allocation", "segment", "active")}
+    stats |= {name: pools(none) for name in ("inactive_split_bytes", "inactive_split")}
     return stats | {
         "oversize_allocations": none, "oversize_segments": none, "max_split_size": -1, "num_alloc_retries": 0,
         "num_ooms": gpu.failures, "num_sync_all_streams": 0, "num_device_alloc": 0, "num_device_free": 0,
@@ -310,15 +270,17 @@ def _memory_info(gpu: Gpu) -> tuple[int, int]:
     return gpu.free(), gpu.capacity
 
 
-def functions_of(provider) -> dict[str, object]:
-    """The functions that ``provider`` stands in for, by their name in ``torch._C``."""
-    return {
+_ANSWERED = ("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_scatter", "_gather")
+
+
+def functions_of(machine: Machine) -> dict[str, Callable[..., Any]]:
+    """What ``machine`` answers, by the names in ``torch._C``."""
+    constant = {name: lambda *_, value=value: value for name, value in _CONSTANT.items()}
+    return constant | {
         name: getattr(provider, name)
+        for provider in (CudaFunctions(machine), Collectives(machine))
         for name in dir(provider)
-        if name.startswith(
-            ("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_scatter", "_gather")
-        )
-        and callable(getattr(provider, name))
+        if name.startswith(_ANSWERED)
     }
 
 
@@ -326,8 +288,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
     """What torch.cuda and torch.accelerator ask of C++, and what they have looked up there before."""
     cuda, core = torch.cuda, torch._C
     has_gpus = bool(machine.gpus)
-    api = CudaFunctions(machine)
-    answered = functions_of(api) | functions_of(Collectives(machine))
+    answered = functions_of(machine)
     for name, function in answered.items():
         yield Patch(core, name, function)
     # A CUDA build has the real functions: what is not simulated must not reach the driver.
@@ -341,16 +302,15 @@ def patches(machine: Machine) -> Iterator[Patch]:
     yield Patch(core, "__getattr__", absent)
     yield Patch(core, "_has_cuda", has_gpus)
     # torch.cuda.graphs has its own name for this one; optimizers ask it at every step.
-    yield Patch(cuda.graphs, "_cuda_isCurrentStreamCapturing", api._cuda_isCurrentStreamCapturing)
-    yield Patch(cuda, "_exchange_device", api._cuda_exchangeDevice)
-    yield Patch(cuda, "_maybe_exchange_device", api._cuda_maybeExchangeDevice)
+    yield Patch(cuda.graphs, "_cuda_isCurrentStreamCapturing", answered["_cuda_isCurrentStreamCapturing"])
+    yield Patch(cuda, "_exchange_device", answered["_cuda_exchangeDevice"])
+    yield Patch(cuda, "_maybe_exchange_device", answered["_cuda_maybeExchangeDevice"])
     yield Patch(cuda, "_get_device_properties", lambda index: DeviceProperties(machine.gpu(index)))
     yield Patch(cuda, "_cudart", _cudart())
     yield Patch(cuda, "_initialized", has_gpus)
     yield Patch(cuda, "_cached_device_count", None)
     yield Patch(cuda, "_device_count_nvml", lambda: -1)
     yield Patch(cuda, "device_count", lambda: len(machine.gpus))
-    yield Patch(cuda, "_check_capability", lambda: None)
     yield Patch(cuda.nccl, "is_available", lambda tensors: False)
     if has_gpus and torch.version.cuda is None:
         yield Patch(torch.version, "cuda", "13.0")

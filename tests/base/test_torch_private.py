@@ -1,0 +1,145 @@
+"""Every private name of torch that labkit rests on stands in one room, each with a proof that it is still there."""
+
+import ast
+import re
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+from labkit.base import torch_private
+from labkit.base.torch_private import PRIVATE, Private, what_moved
+
+ROOT = Path(__file__).parents[2] / "labkit"
+LISTED = {word for private in PRIVATE for name in private.names for word in re.findall(r"\b_\w+", name)}
+# Private, but not torch's: Python's, namedtuple's, nbclient's.
+OTHERS = set(
+    """_bootstrap_inner _cleanup_kernel _current_frames _exit _fields _getframe _make _run_exitfuncs _shutdown
+    _repr_svg_ _repr_html_ _repr_mimebundle_""".split()
+)
+# Pieces of names that are put together, and a name that is only printed.
+PIECES = {"_orig", "_out", "_transpose", "_get_accel", "_group", "_foreach_"}
+# Where torch's own private names may be asked for on an object whose class cannot be seen from its name here.
+HOSTS = (nn.Module(), torch.Tensor, torch.nn.parallel._functions, torch.cuda, torch._C, torch.Generator)
+
+
+def made(tree):
+    """The private names that this code makes itself: functions, classes, variables, and its objects' attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+            if isinstance(node, ast.Name):
+                yield node.id
+            elif isinstance(node.value, ast.Name) and node.value.id == "self":
+                yield node.attr
+
+
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
+OURS = {
+    name for tree in TREES.values() for name in made(tree) if not any(hasattr(host, name) for host in HOSTS)
+}
+
+
+def private_names(tree):
+    """The private names in ``tree`` that are torch's, in code and in texts that are no documentation."""
+    own = set(made(tree)) | OURS
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            root = node.value
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if node.attr not in own or (isinstance(root, ast.Name) and root.id == "torch"):
+                yield node.attr
+        elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("torch"):
+            yield from [*node.module.split("."), *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield from set(re.findall(r"(?<![\w/*.-])_[a-zA-Z]\w+", node.value)) - own
+
+
+def unlisted(tree):
+    private = {name for name in private_names(tree) if re.fullmatch(r"_(?!labkit)[a-zA-Z]\w*", name)}
+    prefixes = tuple(name for name in LISTED if name.endswith("_"))
+    return {name for name in private - LISTED - OTHERS - PIECES if not name.startswith(prefixes)}
+
+
+@pytest.mark.parametrize("private", PRIVATE, ids=lambda private: private.probe.__name__.strip("_"))
+def test_what_labkit_rests_on_is_still_there(private):
+    assert private.moved() is None, f"{', '.join(private.names)}: {private.why}"
+
+
+def test_every_private_name_is_listed():
+    found = {path: unlisted(tree) for path, tree in TREES.items() if path != "base/torch_private.py"}
+    found = {path: names for path, names in found.items() if names}
+    assert not found, "list it in labkit/base/torch_private.py, with a probe"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ntorch._C._new_thing()",
+        "from torch._new_room import thing",
+        "from torch.nn import _new_thing",
+        "def f(module):\n    return module._backward_pre_hooks",
+        "def f(module):\n    return getattr(module, '_backward_pre_hooks')",
+        "Patch(torch.cuda, '_lazy_new', None)",
+    ],
+)
+def test_a_name_that_is_not_listed_would_be_found(source):
+    assert unlisted(ast.parse(source))
+
+
+def removable():
+    """(room in the list, owner, name) of everything listed that can be taken away from torch for a moment."""
+    for private in PRIVATE:
+        for name in private.names:
+            *path, last = name.split(".")
+            owner = None
+            if path and path[0] == "torch" and last.isidentifier():
+                owner = torch
+                for step in path[1:]:
+                    owner = getattr(owner, step, None)
+            if isinstance(owner, ModuleType) and last in vars(owner) and owner is not torch.ops.aten:
+                yield private, owner, last
+
+
+@pytest.mark.parametrize(
+    ("private", "owner", "name"), list(removable()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_probe_notices_that_its_name_is_gone(private, owner, name, monkeypatch):
+    monkeypatch.delattr(owner, name)
+    assert private.moved() is not None
+
+
+def test_what_does_something_else_has_moved_too(monkeypatch, capsys):
+    monkeypatch.setattr(torch.utils._device, "_device_constructors", lambda: {torch.empty})
+    monkeypatch.setattr(torch_private, "PRIVATE", [p for p in PRIVATE if "constructors" in p.probe.__name__])
+    assert [wrong for _, wrong in what_moved()] == ["is there and does something else"]
+    assert torch_private.main() == 1
+    assert (
+        "torch.utils._device._device_constructors: is there and does something else"
+        in capsys.readouterr().out
+    )
+    assert Private((), "", lambda: 1 / 0).moved() == "ZeroDivisionError: division by zero"
+
+
+def test_a_release_that_was_not_tried_is_named_once():
+    torch_private.warn_if_untried.cache_clear()
+    with pytest.warns(
+        UserWarning, match=f"labkit was run on PyTorch {', '.join(torch_private.TRIED)}, not on 3.0.1"
+    ):
+        torch_private.warn_if_untried("3.0.1")
+    assert torch_private.is_tried(torch.__version__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch_private.warn_if_untried("3.0.1")
+        torch_private.warn_if_untried(torch.__version__)
