@@ -130,7 +130,7 @@ class _Doubled(Function):
 )
 def _storage_keeps_its_object() -> bool:
     x = torch.ones(4)
-    x.untyped_storage()._labkit_probe = marked = object()  # type: ignore[attr-defined]
+    x.untyped_storage()._labkit_probe = marked = object()
     return all(
         t.untyped_storage()._labkit_probe is marked
         for t in (x[1:], x.detach(), x.view(2, 2), nn.Parameter(x))
@@ -143,7 +143,7 @@ def _storage_keeps_its_object() -> bool:
 )
 def _device_of_a_storage() -> bool:
     getter = torch._C.StorageBase.device.__get__
-    return getter(torch.ones(1).untyped_storage()) == torch.device("cpu")  # type: ignore[no-any-return]
+    return getter(torch.ones(1).untyped_storage()) == torch.device("cpu")
 
 
 @_names(
@@ -256,7 +256,7 @@ def _versions() -> bool:
 
 @_names("torch._tensor_str._str", why="torch's own printing, with the machine in sight (machine.ops.mode)")
 def _printing() -> bool:
-    return torch._tensor_str._str(torch.ones(2)) == "tensor([1., 1.])"  # type: ignore[no-any-return]
+    return torch._tensor_str._str(torch.ones(2)) == "tensor([1., 1.])"
 
 
 @_names("torch._C._nn._parse_to", why="Module.to reads its arguments with it (machine.ops.moves)")
@@ -328,7 +328,7 @@ def _generators() -> bool:
         pass
 
     other = Other("cpu")
-    other.labkit = 1  # type: ignore[attr-defined]
+    other.labkit = 1
     return torch._C.Generator is torch.Generator and other.manual_seed(1) is other
 
 
@@ -475,11 +475,12 @@ def _module_hooks() -> bool:
 )
 def _nodes() -> bool:
     x = torch.ones(1, dtype=torch.float64, requires_grad=True) * 2
-    return [one.dtype for one in x.grad_fn._input_metadata] == [torch.float64]  # type: ignore[union-attr]
+    return [one.dtype for one in x.grad_fn._input_metadata] == [torch.float64]
 
 
 @_names(
-    "torch._C._ExcludeDispatchKeyGuard", why="autograd's tracking, off as in C++ (machine.torch_api.collectives)"
+    "torch._C._ExcludeDispatchKeyGuard",
+    why="autograd's tracking, off as in C++ (machine.torch_api.collectives)",
 )
 def _below_autograd() -> bool:
     x, keys = torch.ones(2, requires_grad=True), torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
