@@ -52,8 +52,17 @@ def test_coalesced_broadcast_keeps_types_order_and_identity():
     for one, other in zip(first, second, strict=True):
         assert one.dtype == other.dtype
         assert torch.equal(one.to_dense().cpu(), other.to_dense().cpu())
-    second[0].add_(1)
-    assert second[1]._version == 0  # each copy has a version counter of its own
+
+
+def test_each_copy_of_a_coalesced_broadcast_has_a_version_counter_of_its_own():
+    # They travel as one and are views of it, as in C++, and still one written in place leaves the others unchanged.
+    rows = comm.broadcast_coalesced(
+        [torch.ones(300, device="cuda:0"), torch.ones(2, device="cuda:0")], (0, 1)
+    )
+    first, second = rows[1]
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    first.add_(1)
+    assert (first._version, second._version) == (1, 0)
 
 
 def test_reduce_add():
@@ -98,6 +107,10 @@ def test_scatter(home, sizes, dim):
         ),
         (lambda x: comm.scatter(x, out=[torch.empty(6, 3, device="cuda:0")]), "has incorrect shape"),
         (lambda x: comm.scatter(x, out=[torch.empty(6, 4)]), "but output tensor at index 0 has device 'cpu'"),
+        (
+            lambda x: comm.scatter(x, (0, 1), streams=[None, torch.cuda.Stream(0)]),
+            r"the stream at index 1 \(was 0\) to match the device supplied at that index \(expected 1\)",
+        ),
     ],
 )
 def test_scatter_refuses_what_cannot_be(call, text):

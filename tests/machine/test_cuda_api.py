@@ -27,6 +27,17 @@ def test_questions_about_the_machine():
         torch.cuda.get_device_properties(2)
 
 
+def test_a_change_of_type_by_name_stays_on_the_gpu():
+    x = torch.ones(2, device="cuda:1")
+    for kind in ("torch.cuda.DoubleTensor", torch.cuda.DoubleTensor, torch.float64):
+        assert (x.type(kind).dtype, x.type(kind).device) == (torch.float64, torch.device("cuda:1"))
+    assert torch.ones(2).type("torch.cuda.HalfTensor").device == torch.device("cuda:0")
+    assert x.type("torch.DoubleTensor").device == x.type(torch.DoubleTensor).device == torch.device("cpu")
+    assert isinstance(x, torch.cuda.FloatTensor)
+    assert not isinstance(x, torch.cuda.DoubleTensor)
+    assert torch.cuda.FloatTensor([1, 2]).device == torch.device("cuda:0")
+
+
 def test_the_current_device_belongs_to_the_thread():
     torch.cuda.set_device(1)
     seen = []
@@ -44,7 +55,9 @@ def test_streams_and_events():
     with torch.cuda.stream(stream):
         assert torch.cuda.current_stream() == stream
         assert torch.cuda.current_device() == 1
-    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+        assert torch.cuda.current_stream(0) == torch.cuda.default_stream(0)
+    assert torch.cuda.current_device() == 0
+    assert torch.cuda.current_stream(1) == torch.cuda.default_stream(1) != stream
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     torch.ones(1000, 1000, device="cuda") * 2
@@ -53,6 +66,36 @@ def test_streams_and_events():
     assert 0 < start.elapsed_time(end) < 1
     with pytest.raises(ValueError, match="enable_timing=True"):
         torch.cuda.Event().elapsed_time(end)
+
+
+def test_a_stream_that_is_entered_chooses_its_gpu_and_gives_back_what_was_chosen():
+    first, second = torch.cuda.Stream(device=1), torch.cuda.Stream(device=1)
+    with first:
+        assert torch.cuda.current_device() == 1
+        with second, first:
+            assert torch.cuda.current_stream() == first
+        assert torch.cuda.current_stream() == first
+    assert torch.cuda.current_device() == 0
+    assert torch.cuda.current_stream(1) == torch.cuda.default_stream(1)
+
+
+def test_waiting_brings_a_gpu_to_the_events_time_and_never_back():
+    def timed(gpu):
+        with torch.cuda.device(gpu):
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            return event
+
+    start, early = timed(1), timed(0)
+    torch.ones(2**24, device="cuda:0")
+    late = timed(0)
+    late.wait(torch.cuda.default_stream(1))
+    waited = timed(1)
+    assert start.elapsed_time(waited) > early.elapsed_time(late) / 2  # 33 µs passed on the other GPU
+    early.wait(torch.cuda.default_stream(1))  # long past
+    assert 0 < waited.elapsed_time(timed(1)) < 0.006  # the 5 µs of a record
+    with pytest.raises(RuntimeError, match="both events must be on one device, got cuda:1 and cuda:0"):
+        start.elapsed_time(late)
 
 
 def test_virtual_times_repeat():

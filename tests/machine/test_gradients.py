@@ -22,9 +22,16 @@ def test_leaves_on_every_device_get_their_gradient_there():
     loss.backward()
     assert [t.grad.device for t in (a, b, c)] == [CUDA0, CUDA1, CPU]
     assert torch.allclose(a.grad.cpu(), (b * c.to(CUDA1)).cpu())
-    a.grad.zero_()
-    assert b.grad.abs().sum() > 0  # gradients on different devices share no memory
     assert a.grad is a.grad
+
+
+def test_gradients_on_different_devices_share_no_memory():
+    a, b = leaf(CUDA0), leaf(CUDA1)
+    # Both get the very gradient that comes in: of a sum and of a copy the backward is the identity.
+    one, other = torch.autograd.grad(a.to(CUDA1) + b, (a, b), torch.ones(3, 3, device=CUDA1))
+    assert (one.device, other.device) == (CUDA0, CUDA1)
+    one.zero_()
+    assert other.sum() == 9
 
 
 def test_autograd_grad():
@@ -138,11 +145,42 @@ def test_function_transforms():
     assert torch.func.jvp(lambda x: x**2, (a.detach(),), (torch.ones_like(a),))[1].device == CUDA1
 
 
-def test_no_grad_and_inference_mode_in_backward_threads_do_not_leak():
-    a = leaf(CUDA0)
-    with torch.no_grad():
-        assert not (a * 2).requires_grad
-    assert (a * 2).requires_grad
+def test_no_grad_and_inference_mode_hold_on_gpus_and_in_backward():
+    a, seen = leaf(CUDA0), []
+
+    def hook(grad):
+        with torch.inference_mode():
+            seen.append((grad * 2).is_inference())
+        seen.append((grad * 2).is_inference())
+
+    for off in (torch.no_grad, torch.inference_mode):
+        with off():
+            b = a * 2
+            assert (b.requires_grad, b.is_inference(), b.device) == (
+                False,
+                off is torch.inference_mode,
+                CUDA0,
+            )
+    b = a * 2
+    assert (b.requires_grad, b.is_inference()) == (True, False)
+    b.register_hook(hook)
+    b.sum().backward()
+    assert (seen, a.grad.device, a.grad.is_inference()) == ([True, False], CUDA0, False)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 3)])
+@pytest.mark.parametrize("elsewhere", ["cuda:1", "cpu"])
+def test_a_gradient_to_start_from_must_be_where_the_output_is(shape, elsewhere):
+    x = leaf(CUDA0, 3, 3)
+    y = (x * 2).sum() if not shape else x * 2
+    if not shape and elsewhere == "cpu":  # as torch's own, for a scalar
+        torch.autograd.backward(y, torch.ones(shape, device=elsewhere))
+        assert x.grad.unique().tolist() == [2]
+        return
+    name = "MulBackward0" if shape else "SumBackward0"
+    text = f"Function {name} returned an invalid gradient at index 0 - expected device cuda:0 but got {elsewhere}"
+    with pytest.raises(RuntimeError, match=text):
+        y.backward(torch.ones(shape, device=elsewhere))
 
 
 def test_a_backward_that_answers_from_another_device_is_refused(gpus):

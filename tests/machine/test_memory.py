@@ -97,5 +97,47 @@ def test_summaries():
         assert stats["allocated_bytes.all.current"] == keep.nbytes == 4096
         assert torch.accelerator.memory_allocated() == 4096
         torch.cuda.empty_cache()
-        torch.cuda.set_per_process_memory_fraction(0.5)
-        assert torch.cuda.get_per_process_memory_fraction() == 0.5
+
+
+def test_a_fraction_of_the_memory_is_the_limit_from_then_on():
+    with labkit.simulate(gpus=2, memory="1 MiB"):
+        torch.zeros(3 * 2**16, device="cuda:1")  # the peak: up to there, little has to be counted
+        keep = torch.zeros(2**16, device="cuda:1")  # a quarter
+        torch.cuda.memory_stats(1)
+        torch.cuda.set_per_process_memory_fraction(0.5, 1)
+        assert torch.cuda.get_per_process_memory_fraction(1) == 0.5
+        with pytest.raises(torch.OutOfMemoryError, match="512.00 KiB allowed"):
+            torch.zeros(2**16 + 128, device="cuda:1")
+        more = torch.zeros(2**16, device="cuda:1")
+        assert allocated(1) == keep.nbytes + more.nbytes
+
+
+@pytest.mark.parametrize("kind", ["allocated", "reserved", "active", "requested"])
+def test_statistics_count_from_their_reset(kind):
+    def read(what):
+        return torch.cuda.memory_stats()[f"{kind}_bytes.all.{what}"]
+
+    with labkit.simulate(gpus=1):
+        kept = torch.zeros(128, device="cuda")
+        dropped = torch.zeros(256, device="cuda")
+        del dropped
+        assert [read(what) for what in ("current", "allocated", "freed")] == [512, 1536, 1024]
+        torch.cuda.reset_accumulated_memory_stats()
+        assert [read(what) for what in ("current", "allocated", "freed")] == [512, 0, 0]
+        more = torch.zeros(128, device="cuda")
+        del kept
+        assert [read(what) for what in ("current", "allocated", "freed")] == [512, 512, 512]
+        del more
+        assert [read(what) for what in ("current", "allocated", "freed")] == [0, 512, 1024]
+
+
+def test_what_was_ever_allocated_outlives_a_machine_in_between():
+    with labkit.simulate(gpus=1) as machine:
+        torch.zeros(2**20, device="cuda")
+        torch.zeros(128, device="cuda")
+        total = machine.gpus[0].total()
+        with labkit.simulate(gpus=1):
+            torch.zeros(2**20, device="cuda")
+            assert machine.gpus[0].total() == total == 4 * 2**20 + 512
+        torch.zeros(128, device="cuda")
+        assert machine.gpus[0].total() == total + 512

@@ -165,7 +165,7 @@ class Collectives:
 
     @_below_modes
     def _gather(self, tensors, dim, destination=None):
-        shape, dim = self._gathered_shape(tensors, dim)
+        shape, dim = self._shape_together(tensors, dim)
         target = None if destination == -1 else self._machine.gpu(destination)
         formats = {suggested_format(tensor) for tensor in tensors}
         gathered = torch.empty(
@@ -178,7 +178,7 @@ class Collectives:
 
     @_below_modes
     def _gather_out(self, tensors, out, dim):
-        shape, dim = self._gathered_shape(tensors, dim)
+        shape, dim = self._shape_together(tensors, dim)
         if list(out.shape) != shape:
             raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
         return self._into(out, tensors, dim)
@@ -191,7 +191,7 @@ class Collectives:
                 note_copy(gpu_of(tensor), gpu_of(out), tensor, started)
         return out
 
-    def _gathered_shape(self, tensors, dim: int) -> tuple[list[int], int]:
+    def _shape_together(self, tensors, dim: int) -> tuple[list[int], int]:
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
         dim = self._wrapped(dim, tensors[0])
