@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses as _dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
+
+# The commonest leaves, to see quickly that there is nothing inside.
+_SCALARS = frozenset({int, float, bool, str, type(None)})
 
 
 def is_dataclass(value: object) -> bool:
@@ -113,3 +116,25 @@ def mapped(value: Any, change: Callable[[str, Tensor], Any], path: str = "") -> 
     if all(new is old for new, (_, old) in zip(items, inside, strict=True)):
         return value
     return rebuilt(value, items)
+
+
+def tensors_in(*values: object) -> list[Tensor]:
+    """The tensors in ``values``, in order: :func:`tensors` for paths that many operations take."""
+    found: list[Tensor] = []
+    _collect(values, found)
+    return found
+
+
+def _collect(values: Iterable[Any], found: list[Tensor]) -> None:
+    for value in values:
+        kind = value.__class__
+        if kind in _SCALARS:
+            continue
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            _collect(value, found)
+        elif isinstance(value, dict):
+            _collect(value.values(), found)
+        elif is_dataclass(value):
+            _collect((getattr(value, name) for name in _fields(value)), found)

@@ -2,9 +2,8 @@
 
 from .in_use import machine_in_use
 from .machine import Machine
-from .ops import moves  # noqa: F401 (its handlers register themselves)
+from .ops import moves, places  # noqa: F401 (their handlers register themselves)
 from .real_gpus import RealGpus
-from .rules import host_arguments  # noqa: F401 (its handlers register themselves)
 from .simulate import simulate, use_gpus
 from .state.gpu import Gpu
 

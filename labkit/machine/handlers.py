@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from typing import Any
 
-# function -> handler(mode, func, args, kwargs). Getters of C classes are fresh objects at every access
-# but equal ones, so a dict finds them.
-HANDLERS: dict[object, Callable] = {}
+import torch
+
+# handler(mode, func, args, kwargs)
+Handler = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+# function -> its handler; None: it is called as it is, since nothing is made and nothing can mix.
+# Getters of C classes are fresh objects at every access but equal ones, so a dict finds them.
+HANDLERS: dict[object, Handler | None] = {}
+# Names that stand in labkit's tables and not in the torch in use: a test holds this empty, name by name.
+GONE: list[str] = []
 
 
-def handles(*functions: object) -> Callable:
+def named(names: str) -> list[Any]:
+    """The functions that ``names`` are in torch (``"cat Tensor.add Tensor.grad.__get__"``), those that are there."""
+    found = []
+    for name in names.split():
+        try:
+            found.append(reduce(getattr, name.split("."), torch))
+        except AttributeError:
+            GONE.append(name)
+    return found
+
+
+def handles(*functions: object) -> Callable[[Handler], Handler]:
     """Register the decorated function as the handler of ``functions`` (None entries are left out)."""
 
-    def register(handler: Callable) -> Callable:
+    def register(handler: Handler) -> Handler:
         HANDLERS.update((function, handler) for function in functions if function is not None)
         return handler
 

@@ -45,9 +45,6 @@ class Machine:
     backing    where the values really are: the CPU or one real GPU.
     """
 
-    # What general() means by "where the inputs are", as opposed to None, the host.
-    AS_INPUT = object()
-
     def __init__(
         self,
         gpus: int,

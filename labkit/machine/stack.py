@@ -26,7 +26,12 @@ class Entered:
 
     def __enter__(self) -> None:
         mode = self._mode
-        for at in range(_len_torch_function_stack()):
+        there = _len_torch_function_stack()
+        if not there:  # as in every handler, hook and backward
+            _push_on_torch_function_stack(mode)
+            self._pushed = True
+            return
+        for at in range(there):
             if _get_function_stack_at(at) is mode:
                 return
         default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)

@@ -193,3 +193,11 @@ def test_a_dataclass_among_the_inputs_is_given_whole_to_every_gpu(gpus):
         assert [piece is value for piece in scatter(value, [0, 1])] == [True, True]
     (one, other), _ = labkit.engine.scatter_kwargs((X, value), None, [0, 1])
     assert one[1] is other[1] is value
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_the_quick_walk_finds_the_same_tensors(kind):
+    value = {**structures(X), **mine(X)}[kind]
+    quick, slow = tree.tensors_in([value, 2.0, Result], None), tree.tensors(value)
+    assert quick
+    assert [id(tensor) for tensor in quick] == [id(tensor) for tensor in slow.values()]

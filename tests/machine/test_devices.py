@@ -3,12 +3,16 @@
 import copy
 import io
 import pickle
+import typing
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from labkit.machine import handlers
+from labkit.machine.rules import functions, operators, wrappers
 
 pytestmark = pytest.mark.usefixtures("gpus")
 CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
@@ -98,6 +102,33 @@ def test_to_copies_a_tensor_and_moves_a_module():
     weight = layer.weight
     assert layer.to(CUDA1) is layer
     assert weight.device == CUDA1
+
+
+def test_a_copy_is_made_where_one_is_asked_for_by_position():
+    x = torch.ones(2, device=CUDA1)
+    assert x.to(torch.float32, False) is x
+    for arguments in ((torch.float32, False, True), (CUDA1, torch.float32, False, True), (x, False, True)):
+        made = x.to(*arguments)
+        assert made is not x
+        assert made.data_ptr() != x.data_ptr()
+        assert made.device == CUDA1
+
+
+def test_a_tensor_made_from_a_tensor_has_the_graph_that_torch_gives_it():
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    for made in (torch.as_tensor(y, device=CUDA1), torch.asarray(y, device=CUDA1, requires_grad=True)):
+        assert made.device == CUDA1
+        assert made.grad_fn.name() == "ToCopyBackward0"
+        (grad,) = torch.autograd.grad(made.sum(), x, retain_graph=True)
+        assert grad.tolist() == [2, 2]
+    assert torch.as_tensor(y, device=CUDA1, dtype=torch.float64).dtype == torch.float64
+    assert not torch.asarray(y, device=CUDA1, requires_grad=False).requires_grad
+    with pytest.raises(ValueError, match="can't alias tensor from device 'cpu' to 'cuda:1'"):
+        torch.asarray(y, device=CUDA1, copy=False)
+    with pytest.warns(UserWarning, match="To copy construct from a tensor"):  # torch's own advice
+        leaf = torch.tensor(y, device=CUDA1, requires_grad=True)
+    assert (leaf.device, leaf.requires_grad, leaf.is_leaf) == (CUDA1, True, True)
 
 
 def test_printing_shows_the_device():
@@ -253,6 +284,60 @@ def test_mixing_devices_raises_what_cuda_raises(call, message):
 )
 def test_what_cuda_allows_is_allowed(call):
     assert call(torch.ones(3, 3, device=CUDA0)).device == CUDA0
+
+
+def test_structures_of_any_class_are_looked_into():
+    class State(typing.NamedTuple):
+        h: torch.Tensor
+        c: torch.Tensor
+
+    class Pieces(list):
+        pass
+
+    x = torch.rand(3, 2, device=CUDA1)
+    assert torch.stack(torch.aminmax(x, dim=0)).device == CUDA1
+    assert torch.cat(Pieces([x, x])).device == CUDA1
+    with pytest.raises(RuntimeError, match="wrapper_CUDA_cat"):
+        torch.cat(Pieces([x, torch.rand(3, 2)]))
+    cell = nn.LSTMCell(2, 3).cuda(1)
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        cell(x, State(torch.zeros(3, 3), torch.zeros(3, 3)))
+    zero = torch.zeros(3, 3, device=CUDA1)
+    assert [state.device for state in cell(x, State(zero, zero))] == [CUDA1, CUDA1]
+
+
+def test_a_traced_module_that_returns_a_dict_is_where_its_input_is():
+    class Named(nn.Module):
+        def forward(self, x):
+            return {"twice": x * 2}
+
+    traced = torch.jit.trace(Named(), torch.ones(2), strict=False)
+    assert traced(torch.ones(2, device=CUDA1))["twice"].device == CUDA1
+
+
+def test_a_number_can_be_copied_in():
+    for device in (CPU, CUDA1):
+        x = torch.zeros(2, device=device)
+        assert x.copy_(1.0) is x
+        assert x.tolist() == [1, 1]
+
+
+def test_every_name_that_a_rule_stands_for_is_still_there():
+    assert handlers.GONE == []
+    assert [name for name in operators.RULES if not hasattr(torch.ops.aten, name)] == []
+    known = {name.partition(".")[0] for name in wrappers.table()}
+    for name, (called, renamed) in wrappers.CALLS.items():
+        assert {name, called} <= known
+        operator = getattr(torch.ops.aten, name)
+        schemas = [getattr(operator, overload)._schema for overload in operator.overloads()]
+        assert set(renamed) <= {argument.name for schema in schemas for argument in schema.arguments}
+
+
+def test_a_name_that_is_gone_is_kept_for_the_test_above(monkeypatch):
+    monkeypatch.setattr(handlers, "GONE", [])
+    assert handlers.named("cat Tensor.no_such nothing.at.all") == [torch.cat]
+    assert handlers.GONE == ["Tensor.no_such", "nothing.at.all"]
+    functions.check_function(torch.block_diag, (), {"wrong": 1})  # torch itself refuses such a call
 
 
 def test_lists_of_tensors_keep_their_devices():

@@ -167,6 +167,12 @@ def test_a_tensor_of_another_machine_is_refused_by_name():
         for use in (lambda: old[0], lambda: old.mul_(1), lambda: old.sum().item()):
             with pytest.raises(RuntimeError, match="not the machine in use"):
                 use()
+        fresh = torch.zeros(2, device="cuda:1")
+        for copy in (lambda: old.copy_(torch.zeros(2)), lambda: old.copy_(0), lambda: fresh.copy_(old)):
+            with pytest.raises(RuntimeError, match="not the machine in use"):
+                copy()
+        assert fresh.tolist() == [0, 0]  # nothing was written
+        assert old.cpu().tolist() == [1, 1]
         assert (old.to("cuda:3") + 1).device == torch.device("cuda:3")
         assert (old.cpu() + 1).tolist() == [2, 2]
     assert (old + 1).tolist() == [2, 2]  # without a machine it is a plain tensor

@@ -141,3 +141,38 @@ def test_what_was_ever_allocated_outlives_a_machine_in_between():
             assert machine.gpus[0].total() == total == 4 * 2**20 + 512
         torch.zeros(128, device="cuda")
         assert machine.gpus[0].total() == total + 512
+
+
+def test_the_last_kib_is_counted_too():
+    with labkit.simulate(gpus=1, memory="1 MiB"):
+        keep = torch.zeros(1022, 256, device="cuda")  # 2 KiB are left
+        with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 8\.00 KiB"):
+            torch.zeros(2048, device="cuda")
+        assert torch.zeros(512, device="cuda").nbytes + keep.nbytes == 1024**2
+
+
+def test_dead_cycles_are_freed_before_memory_is_out():
+    with labkit.simulate(gpus=1, memory="1 MiB"):
+        gc.disable()
+        try:
+            cycle = [torch.zeros(192, 1024, device="cuda")]
+            cycle.append(cycle)
+            del cycle
+            assert allocated(0) == 768 * 1024
+            assert torch.zeros(192, 1024, device="cuda").is_cuda
+        finally:
+            gc.enable()
+
+
+def test_an_out_tensor_that_grows_is_counted_anew():
+    with labkit.simulate(gpus=1):
+        x = torch.zeros(512, device="cuda")
+        for call, size in (
+            (lambda out: torch.cat([x, x], out=out), 4096),
+            (lambda out: torch.add(x, x, out=out), 2048),
+        ):
+            out = torch.empty(0, device="cuda")
+            assert allocated(0) == 2048
+            call(out)
+            assert allocated(0) == 2048 + size
+            del out

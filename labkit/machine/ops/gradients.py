@@ -21,6 +21,7 @@ from torch.utils.hooks import BackwardHook
 from ...base.patches import Patch
 from ..handlers import handles
 from ..in_use import machine_in_use
+from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, put, tensors_in
 
@@ -32,7 +33,6 @@ _set_grad = Tensor.grad.__set__
 _storage = Tensor.untyped_storage
 # What Function.apply leaves on the graph node: the GPU of each output and of each input, in order.
 _OUTPUTS, _INPUTS = "_labkit_outputs", "_labkit_inputs"
-_ANYWHERE = object()
 
 
 def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
@@ -83,8 +83,7 @@ def _grad(mode, func, args, kwargs):
 @handles(_set_grad)
 def _assign_grad(mode, func, args, kwargs):
     tensor, grad = args
-    if isinstance(grad, Tensor) and gpu_of(grad) is not gpu_of(tensor):
-        raise RuntimeError("assigned grad has data located on a different device")
+    check_assigned_grad(tensor, grad)
     return func(tensor, grad)
 
 
@@ -142,8 +141,7 @@ def _of_the_engine() -> Iterator[Patch]:
         machine = machine_in_use()
         outputs = (t_outputs,) if isinstance(t_outputs, Tensor) else t_outputs
         for output, grad in zip(outputs, grad_tensors, strict=False):
-            if isinstance(output, Tensor) and isinstance(grad, Tensor) and gpu_of(grad) is not gpu_of(output):
-                _check_seed(output, grad)
+            check_seed(output, grad)
         with machine.entered():
             result = engine(t_outputs, grad_tensors, keep_graph, create_graph, inputs, *args, **kwargs)
         if isinstance(result, tuple):
@@ -155,18 +153,6 @@ def _of_the_engine() -> Iterator[Patch]:
         return result
 
     yield Patch(torch.autograd, "_engine_run_backward", run_backward)
-
-
-def _check_seed(output: Tensor, grad: Tensor) -> None:
-    """The engine's own check of the gradient that backward starts from."""
-    places = [gpu_of(grad), gpu_of(output)]
-    names = ["cpu" if gpu is None else str(gpu.device) for gpu in places]
-    if None in places and grad.numel() == 1:
-        return  # made by torch itself, below the mode, to start from a scalar
-    raise RuntimeError(
-        f"Function {output.grad_fn.name() if output.grad_fn else 'AccumulateGrad'} returned an invalid "
-        f"gradient at index 0 - expected device {names[1]} but got {names[0]}"
-    )
 
 
 def _of_functions() -> Iterator[Patch]:
@@ -182,7 +168,7 @@ def _of_functions() -> Iterator[Patch]:
                 node = output.grad_fn if isinstance(output, Tensor) else None
                 if isinstance(node, BackwardCFunction):
                     setattr(node, _OUTPUTS, [gpu_of(o) if isinstance(o, Tensor) else None for o in outputs])
-                    setattr(node, _INPUTS, [gpu_of(a) if isinstance(a, Tensor) else _ANYWHERE for a in args])
+                    setattr(node, _INPUTS, [gpu_of(a) if isinstance(a, Tensor) else ANYWHERE for a in args])
                     break
         return result
 
@@ -197,25 +183,13 @@ def _of_functions() -> Iterator[Patch]:
                 return run(node, *grads)
             with machine.entered():
                 results = run(node, *map(surface, grads, gpus))
-                _check_returned(node, results)
+                returned = results if isinstance(results, tuple) else (results,)
+                check_returned(type(node).__name__, returned, getattr(node, _INPUTS, ()))
                 return results
 
         return backward
 
     yield Patch(BackwardCFunction, "apply", surfacing(BackwardCFunction.apply))
-
-
-def _check_returned(node, results) -> None:
-    """The engine's own check of what a Function's backward returns: each gradient where its input is."""
-    results, gpus = results if isinstance(results, tuple) else (results,), getattr(node, _INPUTS, ())
-    for at, (grad, gpu) in enumerate(zip(results, gpus, strict=False)):
-        if not isinstance(grad, Tensor) or gpu is _ANYWHERE or gpu_of(grad) is gpu or not grad.dim():
-            continue
-        expected = "cpu" if gpu is None else gpu.device
-        raise RuntimeError(
-            f"Function {type(node).__name__} returned an invalid gradient at index {at} - "
-            f"expected device {expected} but got {grad.device}"
-        )
 
 
 def _of_module_hooks() -> Iterator[Patch]:

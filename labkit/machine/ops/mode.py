@@ -7,71 +7,83 @@ functions for which that is not true have a handler in :data:`HANDLERS`, filled 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from ..handlers import HANDLERS, handles
+from ...base.tree import tensors_in
+from ..handlers import HANDLERS, handles, named
 from ..in_use import machine_in_use
-from ..rules.mixed import run_mixed
+from ..rules.functions import ALWAYS, check_function
 from ..state.gpu import HOST, Gpu
-from ..state.placement import gpu_of, put, put_again, put_all, tensors_in
+from ..state.placement import gpu_of, put, put_again, put_all
+from .mixed import run_mixed
 
-_storage = Tensor.untyped_storage
+_storage: Any = Tensor.untyped_storage
+# What neither is a tensor nor has one inside, as argument or as result.
+_PLAIN = frozenset(
+    {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.memory_format, slice, type(...)}
+)
+_all_plain = _PLAIN.issuperset
 
 
 class MachineMode(TorchFunctionMode):
     """Shows torch the GPUs of one machine."""
 
-    def __init__(self, machine) -> None:
+    def __init__(self, machine: Any) -> None:
         self.machine = machine
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        # This is the path of every operation: no call, loop or allocation that is not needed.
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # The path of every operation: no call, loop or allocation that is not needed. While it runs, C++ has
+        # taken this mode off the stack (torch/csrc/utils/python_arg_parser.cpp,
+        # handle_torch_function_no_python_arg_parser): what is called here does not come back here.
         if func in HANDLERS:
-            return HANDLERS[func](self, func, args, kwargs or {})
-        home = False  # no tensor seen yet; None is the host
+            handler = HANDLERS[func]
+            if handler is None:
+                return func(*args, **kwargs) if kwargs else func(*args)
+            return handler(self, func, args, kwargs or {})
+        values = args
         special = False  # for general(), which must not run inside this try: its errors are the user's
+        if kwargs:
+            # A device says where the result is to be; an out tensor may be given another size.
+            special = kwargs.get("device") is not None or kwargs.get("out") is not None
+            values = (*args, *kwargs.values())
+        home: Any = False  # no tensor seen yet; None is the host
         try:
-            for arg in args:
-                if isinstance(arg, Tensor):
+            for arg in values:
+                kind = arg.__class__
+                # Most tensors are of these two classes: isinstance() would ask Parameter's metaclass, in Python.
+                if kind is Tensor or kind is Parameter:
+                    # The GPU, not the mark: each reference to a mark counts as a storage (state/gpu.py).
                     gpu = _storage(arg)._labkit_mark.gpu
                     if gpu is not home:
                         if home is not False:
                             special = True
                             break
                         home = gpu
-                elif (arg.__class__ is tuple or arg.__class__ is list) and not _numbers(arg):
+                elif (
+                    kind not in _PLAIN
+                    and not ((kind is tuple or kind is list) and _all_plain(map(type, arg)))
+                    # Subclasses count too, such as the namedtuples that torch returns.
+                    and isinstance(arg, (Tensor, tuple, list, dict))
+                ):
                     special = True
                     break
-            if kwargs and not special:
-                for name, arg in kwargs.items():
-                    if isinstance(arg, Tensor):
-                        gpu = _storage(arg)._labkit_mark.gpu
-                        if gpu is not home:
-                            if home is not False:
-                                special = True
-                                break
-                            home = gpu
-                    elif (
-                        arg.__class__ is tuple
-                        or arg.__class__ is list
-                        or (name == "device" and arg is not None)
-                    ):
-                        special = True
-                        break
         except (NotImplementedError, RuntimeError, ValueError):
-            special = True
+            special = True  # a tensor without a storage of its own: gpu_of() knows these
         if special:
-            return self.general(func, args, kwargs)
+            return self.general(func, args, kwargs or {})
         result = func(*args, **kwargs) if kwargs else func(*args)
         if home:
-            if isinstance(result, Tensor):
+            if result.__class__ is Tensor:
                 try:
                     storage = _storage(result)
                     if storage._labkit_mark is HOST:
                         # home.put(storage), written out
-                        storage._labkit_mark = mark = home.marks[storage.nbytes()]
+                        storage._labkit_mark = mark = home.marks[len(storage)]
                         home.room = room = home.room - mark.block
                         if room < 0:
                             del mark
@@ -90,47 +102,39 @@ class MachineMode(TorchFunctionMode):
 
     def retire(self) -> None:
         """Do nothing from now on, on whichever threads' stacks this mode still is."""
-        self.__class__ = _Retired
+        self.__class__ = _Retired  # type: ignore[assignment]  # a class of the same layout
 
-    def general(self, func, args, kwargs):
+    def general(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Any call: tensors in lists and keywords, a ``device=`` keyword, devices that differ."""
-        kwargs = kwargs or {}
-        tensors = tensors_in(args, kwargs)
-        try:
-            gpus = {_storage(tensor)._labkit_mark.gpu for tensor in tensors}
-        except (NotImplementedError, RuntimeError, ValueError):
-            gpus = {gpu_of(tensor) for tensor in tensors}
+        tensors = tensors_in(*args, *kwargs.values())
+        gpus = {gpu_of(tensor) for tensor in tensors}
         for gpu in gpus:
-            if gpu is not None and gpu.machine is not self.machine:
-                raise stale(gpu)
-        target = self.machine.AS_INPUT
-        if kwargs.get("device") is not None:
-            target = self.machine.resolve(kwargs["device"])
-            kwargs = {**kwargs, "device": self.machine.real(target, kwargs["device"])}
-        if len(gpus) > 1:
-            result = run_mixed(self, func, args, kwargs, tensors)
-            if target is self.machine.AS_INPUT:
-                return result
+            self.own(gpu)
+        chosen = kwargs.get("device")
+        if chosen is None:
+            target = next(iter(gpus)) if len(gpus) == 1 else None
         else:
-            result = func(*args, **kwargs)
-        if target is self.machine.AS_INPUT:
-            target = gpus.pop() if gpus else None
-        if target is not None:
+            target = self.machine.resolve(chosen)
+            kwargs = {**kwargs, "device": self.machine.real(target, chosen)}
+        mixed = len(gpus) > 1
+        result = run_mixed(func, args, kwargs, gpu_of(tensors[0])) if mixed else func(*args, **kwargs)
+        if target is not None and result is not None:
             put_all(result, target)
-        for out in tensors_in(kwargs.get("out")):  # an out tensor of another size is given a new one
-            put_again(out.untyped_storage())
+        if "out" in kwargs:  # an out tensor of another size was given a new one
+            for out in tensors_in(kwargs["out"]):
+                put_again(out.untyped_storage())
         return result
 
-
-def _numbers(values: tuple | list) -> bool:
-    """Whether ``values`` is a short sequence of plain numbers, as shapes and strides are."""
-    return len(values) <= 8 and all(value.__class__ is int for value in values)
+    def own(self, gpu: Gpu | None) -> None:
+        """Raise if ``gpu`` is one of another machine."""
+        if gpu is not None and gpu.machine is not self.machine:
+            raise stale(gpu)
 
 
 class _Retired(TorchFunctionMode):
     """What the mode of a closed machine becomes: threads that outlive it see the one in use, if there is one."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         machine = machine_in_use()
         if machine is None:
             return func(*args, **(kwargs or {}))
@@ -138,68 +142,67 @@ class _Retired(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
 
 
-_PLAIN = frozenset({bool, int, float, str, type(None), torch.Size, torch.dtype})
-
-
 def stale(gpu: Gpu) -> RuntimeError:
     """The error for a tensor that was kept from another machine."""
     return RuntimeError(gpu.machine.stale_text(gpu))
 
 
-@handles(
-    *(
-        getattr(Tensor, name).__get__
-        for name in ("shape", "dtype", "layout", "requires_grad", "is_leaf", "grad_fn", "ndim", "is_sparse",
-                     "is_quantized", "is_mkldnn", "_version", "output_nr", "is_nested", "itemsize")
-    ),
-    *(
-        getattr(Tensor, name)
-        for name in ("size", "dim", "numel", "stride", "is_contiguous", "data_ptr", "requires_grad_",
-                     "is_floating_point", "is_complex", "element_size", "storage_offset", "nelement",
-                     "__len__", "is_same_size", "ndimension", "untyped_storage", "__hash__", "_is_view",
-                     "is_inference",
-                     "retain_grad", "is_set_to")
-    ),
-)  # fmt: skip
-def _ask(mode, func, args, kwargs):
-    """What a tensor can be asked wherever it is: nothing is made, nothing can mix."""
-    return func(*args, **kwargs)
+# What a tensor can be asked wherever it is.
+HANDLERS.update(
+    dict.fromkeys(
+        named(
+            "Tensor.shape.__get__ Tensor.dtype.__get__ Tensor.layout.__get__ Tensor.requires_grad.__get__ "
+            "Tensor.is_leaf.__get__ Tensor.grad_fn.__get__ Tensor.ndim.__get__ Tensor.is_sparse.__get__ "
+            "Tensor.is_quantized.__get__ Tensor.is_mkldnn.__get__ Tensor._version.__get__ "
+            "Tensor.output_nr.__get__ Tensor.is_nested.__get__ Tensor.itemsize.__get__ "
+            "Tensor.size Tensor.dim Tensor.numel Tensor.stride Tensor.is_contiguous Tensor.data_ptr "
+            "Tensor.requires_grad_ Tensor.is_floating_point Tensor.is_complex Tensor.element_size "
+            "Tensor.storage_offset Tensor.nelement Tensor.__len__ Tensor.is_same_size Tensor.ndimension "
+            "Tensor.untyped_storage Tensor.__hash__ Tensor._is_view Tensor.is_inference Tensor.retain_grad "
+            "Tensor.is_set_to _C._set_grad_enabled"
+        )
+    )
+)
+
+
+@handles(*ALWAYS)
+def _checked(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Functions that CUDA refuses even where all tensors are on one device."""
+    check_function(func, args, kwargs)
+    return mode.general(func, args, kwargs)
 
 
 @handles(Tensor.device.__get__)
-def _device(mode, func, args, kwargs):
-    try:
-        gpu = _storage(args[0])._labkit_mark.gpu
-    except (NotImplementedError, RuntimeError, ValueError):
-        gpu = gpu_of(args[0])
+def _device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    gpu = gpu_of(args[0])
     return func(*args) if gpu is None else gpu.device
 
 
 @handles(Tensor.is_cuda.__get__)
-def _is_cuda(mode, func, args, kwargs):
+def _is_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return gpu_of(args[0]) is not None
 
 
 @handles(Tensor.is_cpu.__get__)
-def _is_cpu(mode, func, args, kwargs):
+def _is_cpu(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return gpu_of(args[0]) is None and args[0].device.type == "cpu"
 
 
 @handles(Tensor.get_device, torch.get_device)
-def _get_device(mode, func, args, kwargs):
+def _get_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     gpu = gpu_of(args[0])
     return -1 if gpu is None else gpu.index
 
 
 @handles(Tensor.__repr__)
-def _repr(mode, func, args, kwargs):
+def _repr(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     # torch's own printing, which asks the tensor for its device. A subclass prints as its base would.
     with mode.machine.entered(), torch._C.DisableTorchFunctionSubclass():
         return torch._tensor_str._str(*args, **kwargs)
 
 
 @handles(Tensor.__format__)
-def _format(mode, func, args, kwargs):
+def _format(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     # f"{x}" prints, unless x is one number: then it formats that.
     if args[0].dim() and not args[1]:
         return _repr(mode, func, (args[0],), {})

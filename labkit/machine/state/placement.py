@@ -7,12 +7,15 @@ through to those that have one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from ...base.tree import tensors_in as tensors_in
 from .gpu import HOST, MARK, Gpu
 
-_storage = Tensor.untyped_storage
+_storage: Any = Tensor.untyped_storage
 _real_type = Tensor.type
 
 
@@ -34,51 +37,47 @@ def parts(tensor: Tensor) -> list[Tensor]:
 
 def gpu_of(tensor: Tensor) -> Gpu | None:
     """The simulated GPU that ``tensor`` is on; None for the host."""
+    gpu: Gpu | None = None
     try:
-        return getattr(_storage(tensor), MARK).gpu
-    except (NotImplementedError, RuntimeError):
-        pass
-    except ValueError:
-        return getattr(_storage_of_lazy(tensor), MARK).gpu
-    for part in parts(tensor):
-        try:
-            return getattr(_storage(part), MARK).gpu
-        except (NotImplementedError, RuntimeError):
-            continue
-    return None
+        gpu = _storage(tensor)._labkit_mark.gpu
+    except (NotImplementedError, RuntimeError, ValueError):
+        for storage in _storages(tensor)[:1]:
+            gpu = storage._labkit_mark.gpu
+    return gpu
 
 
-def _storage_of_lazy(tensor: Tensor) -> torch.UntypedStorage:
-    """The storage of a parameter that a lazy module has yet to make; such parameters refuse to be asked."""
+def _storages(tensor: Tensor) -> list[Any]:
+    """The storages of a ``tensor`` that does not give its own.
+
+    A parameter that a lazy module has yet to make has one, but refuses to be asked (ValueError, from its
+    ``__torch_function__``); sparse and wrapped tensors have none (``c10/core/TensorImpl.cpp``,
+    ``throw_storage_access_error``), their parts do.
+    """
+    found = []
     with torch._C.DisableTorchFunctionSubclass():
-        return _storage(tensor)
+        for part in parts(tensor):
+            try:
+                found.append(_storage(part))
+            except (NotImplementedError, RuntimeError):
+                continue
+    return found
 
 
 def put(tensor: Tensor, gpu: Gpu) -> None:
     """Mark the storage of ``tensor`` as living on ``gpu``, unless it lives on a GPU already."""
     try:
-        storage = _storage(tensor)
-    except (NotImplementedError, RuntimeError):
-        for part in parts(tensor):
-            if part is not tensor:
-                put(part, gpu)
-        return
-    except ValueError:
-        storage = _storage_of_lazy(tensor)
-    if getattr(storage, MARK) is HOST and storage.device.type != "meta":
-        gpu.put(storage)
+        storages = [_storage(tensor)]
+    except (NotImplementedError, RuntimeError, ValueError):
+        storages = _storages(tensor)
+    for storage in storages:
+        if storage._labkit_mark is HOST and storage.device.type != "meta":
+            gpu.put(storage)
 
 
 def put_all(result: object, gpu: Gpu) -> None:
-    """Put every tensor in ``result`` (tensors, tuples, lists, dicts of them) on ``gpu``."""
-    if isinstance(result, Tensor):
-        put(result, gpu)
-    elif isinstance(result, (tuple, list)):
-        for item in result:
-            put_all(item, gpu)
-    elif isinstance(result, dict):
-        for item in result.values():
-            put_all(item, gpu)
+    """Put every tensor in ``result`` (a tensor, or a structure of them) on ``gpu``."""
+    for tensor in tensors_in(result):
+        put(tensor, gpu)
 
 
 def put_again(storage: torch.UntypedStorage) -> None:
@@ -88,21 +87,15 @@ def put_again(storage: torch.UntypedStorage) -> None:
         gpu.put(storage)
 
 
-def tensors_in(*values: object) -> list[Tensor]:
-    """Every tensor in ``values``, looking into tuples, lists and dicts."""
-    found: list[Tensor] = []
-    _collect(values, found)
-    return found
+def place(tensor: Tensor) -> str:
+    """The device of ``tensor`` as messages write it: ``"cuda:1"``, ``"cpu"``."""
+    gpu = gpu_of(tensor)
+    return str(tensor.device) if gpu is None else name_of(gpu)
 
 
-def _collect(values, found: list[Tensor]) -> None:
-    for value in values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            _collect(value, found)
-        elif isinstance(value, dict):
-            _collect(value.values(), found)
+def name_of(gpu: Gpu | None) -> str:
+    """``"cuda:1"``; ``"cpu"`` for None, the host."""
+    return "cpu" if gpu is None else str(gpu.device)
 
 
 def type_name(tensor: Tensor) -> str:

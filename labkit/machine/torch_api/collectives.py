@@ -16,6 +16,7 @@ from torch._C import DispatchKey, DispatchKeySet
 
 from ...trace import events as trace
 from ..ops.moves import move, note_copy
+from ..rules.together import check_broadcast_from, check_on_gpu, check_streams
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, put
 
@@ -84,8 +85,8 @@ class Collectives:
 
     @_below_modes
     def _broadcast_coalesced(self, tensors, devices, buffer_size):
-        self._check_source("tensors", tensors, devices[0])
         gpus = [self._machine.gpu(device) for device in devices]
+        check_broadcast_from(tensors, gpus[0])
         copies = [list(tensors)] + [[None] * len(tensors) for _ in devices[1:]]
         with torch.no_grad():
             for places in _chunks(tensors, buffer_size):
@@ -124,7 +125,7 @@ class Collectives:
     @_below_modes
     def _broadcast_out(self, tensor, outs):
         for at, out in enumerate(outs):
-            self._check_output(out, at)
+            check_on_gpu("output", out, at)
             if out.shape != tensor.shape:
                 raise RuntimeError(
                     "Expected all output tensors to have same shape as the source tensor "
@@ -136,7 +137,7 @@ class Collectives:
     def _scatter(self, tensor, devices, chunk_sizes=None, dim=0, streams=None):
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
-        self._check_streams(streams, devices)
+        check_streams(streams or (), devices)
         pieces = self._cut(tensor, len(devices), chunk_sizes, dim)
         return [self._to(piece, self._target(device)) for piece, device in zip(pieces, devices, strict=False)]
 
@@ -146,7 +147,7 @@ class Collectives:
             raise RuntimeError("Expected at least one output tensor to scatter to")
         dim = self._wrapped(dim, tensor)
         for at, out in enumerate(outs):
-            self._check_output(out, at)
+            check_on_gpu("output", out, at)
             shape = list(out.shape)
             if out.dim() == tensor.dim():
                 shape[dim] = tensor.size(dim)
@@ -197,11 +198,7 @@ class Collectives:
         dim = self._wrapped(dim, tensors[0])
         expected = list(tensors[0].shape)
         for at, tensor in enumerate(tensors):
-            if gpu_of(tensor) is None:
-                raise RuntimeError(
-                    f"Expected all input tensors to be CUDA tensors, but tensor at index {at} "
-                    f"has device '{tensor.device}'"
-                )
+            check_on_gpu("input", tensor, at)
             if tensor.dim() != len(expected):
                 raise RuntimeError(
                     "Expected all input tensors to have the same number of dimensions, but tensor at index "
@@ -215,21 +212,6 @@ class Collectives:
         expected[dim] = sum(tensor.size(dim) for tensor in tensors)
         return expected, dim
 
-    def _check_output(self, out: Tensor, at: int) -> None:
-        if gpu_of(out) is None:
-            raise RuntimeError(
-                f"Expected all output tensors to be CUDA tensors, but output tensor at index {at} "
-                f"has device '{out.device}'"
-            )
-
-    def _check_streams(self, streams, devices) -> None:
-        for at, (stream, device) in enumerate(zip(streams or (), devices, strict=False)):
-            if stream is not None and stream.device_index != device:
-                raise RuntimeError(
-                    f"Expected the device associated with the stream at index {at} (was {stream.device_index}) "
-                    f"to match the device supplied at that index (expected {device})"
-                )
-
     def _target(self, device: int) -> Gpu:
         if device < 0:
             raise RuntimeError(f"Expected non-negative device index, but got {device}")
@@ -237,12 +219,6 @@ class Collectives:
 
     def _wrapped(self, dim: int, tensor: Tensor) -> int:
         return range(max(tensor.dim(), 1))[dim]
-
-    def _check_source(self, name, tensors, device) -> None:
-        gpu = self._machine.gpu(device)
-        for tensor in tensors:
-            if gpu_of(tensor) is not gpu:
-                raise RuntimeError("All tensors must be on devices[0]: " + str(device))
 
     def _cut(self, tensor: Tensor, count: int, sizes, dim: int):
         if sizes is None:

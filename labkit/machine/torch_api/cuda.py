@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...base.patches import Patch
 from ..in_use import machine_here
+from ..rules.together import check_optimizer_entry
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of
 from ..state.streams import CUDA, Stream
@@ -196,34 +197,24 @@ class CudaFunctions:
         # As torch/csrc/utils/foreach.cpp and aten/src/ATen/native/ForeachUtils.h, _group_tensors_by_...: the first
         # list says where, and a parameter, its gradient and its state belong together.
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]] = {}
+        filled = [row for row in tensorlists if row]
         with torch._C.DisableTorchFunction():
-            for at in range(len(tensorlists[0])):
-                together = [row[at] for row in tensorlists if row]
+            for at, together in enumerate(zip(*filled, strict=True)):
                 first = next(tensor for tensor in together if tensor is not None)
-                key = _device_of(first), first.dtype
-                if any(not _belongs(tensor, key[0]) for tensor in together):
-                    raise RuntimeError(
-                        "Tensors of the same index must be on the same device and the same dtype except `step` "
-                        "tensors that can be CPU and float32/64 notwithstanding"
-                    )
-                lists, indices = groups.setdefault(key, ([[] for _ in tensorlists], []))
+                gpu = gpu_of(first)
+                check_optimizer_entry(together, gpu)
+                # Below the function modes the tensor itself says where its values really are.
+                key = (first.device if gpu is None else gpu.device, first.dtype)
+                if key not in groups:
+                    groups[key] = [[] for _ in tensorlists], []
+                lists, indices = groups[key]
+                left = iter(together)
                 for group, row in zip(lists, tensorlists, strict=True):
                     if row:
-                        group.append(row[at])
+                        group.append(next(left))
                 if with_indices:
                     indices.append(at)
         return groups
-
-
-def _device_of(tensor: Tensor) -> torch.device:
-    # Below the function modes, where the tensor itself says where its values really are.
-    gpu = gpu_of(tensor)
-    return tensor.device if gpu is None else gpu.device
-
-
-def _belongs(tensor: Tensor | None, device: torch.device) -> bool:
-    """Whether an optimizer may use ``tensor`` on ``device``; a step count may be on the host."""
-    return tensor is None or _device_of(tensor) == device or (gpu_of(tensor) is None and tensor.dim() == 0)
 
 
 def _memory_stats(gpu: Gpu) -> dict[str, Any]:

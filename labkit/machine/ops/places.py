@@ -1,0 +1,63 @@
+"""Functions whose results are not simply where their inputs are: lengths on the host, labels from anywhere, views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..handlers import handles
+from ..rules.functions import check_function
+from ..state.placement import gpu_of, put, put_again
+from .mode import MachineMode
+from .moves import move
+
+
+@handles(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)
+def _packed(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    check_function(func, args, kwargs)
+    data, lengths = func(*args, **kwargs)
+    gpu = gpu_of(args[0])
+    if gpu is not None:
+        put(data, gpu)
+    return data, lengths  # the lengths stay on the host
+
+
+@handles(torch.tensor_split, Tensor.tensor_split)
+def _tensor_split(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    check_function(func, args, kwargs)
+    return func(*args, **kwargs)  # views of the input: they are where it is; split points on the host may be
+
+
+@handles(torch.ctc_loss, torch.nn.functional.ctc_loss)
+def _ctc_loss(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # aten/src/ATen/native/LossCTC.cpp: on CUDA it brings the targets to the data and reads the lengths on the host.
+    names = ("log_probs", "targets", "input_lengths", "target_lengths")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    home = gpu_of(given["log_probs"])
+    for name, there in zip(names[1:], (home, None, None), strict=True):
+        if isinstance(given[name], Tensor) and gpu_of(given[name]) is not there:
+            given[name] = move(mode.machine, given[name], there)
+    result = func(*map(given.pop, names), *args[4:], **given)
+    if home is not None:
+        put(result, home)
+    return result
+
+
+@handles(Tensor.resize_, Tensor.resize_as_)
+def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    result = func(*args, **kwargs)
+    put_again(args[0].untyped_storage())
+    return result
+
+
+@handles(torch._C._nn.unflatten_dense_tensors)
+def _unflatten(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # Views of the flat tensor: they are where it is. The other tensors only give their shapes.
+    pieces = func(*args, **kwargs)
+    gpu = gpu_of(args[0])
+    for piece in pieces:
+        if not piece.numel() and gpu is not None:
+            put(piece, gpu)  # there is nothing to view: it is made anew
+    return pieces

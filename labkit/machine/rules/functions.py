@@ -1,0 +1,210 @@
+"""What single functions of torch say of tensors that are on the wrong device, each by the function's name.
+
+Here stand the checks that PyTorch writes by hand, with their words. To add what CUDA says of a function, write a
+rule: it is given the function's arguments, under their names in torch, and raises what the real machine raises.
+What a rule does not raise goes on to the operators (:mod:`.operators`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ...base.tree import tensors_in
+from ..handlers import named
+from ..state.gpu import Gpu
+from ..state.placement import gpu_of, name_of, place, type_name
+
+Rule = Callable[..., None]
+
+# function -> its rule; asked for calls whose tensors are on several devices.
+RULES: dict[object, Rule] = {}
+# The functions whose rule is asked for every call: a single tensor can be in the wrong place there.
+ALWAYS: list[object] = []
+
+
+def check_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what ``func`` itself raises for tensors that are where these are."""
+    rule = RULES.get(func)
+    if rule is None:
+        return
+    try:
+        given = inspect.signature(rule).bind(*args, **kwargs)
+    except TypeError:
+        return  # not a call of this function: torch says what is wrong with it
+    rule(*given.args, **given.kwargs)
+
+
+def _rule(names: str, *, always: bool = False) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        functions = named(names)
+        RULES.update(dict.fromkeys(functions, rule))
+        ALWAYS.extend(functions if always else ())
+        return rule
+
+    return register
+
+
+def _elsewhere(other: object, tensor: Tensor) -> bool:
+    """Whether ``other`` is a tensor on another device than ``tensor``."""
+    return isinstance(other, Tensor) and gpu_of(other) is not gpu_of(tensor)
+
+
+# Functions made of several operators, which check before they reach the first.
+
+
+@_rule("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
+def _convolution(input: Tensor, weight: Tensor, bias: Tensor | None = None, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/Convolution.cpp, check_input_same_type_as_parameters: types, so not which GPU.
+    for label, other in (("weight", weight), ("bias", bias)):
+        if isinstance(other, Tensor) and (gpu_of(other) is None) != (gpu_of(input) is None):
+            mine, theirs = type_name(input), type_name(other)
+            raise RuntimeError(f"Input type ({mine}) and {label} type ({theirs}) should be the same")
+
+
+@_rule("lstm gru rnn_tanh rnn_relu")
+def _recurrent(data: Tensor, second: Any, third: Any, fourth: Any = None, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/RNN.cpp, check_attributes. (data, hidden, weights, ...), or, for packed sequences,
+    # (data, batch_sizes, hidden, weights, ...), where the sizes stay on the host.
+    packed = isinstance(second, Tensor) and isinstance(fourth, (tuple, list)) and second.dim() == 1
+    groups = (third, fourth) if packed else (second, third)
+    for label, group in zip(("hidden", "parameter"), groups, strict=True):
+        for tensor in tensors_in(group):
+            if gpu_of(tensor) is not gpu_of(data):
+                raise RuntimeError(
+                    f"Input and {label} tensors are not at the same device, found input tensor at "
+                    f"{place(data)} and {label} tensor at {place(tensor)}"
+                )
+
+
+@_rule("nn.functional.scaled_dot_product_attention")
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/transformers/attention.cpp, validate_sdpa_input
+    if _elsewhere(key, query) or _elsewhere(value, query):
+        raise RuntimeError(
+            "Expected query, key, and value to have the same device type, but got query.device: "
+            f"{place(query)} key.device: {place(key)} and value.device: {place(value)} instead."
+        )
+
+
+@_rule("meshgrid cartesian_prod")
+def _meshgrid(*tensors: Any, **_: Any) -> None:
+    if len({gpu_of(tensor) for tensor in tensors_in(tensors)}) > 1:
+        raise RuntimeError("torch.meshgrid expects all tensors to have the same device")
+
+
+@_rule("block_diag")
+def _block_diag(first: Tensor, *others: Tensor) -> None:
+    for at, other in enumerate(others, start=1):
+        if _elsewhere(other, first):
+            raise RuntimeError(
+                "torch.block_diag: input tensors must all be on the same device. "
+                f"Input 0 is on device {place(first)} and input {at} is on device {place(other)}"
+            )
+
+
+@_rule("quantile nanquantile Tensor.quantile Tensor.nanquantile")
+def _quantile(input: Tensor, q: Any, *_: Any, **__: Any) -> None:
+    if _elsewhere(q, input):
+        raise RuntimeError("quantile() q tensor must be on the same device as the input tensor")
+
+
+@_rule("stft istft Tensor.stft Tensor.istft")
+def _windowed(
+    input: Tensor, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None,
+    *_: Any, **__: Any,
+) -> None:  # fmt: skip
+    if _elsewhere(window, input):
+        name = "istft" if input.is_complex() else "stft"
+        raise RuntimeError(
+            f"{name} input and window must be on the same device but got self on {place(input)} "
+            f"and window on {place(window)}"
+        )
+
+
+# Arguments that must be on the host wherever the data is.
+
+
+@_rule("_VF._pack_padded_sequence")
+def _lengths(input: Tensor, lengths: Tensor, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/PackedSequence.cpp, checkLongTensor
+    if gpu_of(lengths) is not None:
+        kind = str(lengths.dtype).removeprefix("torch.").replace("int64", "Long").replace("int32", "Int")
+        raise RuntimeError(
+            "'lengths' argument should be a 1D CPU int64 tensor, but got "
+            f"{lengths.dim()}D {place(lengths)} {kind} tensor"
+        )
+
+
+@_rule("tensor_split Tensor.tensor_split")
+def _split_points(input: Tensor, tensor_indices_or_sections: Any = None, *_: Any, **__: Any) -> None:
+    points = tensor_indices_or_sections
+    if isinstance(points, Tensor) and gpu_of(points) is not None:
+        raise RuntimeError(
+            f"tensor_split expected tensor_indices_or_sections to be on cpu, but it's on {place(points)}"
+        )
+
+
+# What only a tensor in host memory can do.
+
+
+@_rule("Tensor.numpy Tensor.__array__", always=True)
+def _numpy(tensor: Tensor, *_: Any, force: bool = False, **__: Any) -> None:
+    # torch/csrc/utils/tensor_numpy.cpp, tensor_to_numpy
+    if gpu_of(tensor) is not None and not force:
+        raise TypeError(
+            f"can't convert {place(tensor)} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+
+
+def _only_on_host(name: str) -> None:
+    @_rule(f"Tensor.{name}", always=True)
+    def check(tensor: Tensor, *_: Any) -> None:
+        # torch/csrc/utils/tensor_apply.cpp
+        if gpu_of(tensor) is not None:
+            raise TypeError(f"{name} is only implemented on CPU tensors")
+
+
+for _name in ("apply_", "map_", "map2_"):
+    _only_on_host(_name)
+
+
+@_rule("Tensor.__dlpack__", always=True)
+def _dlpack(tensor: Tensor, *_: Any, **__: Any) -> None:
+    if gpu_of(tensor) is not None:
+        raise BufferError(f"{_no_memory(tensor)}; use .cpu() to share the values")
+
+
+@_rule("Tensor.__cuda_array_interface__.__get__", always=True)
+def _cuda_array_interface(tensor: Tensor, *_: Any) -> None:
+    if gpu_of(tensor) is not None:
+        raise AttributeError(_no_memory(tensor))
+
+
+def _no_memory(tensor: Tensor) -> str:
+    return f"a tensor on {place(tensor)} has no memory that others could use: it is simulated by labkit"
+
+
+@_rule("Tensor.pin_memory")
+def _pin_memory(tensor: Tensor, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/Memory.cpp, _pin_memory
+    if gpu_of(tensor) is not None:
+        raise RuntimeError(f"cannot pin '{type_name(tensor)}' only dense CPU tensors can be pinned")
+
+
+def check_alias(tensor: Tensor, gpu: Gpu | None, copy: bool | None) -> None:
+    """What ``torch.asarray`` says of ``copy=False`` with a tensor on another device."""
+    # torch/csrc/utils/tensor_new.cpp, asarray
+    if copy is False:
+        raise ValueError(f"can't alias tensor from device '{place(tensor)}' to '{name_of(gpu)}'.")
+
+
+def check_new_pinned(gpu: Gpu | None) -> None:
+    """What functions that make a tensor say of ``pin_memory=True`` on ``gpu``."""
+    # torch/csrc/utils/tensor_new.cpp, internal_new_from_data, and at::empty's own
+    if gpu is not None:
+        raise RuntimeError("Only dense CPU tensors can be pinned")

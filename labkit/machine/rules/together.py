@@ -1,0 +1,87 @@
+"""Who must be with whom: gradients with their tensors, an optimizer's state with its parameter, pieces with GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..state.gpu import Gpu
+from ..state.placement import gpu_of, name_of, place
+
+ANYWHERE = object()  # in a list of GPUs: nobody minds
+
+
+def check_assigned_grad(tensor: Tensor, grad: Tensor | None) -> None:
+    """``tensor.grad = grad`` (``torch/csrc/autograd/python_variable.cpp``, ``THPVariable_set_grad``)."""
+    if isinstance(grad, Tensor) and gpu_of(grad) is not gpu_of(tensor):
+        raise RuntimeError("assigned grad has data located on a different device")
+
+
+def check_seed(output: Any, grad: Any) -> None:
+    """The gradient that backward starts from (``torch/csrc/autograd/engine.cpp``, ``validate_outputs``)."""
+    if not isinstance(grad, Tensor) or not isinstance(output, Tensor):
+        return
+    at = gpu_of(grad)
+    if at is None and grad.numel() == 1:
+        return  # torch makes it itself, below the mode, to start from a scalar; a single value is brought over
+    home = gpu_of(output)
+    if at is not home and (home is not None or grad.numel() != 1):
+        function = output.grad_fn.name() if output.grad_fn else "AccumulateGrad"
+        _refuse_gradient(function, 0, home, at)
+
+
+def check_returned(function: str, grads: Iterable[Any], homes: Iterable[Any]) -> None:
+    """What a Function's backward returns, as the engine checks it: each gradient where its input is."""
+    for index, (grad, home) in enumerate(zip(grads, homes, strict=False)):
+        if isinstance(grad, Tensor) and home is not ANYWHERE and gpu_of(grad) is not home and grad.dim():
+            _refuse_gradient(function, index, home, gpu_of(grad))
+
+
+def _refuse_gradient(function: str, index: int, home: Gpu | None, at: Gpu | None) -> None:
+    raise RuntimeError(
+        f"Function {function} returned an invalid gradient at index {index} - expected device {name_of(home)} "
+        f"but got {name_of(at)}"
+    )
+
+
+def check_optimizer_entry(entry: Sequence[Tensor | None], home: Gpu | None) -> None:
+    """A parameter, its gradient and its state: on one device, but for a step count, which may be on the host.
+
+    ``aten/src/ATen/native/ForeachUtils.h``, ``_group_tensors_by_first_tensors_device_and_dtype``.
+    """
+    for tensor in entry:
+        if tensor is not None and gpu_of(tensor) is not home and (gpu_of(tensor) is not None or tensor.dim()):
+            raise RuntimeError(
+                "Tensors of the same index must be on the same device and the same dtype except `step` "
+                "tensors that can be CPU and float32/64 notwithstanding"
+            )
+
+
+# The collectives (torch/csrc/cuda/comm.cpp).
+
+
+def check_broadcast_from(tensors: Iterable[Tensor], gpu: Gpu) -> None:
+    """That all ``tensors`` are on the first of the devices."""
+    if any(gpu_of(tensor) is not gpu for tensor in tensors):
+        raise RuntimeError(f"All tensors must be on devices[0]: {gpu.index}")
+
+
+def check_on_gpu(kind: str, tensor: Tensor, index: int) -> None:
+    """That ``tensor``, one of the ``kind`` ("input", "output") tensors, is on a GPU, whichever."""
+    if gpu_of(tensor) is None:
+        raise RuntimeError(
+            f"Expected all {kind} tensors to be CUDA tensors, but {'output ' * (kind == 'output')}tensor at index "
+            f"{index} has device '{place(tensor)}'"
+        )
+
+
+def check_streams(streams: Iterable[Any], devices: Iterable[int]) -> None:
+    """That each stream is of the GPU that it is to be used on."""
+    for at, (stream, device) in enumerate(zip(streams, devices, strict=False)):
+        if stream is not None and stream.device_index != device:
+            raise RuntimeError(
+                f"Expected the device associated with the stream at index {at} (was {stream.device_index}) "
+                f"to match the device supplied at that index (expected {device})"
+            )
