@@ -50,7 +50,7 @@ def rebuilt(value: Any, items: Sequence[Any]) -> Any:
     ``torch.nn.parallel.gather`` makes it, from its items or pairs. Where the constructor wants other arguments
     (a defaultdict's does), and for lists and dataclasses, whose fields need not be arguments, a copy is refilled.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if isinstance(value, dict):
         pairs = list(zip(value, items, strict=True))
         fields = _fields(value) if is_dataclass(value) else []  # some libraries' outputs are both

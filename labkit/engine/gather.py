@@ -39,8 +39,7 @@ def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> An
         return None
     if isinstance(first, dict):
         outputs = [_in_order_of(first, output, replica, path) for replica, output in enumerate(outputs)]
-    inside = [tree.children(output) for output in outputs]
-    if inside[0] is None:
+    if tree.children(first) is None:
         raise TypeError(
             f"{path} is {_kind(first)}, which cannot be gathered from {len(outputs)} GPUs: "
             "return tensors (in tuples, lists, dicts or dataclasses)"
@@ -50,6 +49,7 @@ def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> An
                 else ""
             )
         )
+    inside = [tree.children(output) or [] for output in outputs]
     if len({len(items) for items in inside}) > 1:
         lengths = ", ".join(f"{len(items)} on replica {at}" for at, items in enumerate(inside))
         raise ValueError(f"{path} has different lengths: {lengths}")

@@ -25,7 +25,8 @@ def scatter(inputs: Any, target_gpus: Sequence[Device], dim: int = 0) -> Sequenc
 
 def _scatter(value: Any, devices: list[torch.device], dim: int) -> Sequence[Any]:
     if isinstance(value, Tensor):
-        return Scatter.apply(devices, None, dim, value)
+        pieces: tuple[Tensor, ...] = Scatter.apply(devices, None, dim, value)
+        return pieces
     inside = tree.children(value, dataclasses=False)
     if not inside:
         return [value for _ in devices]

@@ -39,7 +39,7 @@ class RealGpus:
     def __enter__(self) -> RealGpus:
         return self
 
-    def __exit__(self, *exc_info) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def _repr_svg_(self) -> str | None:

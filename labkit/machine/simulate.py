@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from operator import index as whole
+from collections.abc import Sequence
 
 import torch
 
+from ..base.numbers import MOST_GPUS, whole
 from ..base.torch_private import warn_if_untried
 from .in_use import machine_in_use
 from .machine import Machine, set_aside
 from .real_gpus import RealGpus, release
 
 
-def simulate(gpus: int = 8, *, memory="16 GiB", backing="cpu", order=None) -> Machine:
+def simulate(
+    gpus: int = 8,
+    *,
+    memory: str | int | Sequence[str | int] = "16 GiB",
+    backing: str | torch.device = "cpu",
+    order: Sequence[int] | str | None = None,
+) -> Machine:
     """From now on, torch sees ``gpus`` simulated GPUs.
 
     Works as a plain call (``close()`` ends it, or the next call) and as a context manager.
 
-    gpus      how many, at least 1.
+    gpus      how many, 1 to 1024.
     memory    of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU.
     backing   where values are really kept: "cpu", or one real GPU, "cuda:0".
     order     of the replicas of a data-parallel call: None runs them in device order, so that what they
@@ -26,7 +33,7 @@ def simulate(gpus: int = 8, *, memory="16 GiB", backing="cpu", order=None) -> Ma
 
     Raises TypeError or ValueError, naming the argument, before anything is changed.
     """
-    _check_gpus(gpus)
+    gpus = whole("gpus", gpus, 1, MOST_GPUS)
     if isinstance(memory, (list, tuple)) and len(memory) != gpus:
         raise ValueError(
             f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}"
@@ -39,7 +46,7 @@ def simulate(gpus: int = 8, *, memory="16 GiB", backing="cpu", order=None) -> Ma
         raise ValueError(f"order must be None, 'threads' or a list of GPU numbers, got {order!r}")
     _check_backing(backing)
     warn_if_untried(torch.__version__)
-    return _take_over(Machine(whole(gpus), memory, backing, order))
+    return _take_over(Machine(gpus, memory, backing, order))
 
 
 def use_gpus(gpus: int) -> Machine | RealGpus:
@@ -47,8 +54,7 @@ def use_gpus(gpus: int) -> Machine | RealGpus:
 
     With one real GPU, the simulated ones keep their values on it; with none, on the CPU.
     """
-    if gpus != 0 or isinstance(gpus, bool):
-        _check_gpus(gpus)
+    gpus = whole("gpus", gpus, 0, MOST_GPUS)
     machine = machine_in_use()
     if machine is not None:
         machine.close()
@@ -64,20 +70,7 @@ def _take_over(machine: Machine) -> Machine:
     return machine.open()
 
 
-def _check_gpus(gpus) -> None:
-    try:
-        count = whole(gpus) if not isinstance(gpus, bool) else None
-    except TypeError:
-        count = None
-    if count is None:
-        raise TypeError(f"gpus must be a whole number of at least 1, got {gpus!r} ({type(gpus).__name__})")
-    if count < 1:
-        raise ValueError(f"gpus must be at least 1, got {count}: a machine without GPUs needs no simulation")
-    if count > 1024:
-        raise ValueError(f"gpus must be at most 1024, got {count}")
-
-
-def _check_backing(backing) -> None:
+def _check_backing(backing: str | torch.device) -> None:
     try:
         device = torch.device(backing)
     except (RuntimeError, TypeError) as error:

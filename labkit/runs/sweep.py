@@ -176,6 +176,6 @@ def _page(notebook: NotebookNode, language: object) -> str:
         "mermaid_layout_elk_js_url",
     )
     code = language if isinstance(language, str) else "en"
-    exporter = HTMLExporter(**dict.fromkeys(unused, ""), language_code=code)  # type: ignore[no-untyped-call]
+    exporter = HTMLExporter(**dict.fromkeys(unused, ""), language_code=code)
     page: str = exporter.from_notebook_node(notebook)[0]
     return page

@@ -136,9 +136,9 @@ def test_a_with_block_ends_the_machine_also_after_an_error():
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"gpus": 0}, ValueError, "gpus must be at least 1, got 0"),
-        ({"gpus": -1}, ValueError, "gpus must be at least 1, got -1"),
-        ({"gpus": "eight"}, TypeError, "gpus must be a whole number of at least 1, got 'eight'"),
+        ({"gpus": 0}, ValueError, "gpus must be from 1 to 1024, got 0"),
+        ({"gpus": -1}, ValueError, "gpus must be from 1 to 1024, got -1"),
+        ({"gpus": "eight"}, TypeError, "gpus must be a whole number, got 'eight'"),
         ({"gpus": True}, TypeError, "gpus must be a whole number"),
         ({"gpus": 2, "memory": "much"}, ValueError, "memory must be bytes or text like '16 GiB', got 'much'"),
         ({"gpus": 2, "memory": ["1 GiB"]}, ValueError, "memory must have one entry for each of the 2 GPUs"),

@@ -8,7 +8,7 @@ losses, exponentials). Tensors on the host are left alone, as CUDA's autocast le
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,7 +50,13 @@ _UNSAFE = (
 class AutocastMode(TorchFunctionMode):
     """Casts as ``torch.autocast("cuda")`` does, while that is on in this thread."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         if not torch.is_autocast_enabled("cuda"):
             return func(*args, **kwargs)
@@ -74,7 +80,7 @@ class AutocastMode(TorchFunctionMode):
             torch.set_autocast_dtype("cpu", before[1])
 
 
-def _cast(value, dtype):
+def _cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, Tensor):
         return value.to(dtype) if value.dtype in _HALF and gpu_of(value) is not None else value
     if isinstance(value, (tuple, list)) and type(value) in (tuple, list):

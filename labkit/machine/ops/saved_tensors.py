@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
@@ -22,13 +22,20 @@ from ..state.placement import gpu_of, put, tensors_in
 if TYPE_CHECKING:
     from ..machine import Machine
 
+Hook = Callable[[Any], Any]
 _running = threading.local()
 
 
 class _NoteHome(TorchFunctionMode):
     """Notes the GPU of each operation while it runs."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         before = getattr(_running, "gpu", None)
         tensors = tensors_in(args, kwargs)
@@ -43,33 +50,33 @@ def patches(machine: Machine) -> Iterator[Patch]:
     """Let the hooks see devices."""
     start, enter, leave = (getattr(saved_tensors_hooks, f"__{name}__") for name in ("init", "enter", "exit"))
 
-    def init(self, pack_hook, unpack_hook):
+    def init(self: saved_tensors_hooks, pack_hook: Hook, unpack_hook: Hook) -> None:
         @functools.wraps(pack_hook, updated=())
-        def pack(tensor):
+        def pack(tensor: Tensor) -> Any:
             gpu = getattr(_running, "gpu", None)
             if gpu is not None and isinstance(tensor, Tensor):
                 put(tensor, gpu)
             return _entered(pack_hook, tensor)
 
         @functools.wraps(unpack_hook, updated=())
-        def unpack(packed):
+        def unpack(packed: Any) -> Any:
             return _entered(unpack_hook, packed)
 
         start(self, pack, unpack)
 
-    def _entered(hook, value):
+    def _entered(hook: Hook, value: Any) -> Any:
         machine = machine_in_use()
         if machine is None:
             return hook(value)
         with machine.entered():
             return hook(value)
 
-    def enter_noting(self):
+    def enter_noting(self: Any) -> Any:
         self.__dict__.setdefault("_labkit_modes", []).append(_NoteHome())
         self._labkit_modes[-1].__enter__()
         return enter(self)
 
-    def leave_noting(self, *exc_info):
+    def leave_noting(self: Any, *exc_info: Any) -> Any:
         result = leave(self, *exc_info)
         if self.__dict__.get("_labkit_modes"):
             self._labkit_modes.pop().__exit__(*exc_info)

@@ -32,7 +32,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
         gpu = seen.resolve(device) if seen is not None and device is not None else None
         if gpu is None:
             return real_new(cls, *args, **options, **({} if device is None else {"device": device}))
-        storage = real_new(cls, *args, **options)
+        storage: torch.UntypedStorage = real_new(cls, *args, **options)
         gpu.put(storage)
         return storage
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,10 +15,11 @@ from .moves import move
 
 if TYPE_CHECKING:
     from ..machine import Machine
+    from .mode import MachineMode
 
 
 @handles(Tensor.type)
-def _type(mode, func, args, kwargs):
+def _type(mode: MachineMode, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, *rest = args
     wanted = rest[0] if rest else kwargs.get("dtype")
     if wanted is None:
@@ -43,11 +44,11 @@ class LegacyType(type):
 
     name: str
 
-    def __instancecheck__(cls, tensor) -> bool:
+    def __instancecheck__(cls, tensor: object) -> bool:
         return isinstance(tensor, Tensor) and tensor.type() == cls.name
 
-    def __call__(cls, *args, device=None):
-        host = getattr(torch, cls.__name__)(*args)
+    def __call__(cls, *args: Any, device: Any = None) -> Tensor:
+        host: Tensor = getattr(torch, cls.__name__)(*args)
         return host.cuda(device)
 
 
@@ -56,7 +57,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
     set_default = torch._C._set_default_tensor_type
     chosen = False
 
-    def set_default_tensor_type(kind):
+    def set_default_tensor_type(kind: Any) -> None:
         nonlocal chosen
         on_gpu = isinstance(kind, LegacyType)
         set_default(getattr(torch, kind.__name__) if on_gpu else kind)

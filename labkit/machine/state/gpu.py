@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import gc
 import sys
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...base.units import cuda_bytes
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 # The attribute of ``torch.UntypedStorage`` that holds the mark.
 MARK = "_labkit_mark"
@@ -69,7 +73,7 @@ class Gpu:
         "peak", "room", "suspended", "total_at_reset", "freed_at_reset", "_counted", "_granted",
     )  # fmt: skip
 
-    def __init__(self, index: int, capacity: int, machine: object) -> None:
+    def __init__(self, index: int, capacity: int, machine: Machine) -> None:
         self.index = index
         self.capacity = capacity
         self.machine = machine

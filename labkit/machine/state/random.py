@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from .placement import gpu_of, tensors_in
 
 if TYPE_CHECKING:
     from ..machine import Machine
+    from ..ops.mode import MachineMode
 
 _SETTABLE = {
     torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli, torch.multinomial,
@@ -38,7 +39,7 @@ _real_device = _RealGenerator.device.__get__
 class DeviceRandom:
     """The generators of a machine's GPUs."""
 
-    def __init__(self, gpus) -> None:
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
         self._gpus = gpus
         self.generators: tuple[torch.Generator, ...] = ()
         self._default = torch.default_generator
@@ -57,7 +58,9 @@ class DeviceRandom:
             self._default = torch.cuda.default_generators[backing.index or 0]
 
     @contextmanager
-    def drawing(self, func, gpu: Gpu | None, kwargs: dict):
+    def drawing(
+        self, func: Callable[..., Any], gpu: Gpu | None, kwargs: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
         """The keywords for a call of ``func`` that draws on ``gpu``: its generator, unless one is given."""
         if kwargs.get("generator") is not None:
             if gpu is not None or func in _SETTABLE:
@@ -69,7 +72,7 @@ class DeviceRandom:
             yield {**kwargs, "generator": self.generators[gpu.index]}
 
     @contextmanager
-    def instead_of_default(self, gpu: Gpu):
+    def instead_of_default(self, gpu: Gpu) -> Iterator[None]:
         """Inside, torch's default generator continues where that of ``gpu`` stands."""
         mine, default = self.generators[gpu.index], self._default
         with self._exchange:
@@ -83,14 +86,16 @@ class DeviceRandom:
 
 
 @handles(*(func for func in _SETTABLE if func not in HANDLERS))
-def _draw_with_generator(mode, func, args, kwargs):
+def _draw_with_generator(
+    mode: MachineMode, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     tensors = tensors_in(args, kwargs)
     gpu = gpu_of(tensors[0]) if tensors else None
     with mode.machine.random.drawing(func, gpu, kwargs) as kwargs:
         return mode.general(func, args, kwargs)
 
 
-def _functions_that_draw():
+def _functions_that_draw() -> Iterator[Callable[..., Any] | None]:
     """Functions that draw from the default generator and take none."""
     F = torch.nn.functional
     for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
@@ -109,7 +114,7 @@ def _functions_that_draw():
 
 
 @handles(*(func for func in _functions_that_draw() if func not in HANDLERS))
-def _draw(mode, func, args, kwargs):
+def _draw(mode: MachineMode, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensors = tensors_in(args, kwargs)
     device = kwargs.get("device")
     gpu = mode.machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
@@ -120,10 +125,10 @@ def _draw(mode, func, args, kwargs):
         return mode.general(func, args, kwargs)
 
 
-class _AnyGenerator(type(_RealGenerator)):
+class _AnyGenerator(type(_RealGenerator)):  # type: ignore[misc]  # torch says which metaclass
     """Generators that were made without a machine are ``torch.Generator`` objects too."""
 
-    def __instancecheck__(cls, generator) -> bool:
+    def __instancecheck__(cls, generator: object) -> bool:
         return isinstance(generator, _RealGenerator)
 
 
@@ -132,23 +137,25 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
 
     __module__, __qualname__ = _RealGenerator.__module__, _RealGenerator.__qualname__
 
-    def __new__(cls, device="cpu", gpu=None):
-        if gpu is None and machine_in_use() is not None:
-            gpu = machine_in_use().resolve(device)
-        made = _RealGenerator.__new__(cls, gpu.machine.backing if gpu is not None else device)
+    def __new__(cls, device: Any = "cpu", gpu: Gpu | None = None) -> Any:
+        machine = machine_in_use()
+        if gpu is None and machine is not None:
+            gpu = machine.resolve(device)
+        make: Any = _RealGenerator.__new__
+        made = make(cls, gpu.machine.backing if gpu is not None else device)
         made._labkit_gpu = gpu
         return made
 
     @property
-    def device(self):
+    def device(self) -> torch.device:  # type: ignore[override]  # nor can torch's own be set
         return _real_device(self) if self._labkit_gpu is None else self._labkit_gpu.device
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         made, _, state = super().__reduce__()
         return made, (self.device,), state
 
 
-def check_generator(generator, gpu: Gpu | None) -> None:
+def check_generator(generator: object, gpu: Gpu | None) -> None:
     """Raise, as torch does, if ``generator`` is for the host and draws on a GPU, or the other way round."""
     if isinstance(generator, _RealGenerator) and (generator.device.type == "cpu") != (gpu is None):
         raise RuntimeError(
