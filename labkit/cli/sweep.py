@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus", type=at_least(0), nargs="+", required=True, metavar="N", help="the numbers of GPUs"
     )
-    parser.add_argument("--lang", choices=("en", "zh"), help="language (default en; of a path: its own)")
+    parser.add_argument("--lang", choices=tuple(LANGUAGES), help="language (default en; of a path: its own)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: out/LESSON-LANG")
     parser.add_argument(
         "-p", dest="parameters", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
