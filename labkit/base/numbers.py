@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import index
 from typing import TypeVar
 
@@ -26,49 +27,49 @@ def whole(name: str, value: object, least: int, most: int | None = None) -> int:
     except TypeError:
         number = None
     if number is None:
-        kind = type(value).__name__
-        raise TypeError(
-            say(
-                en=f"{name} must be a whole number, got {value!r} ({kind})",
-                zh=f"{name} 必须是整数，现在是 {value!r}（{kind}）",
-            )
-        )
+        raise TypeError(must(name, value, en="a whole number", zh="是整数", typed=True))
     if number < least or (most is not None and number > most):
         if most is None:
-            bounds = say(en=f"at least {least}", zh=f"不小于 {least}")
-        else:
-            bounds = say(en=f"from {least} to {most}", zh=f"在 {least} 到 {most} 之间")
-        raise ValueError(
-            say(en=f"{name} must be {bounds}, got {number}", zh=f"{name} 必须{bounds}，现在是 {number}")
-        )
+            raise ValueError(must(name, number, en=f"at least {least}", zh=f"不小于 {least}"))
+        raise ValueError(must(name, number, en=f"from {least} to {most}", zh=f"在 {least} 到 {most} 之间"))
     return number
 
 
 def amount(name: str, value: object, *, above: bool = False) -> float:
     """``value`` if it is a number of at least 0 (``above``: above 0); else TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(
-            say(en=f"{name} must be a number, got {value!r}", zh=f"{name} 必须是数，现在是 {value!r}")
-        )
-    if not value >= 0 or (above and value == 0):  # not a number is not at least 0 either
-        bounds = say(en="above 0", zh="大于 0") if above else say(en="at least 0", zh="不小于 0")
-        raise ValueError(
-            say(en=f"{name} must be {bounds}, got {value}", zh=f"{name} 必须{bounds}，现在是 {value}")
-        )
+        raise TypeError(must(name, value, en="a number", zh="是数"))
+    if above and not value > 0:  # so asked, because nan is not above 0 either
+        raise ValueError(must(name, value, en="above 0", zh="大于 0"))
+    if not above and not value >= 0:
+        raise ValueError(must(name, value, en="at least 0", zh="不小于 0"))
     return value
 
 
-def instance(name: str, value: object, kind: type[_Kind]) -> _Kind:
-    """``value`` if it is a ``kind``, else TypeError."""
+def one_of(name: str, value: str, known: Iterable[str]) -> str:
+    """``value`` if it is one of ``known``, else ValueError."""
+    if value not in known:
+        names = ", ".join(map(repr, known))
+        raise ValueError(must(name, value, en=f"one of {names}", zh=f"是 {names} 之一"))
+    return value
+
+
+def instance(name: str, value: object, kind: type[_Kind], source: str = "") -> _Kind:
+    """``value`` if it is a ``kind``, else TypeError, which says what gives one: ``source``."""
     if not isinstance(value, kind):
-        got = f"{value!r} ({type(value).__name__})"
-        raise TypeError(
-            say(
-                en=f"{name} must be a {kind.__name__}, got {got}",
-                zh=f"{name} 必须是 {kind.__name__}，现在是 {got}",
-            )
-        )
+        en = f"what {source} gives" if source else f"a {kind.__name__}"
+        zh = f"是 {source} 的返回值" if source else f"是 {kind.__name__}"
+        raise TypeError(must(name, value, en=en, zh=zh, typed=True))
     return value
+
+
+def must(name: str, value: object, *, en: str, zh: str, typed: bool = False) -> str:
+    """What is wrong with an argument: ``"rows must be at least 1, got 0"``; ``typed`` says its type, too."""
+    kind = type(value).__name__
+    return say(
+        en=f"{name} must be {en}, got {value!r}" + f" ({kind})" * typed,
+        zh=f"{name} 必须{zh}，现在是 {value!r}" + f"（{kind}）" * typed,
+    )
 
 
 def plural(count: int, noun: str) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..base.display import Drawn
-from ..base.language import say
-from ..base.numbers import instance, whole
+from ..base.numbers import instance, must, whole
 from .hardware import Hardware
 from .step import Workload, data_parallel_step, ddp_step, perfect_step
 
@@ -59,12 +58,7 @@ def predict_scaling(
     instance("work", work, Workload)
     instance("hardware", hardware, Hardware)
     if not isinstance(counts, Sequence) or not counts:
-        raise (ValueError if isinstance(counts, Sequence) else TypeError)(
-            say(
-                en=f"counts must name at least one number of GPUs, got {counts!r}",
-                zh=f"counts 至少要列出一个 GPU 数，现在是 {counts!r}",
-            )
-        )
+        raise ValueError(must("counts", counts, en="at least one number of GPUs", zh="至少有一个 GPU 数"))
     gpus, rows = tuple(whole("counts", count, 1) for count in counts), whole("rows", rows, 1)
     found: dict[str, tuple[float | None, ...]] = {
         "perfect": tuple(perfect_step(work, rows * n, n).seconds for n in gpus),

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import ipywidgets as widgets
 
 from ..base.language import get_language, say, using
-from ..base.numbers import whole
+from ..base.numbers import one_of, whole
 from ..view.picture import Picture
 from ..view.svg import to_svg
 from .static import static_html
@@ -116,15 +116,7 @@ class Explorer:
     def _checked(self, name: str, value: Any) -> Any:
         if name not in self.choices:
             return whole(name, value, *self.limits[name])
-        if value not in self.choices[name]:
-            known = ", ".join(map(repr, self.choices[name]))
-            raise ValueError(
-                say(
-                    en=f"{name} must be one of {known}, got {value!r}",
-                    zh=f"{name} 必须是 {known} 之一，现在是 {value!r}",
-                )
-            )
-        return value
+        return one_of(name, value, self.choices[name])
 
     def _moved(self, name: str, value: Any) -> None:
         self._state[name] = value

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.display import Drawn
-from ..base.numbers import plural, whole
+from ..base.numbers import one_of, plural, whole
 from .split import split
 
 # Values of state that an optimizer keeps for each parameter, in the parameters' own type.
@@ -124,8 +124,5 @@ def million_parameters(
     sizes       the other arguments of :func:`data_parallel_memory`.
     """
     weights = 4_000_000 * whole("parameters", parameters, 0)
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}, got {optimizer!r}")
-    return data_parallel_memory(
-        rows, gpus, weights=weights, optimizer=OPTIMIZERS[optimizer] * weights, **sizes
-    )
+    values = OPTIMIZERS[one_of("optimizer", optimizer, OPTIMIZERS)]
+    return data_parallel_memory(rows, gpus, weights=weights, optimizer=values * weights, **sizes)

@@ -19,7 +19,7 @@ def cut_shape(shape: Shape, gpus: int, dim: int = 0) -> tuple[Shape, ...]:
     Raises ValueError if the tensor has no such dimension; a negative ``dim`` counts from the end.
     """
     shape = tuple(whole("shape", size, 0) for size in shape)
-    dim = _dimension("dim", dim, len(shape))
+    dim = dimension("dim", dim, len(shape))
     return tuple((*shape[:dim], rows, *shape[dim + 1 :]) for rows in split(shape[dim], gpus).sizes)
 
 
@@ -37,13 +37,9 @@ def gathered_shape(shapes: Sequence[Shape], dim: int = 0) -> Shape:
         raise ValueError("shapes must name at least one piece, got none")
     if all(shape == () for shape in shapes):
         return (len(shapes),)
-    dim = _dimension("dim", dim, len(shapes[0]))
+    dim = dimension("dim", dim, len(shapes[0]))
     for at, shape in enumerate(shapes):
-        if len(shape) != len(shapes[0]) or any(
-            one != other
-            for axis, (one, other) in enumerate(zip(shape, shapes[0], strict=True))
-            if axis != dim
-        ):
+        if (shape[:dim], shape[dim + 1 :]) != (shapes[0][:dim], shapes[0][dim + 1 :]):
             raise ValueError(
                 f"pieces cannot be glued along dimension {dim}: piece 0 is {list(shapes[0])}, "
                 f"piece {at} is {list(shape)}; all other dimensions must be equal"
@@ -56,7 +52,7 @@ def shape_text(shape: Shape) -> str:
     return str(list(shape))
 
 
-def _dimension(name: str, dim: int, dims: int) -> int:
+def dimension(name: str, dim: int, dims: int) -> int:
     """``dim`` counted from the front, or an error that names it."""
     if not dims:
         raise ValueError(f"{name} names a dimension, but a scalar has none")

@@ -7,10 +7,9 @@ A module of :mod:`labkit.view.pictures` has a function, data → :class:`Picture
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..base.display import draws
-from ..base.language import say
 from .picture import Picture
 from .svg import to_svg
 
@@ -36,9 +35,3 @@ def draw(make: Callable[[], Picture], ax: Axes | None) -> Axes:
     from .figure import paint  # matplotlib is heavy: it is loaded for the first figure
 
     return paint(make, ax)
-
-
-def unfit(data: Any, *, en: str, zh: str) -> TypeError:
-    """The error that says what ``data`` must be."""
-    got = f"{data!r} ({type(data).__name__})"
-    return TypeError(say(en=f"data must be {en}, got {got}", zh=f"data 必须是{zh}，现在是 {got}"))

@@ -179,7 +179,7 @@ def test_scaling_knows_its_limits():
             ValueError,
             "gpus must be at most 8, the GPUs of one",
         ),
-        (lambda: predict_scaling(BERT, NVLINK, ()), ValueError, "counts must name at least one"),
+        (lambda: predict_scaling(BERT, NVLINK, ()), ValueError, "counts must be at least one number of GPUs"),
         (lambda: predict_scaling(BERT, NVLINK, rows=0), ValueError, "rows must be at least 1, got 0"),
         (lambda: predict_scaling(BERT, NVLINK, (1, 0)), ValueError, "counts must be at least 1, got 0"),
         (
@@ -189,8 +189,8 @@ def test_scaling_knows_its_limits():
         ),
         (
             lambda: predict_scaling(BERT, NVLINK, 8),
-            TypeError,
-            "counts must name at least one number of GPUs, got 8",
+            ValueError,
+            "counts must be at least one number of GPUs, got 8",
         ),
         (lambda: Workload(float("nan"), 3), ValueError, "seconds_per_row must be at least 0, got nan"),
         (

@@ -64,8 +64,8 @@ def test_the_figure_takes_footprints_and_axes():
     bars = [patch.get_label() for patch in ax.patches if patch.get_label().startswith("cuda")]
     assert bars == ["cuda:0 weights", "cuda:0 activations", "cuda:0 outputs", "cuda:1 weights"]
     assert mpl.rcParams == before
-    with pytest.raises(TypeError, match="got 3 for cuda:0"):
+    with pytest.raises(TypeError, match="data for cuda:0 must be a Footprint, got 3"):
         labkit.draw_memory([3])
-    with pytest.raises(ValueError, match="at least one GPU"):
+    with pytest.raises(ValueError, match="data must be a Footprint for each GPU"):
         labkit.draw_memory([])
     plt.close("all")

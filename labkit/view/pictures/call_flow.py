@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...base.language import say
-from ...base.numbers import plural, whole
+from ...base.numbers import must, plural, whole
 from ...plans.shapes import Shape, cut_shape, gathered_shape, shape_text
 from ...plans.split import Split
 from ...trace.events import Call, Trace
 from ..layout import fitted, shortened
 from ..palette import number
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
-from ..show import draw, shows, unfit
+from ..show import draw, shows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,7 +170,7 @@ def _flow(source: Flow | Split | Trace, call: int) -> Flow:
         return flow_of_split(source)
     if isinstance(source, Trace):
         return flow_of_trace(source, call)
-    raise unfit(source, en="a Trace or a Split", zh=" Trace 或 Split")
+    raise TypeError(must("data", source, en="a Trace or a Split", zh="是 Trace 或 Split", typed=True))
 
 
 def _description(flow: Flow, step: int | None) -> str:

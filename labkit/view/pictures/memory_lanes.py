@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...base.language import say
-from ...base.numbers import plural
+from ...base.numbers import instance, must, plural
 from ...base.units import bytes_text
 from ...plans.footprint import KINDS, Footprint, Footprints
 from ..layout import MOST_LANES, devices, lanes, legend, shortened, text_width
 from ..palette import CPU
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
-from ..show import draw, shows, unfit
+from ..show import draw, shows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,26 +30,13 @@ def draw_memory(data: Footprints | Sequence[Footprint], *, ax: Axes | None = Non
 
     Raises TypeError for anything else, ValueError if there is no GPU.
     """
-    if not isinstance(data, (Footprints, tuple, list)):
-        raise unfit(
-            data, en="what labkit.data_parallel_memory gives", zh=" labkit.data_parallel_memory 的返回值"
-        )
-    memory = data if isinstance(data, Footprints) else Footprints(tuple(data))
-    for gpu, found in enumerate(memory.gpus):
-        if not isinstance(found, Footprint):
-            raise TypeError(
-                say(
-                    en=f"data must have a Footprint for each GPU, got {found!r} for cuda:{gpu}",
-                    zh=f"data 中每块 GPU 必须对应一个 Footprint，cuda:{gpu} 的却是 {found!r}",
-                )
-            )
+    if isinstance(data, (tuple, list)):
+        data = Footprints(tuple(data))
+    memory = instance("data", data, Footprints, "labkit.data_parallel_memory")
     if not memory.gpus:
-        raise ValueError(
-            say(
-                en="data must have a Footprint for at least one GPU, got none",
-                zh="data 中至少要有一块 GPU 的 Footprint，现在一个也没有",
-            )
-        )
+        raise ValueError(must("data", data, en="a Footprint for each GPU", zh="给每块 GPU 一个 Footprint"))
+    for gpu, found in enumerate(memory.gpus):
+        instance(f"data for cuda:{gpu}", found, Footprint)
     return draw(lambda: memory_picture(memory), ax)
 
 

@@ -7,12 +7,12 @@ from math import log2
 from typing import TYPE_CHECKING
 
 from ...base.language import say
-from ...base.numbers import plural
+from ...base.numbers import instance, plural
 from ...cost import Scaling
 from ..layout import legend, text_width, together
 from ..palette import CPU
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
-from ..show import draw, shows, unfit
+from ..show import draw, shows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,8 +33,7 @@ def draw_scaling(data: Scaling, *, ax: Axes | None = None) -> Axes:
 
     Raises TypeError for anything else.
     """
-    if not isinstance(data, Scaling):
-        raise unfit(data, en="what labkit.predict_scaling gives", zh=" labkit.predict_scaling 的返回值")
+    instance("data", data, Scaling, "labkit.predict_scaling")
     return draw(lambda: scaling_picture(data), ax)
 
 

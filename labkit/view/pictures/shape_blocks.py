@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...base.language import say
-from ...plans.shapes import Shape, cut_shape, gathered_shape, shape_text
+from ...plans.shapes import Shape, cut_shape, dimension, gathered_shape, shape_text
 from ..layout import BASELINE, devices, fitted, together
 from ..picture import Box, Line, Picture, Sketch, Text
 from ..show import draw
@@ -42,21 +42,14 @@ def shapes_picture(shape: Shape, gpus: int, *, batch_dim: int = 0) -> Picture:
 
     shape   the output of the model for the whole batch on one GPU.
     """
-    shape, batch_dim = _checked(shape, gpus, batch_dim)
+    shape = tuple(shape)
+    batch_dim = dimension("batch_dim", batch_dim, len(shape))
     sketch = Sketch()
     sketch.add(*_panel(_MARGIN, shape, gpus, batch_dim))
     if batch_dim:
         first = (shape[batch_dim], *shape[:batch_dim], *shape[batch_dim + 1 :])
         sketch.add(*_panel(_MARGIN + _PANEL, first, gpus, 0))
     return sketch.picture(_TOP + _TALL + 20 + 56, _description(shape, gpus, batch_dim))
-
-
-def _checked(shape: Shape, gpus: int, batch_dim: int) -> tuple[Shape, int]:
-    shape = tuple(shape)
-    if not isinstance(batch_dim, int) or not -len(shape) <= batch_dim < len(shape):
-        raise ValueError(f"batch_dim must be from {-len(shape)} to {len(shape) - 1}, got {batch_dim!r}")
-    cut_shape(shape, gpus, batch_dim)  # refuses what is no shape, or no number of GPUs
-    return shape, batch_dim % len(shape)
 
 
 def _description(shape: Shape, gpus: int, batch_dim: int) -> str:

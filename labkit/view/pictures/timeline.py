@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...base.language import say
-from ...base.numbers import plural
+from ...base.numbers import instance, plural
 from ...trace.events import Event, Trace
 from ..layout import BASELINE, MOST_LANES, Lanes, lanes, legend, shortened, text_width
 from ..palette import CPU, number
 from ..picture import Box, Line, Picture, Sketch, Text
-from ..show import draw, shows, unfit
+from ..show import draw, shows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,8 +32,7 @@ def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:
 
     Raises TypeError for anything but a trace.
     """
-    if not isinstance(data, Trace):
-        raise unfit(data, en="what labkit.record() gives", zh=" labkit.record() 的返回值")
+    instance("data", data, Trace, "labkit.record()")
     return draw(lambda: timeline_picture(data), ax)
 
 
