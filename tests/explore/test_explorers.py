@@ -83,6 +83,22 @@ def test_bad_state_is_refused(make, error, text):
         make()
 
 
+@pytest.mark.parametrize(
+    ("state", "value", "error", "text"),
+    [
+        ("rows", "ten", TypeError, "rows must be a whole number, got 'ten'"),
+        ("rows", 129, ValueError, "rows must be from 0 to 128, got 129"),
+        ("optimizer", "Lion", ValueError, "optimizer must be one of 'SGD', 'momentum', 'Adam', got 'Lion'"),
+    ],
+)
+def test_bad_state_leaves_all_as_it_is(state, value, error, text):
+    explorer = labkit.MemoryExplorer()
+    before = repr(explorer), explorer._picture.value
+    with pytest.raises(error, match=text):
+        setattr(explorer, state, value)
+    assert (repr(explorer), explorer._picture.value) == before
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_it_does_not_have_cannot_be_set(name):
     explorer = getattr(labkit, name)()
@@ -179,11 +195,13 @@ def test_readers_without_a_kernel_can_still_move_one_control(name, gpus):
     assert " id=" not in html
 
 
-def test_without_a_kernel_it_keeps_the_explorers_language():
+def test_it_keeps_its_language_with_and_without_a_kernel():
     labkit.set_language("zh")
     explorer = labkit.CallExplorer()
     labkit.set_language("en")
     html = explorer._repr_mimebundle_()["text/html"]
     assert "调用的步骤" in html
     assert "The batch" not in html
+    explorer.gpus = 2
+    assert "批次" in explorer._picture.value + explorer._sentence.value
     assert labkit.get_language() == "en"

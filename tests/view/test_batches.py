@@ -1,7 +1,5 @@
 """What is drawn of one pass over the data: a lane for each batch, pieces by device, nothing outside."""
 
-import itertools
-
 import matplotlib as mpl
 import pytest
 
@@ -13,26 +11,16 @@ CASES = [
     (100, 30, {}), (100, 30, {"gpus": 8}), (100, 30, {"gpus": 3}), (100, 30, {"drop_last": True}),
     (90, 30, {"drop_last": True}), (100, 3, {"gpus": 8}), (5, 64, {"gpus": 64}), (0, 3, {}), (1000, 1, {"gpus": 2}),
     (1_000_000, 1, {}), (1_000_000, 1_000_000, {"gpus": 64}), (20, 30, {"drop_last": True}),
+    (1000, 7, {"gpus": 2}), (0, 4, {"gpus": 2}), (12_345, 1000, {"gpus": 8}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rows", "size", "options"), CASES)
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_nothing_is_clipped_and_nothing_overlaps(rows, size, options, language):
+def test_nothing_is_clipped_and_nothing_overlaps(rows, size, options, language, sound):
     labkit.set_language(language)
     picture = batches_picture(labkit.batches(rows, size, **options))
-    spans = {}
-    for box in picture.boxes:
-        assert 0 <= box.x <= box.x + box.width <= picture.width
-        assert 0 <= box.y <= box.y + box.height <= picture.height
-    for text in picture.texts:
-        width = sum(text.size * (1.0 if ord(c) > 0x2E80 else 0.6) for c in text.text)
-        left = {"start": text.x, "middle": text.x - width / 2, "end": text.x - width}[text.anchor]
-        assert left >= 0, text
-        assert left + width <= picture.width, text
-        spans.setdefault(text.y, []).append((left, left + width))
-    for line in spans.values():
-        assert all(b[0] >= a[1] for a, b in itertools.pairwise(sorted(line)))
+    sound(picture)
     assert picture.texts, "an empty picture says nothing"
 
 
@@ -78,14 +66,3 @@ def test_the_figure_takes_and_returns_the_axes():
     assert len(ax.patches) == 12
     assert labkit.draw_batches(labkit.batches(100, 30)) is not ax
     plt.close("all")
-
-
-@pytest.mark.parametrize("plan", [(100, 30, 8), (5, 64, 64), (1000, 7, 2), (0, 4, 2), (12_345, 1000, 8)])
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_nothing_is_clipped_and_no_texts_meet(plan, language, sound):
-    rows, size, gpus = plan
-    labkit.set_language(language)
-    try:
-        sound(batches_picture(labkit.batches(rows, size, gpus=gpus)))
-    finally:
-        labkit.set_language("en")

@@ -12,6 +12,7 @@ from labkit.view.pictures.split_lanes import split_picture
 
 mpl.use("Agg")
 CASES = [(30, 8), (10, 8), (9, 4), (0, 3), (1, 1), (128, 64), (5, 64), (1000, 7), (7, 16), (64, 33)]
+CASES += [(rows, gpus) for rows in (127, 10_000, 123_456) for gpus in (1, 3, 16, 64)]
 
 
 @pytest.mark.parametrize(("rows", "gpus"), CASES)
@@ -34,21 +35,10 @@ def test_every_gpu_has_a_lane_of_its_own_with_its_rows(rows, gpus):
 
 
 @pytest.mark.parametrize(("rows", "gpus"), CASES)
-def test_nothing_is_clipped_and_lanes_do_not_overlap(rows, gpus):
-    for language in ("en", "zh"):
-        labkit.set_language(language)
-        picture = split_picture(split(rows, gpus))
-        for box in picture.boxes:
-            assert 0 <= box.x <= box.x + box.width <= picture.width + 1e-6
-            assert 0 <= box.y <= box.y + box.height <= picture.height
-        for text in picture.texts:
-            width = sum(text.size * (1.0 if ord(c) > 0x2E80 else 0.6) for c in text.text)
-            left = {"start": text.x, "middle": text.x - width / 2, "end": text.x - width}[text.anchor]
-            assert left >= 0, text
-            assert left + width <= picture.width, text
-        names = sorted(text.y for text in picture.texts if text.text.startswith("cuda:"))
-        sizes = [text.size for text in picture.texts if text.text.startswith("cuda:")]
-        assert all(b - a >= max(sizes) for a, b in zip(names, names[1:], strict=False))
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_nothing_is_clipped_and_no_texts_meet(rows, gpus, language, sound):
+    labkit.set_language(language)
+    sound(split_picture(split(rows, gpus)))
 
 
 def test_the_short_piece_is_pointed_out():
@@ -79,14 +69,3 @@ def test_the_figure_takes_and_returns_the_axes_and_changes_no_setting():
 
 def test_a_bare_plan_draws_itself():
     assert labkit.split(10, 8)._repr_svg_().startswith("<svg")
-
-
-@pytest.mark.parametrize("rows", [0, 1, 30, 127, 1000, 10_000, 123_456])
-@pytest.mark.parametrize("gpus", [1, 3, 7, 16, 64])
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_nothing_is_clipped_and_no_texts_meet(rows, gpus, language, sound):
-    labkit.set_language(language)
-    try:
-        sound(split_picture(split(rows, gpus)))
-    finally:
-        labkit.set_language("en")
