@@ -1,5 +1,6 @@
 """Each planted fault is found, and named."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,46 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import labkit
+from labkit.diagnosis.findings import KINDS, failures, inputs, memory, modules, outputs
+from labkit.diagnosis.findings.kind import Kind
+from labkit.diagnosis.runs import Runs
+
+
+def finds(*kinds):
+    """The decorated test promises that its check-ups find these kinds: held by :func:`kinds_found`."""
+
+    def promising(test):
+        test.finds = kinds
+        return test
+
+    return promising
+
+
+@pytest.fixture(autouse=True)
+def kinds_found(request, monkeypatch):
+    """The kinds that the test's check-ups find: all that it promises, and from no probe another than it declares."""
+    kind_of, make, add = {}, Kind.__call__, Runs.add
+
+    def making(kind, where="", /, **facts):
+        finding = make(kind, where, **facts)
+        kind_of[id(finding)] = kind, finding  # held, so that its id stays its own
+        return finding
+
+    def adding(runs, finding, probe):
+        assert kind_of[id(finding)][0] in probe.finds, f"{probe.name} does not declare {finding.name}"
+        add(runs, finding, probe)
+
+    monkeypatch.setattr(Kind, "__call__", making)
+    monkeypatch.setattr(Runs, "add", adding)
+    yield kind_of
+    found = {kind for kind, _ in kind_of.values()}
+    assert set(getattr(request.function, "finds", ())) <= found
+
+
+def test_every_kind_is_planted_somewhere():
+    promised = {kind for test in globals().values() for kind in getattr(test, "finds", ())}
+    planted = {kind for kind, *_ in FAULTS.values()}
+    assert promised | planted == set(KINDS)
 
 
 def check(model, *inputs, gpus=4, **options):
@@ -49,6 +90,7 @@ class CRNN(nn.Module):
         return self.out(self.rnn(features)[0])
 
 
+@finds(outputs.BATCH_MOVED)
 def test_the_permute_pitfall():
     found = check(CRNN(), torch.randn(8, 1, 4, 13), gpus=2)
     assert names(found, "error") == {"batch_moved"}
@@ -71,6 +113,7 @@ def test_one_of_several_outputs_is_named():
     assert [f.where for f in found.findings if f.name == "batch_moved"] == ["output['attention']"]
 
 
+@finds(outputs.BATCH_LOST)
 def test_an_output_over_all_rows():
     found = check(Does(lambda self, x: self.linear(x).mean(0)), X)
     assert names(found, "error") == {"batch_lost"}
@@ -124,6 +167,7 @@ def test_a_list_of_images_whose_channels_go_their_own_ways():
     assert [(f.name, f.where) for f in found.findings] == [("list_cut", "input 0")]
 
 
+@finds(inputs.ROWS_DROPPED)
 def test_dropped_rows():
     found = check(Does(lambda self, x, y: self.linear(x)), X, torch.randn(2, 5))
     dropped = next(f for f in found.findings if f.name == "rows_dropped")
@@ -138,12 +182,14 @@ def test_a_short_keyword():
     assert any("keyword argument 'scale'" in f.where for f in found.findings)
 
 
+@finds(inputs.IDLE_GPUS)
 def test_idle_gpus():
     found = check(nn.Linear(5, 2), X[:10], gpus=8)
     assert names(found, "warning") == {"idle_gpus"}
     assert found.findings[0].where == "cuda:5, cuda:6, cuda:7"
 
 
+@finds(outputs.SCALAR_OUTPUT)
 def test_a_number_computed_in_forward():
     even = check(Does(lambda self, x: self.linear(x).square().mean()), X)
     assert names(even, "warning") == {"scalar_output"}
@@ -152,6 +198,7 @@ def test_a_number_computed_in_forward():
     assert "loss.sum()" in summed.findings[0].fix
 
 
+@finds(outputs.BIASED_LOSS)
 def test_a_biased_loss():
     found = check(Does(lambda self, x: self.linear(x).square().mean()), X[:10])
     assert names(found, "error") == {"biased_loss"}
@@ -166,6 +213,7 @@ def test_a_biased_loss_of_the_users_own():
     assert sound.ok
 
 
+@finds(outputs.NOT_TENSORS)
 @pytest.mark.parametrize("value", [1.5, "text", True])
 def test_outputs_that_are_no_tensors(value):
     found = check(Does(lambda self, x: (self.linear(x), value)), X)
@@ -205,6 +253,7 @@ def test_state_that_all_threads_write():
     assert model.history == []  # the user's own model is not touched
 
 
+@finds(modules.BATCH_NORM, modules.BATCH_NORM_OF_FEW, failures.BATCH_NORM_OF_ONE)
 def test_batch_norm_on_tiny_pieces():
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
     assert names(check(model, X, gpus=4), "warning") == {"batch_norm"}
@@ -213,6 +262,7 @@ def test_batch_norm_on_tiny_pieces():
     assert check(model.eval(), X).ok  # in eval mode there is nothing to say
 
 
+@finds(modules.PARAMETER_NOT_REGISTERED)
 def test_parameters_in_a_plain_list():
     model = Does(lambda self, x: self.linear(x) * self.scales[0])
     model.scales = [nn.Parameter(torch.ones(5))]
@@ -228,12 +278,14 @@ def test_a_tensor_in_a_plain_attribute():
     assert "register_buffer" in found.findings[0].fix
 
 
+@finds(failures.FIXED_DEVICE)
 def test_a_device_named_in_forward():
     found = check(Does(lambda self, x: self.linear(x) + torch.ones(5, device="cuda:0")), X)
     assert names(found, "error") == {"fixed_device"}
     assert "test_planted_faults.py" in found.findings[0].where
 
 
+@finds(modules.SEVERAL_DEVICES)
 def test_a_model_on_several_devices():
     with labkit.simulate(gpus=4):
         model = nn.Sequential(nn.Linear(5, 4).cuda(), nn.Linear(4, 2))
@@ -243,11 +295,13 @@ def test_a_model_on_several_devices():
         assert str(model[0].weight.device) == "cuda:0"
 
 
+@finds(outputs.OUTPUTS_DIFFER)
 def test_rows_that_see_one_another():
     found = check(Does(lambda self, x: self.linear(x) - self.linear(x).mean(0)), X)
     assert names(found, "error") == {"outputs_differ"}
 
 
+@finds(outputs.GRADIENTS_DIFFER)
 def test_a_gradient_that_is_cut_off():
     def forward(self, x):
         return self.linear(x) + (0 if x.device.index == 0 else self.linear(x).detach() - self.linear(x))
@@ -255,17 +309,20 @@ def test_a_gradient_that_is_cut_off():
     assert names(check(Does(forward), X), "error") == {"gradients_differ"}
 
 
+@finds(modules.LAZY_MODULES)
 def test_lazy_modules():
     found = check(nn.Sequential(nn.LazyLinear(4), nn.ReLU()), X)
     assert names(found, "error") == {"lazy_modules"}
     assert len(found.compared) == 2  # made, and then compared like any other
 
 
+@finds(failures.FAILS_ON_ONE)
 def test_a_model_that_fails_anyway():
     found = check(nn.Linear(3, 2), X)
     assert names(found, "error") == {"fails_on_one"}
 
 
+@finds(failures.FAILS_ON_MANY)
 def test_a_replica_that_fails():
     def forward(self, x):
         if len(x) < 16:
@@ -278,6 +335,7 @@ def test_a_replica_that_fails():
     assert "in forward" in found.findings[0].where
 
 
+@finds(memory.MEMORY_FITS, memory.MEMORY_TOO_SMALL, memory.HOME_MEMORY)
 def test_memory_that_does_not_fit():
     model = nn.Linear(500, 500)
     x = torch.randn(64, 500)
@@ -291,9 +349,39 @@ def test_memory_that_does_not_fit():
     assert small.memory[1].peak < small.memory[0].peak
 
 
+@finds(failures.LOSS_FAILS)
 def test_a_loss_that_cannot_take_the_output():
     found = check(nn.Linear(5, 2), X, loss=lambda out: F.mse_loss(out, torch.ones(3, 7)))
     assert names(found, "error") == {"loss_fails"}
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+
+
+@finds(outputs.DATACLASS_OUTPUT)
+def test_an_output_that_is_a_dataclass():
+    found = check(Does(lambda self, x: Answer(self.linear(x))), X)
+    assert [(f.name, f.where) for f in found.findings] == [("dataclass_output", "Answer")]
+
+
+@finds(outputs.RANDOM_OUTPUTS)
+def test_outputs_that_are_random():
+    found = check(Does(lambda self, x: self.linear(x) + torch.rand_like(x)), X)
+    assert names(found) == {"random_outputs"}
+    assert found.compared == ()
+
+
+@finds(failures.FAILS_IN_TRAINING)
+def test_a_replica_that_fails_in_training():
+    def forward(self, x):
+        assert not self.training or len(x) == 16
+        return self.linear(x)
+
+    found = check(Does(forward), X)
+    assert names(found) == {"fails_in_training"}
+    assert "only in training mode" in found.findings[0].fix
 
 
 # Faults in other clothes, each with what the check-up advises, done to the letter.
@@ -378,75 +466,83 @@ MANY = torch.linspace(-2, 3, 640).reshape(128, 5).square()
 IMAGES = [torch.randn(3, 5 + size % 3, 5) for size in range(32)]
 
 FAULTS = {
-    "modules in a list": ("not_registered", lambda: (Listed(list), X), lambda: (Listed(nn.ModuleList), X)),
-    "a tensor in an object": ("not_registered", lambda: (Shifted(False), X), lambda: (Shifted(True), X)),
+    "modules in a list": (
+        modules.MODULE_NOT_REGISTERED,
+        lambda: (Listed(list), X),
+        lambda: (Listed(nn.ModuleList), X),
+    ),
+    "a tensor in an object": (
+        modules.TENSOR_NOT_REGISTERED,
+        lambda: (Shifted(False), X),
+        lambda: (Shifted(True), X),
+    ),
     "a state of two tensors": (
-        "hidden_state_cut",
+        inputs.HIDDEN_STATE_CUT,
         lambda: (Recurrent(False), WORDS, STATE),
         lambda: (Recurrent(True), WORDS, tuple(part.transpose(0, 1) for part in STATE)),
     ),
     "padded to the longest": (
-        "own_length",
+        outputs.OWN_LENGTH,
         lambda: (Padded(False), torch.randn(16, 6, 5), LENGTHS),
         lambda: (Padded(True), torch.randn(16, 6, 5), LENGTHS),
     ),
     "steps stacked first": (
-        "batch_moved",
+        outputs.BATCH_MOVED,
         lambda: (Does(by_steps), WORDS),
         lambda: (Does(lambda self, x: by_steps(self, x).transpose(0, 1)), WORDS),
     ),
     "an adjacency matrix": (
-        "input_cut",
+        inputs.INPUT_CUT,
         lambda: (Does(lambda self, x, edges: edges @ self.linear(x)), torch.randn(16, 6, 5), ADJACENCY),
         lambda: (Buffered(lambda self, x: self.table @ self.linear(x), ADJACENCY), torch.randn(16, 6, 5)),
     ),
     "targets with the time first": (
-        "input_axis",
+        inputs.INPUT_AXIS,
         lambda: (Does(lambda self, x, y: token_losses(self, x, y.t())), WORDS, TARGETS.t()),
         lambda: (Does(lambda self, x, y: token_losses(self, x, y)), WORDS, TARGETS),
     ),
     "a mean over tokens": (
-        "biased_loss",
+        outputs.BIASED_LOSS_OF_EVEN_PIECES,
         lambda: (Does(lambda self, x, y: F.cross_entropy(self.linear(x).transpose(1, 2), y)), WORDS, TARGETS),
         lambda: (Does(lambda self, x, y: self.linear(x)), WORDS, TARGETS),
     ),
     "the device of the first parameter": (
-        "replica_parameters",
+        modules.REPLICA_PARAMETERS,
         lambda: (Does(lambda self, x: self.linear(x.to(next(self.parameters()).device))), X),
         lambda: (Does(lambda self, x: self.linear(x.to(self.linear.weight.device))), X),
     ),
     "a penalty on the weights": (
-        "replica_parameters",
+        modules.REPLICA_PARAMETERS,
         lambda: (Does(weighed), X),
         lambda: (Does(lambda self, x: self.linear(x).square().mean(1)), X),
     ),
     "a state_dict in forward": (
-        "replica_parameters",
+        modules.REPLICA_PARAMETERS,
         lambda: (Does(lambda self, x: self.linear(x) * self.state_dict()["linear.weight"].mean()), X),
         lambda: (Does(lambda self, x: self.linear(x) * self.linear.weight.mean()), X),
     ),
     "a branch on the GPU": (
-        "device_dependent",
+        modules.DEVICE_DEPENDENT,
         lambda: (Does(lambda self, x: self.linear(x) * (1 + x.device.index)), X),
         lambda: (Does(lambda self, x: self.linear(x)), X),
     ),
     "the GPU in use": (
-        "device_dependent",
+        modules.DEVICE_DEPENDENT,
         lambda: (Does(lambda self, x: self.linear(x) + torch.cuda.current_device()), X),
         lambda: (Does(lambda self, x: self.linear(x)), X),
     ),
     "a global tensor": (
-        "fixed_device",
+        failures.FIXED_DEVICE_ON_ONE,
         lambda: (Does(lambda self, x: self.linear(x) + GLOBAL), X),
         lambda: (Buffered(lambda self, x: self.linear(x) + self.table, GLOBAL), X),
     ),
     "noise without a device": (
-        "fixed_device",
+        failures.FIXED_DEVICE_ON_ONE,
         lambda: (Does(lambda self, x: self.linear(x) + torch.zeros(x.shape)), X),
         lambda: (Does(lambda self, x: self.linear(x) + torch.zeros(x.shape, device=x.device)), X),
     ),
     "noise on one device in training": (
-        "fixed_device",
+        failures.FIXED_DEVICE,
         lambda: (
             Does(lambda self, x: self.linear(x) + (torch.ones(5, device="cuda:0") if self.training else 0)),
             X,
@@ -454,12 +550,12 @@ FAULTS = {
         lambda: (Does(lambda self, x: self.linear(x)), X),
     ),
     "wrapped inside": (
-        "nested_parallel",
+        modules.NESTED_PARALLEL,
         lambda: (nn.Sequential(nn.DataParallel(nn.Linear(5, 5)), nn.ReLU()), X),
         lambda: (nn.Sequential(nn.Linear(5, 5), nn.ReLU()), X),
     ),
     "a batch norm that tracks nothing": (
-        "untracked_norm",
+        outputs.UNTRACKED_NORM,
         lambda: (
             nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5, track_running_stats=False)),
             MANY,
@@ -467,17 +563,17 @@ FAULTS = {
         lambda: (nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)), MANY),
     ),
     "a cache": (
-        "attributes_lost",
+        modules.ATTRIBUTES_LOST,
         lambda: (Does(cached, cache=None), X),
         lambda: (Buffered(lambda self, x: self.linear(x + self.table), torch.arange(5.0)), X),
     ),
     "a list in a dict": (
-        "shared_state",
+        modules.SHARED_STATE,
         lambda: (Does(lambda self, x: (self.seen["all"].append(1), self.linear(x))[1], seen={"all": []}), X),
         lambda: (Does(lambda self, x: self.linear(x)), X),
     ),
     "a counter in an object": (
-        "shared_state",
+        modules.SHARED_STATE,
         lambda: (
             Does(
                 lambda self, x: (setattr(self.seen, "n", self.seen.n + 1), self.linear(x))[1],
@@ -488,7 +584,7 @@ FAULTS = {
         lambda: (Does(lambda self, x: self.linear(x)), X),
     ),
     "many images": (
-        "list_cut",
+        inputs.LIST_CUT,
         lambda: (
             Does(lambda self, images: torch.stack([self.linear(i).mean((0, 1)) for i in images])),
             IMAGES,
@@ -496,17 +592,17 @@ FAULTS = {
         lambda: (Does(lambda self, images: self.linear(images).mean((1, 2))), torch.randn(32, 3, 7, 5)),
     ),
     "a sparse batch": (
-        "sparse_input",
+        inputs.SPARSE_INPUT,
         lambda: (Does(lambda self, x: torch.sparse.mm(x, self.linear.weight)), X.to_sparse()),
         lambda: (Does(lambda self, x: torch.sparse.mm(x.to_sparse(), self.linear.weight)), X),
     ),
     "an array of values": (
-        "uncut_input",
+        inputs.UNCUT_INPUT,
         lambda: (Does(lambda self, x, y: self.linear(x) * torch.as_tensor(y, device=x.device)), X, X.numpy()),
         lambda: (Does(lambda self, x, y: self.linear(x) * y), X, torch.as_tensor(X.numpy())),
     ),
     "an object with tensors": (
-        "uncut_input",
+        inputs.UNCUT_INPUT,
         lambda: (Does(lambda self, x, batch: self.linear(x) * batch.y), X, SimpleNamespace(y=X)),
         lambda: (Does(lambda self, x, batch: self.linear(x) * batch["y"]), X, {"y": X}),
     ),
@@ -524,16 +620,16 @@ class Buffered(Does):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_advice_mends_the_fault(fault):
+def test_the_advice_mends_the_fault(fault, kinds_found):
     torch.manual_seed(0)
-    name, broken, mended = FAULTS[fault]
-    model, *inputs = broken()
-    found = check(model, *inputs)
-    assert names(found) - {"batch_norm"} - (
-        {"rows_dropped"} if name in ("list_cut", "input_cut") else set()
-    ) == {name}, found
-    model, *inputs = mended()
-    assert check(model, *inputs).ok
+    kind, broken, mended = FAULTS[fault]
+    model, *given = broken()
+    found = check(model, *given)
+    beside = {"batch_norm"} | ({"rows_dropped"} if kind in (inputs.LIST_CUT, inputs.INPUT_CUT) else set())
+    assert names(found) - beside == {kind.name}, found
+    assert kind in {made for made, _ in kinds_found.values()}
+    model, *given = mended()
+    assert check(model, *given).ok
 
 
 def both(first, second):
@@ -579,12 +675,13 @@ def test_the_line_that_asks_for_parameters_is_named():
     assert "test_planted_faults.py" in check(Does(weighed), X).findings[0].where
 
 
+@finds(modules.COMPILED_MODEL)
 def test_a_compiled_model_is_looked_at_inside():
     model = torch.compile(Does(lambda self, x: self.linear(x).t()))
     assert names(check(model, X)) == {"compiled_model", "batch_moved"}
 
 
 def test_equal_pieces_are_not_blamed_for_a_biased_loss():
-    name, broken, _ = FAULTS["a mean over tokens"]
-    model, *inputs = broken()
-    assert "equally many rows" in check(model, *inputs).findings[0].reason
+    _, broken, _ = FAULTS["a mean over tokens"]
+    model, *given = broken()
+    assert "equally many rows" in check(model, *given).findings[0].reason
