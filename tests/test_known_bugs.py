@@ -117,7 +117,7 @@ class TestIssue15161:
 
     def test_labkit(self):
         module, x = Net().cuda(), torch.randn(9, 3)
-        assert torch.allclose(labkit.DataParallel(module)(x, factor=2), module(x.cuda(), factor=2))
+        torch.testing.assert_close(labkit.DataParallel(module)(x, factor=2), module(x.cuda(), factor=2))
 
 
 class TestIssue31460:
@@ -134,7 +134,9 @@ class TestIssue31460:
 
     def test_labkit(self):
         module, x = Net().cuda(), torch.randn(1, 3)
-        assert torch.allclose(labkit.DataParallel(module, [0, 1])(x, factor=3), module(x.cuda(), factor=3))
+        torch.testing.assert_close(
+            labkit.DataParallel(module, [0, 1])(x, factor=3), module(x.cuda(), factor=3)
+        )
 
 
 class TestIssue52260:
@@ -153,7 +155,7 @@ class TestIssue52260:
     def test_labkit(self):
         with labkit.simulate(gpus=7):
             module, x = Net().cuda(), torch.randn(36, 3)
-            assert torch.allclose(labkit.DataParallel(module)(x, factor=2), module(x.cuda(), factor=2))
+            torch.testing.assert_close(labkit.DataParallel(module)(x, factor=2), module(x.cuda(), factor=2))
 
 
 class TestIssue33185:

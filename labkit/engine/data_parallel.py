@@ -47,10 +47,11 @@ def data_parallel(
     return gather(parallel_apply(replicas, pieces, keywords, devices), output, dim)
 
 
-class DataParallel(nn.Module):
+class DataParallel(nn.DataParallel[nn.Module]):
     """A drop-in for ``torch.nn.DataParallel``: same arguments, same results, clearer errors.
 
-    Where it differs on purpose is listed in :mod:`labkit.engine.differences`.
+    It is an ``nn.DataParallel`` to code that asks, as many a script does before it takes ``.module``; every step is
+    labkit's own. Where it differs on purpose is listed in :mod:`labkit.engine.differences`.
     """
 
     module: nn.Module
@@ -67,7 +68,7 @@ class DataParallel(nn.Module):
         output_device: Device | None = None,
         dim: int = 0,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # PyTorch's own would choose and check the devices its way
         self.module = module
         self.dim = dim
         devices = _choose(device_ids)
@@ -102,7 +103,8 @@ class DataParallel(nn.Module):
         """Also takes the wrapped module's own ``state_dict``, whose keys do not begin with ``module.``."""
         own = self.state_dict().keys()
         bare = own.isdisjoint(state_dict) and not own.isdisjoint(f"module.{key}" for key in state_dict)
-        return (self.module if bare else super()).load_state_dict(state_dict, *args, **kwargs)
+        load = self.module.load_state_dict if bare else super().load_state_dict
+        return load(state_dict, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -64,6 +64,10 @@ DIFFERENCES = (
         "the same error with its name", f"{_HERE}::test_the_misplaced_parameter_is_named", (17362,),
     ),
     Difference(
+        "a buffer on another device", "an error without its name",
+        "the same error with its name", f"{_HERE}::test_the_misplaced_buffer_is_named",
+    ),
+    Difference(
         "`device_ids` with a GPU twice or one that does not exist", "an error later, from elsewhere",
         "an error when wrapping", f"{_HERE}::test_bad_device_ids_are_refused",
     ),
@@ -93,11 +97,15 @@ DIFFERENCES = (
     ),
     Difference(
         "modules and tensors in plain lists and attributes", "stay on the first GPU; the devices do not agree",
-        "the same error, with a hint that names the attribute and its cure", f"{_BUGS}::TestIssue3174::test_labkit", (3174,),
+        "the same error, with a hint that names the attribute and its fix", f"{_BUGS}::TestIssue3174::test_labkit", (3174,),
     ),
     Difference(
         "a list as long as the batch", "given whole to every GPU; a list of tensors is cut inside each",
         "the same, with a warning, or a hint in the error", f"{_BUGS}::TestIssue75442::test_labkit", (2312, 55304, 75442),
+    ),
+    Difference(
+        "a list as long as the batch inside another, or along another `dim`", "given whole to every GPU",
+        "the same, with a warning", f"{_HERE}::test_a_list_as_long_as_the_batch_is_told_of",
     ),
     Difference(
         "checkpoints with and without `module.`", "missing and unexpected keys",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import ItemsView, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -114,7 +114,7 @@ def _private(module: nn.Module, name: str) -> bool:
 class NoParameters(dict[str, Any]):
     """The parameters of a replica: none. Who asks for them is told, for a sum over them is 0 without a word."""
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> Any:
         if not self:
             warnings.warn(
                 "a replica has no parameters of its own, so its parameters() is empty: its weights are copies "

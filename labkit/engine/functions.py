@@ -18,6 +18,11 @@ from torch.autograd import Function
 from torch.cuda.comm import broadcast_coalesced
 
 
+def apply(function: type[Function], *args: Any) -> Any:
+    """``function.apply(*args)``, which torch leaves without types."""
+    return function.apply(*args)
+
+
 class Broadcast(Function):
     """Copies of ``tensors`` on each of ``devices``, device by device. On the first they are the originals."""
 
@@ -36,7 +41,7 @@ class Broadcast(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # a second derivative is wanted
-            return None, *ReduceAdd.apply(ctx.devices, *grads)
+            return None, *apply(ReduceAdd, ctx.devices, *grads)
         return None, *sum_on(ctx.devices[0], _rows(grads, ctx.devices), ctx.groups)
 
 
@@ -51,7 +56,7 @@ class ReduceAdd(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *Broadcast.apply(ctx.devices, *grads)
+        return None, *apply(Broadcast, ctx.devices, *grads)
 
 
 class Scatter(Function):
@@ -71,7 +76,7 @@ class Scatter(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, None, Gather.apply(ctx.source, ctx.dim, *grads)
+        return None, None, None, apply(Gather, ctx.source, ctx.dim, *grads)
 
 
 class Gather(Function):
@@ -93,7 +98,7 @@ class Gather(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grads = Scatter.apply(ctx.devices, ctx.sizes, ctx.dim, grad)
+        grads = apply(Scatter, ctx.devices, ctx.sizes, ctx.dim, grad)
         return None, None, *((piece[0] for piece in grads) if ctx.scalars else grads)
 
 

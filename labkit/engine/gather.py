@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..base import tree
 from .devices import Device, as_device
-from .functions import Gather
+from .functions import Gather, apply
 
 
 def gather(outputs: Sequence[Any], target_device: Device, dim: int = 0) -> Any:
@@ -34,7 +34,7 @@ def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> An
             )
     if isinstance(first, Tensor):
         _check_shapes(outputs, dim, path)
-        return Gather.apply(device, dim, *outputs)
+        return apply(Gather, device, dim, *outputs)
     if first is None:
         return None
     if isinstance(first, dict):

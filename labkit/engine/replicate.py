@@ -15,10 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from .devices import Device, as_devices
 from .explain import NoParameters
-from .functions import Broadcast, copy_to, groups_of
-
-# What stands for the tensor with a given ``id`` on one device.
-Copies = dict[int, Tensor]
+from .functions import Broadcast, apply, copy_to, groups_of
 
 
 def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = False) -> list[nn.Module]:
@@ -43,13 +40,16 @@ def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = Fals
     learned = [] if detach else [buffer for buffer in buffers if buffer.requires_grad]
     learned_ids = set(map(id, learned))
     fixed = [buffer for buffer in buffers if id(buffer) not in learned_ids]
-    copies: list[Copies] = [{} for _ in devices]
     # A buffer that does not learn never goes through autograd: the first replica's must be the very tensor, and a
     # Function would return an alias of it.
-    for tensors, apart in ((parameters, detach), (learned, False), (fixed, True)):
-        for row, found in zip(_broadcast(tensors, devices, apart), copies, strict=True):
-            found.update(zip(map(id, tensors), row, strict=True))
-    return _rebuilt(modules, copies)
+    rows = [
+        _broadcast(parameters, devices, detach),
+        _broadcast(learned, devices, False),
+        _broadcast(fixed, devices, True),
+    ]
+    return _rebuilt(
+        modules, [*parameters, *learned, *fixed], [list(chain(*row)) for row in zip(*rows, strict=True)]
+    )
 
 
 def check_source(network: nn.Module, tensors: Iterable[Tensor], source: torch.device) -> None:
@@ -69,28 +69,29 @@ def _once(tensors: Iterable[Tensor | None]) -> list[Tensor]:
     return list({id(tensor): tensor for tensor in tensors if tensor is not None}.values())
 
 
-def _broadcast(tensors: list[Tensor], devices: list[torch.device], detach: bool) -> list[Sequence[Tensor]]:
+def _broadcast(
+    tensors: list[Tensor], devices: list[torch.device], detach: bool
+) -> Sequence[Sequence[Tensor]]:
     if not tensors:
         return [[] for _ in devices]
-    if not detach:
-        flat = Broadcast.apply(devices, *tensors)
-        return [flat[at : at + len(tensors)] for at in range(0, len(flat), len(tensors))]
-    first, *others = copy_to(tensors, devices, groups_of(tensors))
-    return [first, *others]
+    if detach:
+        return copy_to(tensors, devices, groups_of(tensors))
+    flat = apply(Broadcast, devices, *tensors)
+    return [flat[at : at + len(tensors)] for at in range(0, len(flat), len(tensors))]
 
 
-def _rebuilt(modules: list[nn.Module], rows: list[Copies]) -> list[nn.Module]:
-    """The tree of ``modules`` (its root first) once for each of ``rows``, with parameters and buffers replaced.
+def _rebuilt(modules: list[nn.Module], tensors: list[Tensor], rows: list[list[Tensor]]) -> list[nn.Module]:
+    """The tree of ``modules`` (its root first) once for each of ``rows``, which stand for its ``tensors``.
 
     What all replicas have in common is looked up once, not for each of them.
     """
-    places = {id(module): at for at, module in enumerate(modules)}
+    places = {id(found): at for found_all in (modules, tensors) for at, found in enumerate(found_all)}
     plans = [_Plan(module, places) for module in modules]
     networks = []
-    for copies in rows:
+    for row in rows:
         replicas = [plan.twin() for plan in plans]
         for replica, plan in zip(replicas, plans, strict=True):
-            plan.fill(replica, replicas, copies)
+            plan.fill(replica, replicas, row)
         networks.append(replicas[0])
     return networks
 
@@ -106,8 +107,10 @@ class _Plan:
     def __init__(self, module: nn.Module, places: dict[int, int]) -> None:
         self._module, self._kind = module, type(module)
         self._children = [(n, None if m is None else places[id(m)]) for n, m in module._modules.items()]
-        self._parameters = [(n, None if t is None else id(t)) for n, t in module._parameters.items()]
-        self._buffers = [(n, None if t is None else id(t)) for n, t in module._buffers.items()]
+        self._parameters = [
+            (n, t, None if t is None else places[id(t)]) for n, t in module._parameters.items()
+        ]
+        self._buffers = [(n, None if t is None else places[id(t)]) for n, t in module._buffers.items()]
         # RNNs and scripted modules, for example, have more to take along, and say how.
         self._own = self._kind._replicate_for_data_parallel is not nn.Module._replicate_for_data_parallel
         self._plain = self._kind.__setattr__ is nn.Module.__setattr__
@@ -116,11 +119,11 @@ class _Plan:
     def twin(self) -> nn.Module:
         """A second object with the module's attributes, and without its parameters."""
         if self._own:
-            replica: Any = self._module._replicate_for_data_parallel()
-            replica._parameters = NoParameters()
-            replica._former_parameters = {}
-            return replica
-        replica = self._kind.__new__(self._kind)
+            own: nn.Module = self._module._replicate_for_data_parallel()
+            own._parameters = NoParameters()
+            own._former_parameters = {}  # type: ignore[assignment]  # no module, to torch's types
+            return own
+        replica: nn.Module = self._kind.__new__(self._kind)
         state = self._state.copy()
         state["_parameters"] = NoParameters() if self._parameters else {}
         state["_buffers"], state["_modules"] = {}, {}
@@ -128,19 +131,19 @@ class _Plan:
         object.__setattr__(replica, "__dict__", state)
         return replica
 
-    def fill(self, replica: nn.Module, replicas: list[nn.Module], copies: Copies) -> None:
+    def fill(self, replica: nn.Module, replicas: list[nn.Module], copies: list[Tensor]) -> None:
         """Give ``replica`` its children, of ``replicas``, and its tensors, of ``copies``."""
         state = vars(replica)
         for name, at in self._children:
             state["_modules"][name] = None if at is None else replicas[at]
-        for name, key in self._buffers:
-            state["_buffers"][name] = None if key is None else copies[key]
-        for name, key in self._parameters:
-            if key is None:
+        for name, at in self._buffers:
+            state["_buffers"][name] = None if at is None else copies[at]
+        for name, original, at in self._parameters:
+            if at is None:
                 state["_parameters"][name] = None
                 continue
-            copy = state["_former_parameters"][name] = copies[key]
-            if id(copy) == key:
+            copy = state["_former_parameters"][name] = copies[at]
+            if copy is original:
                 # Without gradients the first replica's parameters are the originals, and nn.Parameters: PyTorch's
                 # setattr registers them, so that this replica alone has parameters.
                 state["_parameters"][name] = copy

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..base import tree
 from .devices import Device, as_devices
-from .functions import Scatter
+from .functions import Scatter, apply
 
 
 def scatter(inputs: Any, target_gpus: Sequence[Device], dim: int = 0) -> Sequence[Any]:
@@ -25,7 +25,7 @@ def scatter(inputs: Any, target_gpus: Sequence[Device], dim: int = 0) -> Sequenc
 
 def _scatter(value: Any, devices: list[torch.device], dim: int) -> Sequence[Any]:
     if isinstance(value, Tensor):
-        pieces: tuple[Tensor, ...] = Scatter.apply(devices, None, dim, value)
+        pieces: tuple[Tensor, ...] = apply(Scatter, devices, None, dim, value)
         return pieces
     inside = tree.children(value, dataclasses=False)
     if not inside:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,37 @@ def test_the_misplaced_parameter_is_named():
     model = nn.Sequential(nn.Linear(2, 2).cuda(0), nn.Linear(2, 2).cuda(1))
     with pytest.raises(RuntimeError, match=r"found one of them on device: cuda:1 \('1.weight'\)"):
         labkit.DataParallel(model)(torch.ones(8, 2))
+
+
+def test_the_misplaced_buffer_is_named():
+    model = nn.BatchNorm1d(2).cuda()
+    model.running_var = model.running_var.to("cuda:1")
+    for devices, name in ([0, 1], "running_var"), ([0], "0.running_var"):
+        wrapped = labkit.DataParallel(model, devices)
+        if len(devices) == 1:  # which has moved it to where it belongs
+            wrapped.module = nn.Sequential(model)
+            model.running_var = model.running_var.to("cuda:1")
+        with pytest.raises(RuntimeError, match=rf"found one of them on device: cuda:1 \('{name}'\)"):
+            wrapped(torch.ones(8, 2))
+
+
+def test_a_list_as_long_as_the_batch_is_told_of():
+    _, ours = both(lambda x, names: x)
+    for dim, names, warned in (
+        (0, "ab", False),
+        (1, "ab", True),
+        (0, "abcdefgh", True),
+        (1, "abcdefgh", False),
+    ):
+        wrapped = labkit.DataParallel(ours.module, dim=dim)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            wrapped(torch.ones(8, 2), [list(names)])
+        texts = [str(one.message) for one in caught]
+        assert any(f"input 1[0] is a list of {len(names)} values" in text for text in texts) == warned, (
+            dim,
+            names,
+        )
 
 
 def test_bad_device_ids_are_refused():

@@ -108,6 +108,20 @@ def test_devices_are_chosen_as_pytorch_does(options, gpus):
     assert expected.device == found.device
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"device_ids": [1, 0]}, {"output_device": 1}, {"output_device": -1}, {"device_ids": ["cuda:1"]}]
+    + [{"output_device": torch.device("cuda:1")}],
+)
+def test_what_can_be_asked_of_the_wrapper_is_pytorchs(options, gpus):
+    one, other = (wrap(nn.Linear(5, 2).cuda(), **options) for wrap in (nn.DataParallel, labkit.DataParallel))
+    for name in ("device_ids", "output_device", "src_device_obj", "dim"):
+        expected, found = getattr(one, name), getattr(other, name)
+        assert (type(expected), expected) == (type(found), found)
+    assert isinstance(other, nn.DataParallel)
+    assert vars(one).keys() == vars(other).keys()
+
+
 def test_other_batch_dimension(gpus):
     model, x = nn.Linear(5, 2).cuda(), torch.randn(3, 8, 5)
     assert torch.equal(theirs.DataParallel(model, dim=1)(x), labkit.DataParallel(model, dim=1)(x))
@@ -233,6 +247,55 @@ def test_an_empty_batch(wrap):
         assert output.shape == (0, 2)
         output.sum().backward()
         assert model.weight.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_a_gradient_that_the_weight_and_the_input_share_is_not_written(wrap, gpus):
+    class Shift(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1, 3))
+
+        def forward(self, x):
+            return x + self.weight  # of both, the gradient is the very tensor that came from the output
+
+    x, model = torch.ones(2, 3, device="cuda:0", requires_grad=True), Shift().cuda()
+    (wrap(model)(x) ** 2).sum().backward()
+    assert x.grad.tolist() == [[4.0] * 3] * 2
+    assert model.weight.grad.tolist() == [[8.0] * 3]
+
+
+@pytest.mark.parametrize("package", [theirs, ours])
+def test_detached_replicas_have_nothing_to_learn(package, gpus):
+    for model in (nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last), nn.Linear(3, 2)):
+        replica = package.replicate(model.cuda(), [0, 1], detach=True)[1]
+        assert [replica.weight.requires_grad, replica.bias.requires_grad] == [False, False]
+        assert replica.weight._version == 0
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_sparse_gradients_of_some_replicas(wrap):
+    """A replica that does not use an embedding has a dense gradient of zeros for it."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.seldom = (nn.Embedding(5, 2, sparse=True) for _ in range(2))
+
+        def forward(self, x):
+            y = self.used(x)
+            return y + self.seldom(x) if x.device.index == used_on else y
+
+    for used_on in (0, 2):
+        with labkit.simulate(gpus=3):
+            model = Words().cuda()
+            wrap(model)(torch.tensor([[0], [1], [2]])).sum().backward()
+            assert model.used.weight.grad.is_sparse
+            assert model.used.weight.grad.to_dense().sum(1).tolist() == [2, 2, 2, 0, 0]
+            rows = [0.0] * 5
+            rows[used_on] = 2
+            assert not model.seldom.weight.grad.is_sparse
+            assert model.seldom.weight.grad.sum(1).tolist() == rows
 
 
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])

@@ -236,7 +236,23 @@ def _non_contiguous(draw, rows, dtype):
     return NonContiguous(dtype), x
 
 
+class Alone(nn.Module):
+    """One parameter that is added to the input: with a row for each GPU, both have one and the same gradient."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.weight = nn.Parameter(_numbers(1, 3, dtype=dtype))
+
+    def forward(self, x):
+        return x + self.weight
+
+
+def _alone(draw, rows, dtype):
+    return Alone(dtype), _numbers(draw(st.sampled_from([rows, GPUS])), 3, dtype=dtype)
+
+
 FAMILIES = {
+    "alone": _alone,
     "linears": _linears,
     "convolutions": _convolutions,
     "embeddings": _embeddings,
@@ -381,7 +397,7 @@ def agree(call, exact=True):
         assert type(error) is type(our_error), f"{error!r}, {our_error!r}"
 
 
-@cases(900)
+@cases(300)
 @given(
     data=st.data(),
     family=st.sampled_from(sorted(FAMILIES)),
