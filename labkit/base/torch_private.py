@@ -596,7 +596,7 @@ def _graphs() -> bool:
 
 @_names(
     "torch._C._cuda_*, _nccl_*, _accelerator_*, _get_accelerator, _group_tensors_by_device_and_dtype, _broadcast*, "
-    "_scatter*, _gather*", "torch._C._cudnn_*", "torch._C._cublas*", "torch._C._CudaDeviceProperties",
+    "_scatter*, _gather*", "torch._C._cudnn_*", "torch._C._cublas*", "_CudaDeviceProperties, printed only",
     why="the functions in C++ that the machine answers or refuses by name (python -m labkit.machine lists them)",
 )  # fmt: skip
 def _answered() -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -20,6 +21,17 @@ def machine_here() -> Machine:
     if _active is None:
         raise RuntimeError("no simulated machine is in use any more")
     return _active
+
+
+def seeing(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call ``function`` with the machine in sight of this thread, if one is in use.
+
+    What C++ calls back (hooks, unpacked tensors) comes with the function modes off, or on a thread of the engine.
+    """
+    if _active is None:
+        return function(*args, **kwargs)
+    with _active.entered():
+        return function(*args, **kwargs)
 
 
 def use(machine: Machine | None) -> None:

@@ -7,13 +7,14 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from operator import index as whole
 from types import FrameType
+from typing import Any
 
 import torch
 
 from ..base import turns
 from ..base.language import say
+from ..base.numbers import whole
 from ..base.patches import Patches
 from ..base.units import cuda_bytes, parse_bytes
 from ..plans.footprint import Occupancy
@@ -54,7 +55,7 @@ class Machine:
     ) -> None:
         self.backing = torch.device(backing)
         self.order = order
-        sizes = list(memory) if isinstance(memory, (list, tuple)) else [memory] * gpus
+        sizes: Any = memory if isinstance(memory, (list, tuple)) else [memory] * gpus
         capacities = [parse_bytes(size) for size in sizes]
         self.gpus = tuple(Gpu(index, capacity, self) for index, capacity in enumerate(capacities))
         self.random = DeviceRandom(self.gpus)
@@ -68,7 +69,7 @@ class Machine:
 
     # What torch asks for.
 
-    def gpu(self, index: int) -> Gpu:
+    def gpu(self, index: int | None) -> Gpu:
         """The GPU with this number (or the current one, for a negative number), or CUDA's own error."""
         if not self.gpus:
             raise RuntimeError("No CUDA GPUs are available")
@@ -87,7 +88,7 @@ class Machine:
             return None
         return self.gpu(self.current.index if device.index is None else device.index)
 
-    def real(self, target: Gpu | None, device: object = None) -> torch.device:
+    def real(self, target: Gpu | None, device: Any = None) -> torch.device:
         """Where the values of a tensor on ``target`` are; for the host, ``device`` itself (or the CPU)."""
         if target is not None:
             return self.backing
@@ -105,16 +106,14 @@ class Machine:
         caller = threading.get_ident(), id(frame)
         known = self._turns.get(caller)
         if known is None:
-            known = self._turns[caller] = turns.Turns(self.order)
+            known = self._turns[caller] = turns.Turns(self.order if isinstance(self.order, tuple) else None)
         return known
 
     # What users ask for.
 
     def memory(self, gpu: int) -> int:
         """Bytes allocated on this GPU, as ``torch.cuda.memory_allocated`` counts them."""
-        if not 0 <= whole(gpu) < len(self.gpus):
-            raise ValueError(f"gpu must be from 0 to {len(self.gpus) - 1}, got {gpu}")
-        return self.gpus[gpu].live()
+        return self.gpus[whole("gpu", gpu, 0, len(self.gpus) - 1)].live()
 
     def open(self) -> Machine:
         """Come into use, in the place of the machine that is, which a ``with`` block's end brings back."""

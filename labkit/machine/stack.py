@@ -9,6 +9,7 @@ from torch._C import (
     _pop_torch_function_stack,
     _push_on_torch_function_stack,
 )
+from torch.overrides import TorchFunctionMode
 
 
 class Entered:
@@ -20,7 +21,7 @@ class Entered:
 
     __slots__ = ("_mode", "_pushed")
 
-    def __init__(self, mode) -> None:
+    def __init__(self, mode: TorchFunctionMode) -> None:
         self._mode = mode
         self._pushed = False
 
@@ -46,13 +47,13 @@ class Entered:
             _push_on_torch_function_stack(above.pop())
         self._pushed = True
 
-    def __exit__(self, *exc_info) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if self._pushed:
             leave(self._mode)
             self._pushed = False
 
 
-def leave(mode) -> None:
+def leave(mode: TorchFunctionMode) -> None:
     """Take ``mode`` off this thread's stack, wherever in it it is."""
     above = []
     while _len_torch_function_stack():

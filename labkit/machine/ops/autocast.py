@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..machine import Machine
 
 # The functions that CUDA's autocast runs in float32 ("CUDA Ops that can autocast to float32" in PyTorch's
-# documentation of torch.amp).
+# documentation of torch.amp; aten/src/ATen/autocast_mode.h, AT_FORALL_FP32).
 _IN_FLOAT32 = frozenset(
     (
         "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh "
@@ -33,7 +33,7 @@ _IN_FLOAT32 = frozenset(
         "softmin softplus sum renorm tan triplet_margin_loss ctc_loss nll_loss2d rms_norm"
     ).split()
 )
-# Those that take the widest type among their arguments.
+# Those that take the widest type among their arguments (AT_FORALL_PROMOTE).
 _WIDEST = frozenset(
     ("addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot cat stack").split()
 )
@@ -70,6 +70,9 @@ class AutocastMode(TorchFunctionMode):
             return func(*_cast(args, torch.float32), **_cast(kwargs, torch.float32))
         if name in _WIDEST and len({t.dtype for t in tensors if t.is_floating_point()}) > 1:
             return func(*_cast(args, torch.float32), **_cast(kwargs, torch.float32))
+        # Autocast is a dispatch key, on for one kind of device and thread (aten/src/ATen/autocast_mode.h,
+        # is_autocast_enabled). The values are on the CPU, so it is the CPU's key that casts them; it must be off
+        # again at once, for a tensor on the host is not cast by CUDA's.
         before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         torch.set_autocast_enabled("cpu", True)
         torch.set_autocast_dtype("cpu", torch.get_autocast_dtype("cuda"))

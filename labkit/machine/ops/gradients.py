@@ -2,7 +2,9 @@
 
 Autograd's engine works below torch's Python API, so the gradients it makes carry no mark. They surface at
 ``.grad``, at ``torch.autograd.grad``, in hooks and in the arguments of ``Function.backward``; each place
-knows which device the gradient must be on (that of the tensor it belongs to), and says so here.
+knows which device the gradient must be on, that of the tensor it belongs to: the engine itself makes sure of it
+(torch/csrc/autograd/engine.cpp, validate_outputs). Its checks compare real devices, which are all the same here, so
+those that users meet are done again, in its words.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,18 +22,20 @@ from torch.utils.hooks import BackwardHook
 
 from ...base.patches import Patch
 from ..handlers import handles
-from ..in_use import machine_in_use
+from ..in_use import machine_in_use, seeing
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, put, tensors_in
 
 if TYPE_CHECKING:
     from ..machine import Machine
+    from .mode import MachineMode
 
-_get_grad = Tensor.grad.__get__
-_set_grad = Tensor.grad.__set__
+_grads: Any = Tensor.grad  # a property in C, which torch's stubs have as its value
+_get_grad, _set_grad = _grads.__get__, _grads.__set__
 _storage = Tensor.untyped_storage
-# What Function.apply leaves on the graph node: the GPU of each output and of each input, in order.
+# What Function.apply leaves on the graph node: the GPU of each output and of each input, in order. The node is the
+# ctx of forward and backward (torch/csrc/autograd/python_function.cpp, THPFunction), and lives as long as the graph.
 _OUTPUTS, _INPUTS = "_labkit_outputs", "_labkit_inputs"
 
 
@@ -39,26 +43,23 @@ def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
     """``grad`` as a tensor on ``gpu``: marked if it has no mark yet, copied if it shares another's storage.
 
     A gradient can share its storage with one on another GPU, because on the backing device the backward of
-    a copy is the identity.
+    a copy is the identity (aten: ToCopyBackward0 is a ``to`` of the same device), and of a sum it hands the same
+    tensor to both sides.
     """
     if grad is None or not isinstance(grad, Tensor):
         return grad
     at = gpu_of(grad)
     if at is gpu:
         return grad
-    if at is None:
-        if grad.device.type == "meta":
-            return grad
-        put(grad, gpu)
-        return grad
-    grad = grad.clone()
+    if at is not None:
+        grad = grad.clone()
     if gpu is not None:
         put(grad, gpu)
     return grad
 
 
 @handles(_get_grad)
-def _grad(mode, func, args, kwargs):
+def _grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensor = args[0]
     grad = func(tensor)
     if grad is None:
@@ -81,19 +82,19 @@ def _grad(mode, func, args, kwargs):
 
 
 @handles(_set_grad)
-def _assign_grad(mode, func, args, kwargs):
+def _assign_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensor, grad = args
     check_assigned_grad(tensor, grad)
     return func(tensor, grad)
 
 
 @handles(Tensor.register_hook)
-def _register_hook(mode, func, args, kwargs):
+def _register_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensor, hook = args
     gpu, owner = gpu_of(tensor), weakref.ref(tensor)
 
     @functools.wraps(hook, updated=())
-    def on_gpu(grad):
+    def on_gpu(grad: Tensor) -> Any:
         machine = machine_in_use()
         if machine is None:
             return hook(grad)
@@ -106,23 +107,20 @@ def _register_hook(mode, func, args, kwargs):
 
 
 @handles(Tensor.register_post_accumulate_grad_hook)
-def _register_post_hook(mode, func, args, kwargs):
+def _register_post_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensor, hook = args
 
     @functools.wraps(hook, updated=())
-    def on_gpu(param):
-        machine = machine_in_use()
-        if machine is None:
-            return hook(param)
-        with machine.entered():
-            return hook(param)
+    def on_gpu(param: Tensor) -> Any:
+        return seeing(hook, param)
 
     return func(tensor, on_gpu)
 
 
 @handles(Tensor.backward, torch.autograd.grad)
-def _run_backward(mode, func, args, kwargs):
-    # Tensors may be on different devices here, and the engine itself (patched below) sees the machine.
+def _run_backward(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    # Tensors may be on different devices here, and the engine itself (patched below) sees the machine. The mode is
+    # off while its handler runs, and with it in every Python hook that C++ calls on this thread.
     return func(*args, **kwargs)
 
 
@@ -137,13 +135,19 @@ def _of_the_engine() -> Iterator[Patch]:
     engine = torch.autograd._engine_run_backward
 
     @functools.wraps(engine)
-    def run_backward(t_outputs, grad_tensors, keep_graph, create_graph, inputs=(), *args, **kwargs):
-        machine = machine_in_use()
+    def run_backward(
+        t_outputs: Any,
+        grad_tensors: Any,
+        keep: bool,
+        create: bool,
+        inputs: Any = (),
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         outputs = (t_outputs,) if isinstance(t_outputs, Tensor) else t_outputs
         for output, grad in zip(outputs, grad_tensors, strict=False):
             check_seed(output, grad)
-        with machine.entered():
-            result = engine(t_outputs, grad_tensors, keep_graph, create_graph, inputs, *args, **kwargs)
+        result = seeing(engine, t_outputs, grad_tensors, keep, create, inputs, *args, **kwargs)
         if isinstance(result, tuple):
             wanted = (inputs,) if isinstance(inputs, Tensor) else inputs
             result = tuple(
@@ -156,11 +160,11 @@ def _of_the_engine() -> Iterator[Patch]:
 
 
 def _of_functions() -> Iterator[Patch]:
-    """Remember where a Function's outputs are; its backward gets its gradients there."""
+    """A Function's node remembers where its outputs are; its backward gets its gradients there."""
     # A classmethod in Python up to torch 2.13, one in C from 2.14 on: bound by hand, both are the same.
     forward = inspect.getattr_static(Function, "apply")
 
-    def apply(cls, *args, **kwargs):
+    def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
         result = forward.__get__(None, cls)(*args, **kwargs)
         outputs = (result,) if isinstance(result, Tensor) else result
         if isinstance(outputs, (tuple, list)):
@@ -174,9 +178,9 @@ def _of_functions() -> Iterator[Patch]:
 
     yield Patch(Function, "apply", classmethod(apply))
 
-    def surfacing(run):
+    def surfacing(run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
-        def backward(node, *grads):
+        def backward(node: Any, *grads: Any) -> Any:
             machine = machine_in_use()
             gpus = getattr(node, _OUTPUTS, ())
             if machine is None or len(gpus) != len(grads):
@@ -193,35 +197,36 @@ def _of_functions() -> Iterator[Patch]:
 
 
 def _of_module_hooks() -> Iterator[Patch]:
-    """Module backward hooks get gradients from C++ nodes: on the device of the tensors they belong to."""
+    """Module backward hooks get gradients on the device of the tensors they belong to.
+
+    torch.utils.hooks.BackwardHook puts an identity Function around the module's inputs and outputs, and its hooks on
+    the nodes of that Function: they are called with gradients that no tensor of Python's stands for.
+    """
     set_up_input, set_up_output = BackwardHook.setup_input_hook, BackwardHook.setup_output_hook
     start = BackwardHook.__init__
 
-    def surfacing(hook, owner, kinds):
+    def surfacing(hook: Callable[..., Any], owner: Any, kinds: tuple[str, ...]) -> Callable[..., Any]:
         @functools.wraps(hook, updated=())
-        def on_gpu(module, *groups):
+        def on_gpu(module: Any, *groups: Any) -> Any:
             if machine_in_use() is None:  # closed since the forward pass
                 return hook(module, *groups)
-            groups = [
-                _surface_group(group, getattr(owner, kind)) for group, kind in zip(groups, kinds, strict=True)
-            ]
-            with machine_in_use().entered():
-                return hook(module, *groups)
+            places = (getattr(owner, kind) for kind in kinds)
+            return seeing(hook, module, *map(_surface_group, groups, places))
 
         return on_gpu
 
-    def init(self, module, user_hooks, user_pre_hooks):
+    def init(self: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
         self._labkit_inputs = self._labkit_outputs_at = ()
         kinds = ("_labkit_inputs", "_labkit_outputs_at")
         user_hooks = [surfacing(hook, self, kinds) for hook in user_hooks]
         user_pre_hooks = [surfacing(hook, self, kinds[1:]) for hook in user_pre_hooks]
         start(self, module, user_hooks, user_pre_hooks)
 
-    def setup_input_hook(self, args):
+    def setup_input_hook(self: Any, args: Any) -> Any:
         self._labkit_inputs = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in args)
         return set_up_input(self, args)
 
-    def setup_output_hook(self, args):
+    def setup_output_hook(self: Any, args: Any) -> Any:
         outputs = args if isinstance(args, tuple) else tensors_in(args)
         self._labkit_outputs_at = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in outputs)
         return set_up_output(self, args)
@@ -231,7 +236,7 @@ def _of_module_hooks() -> Iterator[Patch]:
     yield Patch(BackwardHook, "setup_output_hook", setup_output_hook)
 
 
-def _surface_group(grads, gpus):
+def _surface_group(grads: Any, gpus: tuple[Gpu | None, ...]) -> Any:
     if not isinstance(grads, tuple) or len(grads) != len(gpus):
         return grads
     return tuple(surface(grad, gpu) for grad, gpu in zip(grads, gpus, strict=True))

@@ -1,7 +1,9 @@
 """``saved_tensors_hooks`` (and what is built on them, such as checkpointing) on simulated GPUs.
 
-The hooks are called from C++ in the middle of an operation, where results carry no mark yet. While hooks
-are in use, a second function mode notes on which GPU each operation runs, so that what is packed is there.
+The hooks are called from C++ in the middle of an operation (torch/csrc/autograd/saved_variable.cpp,
+set_hooks_and_pack_data): what an operation saves of its own result carries no mark yet, for the machine's mode marks
+it when the call has come back. While hooks are in use, a second function mode notes on which GPU each operation runs,
+so that what is packed is there. Unpacking comes from the engine, during backward and maybe on another thread.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from ...base.patches import Patch
-from ..in_use import machine_in_use
+from ..in_use import seeing
 from ..state.placement import gpu_of, put, tensors_in
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class _NoteHome(TorchFunctionMode):
 
 
 def patches(machine: Machine) -> Iterator[Patch]:
-    """Let the hooks see devices."""
+    """The hooks see devices."""
     start, enter, leave = (getattr(saved_tensors_hooks, f"__{name}__") for name in ("init", "enter", "exit"))
 
     def init(self: saved_tensors_hooks, pack_hook: Hook, unpack_hook: Hook) -> None:
@@ -56,21 +58,15 @@ def patches(machine: Machine) -> Iterator[Patch]:
             gpu = getattr(_running, "gpu", None)
             if gpu is not None and isinstance(tensor, Tensor):
                 put(tensor, gpu)
-            return _entered(pack_hook, tensor)
+            return seeing(pack_hook, tensor)
 
         @functools.wraps(unpack_hook, updated=())
         def unpack(packed: Any) -> Any:
-            return _entered(unpack_hook, packed)
+            return seeing(unpack_hook, packed)
 
         start(self, pack, unpack)
 
-    def _entered(hook: Hook, value: Any) -> Any:
-        machine = machine_in_use()
-        if machine is None:
-            return hook(value)
-        with machine.entered():
-            return hook(value)
-
+    # One object can be entered several times, and entered hooks can outlast the machine: the modes are kept on it.
     def enter_noting(self: Any) -> Any:
         self.__dict__.setdefault("_labkit_modes", []).append(_NoteHome())
         self._labkit_modes[-1].__enter__()

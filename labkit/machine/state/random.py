@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..machine import Machine
     from ..ops.mode import MachineMode
 
+# Functions that take a generator (at::Generator? in native_functions.yaml): they are given the GPU's own.
 _SETTABLE = {
     torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli, torch.multinomial,
     torch.poisson, Tensor.bernoulli, Tensor.multinomial, Tensor.normal_, Tensor.uniform_, Tensor.random_,
@@ -49,7 +50,7 @@ class DeviceRandom:
         """Make the generators, on the device that draws, while torch is as it really is; once."""
         if self.generators:
             return
-        # torch.manual_seed before the machine existed would have seeded its GPUs too.
+        # torch.manual_seed before the machine existed would have seeded its GPUs too (torch/random.py, manual_seed).
         seed = torch.initial_seed()
         self.generators = tuple(Generator(gpu=gpu) for gpu in self._gpus)
         for generator in self.generators:
@@ -73,7 +74,12 @@ class DeviceRandom:
 
     @contextmanager
     def instead_of_default(self, gpu: Gpu) -> Iterator[None]:
-        """Inside, torch's default generator continues where that of ``gpu`` stands."""
+        """Inside, torch's default generator continues where that of ``gpu`` stands.
+
+        The CPU's kernels ask for the default generator in C++ (aten/src/ATen/CPUGeneratorImpl.cpp,
+        getDefaultCPUGenerator), which no patch reaches: its state is lent and taken back. It is the process's, so that
+        one thread at a time may; a draw within a draw (an RNN's dropout) is the same thread's.
+        """
         mine, default = self.generators[gpu.index], self._default
         with self._exchange:
             before = default.get_state()
@@ -96,7 +102,7 @@ def _draw_with_generator(
 
 
 def _functions_that_draw() -> Iterator[Callable[..., Any] | None]:
-    """Functions that draw from the default generator and take none."""
+    """Functions that draw from the default generator and take none, or hand none on to what draws inside them."""
     F = torch.nn.functional
     for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
                  "rrelu", "rrelu_", "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d",

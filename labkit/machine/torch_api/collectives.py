@@ -8,7 +8,9 @@ on their device are views of the input, uneven sizes follow ``chunk``.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +21,10 @@ from ..ops.moves import move, note_copy
 from ..rules.together import check_broadcast_from, check_on_gpu, check_streams
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, put
+from ..state.streams import Stream
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 # The dispatch keys by which a view gets its base's version counter. Without them it is as if .data were taken of
 # it, at a third of the price.
@@ -52,9 +58,10 @@ def _ascending(tensor: Tensor, order: tuple[int, ...]) -> bool:
     return True
 
 
-def _chunks(tensors, most: int) -> list[list[int]]:
+def _chunks(tensors: Sequence[Tensor], most: int) -> list[list[int]]:
     """Which tensors travel together: those of one type, in order, until ``most`` bytes are nearly reached."""
-    chunks, open_chunks = [], {}
+    chunks: list[list[int]] = []
+    open_chunks: dict[tuple[torch.dtype, torch.layout], tuple[list[int], int]] = {}
     for at, tensor in enumerate(tensors):
         kind = tensor.dtype, tensor.layout
         places, size = open_chunks.setdefault(kind, ([], 0))
@@ -66,11 +73,11 @@ def _chunks(tensors, most: int) -> list[list[int]]:
     return chunks + [places for places, _ in open_chunks.values()]
 
 
-def _below_modes(collective):
+def _below_modes(collective: Callable[..., Any]) -> Callable[..., Any]:
     """Run ``collective`` as C++ would: none of its own tensor operations pass the function modes."""
 
     @functools.wraps(collective)
-    def run(*args, **kwargs):
+    def run(*args: Any, **kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():
             return collective(*args, **kwargs)
 
@@ -80,14 +87,16 @@ def _below_modes(collective):
 class Collectives:
     """The collectives of one machine; each method stands for the ``torch._C`` function of its name."""
 
-    def __init__(self, machine) -> None:
+    def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
     @_below_modes
-    def _broadcast_coalesced(self, tensors, devices, buffer_size):
+    def _broadcast_coalesced(
+        self, tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
+    ) -> list[list[Tensor]]:
         gpus = [self._machine.gpu(device) for device in devices]
         check_broadcast_from(tensors, gpus[0])
-        copies = [list(tensors)] + [[None] * len(tensors) for _ in devices[1:]]
+        copies: list[list[Any]] = [list(tensors)] + [[None] * len(tensors) for _ in devices[1:]]
         with torch.no_grad():
             for places in _chunks(tensors, buffer_size):
                 group = [tensors[at] for at in places]
@@ -117,13 +126,13 @@ class Collectives:
         return rows
 
     @_below_modes
-    def _broadcast(self, tensor, devices):
+    def _broadcast(self, tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
         if not devices:
             return []
         return [self._to(tensor, self._target(device)) for device in devices]
 
     @_below_modes
-    def _broadcast_out(self, tensor, outs):
+    def _broadcast_out(self, tensor: Tensor, outs: Sequence[Tensor]) -> list[Tensor]:
         for at, out in enumerate(outs):
             check_on_gpu("output", out, at)
             if out.shape != tensor.shape:
@@ -134,7 +143,14 @@ class Collectives:
         return [out.copy_(tensor) for out in outs]
 
     @_below_modes
-    def _scatter(self, tensor, devices, chunk_sizes=None, dim=0, streams=None):
+    def _scatter(
+        self,
+        tensor: Tensor,
+        devices: Sequence[int],
+        chunk_sizes: Sequence[int] | None = None,
+        dim: int = 0,
+        streams: Sequence[Stream | None] | None = None,
+    ) -> list[Tensor]:
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         check_streams(streams or (), devices)
@@ -142,7 +158,9 @@ class Collectives:
         return [self._to(piece, self._target(device)) for piece, device in zip(pieces, devices, strict=False)]
 
     @_below_modes
-    def _scatter_out(self, tensor, outs, dim=0, streams=None):
+    def _scatter_out(
+        self, tensor: Tensor, outs: Sequence[Tensor], dim: int = 0, streams: object = None
+    ) -> list[Tensor]:
         if not outs:
             raise RuntimeError("Expected at least one output tensor to scatter to")
         dim = self._wrapped(dim, tensor)
@@ -165,7 +183,7 @@ class Collectives:
         return [out.copy_(piece) for out, piece in zip(outs, tensor.split(sizes, dim), strict=True)]
 
     @_below_modes
-    def _gather(self, tensors, dim, destination=None):
+    def _gather(self, tensors: Sequence[Tensor], dim: int, destination: int | None = None) -> Tensor:
         shape, dim = self._shape_together(tensors, dim)
         target = None if destination == -1 else self._machine.gpu(destination)
         formats = {suggested_format(tensor) for tensor in tensors}
@@ -178,13 +196,13 @@ class Collectives:
         return self._into(gathered, tensors, dim)
 
     @_below_modes
-    def _gather_out(self, tensors, out, dim):
+    def _gather_out(self, tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
         shape, dim = self._shape_together(tensors, dim)
         if list(out.shape) != shape:
             raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
         return self._into(out, tensors, dim)
 
-    def _into(self, out: Tensor, tensors, dim: int) -> Tensor:
+    def _into(self, out: Tensor, tensors: Sequence[Tensor], dim: int) -> Tensor:
         for tensor, place in zip(tensors, out.split([t.size(dim) for t in tensors], dim), strict=True):
             started = perf_counter() if trace.recording is not None else 0.0
             place.copy_(tensor)
@@ -192,7 +210,7 @@ class Collectives:
                 note_copy(gpu_of(tensor), gpu_of(out), tensor, started)
         return out
 
-    def _shape_together(self, tensors, dim: int) -> tuple[list[int], int]:
+    def _shape_together(self, tensors: Sequence[Tensor], dim: int) -> tuple[list[int], int]:
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
         dim = self._wrapped(dim, tensors[0])
@@ -220,7 +238,7 @@ class Collectives:
     def _wrapped(self, dim: int, tensor: Tensor) -> int:
         return range(max(tensor.dim(), 1))[dim]
 
-    def _cut(self, tensor: Tensor, count: int, sizes, dim: int):
+    def _cut(self, tensor: Tensor, count: int, sizes: Sequence[int] | None, dim: int) -> Sequence[Tensor]:
         if sizes is None:
             return tensor.chunk(count, dim)
         if len(sizes) != count:
@@ -230,5 +248,5 @@ class Collectives:
             )
         return tensor.split(list(sizes), dim)
 
-    def _to(self, tensor: Tensor, gpu):
+    def _to(self, tensor: Tensor, gpu: Gpu) -> Tensor:
         return move(self._machine, tensor, gpu)

@@ -57,7 +57,7 @@ def watch_forks() -> None:
     os.register_at_fork(after_in_child=in_child)
 
 
-def _refuse(index: int) -> NoReturn:
+def _refuse(index: int | None) -> NoReturn:
     raise RuntimeError(_BAD_FORK)
 
 

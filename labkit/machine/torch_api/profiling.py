@@ -23,27 +23,27 @@ class _Ranges(threading.local):
         self._depth = 0
         self._handles = itertools.count(1)
 
-    def rangePushA(self, message):
+    def rangePushA(self, message: str) -> int:
         self._depth += 1
         return self._depth - 1
 
-    def rangePop(self):
+    def rangePop(self) -> int:
         self._depth -= 1
         return self._depth
 
-    def rangeStartA(self, message):
+    def rangeStartA(self, message: str) -> int:
         return next(self._handles)
 
-    def rangeEnd(self, handle):
+    def rangeEnd(self, handle: int) -> None:
         return None
 
-    def markA(self, message):
+    def markA(self, message: str) -> None:
         return None
 
-    def deviceRangeStart(self, message, stream):
+    def deviceRangeStart(self, message: str, stream: int) -> int:
         return next(self._handles)
 
-    def deviceRangeEnd(self, handle, stream):
+    def deviceRangeEnd(self, handle: int, stream: int) -> None:
         return None
 
 
