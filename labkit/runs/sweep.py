@@ -168,13 +168,7 @@ def _page(notebook: NotebookNode, language: object) -> str:
     from nbconvert import HTMLExporter
 
     # Widgets are shown by their still pictures, so the page needs none of the scripts for them.
-    unused = (
-        "require_js_url",
-        "jquery_url",
-        "widget_renderer_url",
-        "mermaid_js_url",
-        "mermaid_layout_elk_js_url",
-    )
+    unused = "require_js_url jquery_url widget_renderer_url mermaid_js_url mermaid_layout_elk_js_url".split()
     code = language if isinstance(language, str) else "en"
     exporter = HTMLExporter(**dict.fromkeys(unused, ""), language_code=code)
     page: str = exporter.from_notebook_node(notebook)[0]

@@ -179,14 +179,15 @@ def test_a_rank_that_will_not_end_is_made_to(script, torchrun, monkeypatch, time
 
 
 @posix
+@pytest.mark.timeout(120)  # whoever waits for the other rank waits for ever
 @pytest.mark.parametrize(
     ("how", "torchrun"),
     [("os._exit(3)", False), ("os.kill(os.getpid(), 9)", False), ("os.kill(os.getpid(), 9)", True)],
 )
 def test_a_rank_that_vanishes_is_named_with_its_last_words(script, torchrun, how):
-    path = script(f"if rank == 1:\n    print('step 7', flush=True)\n    {how}\ntime.sleep(1000)\n")
+    path = script(f"if rank == 1:\n    print('step 7', flush=True)\n    {how}\ntime.sleep(1e6)\n")
     with pytest.raises(RankError, match=r"rank 1 of 2 ended without a Python error.*\nstep 7$") as caught:
-        launch(path, 2, torchrun=torchrun)
+        launch(path, 2, timeout=1e9, torchrun=torchrun)
     assert caught.value.rank == 1
 
 
