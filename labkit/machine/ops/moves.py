@@ -69,7 +69,7 @@ def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     else:
         target = mode.machine.resolve(device)
         if target is None and torch.device(device).type != "cpu":
-            return func(*args, **kwargs)  # type: ignore[no-any-return]
+            return func(*args, **kwargs)
     return move(mode.machine, tensor, target, **options)
 
 
@@ -123,7 +123,7 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
             kwargs = {**kwargs, "device": machine.real(target)}
     started = perf_counter()
     source = target if data is None else gpu_of(data)
-    if source is not target and func in (torch.as_tensor, torch.asarray):
+    if data is not None and source is not target and func in (torch.as_tensor, torch.asarray):
         # Both are .to() inside, with its gradient (torch/csrc/utils/tensor_new.cpp); what is left to do has no device.
         check_alias(data, target, kwargs.get("copy"))
         data = move(machine, data, target, dtype=kwargs.get("dtype"))

@@ -99,7 +99,8 @@ def _writes(argument: Any) -> bool:
 
 
 def _named_tensors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Named:
-    named, written = [], []
+    named: Named = []
+    written: Named = []
     for at, argument in enumerate(func._schema.arguments):
         value = args[at] if at < len(args) else kwargs.get(argument.name)
         out = _writes(argument) and argument.is_out
