@@ -9,7 +9,7 @@ from .machine import Machine
 from .state.gpu import Gpu
 
 # What a GPU is and has counted. Its marks stay: they are the tensors that live there.
-_LENT = [name for name in Gpu.__slots__ if name not in ("marks", "clock", "suspended")]
+_LENT = sorted({*Gpu.__slots__} - {"marks", "clock", "suspended", "room", "_counted", "_granted"})
 
 
 @contextmanager

@@ -139,6 +139,7 @@ def test_the_machine_in_use_stays(gpus):
         torch.cuda.set_device(2)
         torch.cuda.set_per_process_memory_fraction(0.5, 1)
         torch.ones(2000, device="cuda:1")  # a peak above what is there
+        model.register_forward_hook(lambda *_: torch.cuda.Event().record())  # takes 5 µs of the GPU's time
         before = known(machine)
         loss = lambda out: (out.to("cuda:1") - target).square().mean()  # noqa: E731
         found = labkit.diagnose(model, x, gpus=gpus, loss=loss)
@@ -174,6 +175,17 @@ def test_a_check_up_that_fails_gives_the_machine_back():
             labkit.diagnose(Runs(forward), X, gpus=2)
         assert machine_in_use() is machine
         assert machine.gpus[0].capacity == 2**20
+
+
+def test_what_a_model_keeps_on_a_gpu_counts_there():
+    kept = []
+    model = Runs(lambda self, x: kept.append(x.new_ones(2**18)) or self.linear(x))
+    with labkit.simulate(gpus=2, memory="1 MiB") as machine:
+        few = torch.ones(1, device="cuda:0")
+        labkit.diagnose(model, X, gpus=2)
+        assert machine.memory(0) > 2**20
+        with pytest.raises(torch.OutOfMemoryError):
+            few.clone()
 
 
 def test_of_two_threads_the_second_waits_for_the_first():
