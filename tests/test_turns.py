@@ -1,51 +1,241 @@
-"""Replicas one after another in one thread, and what happens when one of them waits for another."""
+"""Taking turns without a machine: who runs when, meetings, deadlocks, and that nobody is left behind."""
 
-import queue
+import ast
 import threading
+from pathlib import Path
 
 import pytest
 
-import labkit
 from labkit.base import turns
+from labkit.base.language import using
+from labkit.base.turns import Baton, Deadlock, participant
+
+pytestmark = pytest.mark.timeout(30)
 
 
-def test_in_order_and_in_the_callers_thread():
+def names(count):
+    return [f"rank {at}" for at in range(count)]
+
+
+class Meeting:
+    """A barrier made of turns alone: nobody goes on before ``parties`` have come."""
+
+    def __init__(self, parties):
+        self.parties, self.came = parties, 0
+
+    def join(self):
+        self.came += 1
+        needed = -(-self.came // self.parties) * self.parties
+        if self.came < needed:
+            participant().wait(lambda: self.came >= needed, f"the meeting of {self.parties}")
+
+
+@pytest.mark.parametrize(("order", "expected"), [(None, [0, 1, 2, 3]), ([2, 0, 5, 3, 1, 4], [2, 0, 3, 1])])
+def test_in_order_and_in_the_callers_thread(order, expected):
     seen = []
-    turns.run_one_by_one(4, lambda at: seen.append((at, threading.current_thread())), pytest.fail)
-    assert seen == [(at, threading.current_thread()) for at in range(4)]
-    assert not [thread for thread in threading.enumerate() if "watcher" in thread.name]
+
+    def call(at):
+        seen.append((at, threading.current_thread()))
+        return at * at
+
+    assert Baton(names(4), order).run([lambda at=at: call(at) for at in range(4)]) == [0, 1, 4, 9]
+    assert seen == [(at, threading.current_thread()) for at in expected]
 
 
-def test_those_that_have_not_begun_get_threads_when_one_waits():
-    box, seen = queue.Queue(), []
+def test_the_example_of_the_docstring():
+    box, seen = [], []
 
-    def here(at):
-        seen.append(at)
+    def first():
+        seen.append("a")
+        assert participant().wait(lambda: box, "the box")
+        seen.append("d")
+
+    Baton(["first", "second", "third"]).run(
+        [first, lambda: (seen.append("b"), box.append(1)), lambda: seen.append("c")]
+    )
+    assert seen == ["a", "b", "c", "d"]
+    assert participant() is None
+
+
+def test_four_ranks_meet_the_same_way_every_time():
+    def once():
+        seen, meeting = [], Meeting(4)
+
+        def rank(at):
+            for step in range(3):
+                seen.append((step, at))
+                meeting.join()
+
+        Baton(names(4)).run([lambda at=at: rank(at) for at in range(4)])
+        return seen
+
+    first = once()
+    assert sorted(first) == [(step, at) for step in range(3) for at in range(4)]
+    assert [step for step, _ in first] == sorted(
+        step for step, _ in first
+    )  # nobody leaves before all have come
+    assert first[:4] == [(0, at) for at in range(4)]
+    assert all(once() == first for _ in range(99))
+
+
+def test_a_pause_lets_the_others_go_first():
+    seen = []
+
+    def rank(at):
+        for step in range(2):
+            seen.append((step, at))
+            participant().pause()
+
+    Baton(names(3)).run([lambda at=at: rank(at) for at in range(3)])
+    assert seen == [(step, at) for step in range(2) for at in range(3)]
+
+
+@pytest.mark.parametrize(("language", "has_ended"), [("en", "rank 2 has ended"), ("zh", "rank 2 已经结束")])
+def test_one_that_never_comes_is_named_at_once(language, has_ended):
+    meeting = Meeting(4)
+    functions = [meeting.join, meeting.join, lambda: None, meeting.join]
+    with using(language), pytest.raises(Deadlock) as caught:
+        Baton(names(4)).run(functions)
+    lines = str(caught.value).splitlines()[1:5]
+    assert [line.split()[1] for line in lines] == ["0", "1", "2", "3"]
+    assert has_ended in lines.pop(2)
+    assert all("the meeting of 4" in line for line in lines)
+
+
+def test_each_of_a_deadlock_may_mend_it():
+    told = []
+
+    def stuck(at):
+        try:
+            participant().wait(lambda: False, "nothing")
+        except Deadlock:
+            told.append(at)
+        return at
+
+    assert Baton(names(3)).run([lambda at=at: stuck(at) for at in range(3)]) == [0, 1, 2]
+    assert sorted(told) == [0, 1, 2]
+
+
+def test_no_alarm_where_a_thread_outside_could_help():
+    box, ready = [], threading.Event()
+
+    def outside():
+        ready.wait(30)
+        box.append(1)
+        turns.something_came()
+
+    helper = threading.Thread(target=outside)
+    helper.start()
+
+    def first():
+        ready.set()
+        return participant().wait(lambda: box, "the box")
+
+    assert Baton(names(2)).run([first, lambda: participant().wait(lambda: box, "the box")]) == [True, True]
+    helper.join()
+
+
+def test_the_users_time_ends_a_wait_and_no_alarm_comes_before():
+    def first():
+        return participant().wait(lambda: False, "nothing", timeout=0.01)
+
+    assert Baton(names(2)).run([first, first]) == [False, False]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_what_one_raises_ends_the_others(error):
+    seen, ended = [], threading.Event()
+
+    def waits():
+        try:
+            participant().wait(lambda: False, "nothing")
+        except turns.Ended:
+            ended.set()
+            raise
+
+    def fails():
+        seen.append(1)
+        raise error
+
+    with pytest.raises(error):
+        Baton(names(3)).run([waits, fails, lambda: seen.append(2)])
+    assert seen == [1]
+    assert ended.wait(30)
+    assert not turns.stalled
+    assert participant() is None
+    assert Baton(names(1)).run([lambda: 5]) == [5]
+
+
+def test_whom_a_participant_calls_has_its_turn_before_the_next():
+    seen, box = [], []
+
+    def inner(at):
+        seen.append(f"1.{at}")
+        if at == 0:
+            participant().wait(lambda: box, "the box")
+            seen.append("1.0 again")
+
+    def outer(at):
+        seen.append(f"{at}")
         if at == 1:
-            assert {box.get(timeout=30), box.get(timeout=30)} == {2, 3}
+            Baton(names(2)).run([lambda k=k: inner(k) for k in range(2)])
+            seen.append("1 again")
+        if at == 2:
+            box.append(1)
 
-    turns.run_one_by_one(4, here, box.put)
+    Baton(names(3)).run([lambda at=at: outer(at) for at in range(3)])
+    assert seen == ["0", "1", "1.0", "1.1", "2", "1.0 again", "1 again"]
+
+
+def test_what_fails_inside_ends_those_inside_alone():
+    seen = []
+
+    def inner():
+        participant().wait(lambda: False, "nothing")
+
+    def outer(at):
+        if at == 0:
+            with pytest.raises(ZeroDivisionError):
+                Baton(names(3)).run([inner, lambda: 1 // 0, inner])
+        seen.append(at)
+
+    Baton(names(2)).run([lambda at=at: outer(at) for at in range(2)])
     assert seen == [0, 1]
 
 
-def test_what_a_replica_raises_ends_the_others_turns():
-    seen = []
+def test_the_context_is_entered_where_the_thread_is_not_the_callers():
+    box, threads, caller = [], [], threading.current_thread()
 
-    def here(at):
-        seen.append(at)
-        raise KeyboardInterrupt
+    class Context:
+        def __enter__(self):
+            threads.append(threading.current_thread())
 
-    with pytest.raises(KeyboardInterrupt):
-        turns.run_one_by_one(3, here, pytest.fail)
-    assert seen == [0]
-    assert not [thread for thread in threading.enumerate() if "watcher" in thread.name]
+        def __exit__(self, *exc_info):
+            pass
+
+    Baton(names(2)).run([lambda: participant().wait(lambda: box, "the box"), lambda: box.append(1)], Context)
+    assert len(threads) == 1
+    assert threads != [caller]
 
 
-def test_a_machine_says_whether_replicas_take_turns():
-    assert not turns.in_device_order
-    with labkit.simulate(gpus=2):
-        assert turns.in_device_order
-        with labkit.simulate(gpus=2, order="threads"):
-            assert not turns.in_device_order
-        assert turns.in_device_order
-    assert not turns.in_device_order
+def test_no_clock_takes_part():
+    """The only use of the time is the end of a wait that the user asked for."""
+    tree = ast.parse(Path(turns.__file__).read_text("utf-8"))
+    imports = [
+        (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if node.module == "time"
+    ]
+    assert imports == [("time", "monotonic")]
+    assert not [
+        alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names if alias.name == "time"
+    ]  # fmt: skip
+    read = {
+        function.name
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        and any(isinstance(node, ast.Name) and node.id == "monotonic" for node in ast.walk(function))
+    }
+    assert read == {"wait", "_sleep"}  # both from the user's timeout alone

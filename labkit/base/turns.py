@@ -1,154 +1,664 @@
-"""Replicas that take turns, and how it is noticed that one of them waits for another.
+"""Taking turns: of several participants one runs at a time, in a fixed order, and it is known who waits for whom.
 
-On real GPUs replicas race. A machine that simulates them runs one at a time, in a fixed order, so that what
-they print is the same every time; it says so here, and labkit's engine then needs no thread for each. A
-replica that waits for another one (a synchronised batch norm does) passes its turn on, so that taking turns
-cannot deadlock.
+Replicas race on real GPUs. A simulated machine lets them run one after another, so that what they print is the
+same every time. A participant has the **baton** until it ends or has to wait (for a lock, a queue, a barrier);
+the next in the order that can go on gets it, and one that waited gets it back once what it waited for is there.
+No clock takes part: a participant is seen to wait because it says so (:meth:`Member.wait`), which is what a
+simulated machine lets Python's locks and queues do (:mod:`labkit.machine.state.threads`).
+
+When all of them wait and no other thread could help, each gets a :class:`Deadlock` that names who waits where. When
+the caller is interrupted all of them are ended, so that nobody is left for whom a later call could wait.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from enum import Enum, auto
+from time import monotonic  # for users' own timeouts alone
+from types import FrameType
+from typing import Any, NamedTuple
 
-# A replica that uses no processor time for this many seconds is waiting for another one.
-PATIENCE = 0.25
-_POLL = 0.05
+from .language import say
 
-# Whether replicas run one after another in device order, as a simulated machine says while it is in use.
-in_device_order = False
+# As C has them: the baton's own locks are not to be seen by a machine that watches locks.
+_acquire, _release = type(threading.Lock()).acquire, type(threading.Lock()).release
+_enter, _leave = type(threading.RLock()).acquire, type(threading.RLock()).release
 
-
-def run_one_by_one(count: int, here: Callable[[int], None], apart: Callable[[int], None]) -> None:
-    """Call ``here(0)`` … ``here(count - 1)`` one after another in this thread.
-
-    If one of them waits (for another, most likely), those that have not begun are called meanwhile in threads
-    of their own, as ``apart(replica)``. Not giving each a thread from the start is worth it: a fresh one
-    has cold caches, and OpenMP makes it a new pool of its own.
-    """
-    waiting, lock, over = deque(range(count)), threading.Lock(), threading.Event()
-    helpers: list[threading.Thread] = []
-    clock = clock_of(threading.get_ident())
-
-    def take() -> int | None:
-        with lock:
-            return waiting.popleft() if waiting else None
-
-    def watch() -> None:
-        used = processor_time(clock)
-        while not over.wait(PATIENCE):
-            before, used = used, processor_time(clock)
-            if used != before:
-                continue
-            with lock:
-                rest = list(waiting)
-                waiting.clear()
-                helpers.extend(
-                    threading.Thread(target=apart, args=(replica,), name=f"replica {replica}")
-                    for replica in rest
-                )
-                for helper in helpers:
-                    helper.start()
-            return
-
-    watcher = threading.Thread(target=watch, name="labkit watcher", daemon=True)
-    watcher.start()
-    try:
-        while (replica := take()) is not None:
-            here(replica)
-    finally:
-        over.set()
-        watcher.join()
-        for helper in helpers:
-            helper.join()
+# Packages whose threads serve a kernel, a debugger or a test runner, and never give replicas what they wait for.
+SERVANTS = frozenset(
+    (
+        "IPython",
+        "ipykernel",
+        "zmq",
+        "tornado",
+        "anyio",
+        "decorator",
+        "debugpy",
+        "_pydevd_bundle",
+        "tqdm",
+        "execnet",
+    )
+)
 
 
-def can_run_one_by_one() -> bool:
-    """Whether replicas take turns in device order here, and a waiting one would be noticed."""
-    return in_device_order and clock_of(threading.get_ident()) is not None
+class Deadlock(RuntimeError):
+    """Every participant waits, and nobody is left who could end that."""
 
 
-def clock_of(thread: int) -> int | None:
-    """The processor-time clock of a thread that is alive; None where there is none (Windows, macOS)."""
-    try:
-        return time.pthread_getcpuclockid(thread)
-    except (AttributeError, OSError):
+class Ended(BaseException):
+    """Ends a participant whose call was interrupted. ``except Exception`` lets it pass."""
+
+
+class _State(Enum):
+    NEW = auto()
+    RUNS = auto()  # it has the baton
+    WAITS = auto()  # it goes on once it is given the baton and what it waits for is there
+    READY = auto()  # it goes on once it is given the baton
+    AWAY = auto()  # it waits for a thread that takes no part, and is READY afterwards
+    HOSTS = auto()  # its thread runs one of those that it called
+    OVER = auto()
+
+
+class _Wait(NamedTuple):
+    ready: Callable[[], bool]
+    what: str
+    timed: bool
+    lock: int
+
+
+class Member:
+    """One participant of a :class:`Baton`, to be had by its own thread from :func:`participant`."""
+
+    def __init__(self, baton: Baton, name: str, begin: Callable[[], object]) -> None:
+        self.baton, self.name = baton, name
+        self._begin = begin
+        self.result: Any = None
+        self.failure: BaseException | None = None
+        self._state, self._waits = _State.NEW, _Wait(bool, "", False, 0)
+        # What is raised in it as soon as it has the baton, or asks for it.
+        self._error: BaseException | None = None
+        self._thread = 0
+        self._gate, self._end = _closed(), _closed()
+
+    @property
+    def over(self) -> bool:
+        """Whether it takes no turn any more."""
+        return self._state is _State.OVER
+
+    @property
+    def ring(self) -> Ring:
+        """All with whom it shares the baton."""
+        return self.baton.ring
+
+    def wait(
+        self,
+        ready: Callable[[], bool],
+        what: str,
+        timeout: float | None = None,
+        lock: int = 0,
+        take: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Hand the baton on, until it is back and ``ready()``; returns False if ``timeout`` seconds were over before.
+
+        ready      asked by whoever hands the baton on: quick, and never an error.
+        what       for a message of a deadlock: "Queue.get at train.py:12".
+        timeout    in seconds; those whose turn it is come first, then it ends.
+        lock       the id of a lock that its holder must give back, if it is one.
+        take       takes what is ready; False if somebody outside was quicker. Default: ``ready`` itself.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            self._hand_on(_State.WAITS, _Wait(ready, what, timeout is not None, lock))
+            self._sleep(deadline)
+            if (take or ready)():
+                return True
+            if deadline is not None and monotonic() >= deadline:
+                return False
+
+    def pause(self) -> None:
+        """Let all others go first."""
+        self._hand_on(_State.READY)
+        self._sleep()
+
+    def away(self, function: Callable[[], Any]) -> Any:
+        """The result of ``function()``, which waits for a thread that takes no part; the others go on meanwhile."""
+        self._hand_on(_State.AWAY)
+        try:
+            with unseen():
+                return function()
+        finally:
+            if isinstance(sys.exc_info()[1], (Exception, type(None))):
+                self._come_back()
+            else:
+                self._break_off()
+
+    def _hand_on(self, state: _State, wait: _Wait | None = None) -> None:
+        with self.ring.mutex:
+            self._raise_error()
+            self._state, self._waits = state, wait or self._waits
+            self.ring.hand_on(self)
+
+    def _come_back(self) -> None:
+        with self.ring.mutex:
+            if not self.over:
+                self._state = _State.READY
+                self.ring.resume()
+        self._sleep()
+
+    def _sleep(self, deadline: float | None = None) -> None:
+        """Return with the baton. After ``deadline`` it does not matter any more whether what it waits for is there."""
+        try:
+            late = deadline is not None and not _acquire(self._gate, True, max(0, deadline - monotonic()))
+            if late:
+                with self.ring.mutex:
+                    if self._state is _State.WAITS:
+                        self._state = _State.READY
+                        self.ring.resume()
+            if late or deadline is None:
+                _acquire(self._gate)
+        except BaseException:
+            self._break_off()
+            raise
+        self._raise_error()
+
+    def _break_off(self) -> None:
+        """This thread was interrupted and has no baton: nobody takes turns any more."""
+        self.ring.abandon()
+        here.member = None
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            if isinstance(error, Ended):
+                here.member = None  # while it unwinds it may take locks like any other thread
+            raise error
+
+    def can_go(self) -> bool:
+        """Whether it could use the baton now."""
+        return (
+            self._waits.ready() if self._state is _State.WAITS else self._state in (_State.NEW, _State.READY)
+        )
+
+    def go(self) -> None:
+        """It has the baton."""
+        new, self._state = self._state is _State.NEW, _State.RUNS
+        if new:
+            with unseen():  # that a new thread has started is waited for too
+                self._begin()
+        else:
+            _open(self._gate)
+
+    def finish(self) -> None:
+        """It takes no turn any more."""
+        self._state = _State.OVER
+        _open(self._end)
+
+    def end(self) -> None:
+        """Raise :class:`Ended` in its thread, if it has one that is not this one."""
+        ran = self._state is _State.RUNS
+        self._error = Ended()
+        self.finish()
+        _open(self._gate)
+        if ran and self._thread not in (0, threading.get_ident()):
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Ended))
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until it is over, in a thread that takes no part; returns False if ``timeout`` seconds were before."""
+        if not _acquire(self._end, True, -1 if timeout is None else timeout):
+            return False
+        _release(self._end)
+        return True
+
+
+class Ring:
+    """All who share one baton: the participants of a call, and of the calls that they make themselves."""
+
+    def __init__(self) -> None:
+        self.mutex = _Mutex()
+        # In the order of their turns: whoever has the baton first, unless it has just called others.
+        self.live: deque[Member] = deque()
+        self.holder: Member | None = None
+        # Who holds a lock, by the lock's id, as far as that was seen.
+        self.held: dict[int, Member] = {}
+        # The thread outside that made the call, and whether it does nothing but wait for its end.
+        self.caller, self.caller_waits = threading.get_ident(), False
+        self._choosing = False
+
+    def hand_on(self, member: Member, host: Baton | None = None) -> Member | None:
+        """Give the baton, which ``member`` had, to the next that can go on.
+
+        One of ``host`` that has not begun is returned instead: this thread runs it next.
+        """
+        if self.holder is member:
+            self.holder = None
+            if not member.over and self.live[0] is member:
+                self.live.rotate(-1)
+        if member.over and member in self.live:
+            self.live.remove(member)
+        chosen = self.resume(host)
+        self.judge()
+        return chosen
+
+    def resume(self, host: Baton | None = None) -> Member | None:
+        """If nobody has the baton, give it to the first that can go on, as :meth:`hand_on` does."""
+        if self.holder is not None or self._choosing or not self.live:
+            return None
+        # Before looking: who gives back a lock from now on will look again.
+        stalled.add(self)
+        self._choosing = True
+        try:
+            chosen = next((one for one in self.live if one.can_go()), None)
+        finally:
+            self._choosing = False
+        if chosen is None:
+            return None
+        stalled.discard(self)
+        self.holder = chosen
+        self.live.rotate(-self.live.index(chosen))
+        if chosen.baton is host and chosen._state is _State.NEW:
+            chosen._state = _State.RUNS
+            return chosen
+        try:
+            chosen.go()
+        except Exception as error:  # no thread can be started
+            chosen.failure = error
+            chosen.finish()
+            return self.hand_on(chosen, host)
         return None
 
+    def end(self, baton: Baton | None = None) -> None:
+        """End all participants, or those of ``baton`` and whom they called."""
+        for member in [one for one in self.live if baton is None or one.baton.is_within(baton)]:
+            self.live.remove(member)
+            member.end()
+            if member is self.holder:
+                self.holder = None
+        caller = baton.caller if baton is not None else None
+        if caller is not None and caller._state is _State.HOSTS:
+            caller._state = _State.READY  # its thread is about to come back from the one that it ran
+        if self.live:
+            self.resume()
+        else:
+            stalled.discard(self)
 
-def processor_time(clock: int) -> float:
-    """Processor seconds of a :func:`clock_of`; 0 when its thread has ended."""
-    try:
-        return time.clock_gettime(clock)
-    except OSError:
-        return 0.0
+    def abandon(self) -> None:
+        """End all participants after an interrupt, which may have come anywhere."""
+        with self.mutex:
+            self.end()
+        self.mutex.free()
+
+    def judge(self) -> None:
+        """If nobody can go on, and nobody outside could change that, tell those who wait."""
+        if self.holder is not None or not self.live or not self.caller_waits:
+            return
+        if any(
+            one._state is _State.AWAY or one._state is _State.WAITS and one._waits.timed for one in self.live
+        ):
+            return
+        waiting = [one for one in self.live if one._state is _State.WAITS and one._waits.what]
+        holders = [self.held.get(one._waits.lock) for one in waiting]
+        for_each_other = all(
+            by in self.live and by is not one for one, by in zip(waiting, holders, strict=True)
+        )
+        if waiting and (for_each_other or not self._others()):
+            text = self._deadlock()
+            for member in waiting:
+                member._error, member._state = Deadlock(text), _State.READY
+            self.resume()
+
+    def _others(self) -> bool:
+        """Whether there is a thread that takes no part and could do something for those who do."""
+        frames = sys._current_frames()
+        _gone.intersection_update(frames)
+        ours = {self.caller, threading.get_ident(), *_gone, *(one._thread for one in self.live)}
+        return any(not _serves(frame) for thread, frame in frames.items() if thread not in ours)
+
+    def waits(self) -> str:
+        """Who waits for what, and who has ended: a line for each."""
+        lines = []
+        for one in (one for baton in dict.fromkeys(one.baton for one in self.live) for one in baton.members):
+            if one.over:
+                lines.append(say(en=f"{one.name} has ended", zh=f"{one.name} 已经结束"))
+            elif one._waits.what and one._state is _State.WAITS:
+                holder = self.held.get(one._waits.lock)
+                held = say(en=f", held by {holder.name}", zh=f"（由 {holder.name} 占着）") if holder else ""
+                lines.append(
+                    say(en=f"{one.name} waits for ", zh=f"{one.name} 在等 ") + one._waits.what + held
+                )
+        return "\n".join(f"  {line}" for line in lines)
+
+    def _deadlock(self) -> str:
+        waits = self.waits()
+        return say(
+            en="each of these waits for another, and nobody is left who could go on (on real GPUs the call "
+            f"would hang without a word):\n{waits}\n"
+            "Take locks in the same order everywhere, send each message that somebody waits for, and make a barrier "
+            "for as many as really come to it.",
+            zh="死锁：它们都在互相等待，谁也走不下去了（在真实的 GPU 上，这次调用会一声不响地卡住）：\n"
+            f"{waits}\n请在各处按同一顺序加锁；有人等的消息，就要有人发；屏障（Barrier）的人数要与真正会到的人数一致。",
+        )
 
 
-class Turns:
-    """The turns of the threads that one ``parallel_apply`` starts."""
+class Baton:
+    """The participants of one call, of whom one at a time has the baton.
 
-    def __init__(self, order: tuple[int, ...] | None) -> None:
+    names      of the participants, for messages.
+    order      who goes first, second, …, by number; default: as they stand. Numbers too large are left out.
+
+    The baton goes to the next in the order that can go on, and after the last to the first again::
+
+        def first():                      # first   a───╮   (waits)           ╭───d
+            print("a")                    # second      ╰───b───╮             │
+            member = participant()        # third               ╰───c─────────╯
+            member.wait(lambda: box, "the box")
+            print("d")
+        def second(): print("b"); box.append(1)
+        def third(): print("c")
+
+        Baton(["first", "second", "third"]).run([first, second, third])     # prints a b c d
+
+    A participant that calls others in turn waits until they are over; their turns come before the next one's.
+    """
+
+    def __init__(self, names: Sequence[str] = (), order: Sequence[int] | None = None) -> None:
         self._order = order
-        self._changed = threading.Condition()
-        self._started = 0
-        self._waiting: set[int] = set()
-        self._holder: int | None = None
-        self._holder_clock: int | None = None
-        self._over: set[int] = set()
-        # Whether those that the order names and nobody has started are still waited for.
-        self._expecting = True
+        self.caller = here.member
+        self._open = False
+        self.ring = self.caller.ring if self.caller is not None else Ring()
+        self.members: list[Member] = []
+        for name in names:
+            self.add(name)
 
-    def join(self) -> int:
-        """Take a place; returns its number, counted from 0."""
-        with self._changed:
-            place, self._started = self._started, self._started + 1
-            self._waiting.add(place)
-        return place
+    def add(self, name: str, begin: Callable[[], object] | None = None) -> Member:
+        """One more participant; ``begin()``, called when its turn comes, starts a thread that calls :meth:`act`."""
+        member = Member(self, name, begin or (lambda: self._start(member)))
+        self.members.append(member)
+        return member
 
-    def wait(self, place: int) -> None:
-        """Return when it is this place's turn."""
-        last_use, since = None, time.monotonic()
-        with self._changed:
-            while not self._may_run(place):
-                if not self._changed.wait(_POLL):
-                    if self._holder is None:
-                        self._expecting = False  # there are fewer replicas than the order names
-                        continue
-                    use = self._holder_time()
-                    if use != last_use or use is None:
-                        last_use, since = use, time.monotonic()
-                    elif time.monotonic() - since > PATIENCE and place == self._next():
-                        break  # the holder waits for somebody: run beside it
-            self._waiting.discard(place)
-            self._holder = place
-            self._holder_clock = clock_of(threading.get_ident())
+    def run(
+        self,
+        functions: Sequence[Callable[[], Any]],
+        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> list[Any]:
+        """Call a function for each participant; returns their results.
 
-    def done(self, place: int) -> None:
-        """End this place's turn."""
-        with self._changed:
-            self._over.add(place)
-            if self._holder == place:
-                self._holder = None
-            self._changed.notify_all()
+        They run in the caller's thread as long as none has to wait, the rest in threads, within ``context()`` there:
+        a fresh thread has cold caches, and OpenMP makes it a new pool of its own. What a function raises ends the
+        others and is raised here, and so is what interrupts the caller.
+        """
+        members = list(self.members)
+        self._functions, self._context = dict(zip(members, functions, strict=True)), context
+        try:
+            if self.caller is None:
+                self.ring.caller_waits = True
+            self._work(self._enter(), self.caller)
+            for member in members:
+                self.wait_for(member)
+            failure = next((one.failure for one in members if one.failure is not None), None)
+            if failure is not None:
+                raise failure
+            return [member.result for member in members]
+        except BaseException:
+            if self.caller is None:
+                self.ring.abandon()
+            raise
+        finally:
+            # Their tracebacks hold this frame, and members their baton: tensors would wait for the collector.
+            for member in members:
+                member.failure = member.result = None
+            failure, members, self._functions = None, [], {}
+            self.members.clear()
 
-    def _may_run(self, place: int) -> bool:
-        return self._holder is None and place == self._next()
+    def open(self) -> None:
+        """Let the first begin, with all who have been added; a second time nothing happens."""
+        if not self._open:
+            with self.ring.mutex:
+                first = self._enter()
+                if first is not None:
+                    first._state = _State.NEW
+                    first.go()
 
-    def _next(self) -> int | None:
-        """Whose turn is next: the first in the order that has not run. With no order, by number."""
-        if self._order is None:
-            return min(self._waiting, default=None)
-        for place in self._order:
-            if place in self._waiting:
-                return place
-            if self._expecting and place not in self._over and place >= self._started:
-                return None  # it is still to be started
-        return min(self._waiting, default=None)
+    def wait_for(self, member: Member, timeout: float | None = None) -> bool:
+        """Wait until ``member`` is over; returns False if ``timeout`` seconds were before. An interrupt ends all."""
+        parent, ring = self.caller, self.ring
+        if parent is not None and parent is here.member:
+            return member.over or parent.wait(lambda: member.over, "", timeout)
+        try:
+            with ring.mutex:
+                ring.caller_waits = timeout is None
+                ring.judge()
+            return member.join(timeout)
+        except BaseException:
+            ring.abandon()
+            raise
+        finally:
+            ring.caller_waits = False
+            if self._is_over():
+                self.members.clear()
 
-    def _holder_time(self):
-        """Processor seconds the holder has used; 0 where that cannot be read or nobody holds the turn."""
-        if self._holder is None or self._holder_clock is None:
-            return 0
-        return processor_time(self._holder_clock)
+    def act(self, member: Member, function: Callable[[], Any]) -> None:
+        """Call ``function`` as ``member``, in the thread that was begun for it."""
+        with suppress(Ended):
+            self._take(member)
+            try:
+                function()
+            finally:
+                here.member = None
+                with self.ring.mutex:
+                    member.finish()
+                    self.ring.hand_on(member)
+
+    def is_within(self, other: Baton) -> bool:
+        """Whether it is ``other``, or the call of somebody within it."""
+        return self is other or self.caller is not None and self.caller.baton.is_within(other)
+
+    def _enter(self) -> Member | None:
+        """Give the first the baton; returns it."""
+        self._open = True
+        ordered = self.members
+        if self._order is not None:
+            ordered = [self.members[at] for at in self._order if at < len(self.members)]
+        with self.ring.mutex:
+            if self.caller is not None:
+                self.caller._raise_error()
+            self.ring.live.extendleft(reversed(ordered))
+            for first in ordered[:1]:
+                self.ring.holder = first
+                first._state = _State.RUNS
+                return first
+        return None
+
+    def _start(self, member: Member) -> None:
+        threading.Thread(target=self._apart, args=(member,), name=member.name, daemon=True).start()
+
+    def _apart(self, member: Member) -> None:
+        with suppress(Ended), living():
+            self._work(member, None, self._context)
+
+    def _take(self, member: Member) -> None:
+        """From now on this thread is ``member``."""
+        with self.ring.mutex:
+            member._thread = threading.get_ident()
+            member._raise_error()
+        here.member = member
+
+    def _work(
+        self,
+        member: Member | None,
+        parent: Member | None,
+        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        """Run ``member``, and then whoever is next and has not begun, in this thread."""
+        while member is not None:
+            if parent is not None:
+                parent._state = _State.HOSTS
+            try:
+                self._take(member)
+                with context():
+                    member.result = self._functions[member]()
+            except Ended:
+                pass
+            except BaseException as error:
+                member.failure = error
+            here.member = parent if parent is not None and not parent.over else None
+            with self.ring.mutex:
+                if parent is not None and parent is not self.ring.holder:
+                    parent._state, parent._waits = _State.WAITS, _Wait(self._is_over, "", False, 0)
+                member.finish()
+                if member.failure is not None:
+                    self.ring.end(self)
+                member = self.ring.hand_on(member, host=self)
+        if parent is not None:
+            parent._sleep()
+
+    def _is_over(self) -> bool:
+        return all(member.over for member in self.members)
+
+
+def participant() -> Member | None:
+    """Who this thread is, if it takes turns."""
+    return here.member
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Inside, this thread keeps the baton whatever it waits for."""
+    member, here.member = here.member, None
+    try:
+        yield
+    finally:
+        here.member = member
+
+
+def something_came() -> None:
+    """Look again whether somebody who waits can go on: a thread outside may have given back what it waits for."""
+    for ring in tuple(stalled):
+        with ring.mutex:
+            ring.resume()
+
+
+@contextmanager
+def living() -> Iterator[None]:
+    """Around all that a thread runs: at its end, those whom only it could have helped are told."""
+    thread = threading.get_ident()
+    _gone.discard(thread)
+    try:
+        yield
+    finally:
+        _gone.add(thread)
+        for ring in tuple(stalled):
+            with ring.mutex:
+                ring.judge()
+
+
+def run_together(
+    names: Sequence[str],
+    functions: Sequence[Callable[[], Any]],
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> list[Any]:
+    """The results of ``functions``, each called in a thread of its own, within ``context()``.
+
+    They race, as on real GPUs. A simulated machine answers this call with :func:`run_in_turn`. The first that raises
+    is raised here, when all have ended.
+    """
+    results: list[Any] = [None] * len(functions)
+    failures: dict[int, BaseException] = {}
+
+    def call(at: int) -> None:
+        try:
+            with context():
+                results[at] = functions[at]()
+        except BaseException as error:
+            failures[at] = error
+
+    threads = [threading.Thread(target=call, args=(at,), name=name) for at, name in enumerate(names)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        try:
+            raise failures[min(failures)]
+        finally:
+            failures.clear()  # their tracebacks hold this frame
+    return results
+
+
+def run_in_turn(
+    names: Sequence[str],
+    functions: Sequence[Callable[[], Any]],
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    order: Sequence[int] | None = None,
+) -> list[Any]:
+    """As :func:`run_together`, but one at a time in ``order``: see :meth:`Baton.run`."""
+    return Baton(names, order).run(functions, context)
+
+
+class _Here(threading.local):
+    member: Member | None = None
+
+
+class _Mutex:
+    """A lock that no machine sees and that an interrupt cannot leave behind for ever."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        _enter(self._lock)
+
+    def __exit__(self, *exc_info: object) -> None:
+        _leave(self._lock)
+
+    def free(self) -> None:
+        """Leave it, as often as this thread entered it: an interrupt may have come between entering and the block."""
+        with suppress(RuntimeError):
+            while True:
+                _leave(self._lock)
+
+
+here = _Here()
+# Rings whose baton nobody has, and threads that are as good as ended (their idents come back with new threads).
+stalled: set[Ring] = set()
+_gone: set[int] = set()
+
+
+def _closed() -> threading.Lock:
+    lock = threading.Lock()
+    _acquire(lock)
+    return lock
+
+
+def _open(lock: threading.Lock) -> None:
+    with suppress(RuntimeError):  # it is open
+        _release(lock)
+
+
+def _serves(frame: FrameType | None) -> bool:
+    """Whether a thread runs nothing but a servant's code and Python's own."""
+    rooms = set()
+    while frame is not None:
+        rooms.add(str(frame.f_globals.get("__name__")).partition(".")[0])
+        frame = frame.f_back
+    return bool(rooms & SERVANTS) and rooms <= SERVANTS | sys.stdlib_module_names | {"labkit"}
+
+
+def _forget() -> None:
+    """In a forked child there is only this thread, and it takes no turns."""
+    member, here.member = here.member, None
+    stalled.clear()
+    _gone.clear()
+    if member is not None:
+        member.ring.mutex, member.ring.holder = _Mutex(), None
+        while member.ring.live:
+            member.ring.live.pop().finish()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

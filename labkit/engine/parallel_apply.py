@@ -1,13 +1,12 @@
-"""parallel_apply: each replica runs on its own input, on its own device, in its own thread.
-
-Where replicas take turns anyway (a simulated machine) they run one after another in the caller's thread.
-"""
+"""parallel_apply: each replica runs on its own input, on its own device, together with the others."""
 
 from __future__ import annotations
 
-import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,33 +16,23 @@ from .devices import as_devices
 from .explain import hint
 
 
-class ThreadState:
-    """What PyTorch keeps per thread, taken here and set in the replicas' threads.
+def thread_state() -> Callable[[], AbstractContextManager[None]]:
+    """What PyTorch keeps for each thread, as it is in this one: makes a context that sets it in another.
 
     PyTorch itself passes on only grad mode and whether autocast is on: its replicas lose the autocast
     dtype, inference mode and the default device.
     """
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    cache = torch.is_autocast_cache_enabled()
 
-    def __init__(self) -> None:
-        self.grad = torch.is_grad_enabled()
-        self.inference = torch.is_inference_mode_enabled()
-        self.autocast = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-        self.cache = torch.is_autocast_cache_enabled()
+    @contextmanager
+    def state() -> Iterator[None]:
+        autocast = torch.autocast("cuda", dtype=dtype, enabled=enabled, cache_enabled=cache)
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad), autocast:
+            yield
 
-    def __enter__(self) -> ThreadState:
-        enabled, dtype = self.autocast
-        self._contexts = [
-            torch.inference_mode(self.inference),
-            torch.set_grad_enabled(self.grad),
-            torch.autocast("cuda", dtype=dtype, enabled=enabled, cache_enabled=self.cache),
-        ]
-        for context in self._contexts[:1] + self._contexts[2:]:
-            context.__enter__()
-        return self
-
-    def __exit__(self, *exc_info) -> None:
-        self._contexts[2].__exit__(*exc_info)
-        self._contexts[0].__exit__(*exc_info)
+    return state
 
 
 def parallel_apply(
@@ -67,36 +56,20 @@ def parallel_apply(
         if devices is not None
         else [_device_of(*pair) for pair in zip(inputs, kwargs_tup, strict=True)]
     )
-    outputs: list = [None] * count
     failures: dict[int, BaseException] = {}
-    state = ThreadState() if count > 1 else None
 
-    def run(replica: int) -> None:
+    def run(replica: int) -> Any:
         try:
             with torch.cuda.device(places[replica] if places[replica].type == "cuda" else None):
-                outputs[replica] = modules[replica](*inputs[replica], **kwargs_tup[replica])
+                return modules[replica](*inputs[replica], **kwargs_tup[replica])
         except Exception as error:
             failures[replica] = error
 
-    def run_in_thread(replica: int) -> None:
-        try:
-            with state:
-                run(replica)
-        except BaseException as error:
-            failures[replica] = error
-
     if count == 1:
-        run(0)
-    elif turns.can_run_one_by_one():
-        turns.run_one_by_one(count, run, run_in_thread)
+        outputs = [run(0)]
     else:
-        threads = [
-            threading.Thread(target=run_in_thread, args=(at,), name=f"replica {at}") for at in range(count)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        names = [f"replica {replica} on {place}" for replica, place in enumerate(places)]
+        outputs = turns.run_together(names, [partial(run, at) for at in range(count)], thread_state())
     if failures:
         raise _combined(failures, modules, places, inputs, kwargs_tup)
     return outputs
@@ -115,8 +88,6 @@ def _device_of(inputs, kwargs) -> torch.device:
 def _combined(failures: dict[int, BaseException], modules, places, inputs, kwargs_tup) -> BaseException:
     """One exception of the first failure's class that tells of all of them."""
     first, error = min(failures.items())
-    if not isinstance(error, Exception):
-        return error  # KeyboardInterrupt, SystemExit: not ours to rewrite
     text = "".join(traceback.format_exception(error))
     message = (
         f"Caught {type(error).__name__} in replica {first} on {places[first]}, "
@@ -125,7 +96,7 @@ def _combined(failures: dict[int, BaseException], modules, places, inputs, kwarg
     others = [
         f"replica {at} on {places[at]}: {type(other).__name__}: {other}"
         for at, other in sorted(failures.items())
-        if at != first
+        if at != first and str(other) != str(error)  # a deadlock tells each the same
     ]
     if others:
         message += "Failed too:\n  " + "\n  ".join(others)

@@ -35,7 +35,7 @@ PARTS = (
     ("out of memory", APPROXIMATED, "CUDA's error at the limit, counted as above; recoverable"),
     ("`autocast(\"cuda\")`", APPROXIMATED, "CUDA's lists at torch's Python functions, the CPU's inside composite ones; no cache of cast weights"),
     ("random numbers", APPROXIMATED, "a generator for each GPU, seeded as CUDA's are, but the CPU's numbers"),
-    ("order of replicas", APPROXIMATED, "in device order unless `order=\"threads\"`; real GPUs run them in any order"),
+    ("order of replicas", APPROXIMATED, "in device order unless `order=\"threads\"`; real GPUs run them in any order; one that waits for another by a lock, queue or barrier of Python hands its turn on, by a pipe or other C code it does not"),
     ("streams and events", APPROXIMATED, "everything runs when it is called, so a query is always done; times are virtual and repeat"),
     ("device properties", APPROXIMATED, "those of one invented GPU of compute capability 9.0, with the memory asked for"),
     ("pinned memory", APPROXIMATED, "remembered, not pinned"),

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
 
-from ..base import turns
 from ..base.language import say
 from ..base.numbers import whole
 from ..base.patches import Patches
@@ -65,7 +62,6 @@ class Machine:
         self.closed = False
         self._patches = Patches(lambda: table(self))
         self._in_block = False
-        self._turns: weakref.WeakValueDictionary[tuple[int, int], turns.Turns] = weakref.WeakValueDictionary()
 
     # What torch asks for.
 
@@ -97,17 +93,6 @@ class Machine:
     def entered(self) -> Entered:
         """Context manager: inside, this thread sees the machine (it may already)."""
         return Entered(self.mode)
-
-    def turns_of(self, frame: FrameType) -> turns.Turns:
-        """The turns that the threads started from ``frame`` take.
-
-        The threads themselves keep their turns alive, so that they end with the call that started them.
-        """
-        caller = threading.get_ident(), id(frame)
-        known = self._turns.get(caller)
-        if known is None:
-            known = self._turns[caller] = turns.Turns(self.order if isinstance(self.order, tuple) else None)
-        return known
 
     # What users ask for.
 
@@ -180,7 +165,6 @@ class Machine:
         self.random.begin(self.backing)
         self._patches.put_in()
         use(self)
-        turns.in_device_order = self.order is None
         for gpu in self.gpus:
             gpu.resume()
         self.entered().__enter__()
@@ -188,7 +172,6 @@ class Machine:
     def deactivate(self) -> None:
         """From now on torch is as it really is."""
         use(None)
-        turns.in_device_order = False
         # A thread that is still running may have the mode on its stack: it must do nothing from now on.
         self._patches.take_out()
         for gpu in self.gpus:
