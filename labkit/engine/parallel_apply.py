@@ -36,8 +36,11 @@ def thread_state() -> Callable[[], AbstractContextManager[None]]:
 
 
 def parallel_apply(
-    modules: Sequence[nn.Module], inputs: Sequence, kwargs_tup: Sequence[dict] | None = None, devices=None
-) -> list:
+    modules: Sequence[nn.Module],
+    inputs: Sequence[Any],
+    kwargs_tup: Sequence[dict[str, Any]] | None = None,
+    devices: Any = None,
+) -> list[Any]:
     """The outputs of ``modules[i](*inputs[i], **kwargs_tup[i])`` on ``devices[i]``, in order.
 
     An exception in a replica is raised here with the replica, its device, the shapes of its inputs and the
@@ -56,7 +59,7 @@ def parallel_apply(
         if devices is not None
         else [_device_of(*pair) for pair in zip(inputs, kwargs_tup, strict=True)]
     )
-    failures: dict[int, BaseException] = {}
+    failures: dict[int, Exception] = {}
 
     def run(replica: int) -> Any:
         try:
@@ -75,7 +78,7 @@ def parallel_apply(
     return outputs
 
 
-def _device_of(inputs, kwargs) -> torch.device:
+def _device_of(inputs: Any, kwargs: dict[str, Any]) -> torch.device:
     for tensor in tree.tensors((tuple(inputs), kwargs)).values():
         return tensor.device
     return (
@@ -85,7 +88,13 @@ def _device_of(inputs, kwargs) -> torch.device:
     )
 
 
-def _combined(failures: dict[int, BaseException], modules, places, inputs, kwargs_tup) -> BaseException:
+def _combined(
+    failures: dict[int, Exception],
+    modules: Sequence[nn.Module],
+    places: Sequence[torch.device],
+    inputs: Sequence[Any],
+    kwargs_tup: Sequence[dict[str, Any]],
+) -> Exception:
     """One exception of the first failure's class that tells of all of them."""
     first, error = min(failures.items())
     text = "".join(traceback.format_exception(error))
@@ -96,7 +105,7 @@ def _combined(failures: dict[int, BaseException], modules, places, inputs, kwarg
     others = [
         f"replica {at} on {places[at]}: {type(other).__name__}: {other}"
         for at, other in sorted(failures.items())
-        if at != first and str(other) != str(error)  # a deadlock tells each the same
+        if at != first and not isinstance(other, turns.Deadlock)  # which tells each the same
     ]
     if others:
         message += "Failed too:\n  " + "\n  ".join(others)
@@ -108,11 +117,11 @@ def _combined(failures: dict[int, BaseException], modules, places, inputs, kwarg
     for failed in failures.values():
         # Their tracebacks hold the frames that hold them: without this, tensors would wait for the collector.
         failed.with_traceback(None)
-    combined.failures = failures
+    combined.failures = failures  # type: ignore[attr-defined]  # ours, on an exception of any class
     return combined
 
 
-def _shapes(inputs, kwargs) -> str:
+def _shapes(inputs: Any, kwargs: dict[str, Any]) -> str:
     named = [(f"input {at}", value) for at, value in enumerate(inputs)] + list(kwargs.items())
     found = [pair for name, value in named for pair in tree.tensors(value, name).items()]
     return ", ".join(f"{path}: {list(tensor.shape)}" for path, tensor in found) or "no tensors"

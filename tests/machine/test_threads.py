@@ -560,3 +560,20 @@ def test_an_interrupted_call_leaves_nobody_behind(engine, how):
             with suppress(subprocess.TimeoutExpired):
                 rest, _ = child.communicate(timeout=2)
     assert rest.splitlines() == ["(6, 4)", "nobody is left"]
+
+
+@pytest.mark.parametrize("order", [None, "threads"])
+def test_replicas_keep_what_the_callers_thread_has_set(order):
+    class Says(nn.Linear):
+        said = []
+
+        def forward(self, x):
+            self.said.append(
+                (torch.is_autocast_cache_enabled(), torch.get_autocast_dtype("cuda"), x.device.index)
+            )
+            return super().forward(x)
+
+    with labkit.simulate(gpus=2, order=order), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        labkit.DataParallel(Says(4, 4).cuda())(torch.ones(4, 4))
+    assert sorted(Says.said, key=str) == [(False, torch.bfloat16, 0), (False, torch.bfloat16, 1)]
+    Says.said.clear()

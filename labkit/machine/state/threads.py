@@ -68,7 +68,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
 
 
 def _entering() -> Iterator[Patch]:
-    bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    bootstrap = threading.Thread._bootstrap_inner
     start_new = _thread.start_new_thread
 
     def entered(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -102,8 +102,9 @@ def _turns_of_threads(order: Sequence[int] | None) -> Iterator[Patch]:
     def start_in_turn(self: threading.Thread) -> None:
         caller = sys._getframe(1)
         if caller.f_code.co_name != "parallel_apply" or "join" not in caller.f_code.co_names:
-            with turns.unseen():  # a new thread has to wait for nobody: its start is no wait
-                return start(self)
+            with turns.unseen():  # that a new thread is up is no wait for another replica
+                start(self)
+            return
         if call.baton is None or call.frame is not caller:
             call.frame, call.baton = caller, turns.Baton(order=order)
         # It begins when its turn comes, which is not before all are known: before the first is joined.
@@ -111,11 +112,10 @@ def _turns_of_threads(order: Sequence[int] | None) -> Iterator[Patch]:
         name = f"replica {at}" + (
             f" on cuda:{device}" if isinstance(device, int) else f" on {device}" * bool(device)
         )
-        self._labkit_turn = call.baton, call.baton.add(name, partial(begin, self))  # type: ignore[attr-defined]
-        return None
+        self._labkit_turn = call.baton, call.baton.add(name, partial(begin, self))
 
     def begin(self: threading.Thread) -> None:
-        baton, member = self._labkit_turn  # type: ignore[attr-defined]
+        baton, member = self._labkit_turn
         run = self.run
 
         def run_in_turn() -> None:
@@ -148,7 +148,7 @@ def _turns_of_threads(order: Sequence[int] | None) -> Iterator[Patch]:
 def _argument(thread: threading.Thread, name: str) -> Any:
     """What a thread that has not begun will give its function as ``name``; None if it gives none."""
     code = getattr(getattr(thread, "_target", None), "__code__", None)
-    return None if code is None else dict(zip(code.co_varnames, thread._args, strict=False)).get(name)  # type: ignore[attr-defined]
+    return None if code is None else dict(zip(code.co_varnames, thread._args, strict=False)).get(name)
 
 
 class CType:
