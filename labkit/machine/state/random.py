@@ -154,7 +154,8 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]  # nor can torch's own be set
-        return _real_device(self) if self._labkit_gpu is None else self._labkit_gpu.device
+        gpu: Gpu | None = self._labkit_gpu  # type: ignore[attr-defined]  # the machine's own
+        return _real_device(self) if gpu is None else gpu.device
 
     def __reduce__(self) -> tuple[Any, ...]:
         made, _, state = super().__reduce__()

@@ -131,7 +131,8 @@ def _turns_of_threads(order: Sequence[int] | None) -> Iterator[Patch]:
         if baton is None:
             if here.member is None or not self.is_alive():
                 return join(self, timeout)
-            return here.member.away(partial(join, self, timeout))
+            here.member.away(partial(join, self, timeout))
+            return None
         if call.baton is baton:
             call.frame = call.baton = None
         baton.open()
