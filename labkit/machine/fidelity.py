@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import ModuleType
 
 import torch
 
@@ -95,9 +94,7 @@ def changed() -> dict[str, list[str]]:
     """The modules and classes outside ``torch._C`` that a machine changes, each with the names."""
     found: dict[str, list[str]] = {}
     for owner, name, _ in patches(Machine(1)):
-        where = (
-            owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
-        )
+        where = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
         found.setdefault(where, []).append(name)
     return {owner: sorted(names) for owner, names in sorted(found.items()) if owner != "torch._C"}
 
