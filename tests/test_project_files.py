@@ -106,3 +106,12 @@ def test_make_lists_its_targets():
 def test_the_changelog_knows_this_version():
     assert labkit.__version__ == PROJECT["version"]
     assert f"## {labkit.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_every_place_that_contributing_names_exists():
+    named = set(re.findall(r"`([a-z_]+/[a-z_/.]*)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8")))
+    missing = {path for path in named if not ((ROOT / "labkit" / path).exists() or (ROOT / path).exists())}
+    # In a row about the machine its folders are named without it.
+    missing = {path for path in missing if not (ROOT / "labkit" / "machine" / path).exists()}
+    assert len(named) > 30
+    assert not missing
