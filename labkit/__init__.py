@@ -87,7 +87,7 @@ else:
 
     __all__ = ["__version__", *_ROOM_OF]
 
-    display.load = lambda: import_module(f"{__name__}.view")
+    display.svg_of = lambda data: import_module(f"{__name__}.view.draw").svg_of(data)
 
     def __getattr__(name: str) -> object:
         if name not in _ROOM_OF:

@@ -1,23 +1,12 @@
-"""How domain objects show themselves in a notebook, without knowing who draws them.
-
-A plan or a trace inherits :class:`Drawn`; ``labkit.view`` registers what draws it. Nothing is imported
-until a notebook asks for the picture: :data:`load`, set by the package itself, fetches the drawers then.
-"""
+"""How domain objects show themselves in a notebook, without knowing who draws them: they inherit :class:`Drawn`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-_drawers: dict[type, Callable[[Any], str]] = {}
-
-# Called once when a picture is wanted and no drawer is registered yet.
-load: Callable[[], object] = lambda: None  # noqa: E731 (replaced by the package)
-
-
-def draws(kind: type, drawer: Callable[[Any], str]) -> None:
-    """Register ``drawer``, object -> SVG text, as what draws objects of ``kind``."""
-    _drawers[kind] = drawer
+# Object -> SVG text, or None if it has no picture. The package itself sets what asks ``labkit.view``, so that
+# nothing of it is imported until a notebook wants a picture.
+svg_of: Callable[[object], str | None] = lambda data: None  # noqa: E731 (replaced by the package)
 
 
 class Drawn:
@@ -26,7 +15,4 @@ class Drawn:
     __slots__ = ()
 
     def _repr_svg_(self) -> str | None:
-        if type(self) not in _drawers:
-            load()
-        drawer = _drawers.get(type(self))
-        return drawer(self) if drawer else None
+        return svg_of(self)

@@ -66,7 +66,8 @@ class Step:
 
 def perfect_step(work: Workload, rows: int, gpus: int) -> Step:
     """``rows`` in all on ``gpus`` GPUs, if nothing but computing took time: the null model."""
-    return Step(tuple(_computing(work, rows, gpus)))
+    forward, backward = _computing(work, rows, gpus)
+    return Step((("forward", forward), ("backward", backward)))
 
 
 def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
@@ -79,11 +80,11 @@ def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int)
             f"gpus must be at most {hardware.machine_size}, the GPUs of one machine of {hardware.name}, got {gpus}: "
             "DataParallel cannot reach another machine"
         )
+    if gpus == 1:
+        return perfect_step(work, rows, 1)
     plan = split(rows, gpus)
     working = sum(held > 0 for held in plan.sizes)
-    (_, forward), (_, backward) = _computing(work, rows, gpus)
-    if gpus == 1:
-        return Step((("forward", forward), ("backward", backward)))
+    forward, backward = _computing(work, rows, gpus)
     away = rows - plan.sizes[0]  # rows that leave the home device
     speed, messages = hardware.copy_bandwidth, (working - 1) * hardware.latency
     weights = work.parameter_bytes / speed * (working > 1) + messages
@@ -102,7 +103,7 @@ def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int)
 
 def ddp_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
     """A step of ``DistributedDataParallel`` with ``rows`` in all on ``gpus`` GPUs, on as many machines as it takes."""
-    (_, forward), (_, backward) = _computing(work, rows, gpus)
+    forward, backward = _computing(work, rows, gpus)
     extra = 1 + hardware.ddp_overhead
     forward, backward = forward * extra, backward * extra
     reduce = all_reduce_seconds(work.parameter_bytes, hardware, gpus)
@@ -112,8 +113,6 @@ def ddp_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
 
 def all_reduce_seconds(nbytes: int, hardware: Hardware, gpus: int) -> float:
     """A ring all-reduce of ``nbytes`` over ``gpus`` GPUs."""
-    if gpus == 1:
-        return 0.0
     inside = gpus <= hardware.machine_size
     speed = (
         hardware.reduce_bandwidth if inside else min(hardware.reduce_bandwidth, hardware.network_bandwidth)
@@ -122,7 +121,7 @@ def all_reduce_seconds(nbytes: int, hardware: Hardware, gpus: int) -> float:
     return 2 * (gpus - 1) * (nbytes / gpus / speed + latency)
 
 
-def _computing(work: Workload, rows: int, gpus: int) -> list[tuple[str, float]]:
-    """Forward and backward of the largest piece."""
+def _computing(work: Workload, rows: int, gpus: int) -> tuple[float, float]:
+    """Seconds of forward and backward of the largest piece."""
     seconds = -(-rows // gpus) * work.seconds_per_row
-    return [("forward", seconds * (1 - _BACKWARD)), ("backward", seconds * _BACKWARD)]
+    return seconds * (1 - _BACKWARD), seconds * _BACKWARD

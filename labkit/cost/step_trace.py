@@ -14,45 +14,35 @@ def step_trace(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Trac
     Copies leave and enter the home device, cuda:0, one after the other.
     """
     parts = dict(data_parallel_step(work, hardware, rows, gpus).parts)
-    plan = split(rows, gpus)
-    held = [found for found in plan.sizes if found]
+    held = [found for found in split(rows, gpus).sizes if found]
     events: list[Event] = []
     at = 0.0
 
     def moves(
-        part: str, phase: str, nbytes: float, *, direction: str = "forward", home: bool = False
+        part: str, phase: str, row_bytes: float | None, *, home: bool, direction: str = "forward"
     ) -> None:
-        """A copy for each GPU but the home device, in turn; ``home``: they arrive there."""
+        """A copy for each GPU but the home device; ``home``: they arrive there. ``row_bytes``: None for the weights."""
         nonlocal at
-        seconds = parts.get(part, 0.0) / max(len(held) - 1, 1)
+        seconds = parts.get(part, 0.0)
         for gpu in range(1, len(held)):
+            # Weights go as a pipeline through all GPUs at the same time, rows in turn.
+            start, lasts, nbytes = at, seconds, int(work.parameter_bytes)
+            if row_bytes is not None:
+                lasts = seconds / (len(held) - 1)
+                start, nbytes = at + (gpu - 1) * lasts, int(held[gpu] * row_bytes)
             ends = ("cuda:0", f"cuda:{gpu}") if home else (f"cuda:{gpu}", "cuda:0")
             events.append(
                 Event(
-                    phase, *ends, direction=direction, nbytes=int(held[gpu] * nbytes), call=0, replica=gpu,
-                    start=at + (gpu - 1) * seconds, seconds=seconds,
+                    phase, *ends, direction=direction, nbytes=nbytes, call=0, replica=gpu, start=start, seconds=lasts
                 )
             )  # fmt: skip
-        at += parts.get(part, 0.0)
+        at += seconds
 
-    def weights(part: str, direction: str) -> None:
-        """All at the same time, as a pipeline through the GPUs."""
-        nonlocal at
-        for gpu in range(1, len(held)):
-            ends = (f"cuda:{gpu}", "cuda:0") if direction == "forward" else ("cuda:0", f"cuda:{gpu}")
-            events.append(
-                Event(
-                    "replicate", *ends, direction=direction, nbytes=int(work.parameter_bytes), call=0, replica=gpu,
-                    start=at, seconds=parts.get(part, 0.0),
-                )
-            )  # fmt: skip
-        at += parts.get(part, 0.0)
-
-    def computing(part: str, direction: str) -> None:
+    def computing(direction: str) -> None:
         """Replicas start one after the other, as Python gets to them."""
         nonlocal at
         wait = hardware.replica_overhead if direction == "forward" and gpus > 1 else 0.0
-        longest = parts[part] - wait * len(held)
+        longest = parts[direction] - wait * len(held)
         for gpu, found in enumerate(held):
             events.append(
                 Event(
@@ -60,13 +50,13 @@ def step_trace(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Trac
                     start=at + wait * (gpu + 1), seconds=longest * found / held[0],
                 )
             )  # fmt: skip
-        at += parts[part]
+        at += parts[direction]
 
-    moves("scatter", "scatter", work.input_bytes)
-    weights("replicate", "forward")
-    computing("forward", "forward")
+    moves("scatter", "scatter", work.input_bytes, home=False)
+    moves("replicate", "replicate", None, home=False)
+    computing("forward")
     moves("gather", "gather", work.output_bytes, home=True)
-    moves("gather backward", "gather", work.back_bytes, direction="backward")
-    computing("backward", "backward")
-    weights("reduce", "backward")
+    moves("gather backward", "gather", work.back_bytes, home=False, direction="backward")
+    computing("backward")
+    moves("reduce", "replicate", None, home=True, direction="backward")
     return Trace(events, origin=0.0)

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...base.language import say
-from ...base.numbers import plural, whole
-from ...plans.batches import Batches, batches
+from ...base.numbers import plural
+from ...plans.batches import Batches
 from ...plans.split import Split
 from ..layout import Lanes, shortened
 from ..picture import Picture, Sketch, Text
-from ..show import draw, shows
 from .split_lanes import pieces_of, rows_text
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _LEFT, _RIGHT, _TOP, _LANE, _SIZE = 84, 190, 12, 30, 13
 # More batches than this are not drawn one by one: the first ones, a line that counts the others, the last.
 _MOST = 12
 
 
-def draw_batches(
-    data: Batches | int, batch_size: int | None = None, *, gpus: int = 1, ax: Axes | None = None
-) -> Axes:
-    """Draw one pass over the data; returns the matplotlib Axes.
-
-    data   a :class:`labkit.Batches`, or the number of rows, with ``batch_size`` (and ``gpus``) beside it.
-    ax     the Axes to draw into; a new figure if not given.
-    """
-    plan = data if isinstance(data, Batches) else batches(data, whole("batch_size", batch_size, 1), gpus=gpus)
-    return draw(lambda: batches_picture(plan), ax)
-
-
-@shows(Batches)
 def batches_picture(plan: Batches) -> Picture:
     """One pass; a row is equally wide in all batches."""
     left = min(max(_LEFT, 24 + _SIZE * 0.6 * len(f"batch {plan.total}")), 2 * _LEFT)

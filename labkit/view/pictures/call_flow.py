@@ -10,20 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...base.language import say
 from ...base.numbers import must, plural, whole
 from ...plans.shapes import Shape, cut_shape, gathered_shape, shape_text
 from ...plans.split import Split
-from ...trace.events import Call, Trace
+from ...trace.events import Trace
 from ..layout import fitted, shortened
 from ..palette import number
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
-from ..show import draw, shows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 STEPS = (
     "batch", "scatter", "replicate", "parallel_apply", "gather",
@@ -137,21 +132,6 @@ def flow_of_split(plan: Split, inputs: Shape = (5,), outputs: Shape = (2,)) -> F
     return Flow("cpu", "cuda:0", "cuda:0", tuple(shares), "Linear", True, plan.gpus > 1)
 
 
-def draw_flow(data: Trace | Split, step: int | None = None, *, call: int = 0, ax: Axes | None = None) -> Axes:
-    """Draw one data-parallel call, there and back; returns the matplotlib Axes.
-
-    data   what ``labkit.record()`` gave, or a :class:`labkit.Split`, which stands for a Linear(5, 2).
-    step   0 to 7: only what is there by that step of the call; None: everything.
-    call   which of the recording's calls.
-    ax     the Axes to draw into; a new figure if not given.
-
-    Raises ValueError if the recording holds no such call.
-    """
-    flow = _flow(data, call)
-    return draw(lambda: flow_picture(flow, step), ax)
-
-
-@shows(Call)
 def flow_picture(source: Flow | Split | Trace, step: int | None = None, *, call: int = 0) -> Picture:
     """One call.
 

@@ -8,14 +8,12 @@ from ...base.units import bytes_text
 from ...plans.footprint import Occupancy
 from ..layout import MOST_LANES, devices, lanes, shortened
 from ..picture import Picture, Sketch, Text
-from ..show import shows
 
 _LEFT, _RIGHT, _TOP = 76, 172, 34
 # In use, but too little to see at this scale: it is shown all the same.
 _LEAST = 2.0
 
 
-@shows(Occupancy)
 def occupancy_picture(machine: Occupancy) -> Picture:
     """The GPUs of a machine; a byte is equally wide on all of them."""
     shown = shortened(len(machine.used), most=MOST_LANES, head=12, tail=3)

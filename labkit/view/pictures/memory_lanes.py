@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from ...base.language import say
-from ...base.numbers import instance, must, plural
+from ...base.numbers import plural
 from ...base.units import bytes_text
-from ...plans.footprint import KINDS, Footprint, Footprints
+from ...plans.footprint import KINDS, Footprints
 from ..layout import MOST_LANES, devices, lanes, legend, shortened, text_width
 from ..palette import CPU
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
-from ..show import draw, shows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _LEFT, _RIGHT, _TOP = 76, 172, 50
 # Kinds are told apart by how pale they are, in the order of KINDS.
 _PALE = (0.0, 0.3, 0.5, 0.67, 0.82)
 
 
-def draw_memory(data: Footprints | Sequence[Footprint], *, ax: Axes | None = None) -> Axes:
-    """Draw what is on each GPU; returns the matplotlib Axes.
-
-    data   what :func:`labkit.data_parallel_memory` gives, or a :class:`labkit.Footprint` for each GPU.
-    ax     the Axes to draw into; a new figure if not given.
-
-    Raises TypeError for anything else, ValueError if there is no GPU.
-    """
-    if isinstance(data, (tuple, list)):
-        data = Footprints(tuple(data))
-    memory = instance("data", data, Footprints, "labkit.data_parallel_memory")
-    if not memory.gpus:
-        raise ValueError(must("data", data, en="a Footprint for each GPU", zh="给每块 GPU 一个 Footprint"))
-    for gpu, found in enumerate(memory.gpus):
-        instance(f"data for cuda:{gpu}", found, Footprint)
-    return draw(lambda: memory_picture(memory), ax)
-
-
-@shows(Footprints)
 def memory_picture(memory: Footprints) -> Picture:
     """What is on each GPU; a byte is equally wide on all of them."""
     shown = shortened(len(memory.gpus), most=MOST_LANES, head=12, tail=3)

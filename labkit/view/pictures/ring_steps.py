@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...base.language import say
 from ...base.numbers import plural
-from ...plans.ring import Ring, ring_all_reduce
+from ...plans.ring import Ring
 from ..layout import Lanes, shortened, sized, text_width, together
 from ..picture import WIDTH, Box, Picture, Sketch, Text
-from ..show import draw, shows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _LEFT, _RIGHT, _TOP, _LANE, _GAP = 76, 12, 44, 30, 22
 _NOTES = 210  # right of one step: who sends what
@@ -21,18 +15,6 @@ _MOST = 8  # ranks drawn one by one; of more, the first seven and the last
 _MOST_CELLS = 64  # of more chunks, neighbours are drawn as one
 
 
-def draw_all_reduce(data: Ring | int, step: int | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw how ranks sum their gradients around a ring; returns the matplotlib Axes.
-
-    data   a :class:`labkit.Ring`, or the number of ranks, with ``step`` beside it.
-    step   0 to 2 × (ranks − 1); the beginning, the middle and the end if not given.
-    ax     the Axes to draw into; a new figure if not given.
-    """
-    ring = data if isinstance(data, Ring) else ring_all_reduce(data, step)
-    return draw(lambda: all_reduce_picture(ring), ax)
-
-
-@shows(Ring)
 def all_reduce_picture(ring: Ring) -> Picture:
     """One step, or the beginning, the middle and the end side by side."""
     shown = shortened(ring.ranks, most=_MOST, head=_MOST - 1, tail=1)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import log2
-from typing import TYPE_CHECKING
 
 from ...base.language import say
-from ...base.numbers import instance, plural
+from ...base.numbers import plural
 from ...cost import Scaling
 from ..layout import legend, text_width, together
 from ..palette import CPU
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
-from ..show import draw, shows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _HEIGHT, _TOP, _TALL = 300, 74, 178
 _CHARTS = ((62, 276), (424, 276))  # left edge and width of the two
@@ -25,19 +20,6 @@ _STYLES = (("perfect", True, False, None), ("ddp", False, False, 0.55), ("data_p
 _MOST_COUNTS = 128
 
 
-def draw_scaling(data: Scaling, *, ax: Axes | None = None) -> Axes:
-    """Draw a prediction of :func:`labkit.predict_scaling`; returns the matplotlib Axes.
-
-    data   seconds of a step for each number of GPUs.
-    ax     the Axes to draw into; a new figure if not given.
-
-    Raises TypeError for anything else.
-    """
-    instance("data", data, Scaling, "labkit.predict_scaling")
-    return draw(lambda: scaling_picture(data), ax)
-
-
-@shows(Scaling)
 def scaling_picture(found: Scaling) -> Picture:
     """Two charts: milliseconds of a step on the left, efficiency on the right."""
     # Of each group of neighbours the last is drawn, and the first count of all.

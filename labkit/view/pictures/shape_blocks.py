@@ -6,16 +6,10 @@ the left and glued on the right; up and down is dimension 0, across is dimension
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...base.language import say
 from ...plans.shapes import Shape, cut_shape, dimension, gathered_shape, shape_text
 from ..layout import BASELINE, devices, fitted, together
 from ..picture import Box, Line, Picture, Sketch, Text
-from ..show import draw
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _PANEL, _MARGIN, _TOP = 352, 16, 62
 # In a panel: greatest width of a block, where labels, the arrow and the glued block begin.
@@ -23,18 +17,6 @@ _ACROSS, _LABEL, _ARROW, _GLUED = 72, 78, 226, 258
 _TALL, _SIZE = 168, 10.5
 # Of more pieces, neighbours are drawn as one.
 _MOST = 64
-
-
-def draw_shapes(data: Shape, gpus: int, *, batch_dim: int = 0, ax: Axes | None = None) -> Axes:
-    """Draw what gather makes of a model's output; returns the matplotlib Axes.
-
-    data       the shape of the output for the whole batch on one GPU, such as ``(65, 32, 5530)``.
-    batch_dim  the dimension of it that counts the rows of the batch, here 1; on any but 0 the fix is drawn beside.
-    ax         the Axes to draw into; a new figure if not given.
-
-    Raises ValueError if there is no such dimension or no GPU.
-    """
-    return draw(lambda: shapes_picture(data, gpus, batch_dim=batch_dim), ax)
 
 
 def shapes_picture(shape: Shape, gpus: int, *, batch_dim: int = 0) -> Picture:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...base.language import say
-from ...base.numbers import MOST_GPUS, plural, whole
-from ...plans.split import Piece, Split, split
+from ...base.numbers import plural
+from ...plans.split import Piece, Split
 from ..layout import MOST_LANES, devices, lanes, shortened, sized, together
 from ..picture import WIDTH, Box, Picture, Sketch, Text
-from ..show import draw, shows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _LEFT, _RIGHT, _TOP = 76, 126, 30
 _BAR = 26
@@ -20,17 +14,6 @@ _BAR = 26
 _FINEST = 4.0
 
 
-def draw_split(data: Split | int, gpus: int | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw who gets which rows; returns the matplotlib Axes.
-
-    data   a :class:`labkit.Split`, or the number of rows, with ``gpus`` beside it.
-    ax     the Axes to draw into; a new figure if not given.
-    """
-    plan = data if isinstance(data, Split) else split(data, whole("gpus", gpus, 1, MOST_GPUS))
-    return draw(lambda: split_picture(plan), ax)
-
-
-@shows(Split)
 def split_picture(plan: Split) -> Picture:
     """Who gets which rows: 0 to any number of rows; of very many GPUs the first and the last."""
     shown = shortened(len(plan.sizes) if plan.batch else 0, len(plan.idle), most=MOST_LANES, head=12, tail=3)

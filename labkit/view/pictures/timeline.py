@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ...base.language import say
-from ...base.numbers import instance, plural
+from ...base.numbers import plural
 from ...trace.events import Event, Trace
 from ..layout import BASELINE, MOST_LANES, Lanes, lanes, legend, shortened, text_width
 from ..palette import CPU, number
 from ..picture import Box, Line, Picture, Sketch, Text
-from ..show import draw, shows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _LEFT, _RIGHT, _TOP = 76, 36, 54
 _PALE = 0.55
@@ -24,19 +19,6 @@ _THIN = 0.55
 _MOST_BARS = 2000
 
 
-def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:
-    """Draw what happened when, in milliseconds; returns the matplotlib Axes.
-
-    data   what ``labkit.record()`` gave.
-    ax     the Axes to draw into; a new figure if not given.
-
-    Raises TypeError for anything but a trace.
-    """
-    instance("data", data, Trace, "labkit.record()")
-    return draw(lambda: timeline_picture(data), ax)
-
-
-@shows(Trace)
 def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
     """What happened when.
 

@@ -1,0 +1,202 @@
+"""The explorers: what the state of each may be, and which picture follows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ipywidgets as widgets
+
+from ..base.language import say
+from ..base.numbers import instance
+from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, step_trace
+from ..cost.published import BERT, RESNET50
+from ..plans.footprint import OPTIMIZERS, million_parameters
+from ..plans.split import split
+from ..trace.events import Trace
+from ..view.picture import Picture
+from ..view.pictures.call_flow import STEPS, flow_picture
+from ..view.pictures.memory_lanes import memory_picture
+from ..view.pictures.scaling_charts import scaling_picture
+from ..view.pictures.shape_blocks import shapes_picture
+from ..view.pictures.split_lanes import split_picture
+from ..view.pictures.timeline import moment_of, timeline_picture
+from .explorer import Explorer
+
+
+class SplitExplorer(Explorer):
+    """Sliders for ``rows`` (0 to 128) and ``gpus`` (1 to 64); both can be set and read from code."""
+
+    limits = {"rows": (0, 128), "gpus": (1, 64)}
+    unfolds = "rows"
+
+    def __init__(self, rows: int = 30, gpus: int = 8) -> None:
+        super().__init__(rows=rows, gpus=gpus)
+
+    def drawn(self) -> Picture:
+        return split_picture(split(self.rows, self.gpus))
+
+
+class CallExplorer(Explorer):
+    """A call with ``rows`` rows (0 to 128) on ``gpus`` GPUs (1 to 64) at ``step`` (0 to 7).
+
+    The line of code, the tensors and the devices move together. Play runs through the steps.
+    """
+
+    limits = {"rows": (0, 128), "gpus": (1, 64), "step": (0, len(STEPS) - 1)}
+    unfolds = "step"
+
+    def __init__(self, rows: int = 10, gpus: int = 4, step: int = 0) -> None:
+        super().__init__(rows=rows, gpus=gpus, step=step)
+
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {"step": say(en="Step of the call", zh="调用的步骤")}
+
+    def helpers(self) -> list[widgets.Widget]:
+        """Play, pause, stop, repeat; the browser moves the slider with it."""
+        least, most = self.limits["step"]
+        play = widgets.Play(value=self.step, min=least, max=most, interval=1500)
+        play.add_class("labkit-play")
+        # Kept, because the link ends with the object.
+        self._link = widgets.jslink((play, "value"), (self._controls["step"], "value"))
+        layout = {
+            "width": "140px",
+            "margin": "2px 8px 2px 2px",
+            "display": "flex",
+            "justify_content": "flex-end",
+        }
+        label = widgets.Label(say(en="Play", zh="播放"), layout=layout)
+        return [widgets.HBox([label, play])]
+
+    def drawn(self) -> Picture:
+        return flow_picture(split(self.rows, self.gpus), self.step)
+
+
+class ShapesExplorer(Explorer):
+    """An output whose batch of ``rows`` rows (1 to 128) is on dimension ``batch_dim``, made on ``gpus`` GPUs.
+
+    others   the sizes of the other dimensions, in order; by default those of a text recogniser's output,
+             65 places × 5,530 characters.
+    """
+
+    unfolds = "batch_dim"
+
+    def __init__(
+        self, batch_dim: int = 1, gpus: int = 2, rows: int = 32, others: tuple[int, ...] = (65, 5530)
+    ) -> None:
+        self._others = tuple(others)
+        self.limits = {"batch_dim": (0, len(self._others)), "gpus": (1, 64), "rows": (1, 128)}
+        super().__init__(batch_dim=batch_dim, gpus=gpus, rows=rows)
+
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {"batch_dim": say(en="Batch dimension", zh="批次维度")}
+
+    def drawn(self) -> Picture:
+        shape = (*self._others[: self.batch_dim], self.rows, *self._others[self.batch_dim :])
+        return shapes_picture(shape, self.gpus, batch_dim=self.batch_dim)
+
+
+class MemoryExplorer(Explorer):
+    """A step with ``rows`` rows (0 to 128) on ``gpus`` GPUs (1 to 64).
+
+    parameters   millions of them, 1 to 1,000, in float32.
+    optimizer    "SGD", "momentum" or "Adam".
+    moment       "running": during a call; "between": between two calls.
+    activations, outputs, capacity   bytes per row, bytes per row, and bytes that each GPU has.
+    """
+
+    limits = {"rows": (0, 128), "gpus": (1, 64), "parameters": (1, 1000)}
+    choices = {"optimizer": tuple(OPTIMIZERS), "moment": ("running", "between")}
+    unfolds = "gpus"
+
+    def __init__(
+        self, rows: int = 64, gpus: int = 4, parameters: int = 110, optimizer: str = "Adam", moment: str = "running",
+        *, activations: int = 400 * 2**20, outputs: int = 32 * 2**20, capacity: int | None = 16 * 2**30,
+    ) -> None:  # fmt: skip
+        self._sizes = {"activations": activations, "outputs": outputs, "capacity": capacity}
+        super().__init__(rows=rows, gpus=gpus, parameters=parameters, optimizer=optimizer, moment=moment)
+
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {
+            "optimizer": say(en="Optimizer", zh="优化器"),
+            "moment": say(en="Moment", zh="时刻"),
+        }
+
+    def called(self, name: str) -> dict[str, str]:
+        if name == "optimizer":
+            return {"SGD": "SGD", "momentum": say(en="SGD, momentum", zh="SGD（带动量）"), "Adam": "Adam"}
+        return {
+            "running": say(en="during a call", zh="调用期间"),
+            "between": say(en="between two calls", zh="两次调用之间"),
+        }
+
+    def drawn(self) -> Picture:
+        memory = million_parameters(
+            self.rows, self.gpus, self.parameters, self.optimizer, running=self.moment == "running", **self._sizes
+        )  # fmt: skip
+        return memory_picture(memory)
+
+
+class ScalingExplorer(Explorer):
+    """Steps with ``rows`` rows (1 to 128) on each of 1, 2, 4, … GPUs, ``doublings`` (0 to 12) times twice as many.
+
+    parameters   millions of them, 1 to 1,000, in float32.
+    link         how the GPUs are joined: a name in ``labkit.cost.PROFILES``.
+    work         what else a step computes and moves: by default BERT-base.
+    """
+
+    limits = {"rows": (1, 128), "parameters": (1, 1000), "doublings": (0, 12)}  # to 4,096 GPUs
+    choices = {"link": tuple(PROFILES)}
+    unfolds = "rows"
+
+    def __init__(
+        self, rows: int = 32, parameters: int = 110, doublings: int = 6, link: str = "v100-nvlink",
+        *, work: Workload = BERT,
+    ) -> None:  # fmt: skip
+        self._work = instance("work", work, Workload)
+        super().__init__(rows=rows, parameters=parameters, doublings=doublings, link=link)
+
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {
+            "rows": say(en="Rows per GPU", zh="每块 GPU 的行数"),
+            "doublings": say(en="Doublings of GPUs", zh="GPU 数翻倍次数"),
+            "link": say(en="Hardware", zh="硬件"),
+        }
+
+    def called(self, name: str) -> dict[str, str]:
+        return {key: profile.name for key, profile in PROFILES.items()}
+
+    def drawn(self) -> Picture:
+        work = replace(self._work, parameter_bytes=4_000_000 * self.parameters)
+        found = predict_scaling(work, PROFILES[self.link], doublings(self.doublings), rows=self.rows)
+        return scaling_picture(found)
+
+
+class TimelineExplorer(Explorer):
+    """A step with ``rows`` rows (1 to 128) on ``gpus`` GPUs (1 to 64), and a ``moment`` in percent of it.
+
+    trace           a recording: it is shown instead of a prediction, and only ``moment`` moves.
+    work, hardware  what is predicted: by default ResNet-50 on V100 GPUs, as many of them as it takes.
+    """
+
+    unfolds = "moment"
+
+    def __init__(
+        self, trace: Trace | None = None, *, rows: int = 32, gpus: int = 4, moment: int = 0,
+        work: Workload = RESNET50, hardware: Hardware = PROFILES["v100-nvlink"],
+    ) -> None:  # fmt: skip
+        self._trace = None if trace is None else instance("trace", trace, Trace)
+        self._work = instance("work", work, Workload)
+        size = instance("hardware", hardware, Hardware).machine_size
+        self._hardware = replace(hardware, machine_size=max(size, 64))
+        self.limits = {"rows": (1, 128), "gpus": (1, 64), "moment": (0, 100)}
+        state = {"moment": moment} if trace is not None else {"rows": rows, "gpus": gpus, "moment": moment}
+        super().__init__(**state)
+
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {"moment": say(en="Moment, in percent", zh="时刻（%）")}
+
+    def drawn(self) -> Picture:
+        trace = self._trace
+        if trace is None:
+            trace = step_trace(self._work, self._hardware, self.rows, self.gpus)
+        return timeline_picture(trace, moment_of(trace, self.moment / 100))

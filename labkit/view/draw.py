@@ -1,0 +1,157 @@
+"""How a picture reaches its reader, in one place: as SVG in a notebook, as matplotlib Axes from ``draw_…``.
+
+The modules of :mod:`labkit.view.pictures` make pictures of plans and traces; what users give is converted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..base.numbers import MOST_GPUS, instance, must, whole
+from ..cost import Scaling
+from ..plans.batches import Batches, batches
+from ..plans.footprint import Footprint, Footprints, Occupancy
+from ..plans.ring import Ring, ring_all_reduce
+from ..plans.shapes import Shape
+from ..plans.split import Split, split
+from ..trace.events import Call, Trace
+from .picture import Picture
+from .pictures.batch_lanes import batches_picture
+from .pictures.call_flow import flow_picture
+from .pictures.machine_lanes import occupancy_picture
+from .pictures.memory_lanes import memory_picture
+from .pictures.ring_steps import all_reduce_picture
+from .pictures.scaling_charts import scaling_picture
+from .pictures.shape_blocks import shapes_picture
+from .pictures.split_lanes import split_picture
+from .pictures.timeline import timeline_picture
+from .svg import to_svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The picture that a bare object at the end of a cell shows.
+_SHOWN: dict[type, Callable[[Any], Picture]] = {
+    Split: split_picture,
+    Batches: batches_picture,
+    Ring: all_reduce_picture,
+    Footprints: memory_picture,
+    Occupancy: occupancy_picture,
+    Trace: timeline_picture,
+    Call: flow_picture,
+    Scaling: scaling_picture,
+}
+
+
+def svg_of(data: object) -> str | None:
+    """The picture of a plan, a trace or a prediction, on a panel so that it reads on any background; else None."""
+    make = _SHOWN.get(type(data))
+    return make and to_svg(make(data), panel=True)
+
+
+def _draw(make: Callable[[], Picture], ax: Axes | None) -> Axes:
+    """Paint what ``make`` gives into ``ax``, or a new figure if there is none; returns the Axes."""
+    from .figure import paint  # matplotlib is heavy: it is loaded for the first figure
+
+    return paint(make, ax)
+
+
+def draw_split(data: Split | int, gpus: int | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw who gets which rows; returns the matplotlib Axes.
+
+    data   a :class:`labkit.Split`, or the number of rows, with ``gpus`` beside it.
+    ax     the Axes to draw into; a new figure if not given.
+    """
+    plan = data if isinstance(data, Split) else split(data, whole("gpus", gpus, 1, MOST_GPUS))
+    return _draw(lambda: split_picture(plan), ax)
+
+
+def draw_batches(
+    data: Batches | int, batch_size: int | None = None, *, gpus: int = 1, ax: Axes | None = None
+) -> Axes:
+    """Draw one pass over the data; returns the matplotlib Axes.
+
+    data   a :class:`labkit.Batches`, or the number of rows, with ``batch_size`` (and ``gpus``) beside it.
+    ax     the Axes to draw into; a new figure if not given.
+    """
+    plan = data if isinstance(data, Batches) else batches(data, whole("batch_size", batch_size, 1), gpus=gpus)
+    return _draw(lambda: batches_picture(plan), ax)
+
+
+def draw_all_reduce(data: Ring | int, step: int | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw how ranks sum their gradients around a ring; returns the matplotlib Axes.
+
+    data   a :class:`labkit.Ring`, or the number of ranks, with ``step`` beside it.
+    step   0 to 2 × (ranks − 1); the beginning, the middle and the end if not given.
+    ax     the Axes to draw into; a new figure if not given.
+    """
+    ring = data if isinstance(data, Ring) else ring_all_reduce(data, step)
+    return _draw(lambda: all_reduce_picture(ring), ax)
+
+
+def draw_memory(data: Footprints | Sequence[Footprint], *, ax: Axes | None = None) -> Axes:
+    """Draw what is on each GPU; returns the matplotlib Axes.
+
+    data   what :func:`labkit.data_parallel_memory` gives, or a :class:`labkit.Footprint` for each GPU.
+    ax     the Axes to draw into; a new figure if not given.
+
+    Raises TypeError for anything else, ValueError if there is no GPU.
+    """
+    if isinstance(data, (tuple, list)):
+        data = Footprints(tuple(data))
+    memory = instance("data", data, Footprints, "labkit.data_parallel_memory")
+    if not memory.gpus:
+        raise ValueError(must("data", data, en="a Footprint for each GPU", zh="给每块 GPU 一个 Footprint"))
+    for gpu, found in enumerate(memory.gpus):
+        instance(f"data for cuda:{gpu}", found, Footprint)
+    return _draw(lambda: memory_picture(memory), ax)
+
+
+def draw_shapes(data: Shape, gpus: int, *, batch_dim: int = 0, ax: Axes | None = None) -> Axes:
+    """Draw what gather makes of a model's output; returns the matplotlib Axes.
+
+    data       the shape of the output for the whole batch on one GPU, such as ``(65, 32, 5530)``.
+    batch_dim  the dimension of it that counts the rows of the batch, here 1; on any but 0 the fix is drawn beside.
+    ax         the Axes to draw into; a new figure if not given.
+
+    Raises ValueError if there is no such dimension or no GPU.
+    """
+    return _draw(lambda: shapes_picture(data, gpus, batch_dim=batch_dim), ax)
+
+
+def draw_flow(data: Trace | Split, step: int | None = None, *, call: int = 0, ax: Axes | None = None) -> Axes:
+    """Draw one data-parallel call, there and back; returns the matplotlib Axes.
+
+    data   what ``labkit.record()`` gave, or a :class:`labkit.Split`, which stands for a Linear(5, 2).
+    step   0 to 7: only what is there by that step of the call; None: everything.
+    call   which of the recording's calls.
+    ax     the Axes to draw into; a new figure if not given.
+
+    Raises ValueError if the recording holds no such call.
+    """
+    return _draw(lambda: flow_picture(data, step, call=call), ax)
+
+
+def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:
+    """Draw what happened when, in milliseconds; returns the matplotlib Axes.
+
+    data   what ``labkit.record()`` gave.
+    ax     the Axes to draw into; a new figure if not given.
+
+    Raises TypeError for anything but a trace.
+    """
+    instance("data", data, Trace, "labkit.record()")
+    return _draw(lambda: timeline_picture(data), ax)
+
+
+def draw_scaling(data: Scaling, *, ax: Axes | None = None) -> Axes:
+    """Draw a prediction of :func:`labkit.predict_scaling`; returns the matplotlib Axes.
+
+    data   seconds of a step for each number of GPUs.
+    ax     the Axes to draw into; a new figure if not given.
+
+    Raises TypeError for anything else.
+    """
+    instance("data", data, Scaling, "labkit.predict_scaling")
+    return _draw(lambda: scaling_picture(data), ax)
