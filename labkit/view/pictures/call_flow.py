@@ -7,7 +7,6 @@ step shows what is there by then, at the place where the whole picture has it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,45 +42,36 @@ _CODE = (
 
 @dataclass(frozen=True)
 class Share:
-    """What one GPU gets and makes in a call; None where it is not known, no input where it is idle."""
+    """What one GPU gets (``more``: how many other tensors) and makes in a call; None where that is not known."""
 
     device: str
-    given: Shape | None
+    given: Shape
     made: Shape | None = None
     more: int = 0
 
 
 @dataclass(frozen=True)
 class Flow:
-    """One call. ``source`` holds the batch, ``home`` the module, ``target`` the output."""
+    """One call. ``source`` holds the batch, ``home`` the module, ``target`` the output; ``idle`` GPUs get no piece."""
 
     source: str
     home: str
     target: str
     shares: tuple[Share, ...]
+    idle: tuple[str, ...] = ()
     module: str = ""
     backward: bool = False
     copies: bool = True
 
     @property
-    def working(self) -> tuple[Share, ...]:
-        """The GPUs that got a piece."""
-        return tuple(share for share in self.shares if share.given is not None)
-
-    @property
-    def idle(self) -> tuple[Share, ...]:
-        """The GPUs that got none."""
-        return tuple(share for share in self.shares if share.given is None)
-
-    @property
     def batch(self) -> Shape | None:
         """Shape of the batch before it was cut."""
-        return _glued([share.given for share in self.working])
+        return _glued([share.given for share in self.shares])
 
     @property
     def output(self) -> Shape | None:
         """Shape of the gathered output."""
-        return _glued([share.made for share in self.working])
+        return _glued([share.made for share in self.shares])
 
 
 def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
@@ -98,18 +88,14 @@ def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
             "`with labkit.record() as trace: labkit.DataParallel(model)(batch)`"
         )
     found = calls[call]
-    given: dict[str, Shape] = {}
+    given: dict[str, tuple[Shape, ...]] = {}
     made: dict[str, Shape | None] = {}
-    more: dict[str, int] = {}
     source, module = "cpu", ""
     home: str | None = None
     target: str | None = None
-    for event in found:
-        if event.direction == "backward":
-            continue
+    for event in found.only(direction="forward"):
         if event.phase == "scatter" and event.device not in given:
-            given[event.device] = event.shapes[0] if event.shapes else ()
-            more[event.device] = len(event.shapes) - 1
+            given[event.device] = event.shapes or ((),)
             source = event.source or source
         elif event.phase == "replicate":
             home, module = event.source, event.name or module
@@ -119,17 +105,17 @@ def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
         elif event.phase == "gather":
             target = event.device
     home = home or next(iter(given))
-    shares = tuple(Share(d, given[d], made.get(d), max(more[d], 0)) for d in given)
-    backward = any(event.direction == "backward" for event in found)
-    return Flow(source, home, target or home, shares, module, backward, bool(made))
+    shares = tuple(Share(d, shapes[0], made.get(d), len(shapes) - 1) for d, shapes in given.items())
+    backward = len(found.only(direction="backward")) > 0
+    return Flow(source, home, target or home, shares, (), module, backward, bool(made))
 
 
 def flow_of_split(plan: Split, inputs: Shape = (5,), outputs: Shape = (2,)) -> Flow:
     """The call that a split stands for: rows of shape ``inputs`` in, rows of shape ``outputs`` out; home is cuda:0."""
     given = cut_shape((plan.batch, *inputs), plan.gpus) if plan.batch else ((0, *inputs),) * plan.gpus
-    shares = [Share(f"cuda:{gpu}", piece, (piece[0], *outputs)) for gpu, piece in enumerate(given)]
-    shares += [Share(f"cuda:{gpu}", None) for gpu in range(len(given), plan.gpus)]
-    return Flow("cpu", "cuda:0", "cuda:0", tuple(shares), "Linear", True, plan.gpus > 1)
+    shares = tuple(Share(f"cuda:{gpu}", piece, (piece[0], *outputs)) for gpu, piece in enumerate(given))
+    idle = tuple(f"cuda:{gpu}" for gpu in range(len(given), plan.gpus))
+    return Flow("cpu", "cuda:0", "cuda:0", shares, idle, "Linear", True, plan.gpus > 1)
 
 
 def flow_picture(source: Flow | Split | Trace, step: int | None = None, *, call: int = 0) -> Picture:
@@ -156,7 +142,7 @@ def _flow(source: Flow | Split | Trace, call: int) -> Flow:
 def _description(flow: Flow, step: int | None) -> str:
     """The call, or one step of it, in one sentence."""
     batch, output = _shape(flow.batch), _shape(flow.output)
-    count = len(flow.working)
+    count = len(flow.shares)
     if step is None:
         text = say(
             en=f"A batch of {batch} on {flow.source} is scattered to {plural(count, 'GPU')}; "
@@ -340,29 +326,30 @@ def _end(column: tuple[float, float]) -> float:
 
 def _entries(flow: Flow) -> list[Share | str]:
     """The shares that are drawn, and lines about those that are not."""
-    shares = flow.working + flow.idle
-    working = len(flow.working)
+    working = len(flow.shares)
     entries: list[Share | str] = []
     for at in shortened(working, len(flow.idle), most=_MOST, head=_HEAD, tail=_TAIL):
         if isinstance(at, range):
-            entries.append(_counted(shares[at.start : at.stop]))
+            entries.append(_counted(flow, at))
         elif at < working:
-            entries.append(shares[at])
+            entries.append(flow.shares[at])
         else:
-            entries.append(f"{shares[at].device}  " + say(en="idle", zh="空闲"))
+            entries.append(f"{flow.idle[at - working]}  " + say(en="idle", zh="空闲"))
     return entries
 
 
-def _counted(shares: Sequence[Share]) -> str:
+def _counted(flow: Flow, gpus: range) -> str:
     """A line about GPUs that are not drawn one by one: all of them idle, or none."""
-    first, last, count = shares[0].device, shares[-1].device, len(shares)
+    names = [*(share.device for share in flow.shares), *flow.idle][gpus.start : gpus.stop]
+    first, last, count = names[0], names[-1], len(names)
     span = first if count == 1 else say(en=f"{first} to {last}", zh=f"{first} 到 {last}")
-    if shares[0].given is None:
+    given = {share.given for share in flow.shares[gpus.start : gpus.stop]}
+    if not given:
         return say(en=f"{span}: {plural(count, 'GPU')} idle", zh=f"{span}：{count} 块 GPU 空闲")
     words = say(en=f"{span}: {count} more GPUs", zh=f"{span}：还有 {count} 块 GPU")
-    [(shape, alike)] = Counter(share.given for share in shares).most_common(1)
-    if alike == count:
-        words += say(en=f" with {_shape(shape)} each", zh=f"，各得 {_shape(shape)}")
+    if len(given) == 1:
+        shape = shape_text(*given)
+        words += say(en=f" with {shape} each", zh=f"，各得 {shape}")
     return words
 
 
