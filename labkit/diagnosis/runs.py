@@ -19,7 +19,6 @@ from ..base.tree import mapped, tensors
 from ..plans.split import Split, split
 from .axes import batch_of
 from .compare import least_precise, same
-from .errors import is_mix
 from .findings.kind import Kind, gap_text
 from .inputs import ModelInputs
 from .result import Finding, GpuMemory
@@ -76,6 +75,11 @@ class Runs:
     def plan(self) -> Split:
         """Who gets which rows."""
         return split(self.batch, self.gpus)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the model has anything to train."""
+        return any(parameter.requires_grad for parameter in self.subject.model.parameters())
 
     def has(self, *what: Kind | Probe) -> bool:
         """Whether one of these kinds was found, or one of these probes has found something."""
@@ -143,10 +147,6 @@ class Runs:
     def unlike(self) -> bool:
         """Whether n GPUs fail, or give something else that is not random: there is something to explain."""
         return self.many.error is not None or not (self.agree or self.one.random)
-
-    def mixes(self) -> bool:
-        """Whether n GPUs fail because devices do not agree."""
-        return self.many.error is not None and is_mix(self.many.error)
 
     def same(self, one: Tensor, other: Tensor) -> bool:
         """Whether two results of the model are the same up to the rounding of the types it computes in."""

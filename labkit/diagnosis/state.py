@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType
 from typing import TypeVar
@@ -68,68 +67,58 @@ def move_unregistered(model: nn.Module, device: torch.device | str) -> None:
         tensor.data = tensor.data.to(device)
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What a forward pass changed, by name: ``rnn.last_hidden``.
-
-    lost     attributes and buffers that were given a new value.
-    shared   containers and plain tensors that were changed in place.
-    """
-
-    lost: tuple[str, ...]
-    shared: tuple[str, ...]
-
-
 class StateWatch:
     """Takes note of a module's state when it is made; :meth:`changes` compares."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._before = {where: (value, inside) for where, value, inside in _state(model)}
+        self._held: list[object] = []  # so that no address is given to another object
+        self._before = {where: (_mark(value), inside) for where, value, inside in self._state()}
 
-    def changes(self) -> Changes:
-        """What differs now."""
+    def changes(self) -> tuple[list[str], list[str]]:
+        """By name, ``rnn.last_hidden``: attributes and buffers that have a new value, and what was changed in place."""
         lost, shared = [], []
-        missing = object()
-        for where, value, inside in _state(self._model):
-            before, contents = self._before.get(where, (missing, None))
-            if value is not before:
-                if not (isinstance(value, _SIMPLE) and isinstance(before, _SIMPLE) and _equal(value, before)):
-                    lost.append(where)
+        for where, value, inside in self._state():
+            before, contents = self._before.get(where, (None, None))
+            if _mark(value) != before:
+                lost.append(where)
             elif inside != contents:
                 shared.append(where)
-        return Changes(tuple(lost), tuple(shared))
+        return lost, shared
+
+    def _state(self) -> Iterator[tuple[str, object, object]]:
+        for where, value in attributes_of(self._model):
+            self._held.append(value)
+            yield where, value, self._inside(value)
+        for path, module in self._model.named_modules():
+            for name, value in module.named_buffers(recurse=False):
+                # A buffer that is changed in place is kept, from the first replica; only a new tensor is lost.
+                self._held.append(value)
+                yield f"{path}.{name}".lstrip("."), value, None
+
+    def _inside(self, value: object, depth: int = _DEPTH) -> object:
+        """A mark that changes when something inside ``value`` does while it stays the same object."""
+        if isinstance(value, Tensor):
+            return None if isinstance(value, nn.Parameter) else value._version
+        if isinstance(value, (set, frozenset)):
+            self._held += value
+            return frozenset(map(_mark, value))
+        items = _items(value) if depth else []
+        self._held += (item for _, item in items)
+        return [(step, _mark(item), self._inside(item, depth - 1)) for step, item in items]
 
 
-def _state(model: nn.Module) -> Iterator[tuple[str, object, object]]:
+def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
+    """What modules keep besides what nn.Module does and weight norms compute, with the way to each."""
     for path, module in model.named_modules():
-        for name, value in _attributes(module):
-            yield f"{path}.{name}".lstrip("."), value, _inside(value)
-        for name, value in module.named_buffers(recurse=False):
-            # A buffer that is changed in place is kept, from the first replica; only a new tensor is lost.
-            yield f"{path}.{name}".lstrip("."), value, None
-
-
-def _attributes(module: nn.Module) -> list[tuple[str, object]]:
-    """The module's own attributes, without what nn.Module keeps and what weight norms compute."""
-    if isinstance(module, jit.ScriptModule):
-        return []  # what stands there is TorchScript's; a scripted forward cannot reach other Python objects
-    return [
-        (name, value)
-        for name, value in module.__dict__.items()
-        if name not in _OWN
-        and not name.startswith("_forward_")
-        and not {f"{name}_g", f"{name}_orig"} & module._parameters.keys()
-    ]
-
-
-def attributes_of(model: nn.Module) -> list[tuple[str, object]]:
-    """The attributes that the modules of ``model`` keep besides what nn.Module does, with the way to each."""
-    return [
-        (f"{path}.{name}".lstrip("."), value)
-        for path, module in model.named_modules()
-        for name, value in _attributes(module)
-    ]
+        if isinstance(module, jit.ScriptModule):
+            continue  # what stands there is TorchScript's; a scripted forward cannot reach other Python objects
+        for name, value in module.__dict__.items():
+            computed = (
+                name.startswith("_forward_") or {f"{name}_g", f"{name}_orig"} & module._parameters.keys()
+            )
+            if name not in _OWN and not computed:
+                yield f"{path}.{name}".lstrip("."), value
 
 
 def _held(model: nn.Module) -> Iterator[tuple[str, object]]:
@@ -162,38 +151,6 @@ def _is_plain_object(value: object) -> bool:
     )
 
 
-def _inside(value: object, depth: int = _DEPTH) -> object:
-    """A mark that changes when something inside ``value`` does while it stays the same object."""
-    if isinstance(value, nn.Parameter):
-        return None
-    if isinstance(value, Tensor):
-        return value._version
-    if isinstance(value, (set, frozenset)):
-        return frozenset(map(_mark, value))
-    if not depth:
-        return None
-    if isinstance(value, (list, dict, tuple, deque)) or _is_plain_object(value):
-        return [(step, _mark(item), _inside(item, depth - 1)) for step, item in _items(value)]
-    return None
-
-
 def _mark(value: object) -> object:
     """Stands for ``value`` in comparisons: simple values by what they are, all others by identity."""
-    return (type(value).__name__, repr(value)) if isinstance(value, _SIMPLE) else _Itself(value)
-
-
-@dataclass(frozen=True, eq=False)
-class _Itself:
-    """Equal for the same object only. Holds it, so that its address is not given to another one."""
-
-    value: object
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def _equal(one: object, other: object) -> bool:
-    return type(one) is type(other) and bool(one == other or one != one)
+    return (type(value), repr(value)) if isinstance(value, _SIMPLE) else id(value)

@@ -17,9 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from string import Formatter
 
 from ...base.language import say
+from ..errors import line_of, short_text
 from ..result import Finding
 
 # The lessons that findings point to.
@@ -55,24 +57,25 @@ class Kind:
         reason, fix = (say(en=en, zh=zh).format(**facts) for en, zh in (self.reason, self.fix))
         return Finding(self.name, self.severity, where, reason, fix, self.lesson)
 
+    def of(self, error: Exception, **facts: object) -> Finding:
+        """The finding where ``error`` was raised in the user's code; what it says is the fact ``problem``."""
+        return self(line_of(error), problem=short_text(error), **facts)
+
+
+def _declare(severity: str, name: str, lesson: str, texts: str) -> Kind:
+    empty, *pieces = _LABEL.split(texts)
+    if empty.strip() or tuple(pieces[::2]) != _LABELS:
+        raise ValueError(f"{name} must say {', '.join(_LABELS)}, it says {pieces[::2]}")
+    en, zh, fix_en, fix_zh = (
+        (" " if label.endswith("en") else "").join(map(str.strip, piece.strip().splitlines()))
+        for label, piece in zip(_LABELS, pieces[1::2], strict=True)
+    )
+    KINDS.append(Kind(name, severity, lesson, (en, zh), (fix_en, fix_zh)))
+    return KINDS[-1]
+
 
 def _declares(severity: str) -> Callable[[str, str], Callable[[str], Kind]]:
-    def named(name: str, lesson: str) -> Callable[[str], Kind]:
-        def saying(texts: str) -> Kind:
-            empty, *pieces = _LABEL.split(texts)
-            if empty.strip() or tuple(pieces[::2]) != _LABELS:
-                raise ValueError(f"{name} must say {', '.join(_LABELS)}, it says {pieces[::2]}")
-            lines = [[line.strip() for line in piece.strip().splitlines()] for piece in pieces[1::2]]
-            en, zh, fix_en, fix_zh = (
-                (" " if label.endswith("en") else "").join(piece)
-                for label, piece in zip(_LABELS, lines, strict=True)
-            )
-            KINDS.append(Kind(name, severity, lesson, (en, zh), (fix_en, fix_zh)))
-            return KINDS[-1]
-
-        return saying
-
-    return named
+    return lambda name, lesson: partial(_declare, severity, name, lesson)
 
 
 error, warning, note = map(_declares, ("error", "warning", "note"))

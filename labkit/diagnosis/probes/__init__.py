@@ -2,18 +2,14 @@
 
 from graphlib import TopologicalSorter
 
-from .failures import alone
-from .gradients import gradients
+from .alone import alone, model, returned, state
 from .layout import idle, layout, rows, unexplained
-from .memory import memory
-from .model import model
-from .outputs import outputs
 from .probe import Probe
 from .replicas import devices, replicas
-from .state import state
+from .training import gradients, training_step
 
 PROBES = (
-    model, alone, state, outputs, replicas, devices, layout, rows, unexplained, idle, gradients, memory,
+    model, alone, state, returned, replicas, devices, layout, rows, unexplained, idle, gradients, training_step,
 )  # fmt: skip
 
 

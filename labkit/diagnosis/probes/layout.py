@@ -11,47 +11,23 @@ from ...base.language import say
 from ...plans.split import split
 from ..axes import Layout, Search
 from ..compare import difference
-from ..errors import line_of, short_text
-from ..findings.failures import FAILS_ON_MANY
-from ..findings.inputs import (
-    HIDDEN_STATE_CUT,
-    IDLE_GPUS,
-    INPUT_AXIS,
-    INPUT_CUT,
-    LIST_CUT,
-    ROWS_DROPPED,
-    SPARSE_INPUT,
-    UNCUT_INPUT,
-    paired,
-)
+from ..errors import short_text
+from ..findings import failures, inputs, outputs
 from ..findings.kind import gap_text, listed
-from ..findings.outputs import (
-    BATCH_LOST,
-    BATCH_MOVED,
-    BIASED_LOSS,
-    BIASED_LOSS_OF_EVEN_PIECES,
-    OUTPUTS_DIFFER,
-    OWN_LENGTH,
-    SCALAR_OUTPUT,
-    UNTRACKED_NORM,
-    answers,
-    glued,
-)
 from ..result import Finding
 from ..runs import Runs
-from .failures import known
-from .outputs import outputs
+from .alone import known, returned, state
 from .probe import probe
 from .replicas import devices, replicas
-from .state import state
 
-CUT = (INPUT_CUT, INPUT_AXIS, HIDDEN_STATE_CUT, LIST_CUT)
+CUT = (inputs.INPUT_CUT, inputs.INPUT_AXIS, inputs.HIDDEN_STATE_CUT, inputs.LIST_CUT)
 
 
 @probe(
-    *CUT, OWN_LENGTH, BATCH_MOVED, BATCH_LOST, SCALAR_OUTPUT, BIASED_LOSS, BIASED_LOSS_OF_EVEN_PIECES, UNCUT_INPUT,
-    UNTRACKED_NORM, OUTPUTS_DIFFER,
-    after=(state, outputs, replicas, devices),
+    *CUT, inputs.UNCUT_INPUT,
+    outputs.OWN_LENGTH, outputs.BATCH_MOVED, outputs.BATCH_LOST, outputs.SCALAR_OUTPUT, outputs.BIASED_LOSS,
+    outputs.BIASED_LOSS_OF_EVEN_PIECES, outputs.UNTRACKED_NORM, outputs.OUTPUTS_DIFFER,
+    after=(state, returned, replicas, devices),
 )  # fmt: skip
 def layout(runs: Runs) -> Iterator[Finding]:
     """Runs pieces on one GPU, cut as DataParallel cuts and in other ways; compares them with the whole result.
@@ -63,14 +39,14 @@ def layout(runs: Runs) -> Iterator[Finding]:
     if not runs.unlike or runs.one.random:
         return
     if not runs.inputs.scattered():
-        yield UNCUT_INPUT(listed(runs.inputs.objects()))
+        yield inputs.UNCUT_INPUT(listed(runs.inputs.objects()))
         return
     expected, found = runs.one.tensors, runs.many.tensors
     explained = _explained(runs)
     search = Search(runs.evaluated, runs.inputs, runs.one.outputs, runs.gpus, runs.same)
     fits = search.fits()
     if short := [path for path, fit in (fits or {}).items() if fit.short]:
-        yield OWN_LENGTH(listed(short))
+        yield outputs.OWN_LENGTH(listed(short))
     elif other := search.layout():
         yield from _elsewhere(runs, other)
         return
@@ -84,7 +60,7 @@ def layout(runs: Runs) -> Iterator[Finding]:
             if many is not None and not explained:
                 yield from _number(runs, path, one, many)
         elif fit.uncut and (objects := runs.inputs.objects()):
-            yield UNCUT_INPUT(listed(objects))
+            yield inputs.UNCUT_INPUT(listed(objects))
         elif fit.over_rows:
             yield _lost(path, one, many)
         elif many is not None and not explained and not runs.same(one, many):
@@ -108,7 +84,7 @@ def _elsewhere(runs: Runs, found: Layout) -> Iterator[Finding]:
     """What a layout other than DataParallel's says."""
     runs.batch = found.batch
     for path in found.lists:
-        yield LIST_CUT(path, rows=found.batch)
+        yield inputs.LIST_CUT(path, rows=found.batch)
     # Inputs of one shape that are cut alike, such as the two states of an LSTM, are one finding.
     alike: dict[tuple[int | None, torch.Size], list[str]] = {}
     for path, tensor in runs.inputs.scattered().items():
@@ -117,11 +93,11 @@ def _elsewhere(runs: Runs, found: Layout) -> Iterator[Finding]:
     for (axis, size), paths in alike.items():
         where, shape = listed(paths), list(size)
         if axis is None:
-            yield INPUT_CUT(where, shape=shape, gpus=runs.gpus, rows=shape[0] if shape else 0)
+            yield inputs.INPUT_CUT(where, shape=shape, gpus=runs.gpus, rows=shape[0] if shape else 0)
         elif axis == 1 and _is_hidden_state(runs.subject.model, shape):
-            yield HIDDEN_STATE_CUT(where, shape=shape, batch=runs.batch)
+            yield inputs.HIDDEN_STATE_CUT(where, shape=shape, batch=runs.batch)
         else:
-            yield INPUT_AXIS(where, shape=shape, batch=runs.batch, axis=axis)
+            yield inputs.INPUT_AXIS(where, shape=shape, batch=runs.batch, axis=axis)
     for path, axis in found.outputs.items():
         if axis:
             yield _moved(runs, path, axis)
@@ -138,8 +114,8 @@ def _is_hidden_state(model: nn.Module, shape: list[int]) -> bool:
 
 def _moved(runs: Runs, path: str, axis: int) -> Finding:
     many = runs.many.tensors.get(path)
-    outcome = glued(None if many is None else list(many.shape), runs.gpus)
-    return BATCH_MOVED(
+    outcome = outputs.glued(None if many is None else list(many.shape), runs.gpus)
+    return outputs.BATCH_MOVED(
         path, shape=list(runs.one.tensors[path].shape), batch=runs.batch, axis=axis, outcome=outcome
     )
 
@@ -151,8 +127,8 @@ def _is_lost(runs: Runs, one: Tensor, many: Tensor) -> bool:
 
 
 def _lost(path: str, one: Tensor, many: Tensor | None) -> Finding:
-    return BATCH_LOST(
-        path, shape=list(one.shape), outcome=answers(None if many is None else list(many.shape))
+    return outputs.BATCH_LOST(
+        path, shape=list(one.shape), outcome=outputs.answers(None if many is None else list(many.shape))
     )
 
 
@@ -161,9 +137,9 @@ def _number(runs: Runs, path: str, one: Tensor, many: Tensor) -> Iterator[Findin
     if many.dim() != 1 or not one.is_floating_point():
         return
     if runs.same(one, many.mean()):
-        yield SCALAR_OUTPUT(path, pieces=many.numel(), method="mean", how=say(en="mean", zh="平均"))
+        yield outputs.SCALAR_OUTPUT(path, pieces=many.numel(), method="mean", how=say(en="mean", zh="平均"))
     elif runs.same(one, many.sum()):
-        yield SCALAR_OUTPUT(path, pieces=many.numel(), method="sum", how=say(en="sum", zh="和"))
+        yield outputs.SCALAR_OUTPUT(path, pieces=many.numel(), method="sum", how=say(en="sum", zh="和"))
     else:
         yield biased_loss(runs, path, float(one), float(many.mean()))
 
@@ -172,25 +148,29 @@ def biased_loss(runs: Runs, where: str, one: float, mean: float) -> Finding:
     """That the mean of the replicas' losses is not the loss of the batch."""
     sizes = runs.plan.sizes
     if len(set(sizes)) == 1:
-        return BIASED_LOSS_OF_EVEN_PIECES(where, one=one, mean=mean)
+        return outputs.BIASED_LOSS_OF_EVEN_PIECES(where, one=one, mean=mean)
     text = ", ".join(map(str, sizes[:8])) + (", …" if len(sizes) > 8 else "")
-    return BIASED_LOSS(where, one=one, mean=mean, sizes=text)
+    return outputs.BIASED_LOSS(where, one=one, mean=mean, sizes=text)
 
 
 def _differs(runs: Runs, path: str, one: Tensor, many: Tensor) -> Finding:
     gap = difference(one, many)
     runs.say_compared(path, gap, False)
     if uncut := runs.inputs.uncut(runs.batch):
-        return UNCUT_INPUT(listed(uncut))
+        return inputs.UNCUT_INPUT(listed(uncut))
     untracked = [
         name
         for name, module in runs.subject.model.named_modules()
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None
     ]
-    return UNTRACKED_NORM(listed(untracked)) if untracked else OUTPUTS_DIFFER(path, gap=gap_text(gap))
+    return (
+        outputs.UNTRACKED_NORM(listed(untracked))
+        if untracked
+        else outputs.OUTPUTS_DIFFER(path, gap=gap_text(gap))
+    )
 
 
-@probe(ROWS_DROPPED, after=(layout,))
+@probe(inputs.ROWS_DROPPED, after=(layout,))
 def rows(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: counts the pieces that each input is cut into."""
     error, found = runs.many.error, runs.inputs.scattered()
@@ -203,21 +183,26 @@ def rows(runs: Runs) -> Iterator[Finding]:
     if not runs.unlike or len(set(counts.values())) < 2 or (error and (runs.has(*CUT) or _explained(runs))):
         return
     pieces = listed([f"{path} {list(found[path].shape)}: {count}" for path, count in counts.items()])
-    outcome = paired(min(counts.values()), None if error is None else short_text(error))
-    yield ROWS_DROPPED(pieces, gpus=runs.gpus, outcome=outcome)
+    outcome = inputs.paired(min(counts.values()), None if error is None else short_text(error))
+    yield inputs.ROWS_DROPPED(pieces, gpus=runs.gpus, outcome=outcome)
 
 
-@probe(IDLE_GPUS, after=(layout,), explained_by=(ROWS_DROPPED, LIST_CUT))
+@probe(inputs.IDLE_GPUS, after=(layout,), explained_by=(inputs.ROWS_DROPPED, inputs.LIST_CUT))
 def idle(runs: Runs) -> Iterator[Finding]:
     """Runs nothing: counts the GPUs that get no rows."""
     plan = runs.plan
     if plan.idle:
         names = ", ".join(f"cuda:{gpu}" for gpu in plan.idle)
         busy = plan.gpus - len(plan.idle)
-        yield IDLE_GPUS(names, batch=plan.batch, gpus=plan.gpus, chunk=plan.chunk, busy=busy)
+        yield inputs.IDLE_GPUS(names, batch=plan.batch, gpus=plan.gpus, chunk=plan.chunk, busy=busy)
 
 
-@probe(SPARSE_INPUT, UNCUT_INPUT, FAILS_ON_MANY, explained_by=(replicas, devices, layout, rows))
+@probe(
+    inputs.SPARSE_INPUT,
+    inputs.UNCUT_INPUT,
+    failures.FAILS_ON_MANY,
+    explained_by=(replicas, devices, layout, rows),
+)
 def unexplained(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: names an error on n GPUs for which no other probe has found the reason."""
     error = runs.many.error
@@ -227,8 +212,8 @@ def unexplained(runs: Runs) -> Iterator[Finding]:
         tensor.layout for tensor in runs.inputs.tensors().values() if tensor.layout is not torch.strided
     ]
     if sparse:
-        yield SPARSE_INPUT(str(sparse[0]).removeprefix("torch."), problem=short_text(error))
+        yield inputs.SPARSE_INPUT(str(sparse[0]).removeprefix("torch."), problem=short_text(error))
     elif uncut := runs.inputs.uncut(runs.batch):
-        yield UNCUT_INPUT(listed(uncut))
+        yield inputs.UNCUT_INPUT(listed(uncut))
     else:
-        yield FAILS_ON_MANY(line_of(error), gpus=runs.gpus, problem=short_text(error))
+        yield failures.FAILS_ON_MANY.of(error, gpus=runs.gpus)

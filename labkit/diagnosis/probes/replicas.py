@@ -11,24 +11,15 @@ from torch import nn
 
 from ...base.tree import tensors
 from ..errors import is_mix, line_of, short_text, user_line
-from ..findings.failures import FIXED_DEVICE
-from ..findings.inputs import UNCUT_INPUT
+from ..findings import failures, inputs, modules
 from ..findings.kind import listed
-from ..findings.modules import (
-    DEVICE_DEPENDENT,
-    MODULE_NOT_REGISTERED,
-    PARAMETER_NOT_REGISTERED,
-    REPLICA_PARAMETERS,
-    TENSOR_NOT_REGISTERED,
-    asked,
-)
 from ..result import Finding
 from ..runs import Runs, quiet
 from ..state import unregistered_tensors
 from .probe import probe
 
 
-@probe(REPLICA_PARAMETERS, DEVICE_DEPENDENT)
+@probe(modules.REPLICA_PARAMETERS, modules.DEVICE_DEPENDENT)
 def replicas(runs: Runs) -> Iterator[Finding]:
     """Runs the whole batch in a replica on the source GPU, and in the model itself on the next; compares the outputs.
 
@@ -44,10 +35,10 @@ def replicas(runs: Runs) -> Iterator[Finding]:
             found = tensors(runs.inputs.of(replica), "output")
     except Exception as error:
         if not is_mix(error):
-            yield REPLICA_PARAMETERS(line_of(error), outcome=asked(short_text(error)))
+            yield modules.REPLICA_PARAMETERS(line_of(error), outcome=modules.asked(short_text(error)))
         return
     if not runs.all_same(found):
-        yield REPLICA_PARAMETERS(lines[0] if lines else "", outcome=asked(None))
+        yield modules.REPLICA_PARAMETERS(lines[0] if lines else "", outcome=modules.asked(None))
         return
     other = runs.fresh(training=False, device="cuda:1")
     try:
@@ -56,15 +47,13 @@ def replicas(runs: Runs) -> Iterator[Finding]:
     except Exception:
         return  # a device that forward names: said elsewhere
     if not runs.all_same(there):
-        yield DEVICE_DEPENDENT()
+        yield modules.DEVICE_DEPENDENT()
 
 
 @probe(
-    UNCUT_INPUT,
-    TENSOR_NOT_REGISTERED,
-    FIXED_DEVICE,
-    explained_by=(replicas, PARAMETER_NOT_REGISTERED, MODULE_NOT_REGISTERED),
-)
+    inputs.UNCUT_INPUT, modules.TENSOR_NOT_REGISTERED, failures.FIXED_DEVICE,
+    explained_by=(replicas, modules.PARAMETER_NOT_REGISTERED, modules.MODULE_NOT_REGISTERED),
+)  # fmt: skip
 def devices(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: where replicas mix devices, looks for what scatter and replicate left behind.
 
@@ -77,11 +66,11 @@ def devices(runs: Runs) -> Iterator[Finding]:
     held = unregistered_tensors(runs.subject.model)
     left = [where for where, tensor in held.items() if not isinstance(tensor, nn.Parameter)]
     if objects:
-        yield UNCUT_INPUT(listed(objects))
+        yield inputs.UNCUT_INPUT(listed(objects))
     for where in left:
-        yield TENSOR_NOT_REGISTERED(where)
+        yield modules.TENSOR_NOT_REGISTERED(where)
     if not objects and not left:
-        yield FIXED_DEVICE(line_of(error), problem=short_text(error))
+        yield failures.FIXED_DEVICE.of(error)
 
 
 def _lines_that_ask_for_parameters(replica: nn.Module) -> list[str]:
