@@ -7,8 +7,7 @@ so derivatives of any order work. They answer to ``torch/nn/parallel/_functions.
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +15,9 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
 from torch.cuda.comm import broadcast_coalesced
+
+# Bytes that travel as one, or little more: what is joined takes as much again (torch.cuda.comm's buffer_size).
+_TOGETHER = 10 * 2**20
 
 
 def apply(function: type[Function], *args: Any) -> Any:
@@ -114,7 +116,9 @@ def groups_of(tensors: Sequence[Tensor]) -> list[list[int]]:
     Joining forgets strides: channels_last weights must travel alone to arrive as channels_last. A 1 × 1
     convolution's are contiguous either way, but their strides still choose the kernel that is used.
     """
-    found: defaultdict[torch.dtype, list[int]] = defaultdict(list)
+    groups: list[list[int]] = []
+    room: dict[torch.dtype, int] = {}  # bytes that the last group of each type may still take
+    last: dict[torch.dtype, list[int]] = {}
     # How a tensor lies in memory is no function mode's business (torch.set_default_device is one, a simulated
     # machine another), and passing one costs twenty times what the answer does, for each weight in each call.
     with torch._C.DisableTorchFunction():
@@ -124,8 +128,13 @@ def groups_of(tensors: Sequence[Tensor]) -> list[list[int]]:
                 and tensor.is_contiguous()
                 and (tensor.dim() < 4 or tensor.stride(1) == tensor.stride(2) * tensor.size(2))
             ):
-                found[tensor.dtype].append(at)
-    return list(found.values())
+                kind = tensor.dtype
+                if room.get(kind, 0) <= 0:
+                    room[kind], last[kind] = _TOGETHER, []
+                    groups.append(last[kind])
+                room[kind] -= tensor.nbytes
+                last[kind].append(at)
+    return groups
 
 
 def _alone(count: int, groups: list[list[int]]) -> set[int]:
@@ -170,28 +179,31 @@ def sum_on(device: torch.device, rows: list[Sequence[Tensor]], groups: list[list
     for places in groups:
         group = [[row[at] for at in places] for row in rows]
         try:
-            flat = [_flatten_dense_tensors(gradients) for gradients in group]
+            # Joined one by one: each device's is freed when it has been added. (One alone is not copied to be joined.)
+            total = _sum(device, map(_flatten_dense_tensors, group), fresh=len(places) > 1)
         except RuntimeError:
             # Asking each of them whether it is sparse would cost more than the sum: only where flattening fails.
             if not any(gradient.is_sparse for gradients in group for gradient in gradients):
                 raise
             alone.update(places)
             continue
-        pieces = _unflatten_dense_tensors(_sum(device, flat), group[0])
-        # .data: a version counter for each, as in copy_to.
-        sums.update(zip(places, (piece.data for piece in pieces), strict=True))
+        sums.update(zip(places, _unflatten_dense_tensors(total, group[0]), strict=True))
     for at in alone:
         gradients = [row[at] for row in rows]
         if not all(gradient.is_sparse for gradient in gradients):
             # A replica that does not use the weight has a gradient of zeros, and that is dense.
             gradients = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients]
-        sums[at] = _sum(device, gradients).data
-    return [sums[at] for at in range(len(rows[0]))]
+        sums[at] = _sum(device, iter(gradients))
+    with torch._C.DisableTorchFunction():
+        # .data: a version counter for each, as in copy_to.
+        return [sums[at].data for at in range(len(rows[0]))]
 
 
-def _sum(device: torch.device, tensors: list[Tensor]) -> Tensor:
-    # The first addition makes a new tensor: the gradients themselves may still be wanted by others.
-    total = tensors[0] + tensors[1].to(device)
-    for tensor in tensors[2:]:
-        total = total + tensor.to(device) if total.is_sparse else total.add_(tensor.to(device))
+def _sum(device: torch.device, tensors: Iterator[Tensor], *, fresh: bool = False) -> Tensor:
+    """The sum on ``device``, where the first of ``tensors`` is; it becomes the sum itself if it is ``fresh``."""
+    total = next(tensors)
+    for tensor in tensors:
+        # Gradients themselves may still be wanted by others, so that the first addition makes a new tensor.
+        total = total.add_(tensor.to(device)) if fresh else total + tensor.to(device)
+        fresh = not total.is_sparse
     return total

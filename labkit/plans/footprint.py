@@ -7,8 +7,9 @@ The model, and what it leaves out:
 * The home device, cuda:0, holds the weights themselves; its replica shares them. Every other GPU that has work
   gets a replica of the weights for each call and holds it, with its activations, only during that call.
 * Each replica's backward makes gradients as large as the weights; the home device holds their sum as well.
-  The buffers in which the sum is made (up to once more the weights, on the home device) are not counted, nor is
-  what CUDA and PyTorch's allocator keep for themselves.
+  Not counted are the buffers in which the sum is made, of about 10 MiB or all the weights if they are smaller: on
+  the home device one with labkit's engine, two with PyTorch's (torch/nn/parallel/comm.py, reduce_add_coalesced);
+  nor is what CUDA and PyTorch's allocator keep for themselves.
 * Every GPU makes the outputs of its own rows; the home device holds the gathered outputs of all rows too.
 * Optimizer state is on the home device alone. GPUs without rows hold nothing.
 """
