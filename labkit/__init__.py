@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from .engine import parallel_apply as parallel_apply
     from .engine import replicate as replicate
     from .engine import scatter as scatter
-    from .explore import CallExplorer as CallExplorer
-    from .explore import MemoryExplorer as MemoryExplorer
-    from .explore import ScalingExplorer as ScalingExplorer
-    from .explore import ShapesExplorer as ShapesExplorer
-    from .explore import SplitExplorer as SplitExplorer
-    from .explore import TimelineExplorer as TimelineExplorer
     from .explore.explorer import Explorer as Explorer
+    from .explore.explorers import CallExplorer as CallExplorer
+    from .explore.explorers import MemoryExplorer as MemoryExplorer
+    from .explore.explorers import ScalingExplorer as ScalingExplorer
+    from .explore.explorers import ShapesExplorer as ShapesExplorer
+    from .explore.explorers import SplitExplorer as SplitExplorer
+    from .explore.explorers import TimelineExplorer as TimelineExplorer
     from .machine import Gpu as Gpu
     from .machine import Machine as Machine
     from .machine import RealGpus as RealGpus
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
     from .trace.events import Event as Event
     from .trace.events import Trace as Trace
     from .trace.recording import record as record
-    from .view import draw_all_reduce as draw_all_reduce
-    from .view import draw_batches as draw_batches
-    from .view import draw_flow as draw_flow
-    from .view import draw_memory as draw_memory
-    from .view import draw_scaling as draw_scaling
-    from .view import draw_shapes as draw_shapes
-    from .view import draw_split as draw_split
-    from .view import draw_timeline as draw_timeline
+    from .view.draw import draw_all_reduce as draw_all_reduce
+    from .view.draw import draw_batches as draw_batches
+    from .view.draw import draw_flow as draw_flow
+    from .view.draw import draw_memory as draw_memory
+    from .view.draw import draw_scaling as draw_scaling
+    from .view.draw import draw_shapes as draw_shapes
+    from .view.draw import draw_split as draw_split
+    from .view.draw import draw_timeline as draw_timeline
 else:
     from importlib import import_module
 
@@ -78,8 +78,10 @@ else:
         "trace.recording": "record",
         "machine": "Gpu Machine RealGpus simulate use_gpus",
         "engine": "DataParallel data_parallel gather parallel_apply replicate scatter",
-        "view": "draw_all_reduce draw_batches draw_flow draw_memory draw_scaling draw_shapes draw_split draw_timeline",
-        "explore": "CallExplorer MemoryExplorer ScalingExplorer ShapesExplorer SplitExplorer TimelineExplorer",
+        "view.draw": "draw_all_reduce draw_batches draw_flow draw_memory draw_scaling draw_shapes draw_split "
+        "draw_timeline",
+        "explore.explorers": "CallExplorer MemoryExplorer ScalingExplorer ShapesExplorer SplitExplorer "
+        "TimelineExplorer",
         "explore.explorer": "Explorer",
         "diagnosis": "Diagnosis Finding GpuMemory diagnose",
     }

@@ -1,21 +1,14 @@
 """What a training step costs on given hardware: seconds, from sizes alone."""
 
-from .hardware import PROFILES, Hardware
-from .scaling import Scaling, doublings, predict_scaling
-from .step import Step, Workload, all_reduce_seconds, data_parallel_step, ddp_step, perfect_step
-from .step_trace import step_trace
-
-__all__ = [
-    "PROFILES",
-    "Hardware",
-    "Scaling",
-    "Step",
-    "Workload",
-    "all_reduce_seconds",
-    "data_parallel_step",
-    "ddp_step",
-    "doublings",
-    "perfect_step",
-    "predict_scaling",
-    "step_trace",
-]
+from .hardware import PROFILES as PROFILES
+from .hardware import Hardware as Hardware
+from .scaling import Scaling as Scaling
+from .scaling import doublings as doublings
+from .scaling import predict_scaling as predict_scaling
+from .step import Step as Step
+from .step import Workload as Workload
+from .step import all_reduce_seconds as all_reduce_seconds
+from .step import data_parallel_step as data_parallel_step
+from .step import ddp_step as ddp_step
+from .step import perfect_step as perfect_step
+from .step_trace import step_trace as step_trace

@@ -120,6 +120,13 @@ def test_many_gpus_are_counted_not_drawn():
             ValueError,
             "holds no data-parallel call",
         ),
+        (
+            lambda: labkit.draw_flow(
+                Trace([Event("gather", "cuda:0", call=0)])
+            ),  # a part of one: nothing goes in
+            ValueError,
+            "holds no data-parallel call",
+        ),
         (lambda: labkit.draw_flow([1]), TypeError, r"data must be a Trace or a Split, got \[1\]"),
         (lambda: flow_picture(labkit.split(3, 2), 8), ValueError, "step must be from 0 to 7, got 8"),
     ],

@@ -79,7 +79,7 @@ def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
 
     Raises ValueError if the recording holds no such call.
     """
-    calls = trace.calls()
+    calls = [one for one in trace.calls() if len(one.only(phase="scatter", direction="forward"))]
     if not -len(calls) <= call < len(calls):
         raise ValueError(
             f"call must be from 0 to {len(calls) - 1}, got {call}"
