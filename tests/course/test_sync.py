@@ -22,7 +22,7 @@ The batch has rows.
 num_gpus = 2
 language = "en"
 
-%% sum code
+%% sum code keep-me
 1 + 1
 """
 
