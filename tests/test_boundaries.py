@@ -36,7 +36,7 @@ course            | base plans machine launch
 runs              | base plans course
 author            | base course runs
 
-cli               | base machine diagnosis runs
+cli               | base machine launch diagnosis runs
 __init__          | base
 __main__          | cli
 """

@@ -20,13 +20,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ..base.language import LANGUAGES
 from ..runs import notebook as files
 from .sync import read, source_in
 
-_HEAD = re.compile(r"%% (?P<id>[a-z0-9-]+)(?P<code> code)?(?: (?P<tag>\w+))?")
+_HEAD = re.compile(r"%% (?P<id>[a-z0-9-]+)(?P<code> code)?(?: (?P<tag>[\w-]+))?")
 _BETWEEN = "%% zh"
+_METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
 
 
 def to_text(root: Path, name: str) -> str:
@@ -49,7 +54,7 @@ def write(root: Path, name: str, text: str) -> None:
         path = root / language / f"{name}.ipynb"
         known = {cell.id: cell for cell in files.read(path).cells} if path.exists() else {}
         made = [_cell(*cell[:3], cell[3][at], language, known) for cell in cells]
-        files.write(files.made(made), path)
+        files.write(new_notebook(cells=made, metadata=_METADATA), path)
 
 
 def parse(text: str) -> list[tuple[str, bool, str | None, tuple[str, str]]]:
@@ -82,22 +87,19 @@ def parse(text: str) -> list[tuple[str, bool, str | None, tuple[str, str]]]:
 
 def _cell(
     name: str, code: bool, tag: str | None, source: str, language: str, known: Mapping[str, NotebookNode]
-) -> dict[str, object]:
-    if not code:
-        return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
-    tags = [tag] if tag else []
-    source = source_in(language, source, tags)
+) -> NotebookNode:
+    tags = [tag] if tag and code else []
+    made: NotebookNode = (
+        new_code_cell(source_in(language, source, tags), id=name)
+        if code
+        else new_markdown_cell(source, id=name)
+    )
+    if tags:
+        made.metadata["tags"] = tags
     before = known.get(name)
-    if before and (before.cell_type, before.source) != ("code", source):
-        before = None
-    return {
-        "cell_type": "code",
-        "id": name,
-        "metadata": {"tags": tags} if tags else {},
-        "source": source,
-        "outputs": before.outputs if before else [],
-        "execution_count": before.execution_count if before else None,
-    }
+    if code and before and (before.cell_type, before.source) == (made.cell_type, made.source):
+        made.update(outputs=before.outputs, execution_count=before.execution_count)
+    return made
 
 
 def main(args: list[str]) -> int:

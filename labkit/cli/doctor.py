@@ -17,15 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report; 0 if the lessons can run here, 1 if something is missing."""
-    lines, missing = report()
-    print("\n".join(lines))
-    if missing:
-        print(f'missing: {", ".join(missing)} — pip install "labkit[lab]"')
-    return 1 if missing else 0
-
-
-def report() -> tuple[list[str], list[str]]:
-    """The lines of the report, and the packages that the lessons lack."""
     import torch
 
     from ..base.torch_private import TRIED, is_tried
@@ -52,7 +43,10 @@ def report() -> tuple[list[str], list[str]]:
             lines.append(f"{name:<11}{metadata.version(name)}")
         except metadata.PackageNotFoundError:
             missing.append(name)
-    return lines, missing
+    if missing:
+        lines.append(f'missing: {", ".join(missing)} — pip install "labkit[lab]"')
+    print("\n".join(lines))
+    return 1 if missing else 0
 
 
 def _chinese_font() -> str:

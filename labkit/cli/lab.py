@@ -28,22 +28,16 @@ def run(options: argparse.Namespace) -> int:
         )
     from jupyterlab.labapp import LabApp  # heavy: the server
 
-    root = hasattr(os, "geteuid") and os.geteuid() == 0
-    LabApp.launch_instance(command_line(options.notebook, options.extra, root=root, screen=has_screen()))
+    command = [f"--LabApp.default_url=/lab/tree/{options.notebook}"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")  # a container's only user
+    if not _has_screen():
+        command.append("--no-browser")
+    LabApp.launch_instance(command + options.extra)
     return 0
 
 
-def command_line(notebook: str, extra: list[str], *, root: bool, screen: bool) -> list[str]:
-    """JupyterLab's arguments for serving the current folder opened on ``notebook``."""
-    command = [f"--LabApp.default_url=/lab/tree/{notebook}"]
-    if root:
-        command.append("--allow-root")  # a container's only user
-    if not screen and "--no-browser" not in extra:
-        command.append("--no-browser")
-    return command + extra
-
-
-def has_screen() -> bool:
+def _has_screen() -> bool:
     """Whether a browser window could open here."""
     return sys.platform in ("darwin", "win32") or bool(
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")

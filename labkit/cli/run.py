@@ -7,16 +7,15 @@ path. Its exit code and its traceback are kept.
 from __future__ import annotations
 
 import argparse
-import builtins
 import importlib.util
 import os
 import re
 import runpy
 import sys
 import traceback
-import types
 from pathlib import Path
 
+from ..launch import rank
 from .usage import UsageError, at_least
 
 
@@ -92,7 +91,7 @@ def _run_as_main(argv: list[str], as_module: bool) -> int:
     sys.path.insert(0, os.getcwd() if as_module else str(Path(argv[0]).resolve().parent))
     try:
         if not as_module:
-            _run_file(argv[0])
+            rank.run_as_main(argv[0])
         elif _is_missing(argv[0]):
             raise UsageError(f"no such module: {argv[0]}")
         else:
@@ -119,17 +118,6 @@ def _is_missing(module: str) -> bool:
         return error.name is not None and f"{module}.".startswith(f"{error.name}.")
     except ValueError:  # a relative name
         return True
-
-
-def _run_file(path: str) -> None:
-    """Run a script as ``__main__``, so that what it pickles and what it starts finds its names there."""
-    main = types.ModuleType("__main__")
-    main.__file__ = path
-    main.__dict__["__builtins__"] = builtins  # as the interpreter gives every module its own
-    sys.modules["__main__"] = main
-    with open(path, "rb") as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    exec(code, main.__dict__)
 
 
 def _exit_code(code: object) -> int:
@@ -162,7 +150,7 @@ def _without_our_frames(report: traceback.TracebackException | None) -> None:
 
 
 _MACHINE = str(Path(__file__).parents[1] / "machine") + os.sep
-_OURS = (__file__, runpy.__file__, "<frozen runpy", _MACHINE)
+_OURS = (__file__, rank.__file__, runpy.__file__, "<frozen runpy", _MACHINE)
 _OUR_FRAME = re.compile(rf'^  File "{re.escape(_MACHINE)}.*\n(?:    .*\n)*', re.MULTILINE)
 
 

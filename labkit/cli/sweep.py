@@ -8,14 +8,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..base.language import LANGUAGES, get_language, using
 from ..base.numbers import plural
 from .usage import UsageError, at_least
-
-if TYPE_CHECKING:
-    from ..runs.sweep import Sweep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..runs import sweep as sweeps
+    from ..runs import sweep as sweeps  # heavy, as report is: torch and nbformat
+    from ..runs.report import report
 
     checkout = Path(__file__).parents[2] / "notebooks"
     try:
@@ -52,13 +49,6 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             f"{existing[0]}{more} exists already; --force overwrites, --out DIR writes elsewhere"
         )
-    return _sweep(plan)
-
-
-def _sweep(plan: Sweep) -> int:
-    from ..runs import sweep as sweeps
-    from ..runs.report import report
-
     runs, stopped = [], False
     try:
         for count in plan.gpus:

@@ -20,7 +20,6 @@ from .exercises import EXERCISES
 class Verdict:
     """What the learner sees after an answer; ``right`` is None when there is none yet."""
 
-    id: str
     right: bool | None
     text: str
     solution: Solution = field(repr=False)
@@ -41,7 +40,6 @@ class Verdict:
 class Solution:
     """The answer to an exercise, folded until the reader opens it; ``text`` is the answer itself."""
 
-    id: str
     text: str
     title: str
     hidden: str
@@ -65,18 +63,17 @@ def check(exercise: str, answer: object) -> Verdict:
             en="Not answered yet: replace `None` with your answer and run the cell again.",
             zh="还没有作答：把 `None` 换成你的答案，再运行一次这个单元格。",
         )
-        return Verdict(exercise, None, text, solution)
+        return Verdict(None, text, solution)
     hint = _judged(found, answer)
     if hint is None:
         progress.note(exercise)
-        return Verdict(exercise, True, say(en="Right.", zh="正确。"), solution)
-    return Verdict(exercise, False, hint, solution)
+        return Verdict(True, say(en="Right.", zh="正确。"), solution)
+    return Verdict(False, hint, solution)
 
 
 def reveal(exercise: str) -> Solution:
     """The solution of an exercise, folded; ``reveal(id).text`` is the text itself."""
     return Solution(
-        exercise,
         _find(exercise).solution(),
         say(en="Show the answer", zh="查看答案"),
         say(

@@ -116,10 +116,16 @@ class Glossary:
 
     def _repr_markdown_(self) -> str:
         head = say(en="English | Chinese", zh="英文 | 中文")
-        return "\n".join([f"| {head} |", "| --- | --- |", *(f"| {term.en} | {term.zh} |" for term in TERMS)])
+        return table(head, [f"{term.en} | {term.zh}" for term in TERMS])
 
     def __repr__(self) -> str:
         return "\n".join(f"{term.en}: {term.zh}" for term in TERMS)
+
+
+def table(head: str, rows: list[str]) -> str:
+    """A table in Markdown; ``|`` stands between the columns."""
+    columns = head.count("|") + 1
+    return "\n".join(f"| {line} |" for line in [head, " | ".join(["---"] * columns), *rows])
 
 
 def _prose(text: str) -> str:

@@ -70,25 +70,21 @@ def device(answer: object) -> str:
     return "cuda:0" if text == "cuda" else text
 
 
+def shape(answer: object) -> tuple[int, ...]:
+    """The answer as a shape of three dimensions."""
+    found = numbers(answer)
+    if len(found) != 3:
+        raise Unreadable
+    return found
+
+
 A_WHOLE_NUMBER = Kind(whole, lambda: say(en="a whole number", zh="一个整数"))
 A_NUMBER = Kind(number, lambda: say(en="a number", zh="一个数"))
 A_DEVICE = Kind(
     device,
     lambda: say(en='a device, such as `"cuda:0"` or `"cpu"`', zh='一个设备，例如 `"cuda:0"` 或 `"cpu"`'),
 )
-
-
-def a_shape(dimensions: int) -> Kind:
-    """Shapes of so many dimensions."""
-
-    def read(answer: object) -> tuple[int, ...]:
-        found = numbers(answer)
-        if len(found) != dimensions:
-            raise Unreadable
-        return found
-
-    example = list(range(1, dimensions + 1))
-    return Kind(read, lambda: say(en=f"a shape, such as `{example}`", zh=f"一个形状，例如 `{example}`"))
+A_SHAPE = Kind(shape, lambda: say(en="a shape, such as `[1, 2, 3]`", zh="一个形状，例如 `[1, 2, 3]`"))
 
 
 def a_function(name: str, wanted: Callable[[], str]) -> Kind:

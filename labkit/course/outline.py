@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.language import say
+from .glossary import table
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,8 @@ class Outline:
 
     def _repr_markdown_(self) -> str:
         head = say(en="Lesson | What it is for | Minutes", zh="课 | 学什么 | 分钟")
-        rows = [f"{_link(entry)} | {entry.purpose} | {entry.minutes}" for entry in lessons()]
-        return _table(head, rows)
+        rows = [f"{_link(e.title, e.name)} | {e.purpose} | {e.minutes}" for e in lessons()]
+        return table(head, rows)
 
     def __repr__(self) -> str:
         return "\n".join(entry.title for entry in lessons())
@@ -233,19 +234,13 @@ class Beliefs:
 
     def _repr_markdown_(self) -> str:
         head = say(en="What many believe | What is so | Lesson", zh="很多人以为 | 其实 | 课")
-        by_name = {entry.name: entry for entry in lessons()}
-        rows = [f"{b.belief} | {b.instead} | {_link(by_name[b.lesson], short=True)}" for b in beliefs()]
-        return _table(head, rows)
+        rows = [f"{b.belief} | {b.instead} | {_link(b.lesson[:2], b.lesson)}" for b in beliefs()]
+        return table(head, rows)
 
     def __repr__(self) -> str:
         return "\n".join(f"{belief.belief} -> {belief.lesson}" for belief in beliefs())
 
 
-def _link(entry: Entry, *, short: bool = False) -> str:
-    title = entry.number if short else entry.title.replace("[", "\\[").replace("]", "\\]")
-    return f"[{title}]({entry.name}.ipynb)"
-
-
-def _table(head: str, rows: list[str]) -> str:
-    columns = head.count("|") + 1
-    return "\n".join(f"| {line} |" for line in [head, " | ".join(["---"] * columns), *rows])
+def _link(text: str, name: str) -> str:
+    escaped = text.replace("[", "\\[").replace("]", "\\]")
+    return f"[{escaped}]({name}.ipynb)"

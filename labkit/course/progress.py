@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 from weakref import WeakSet
 
 from ..base.language import say
@@ -21,17 +21,11 @@ from ..base.language import say
 _lock = threading.Lock()
 
 
-class Watcher(Protocol):
-    """What shows progress (see .board)."""
+# What shows progress (see .board): its ``refresh()`` is called when an exercise has been noted.
+watchers: WeakSet[Any] = WeakSet()
 
-    def refresh(self) -> None:
-        """An exercise has been noted."""
-
-
-watchers: WeakSet[Watcher] = WeakSet()
-
-# Why the last note could not be kept; "" if it was.
-_trouble: Callable[[], str] = lambda: ""  # noqa: E731 (said anew, in the language in use)
+# Why progress is not being kept, in one sentence; "" if all is well.
+trouble: Callable[[], str] = lambda: ""  # noqa: E731 (said anew, in the language in use)
 
 
 def file() -> Path | None:
@@ -51,27 +45,22 @@ def done() -> set[str]:
         return set()
 
 
-def trouble() -> str:
-    """Why progress is not being kept, in one sentence; "" if all is well."""
-    return _trouble()
-
-
 def note(exercise: str) -> None:
     """Note that ``exercise`` was answered. What goes wrong here costs the note, never the lesson."""
-    global _trouble
+    global trouble
     path = file()
     if path is not None:
         try:
             with _lock:
                 aside = _add(path, exercise)
             if aside is not None:
-                _trouble = lambda: say(  # noqa: E731
+                trouble = lambda: say(  # noqa: E731
                     en=f"The progress file could not be understood; it is kept as {aside.name}.",
                     zh=f"进度文件无法识别，已另存为 {aside.name}。",
                 )
         except OSError as error:
             reason = error.strerror or str(error)
-            _trouble = lambda: say(  # noqa: E731
+            trouble = lambda: say(  # noqa: E731
                 en=f"Progress could not be saved ({reason}).", zh=f"进度没能保存（{reason}）。"
             )
     for watcher in list(watchers):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.language import say
-from ..base.numbers import whole
+from ..base.numbers import amount, whole
 from .folder import Folder
 
 _RANK = Path(__file__).with_name("rank.py")
@@ -79,10 +79,7 @@ def launch(
     naming the argument, before anything is started. Ends all processes whatever happens, and leaves no file behind.
     """
     processes = whole("processes", processes, 1, 16)
-    if not timeout > 0:
-        raise ValueError(
-            say(en=f"timeout must be above 0, got {timeout}", zh=f"timeout 必须大于 0，现在是 {timeout}")
-        )
+    timeout = amount("timeout", timeout, above=True)
     path = Path(script).resolve()
     if not path.is_file():
         raise FileNotFoundError(say(en=f"script: there is no file {script}", zh=f"script：没有文件 {script}"))

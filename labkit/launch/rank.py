@@ -34,7 +34,7 @@ def main() -> None:
     # Python puts the script's folder first on the path, not this file's: its neighbours are no modules of the script.
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     try:
-        run(script)
+        run_as_main(script)
     except SystemExit as stop:
         if stop.code in (None, 0):
             note.write(ended=True)
@@ -76,7 +76,8 @@ class Note:
             os.replace(self.path + ".new", self.path)
 
 
-def run(script: str) -> None:
+def run_as_main(script: str) -> None:
+    """Run a script as ``__main__``, so that what it pickles and what it starts finds its names there."""
     module = types.ModuleType("__main__")
     module.__file__ = script
     module.__dict__["__builtins__"] = builtins  # as the interpreter gives every module its own

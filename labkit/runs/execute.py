@@ -13,25 +13,26 @@ from nbformat import NotebookNode
 
 from . import kernel
 
+_CELL_TIMEOUT = 120  # seconds
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def execute(notebook: NotebookNode, folder: Path, *, timeout: int = 120) -> NotebookNode:
+def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
     """Run every cell of ``notebook`` in ``folder``, in place; raises nbclient.CellExecutionError.
 
     Starting the kernel is tried again (an overloaded computer can miss the first start), a cell never.
     """
-    client = kernel.start(lambda: with_kernel(notebook, folder, timeout=timeout))
+    client = kernel.start(lambda: with_kernel(notebook, folder))
     with client.setup_kernel():
         for index, cell in enumerate(notebook.cells):
             client.execute_cell(cell, index)
     return without_volatile(notebook)
 
 
-def with_kernel(notebook: NotebookNode, folder: Path, *, timeout: int = 120) -> NotebookClient:
+def with_kernel(notebook: NotebookNode, folder: Path) -> NotebookClient:
     """A client for ``notebook`` whose kernel runs in ``folder``; RuntimeError or TimeoutError if it does not start."""
     client = NotebookClient(
-        notebook, timeout=timeout, startup_timeout=kernel.STARTUP_TIMEOUT, kernel_name="python3",
+        notebook, timeout=_CELL_TIMEOUT, startup_timeout=kernel.STARTUP_TIMEOUT, kernel_name="python3",
         resources={"metadata": {"path": str(folder)}}, extra_arguments=["--log-level=ERROR"],
     )  # fmt: skip
     client.create_kernel_manager()

@@ -13,16 +13,6 @@ def read(path: Path) -> nbformat.NotebookNode:
     return found
 
 
-def made(cells: list[dict[str, object]]) -> nbformat.NotebookNode:
-    """A new notebook for Python of these cells."""
-    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    found: nbformat.NotebookNode = nbformat.from_dict(
-        {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
-    )
-    return found
-
-
 def write(notebook: nbformat.NotebookNode, path: Path) -> None:
     """Store ``notebook``; the folder is made if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 from itertools import groupby
 
@@ -10,7 +11,7 @@ import torch
 from .. import __version__
 from ..base.language import get_language, say
 from ..base.numbers import plural
-from ..plans.batches import Batches, batches
+from ..plans.batches import batches
 from ..plans.split import Split
 from .sweep import Run, Sweep
 
@@ -61,23 +62,23 @@ def printed_shapes(run: Run) -> dict[str, list[str]]:
         )
         lines = [line.strip() for line in text.splitlines() if "torch.Size(" in line]
         if lines:
-            counted = [(line, len(list(same))) for line, same in groupby(lines)]
-            found[cell.id] = [f"{line}  × {count}" if count > 1 else line for line, count in counted]
+            found[cell.id] = _counted(lines, "  × ")
     return found
 
 
-def _plan(sweep: Sweep, count: int) -> Batches | None:
-    """How the lesson's data falls on ``count`` GPUs, if its parameters say how much there is."""
-    rows, size = sweep.parameters.get("data_size"), sweep.parameters.get("batch_size")
-    if type(rows) is not int or type(size) is not int or rows < 1 or size < 1:
-        return None
-    return batches(rows, size, gpus=max(count, 1))
+def _counted(items: Iterable[object], times: str) -> list[str]:
+    """Each item as text; neighbours that are equal as one, with their number."""
+    runs = [(str(item), len(list(same))) for item, same in groupby(items)]
+    return [f"{item}{times}{count}" if count > 1 else item for item, count in runs]
 
 
 def _splits(sweep: Sweep, count: int) -> list[Split]:
-    """The different splits in a pass over the data: of a full batch, and of the short one at its end."""
-    pass_over = _plan(sweep, count)
-    return [kind for kind, _ in pass_over.kinds] if pass_over else []
+    """The different splits in a pass over the lesson's data on ``count`` GPUs: of a full batch, and of the short one
+    at its end; none if the lesson's parameters do not say how much data there is."""
+    rows, size = sweep.parameters.get("data_size"), sweep.parameters.get("batch_size")
+    if type(rows) is not int or type(size) is not int or rows < 1 or size < 1:
+        return []
+    return [kind for kind, _ in batches(rows, size, gpus=max(count, 1)).kinds]
 
 
 def _heads(sweep: Sweep) -> str:
@@ -103,10 +104,7 @@ def _row(sweep: Sweep, count: int, run: Run | None) -> str:
 
 
 def _pieces(plan: Split, count: int) -> str:
-    sizes = ", ".join(
-        str(size) if many == 1 else f"{size} ×{many}"
-        for size, many in ((size, len(list(same))) for size, same in groupby(plan.sizes))
-    )
+    sizes = ", ".join(_counted(plan.sizes, " ×"))
     if count == 0:
         return f'{sizes} <span class="soft">({say(en="on the CPU", zh="在 CPU 上")})</span>'
     if not plan.idle:

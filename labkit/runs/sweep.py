@@ -111,7 +111,7 @@ def plan(
     return Sweep(lesson, tuple(dict.fromkeys(gpus)), {**known, **parameters}, folder)
 
 
-def execute(sweep: Sweep, count: int, *, progress: bool = True) -> Run:
+def execute(sweep: Sweep, count: int) -> Run:
     """Run the lesson on ``count`` GPUs; writes the executed notebook and its page, even if a cell fails."""
     import papermill  # heavy, as nbconvert below
     from papermill.engines import papermill_engines
@@ -123,7 +123,7 @@ def execute(sweep: Sweep, count: int, *, progress: bool = True) -> Run:
     try:
         papermill.execute_notebook(
             sweep.lesson.resolve(), notebook.resolve(), {**sweep.parameters, "num_gpus": count},
-            engine_name="labkit", progress_bar=progress, start_timeout=kernel.STARTUP_TIMEOUT,
+            engine_name="labkit", start_timeout=kernel.STARTUP_TIMEOUT,
             extra_arguments=["--log-level=ERROR"], cwd=sweep.lesson.resolve().parent,
         )  # fmt: skip
     except papermill.PapermillExecutionError as failed:
@@ -132,7 +132,8 @@ def execute(sweep: Sweep, count: int, *, progress: bool = True) -> Run:
         error = f"{type(failed).__name__}: {' '.join(str(failed).split())}"
     executed = files.read(notebook)
     if error:
-        error = f"{_failed_cell(executed)}{error}"
+        failed_at = [c.id for c in executed.cells if c.metadata.get("papermill", {}).get("exception")]
+        error = f"cell {failed_at[0]}: {error}" if failed_at else error
     seconds = executed.metadata.get("papermill", {}).get("duration") or 0.0
     without_volatile(executed)
     page.write_text(_page(executed, sweep.parameters.get("language")), "utf-8")
@@ -155,13 +156,6 @@ def _engine() -> Any:
             )
 
     return Engine
-
-
-def _failed_cell(notebook: NotebookNode) -> str:
-    for cell in notebook.cells:
-        if cell.metadata.get("papermill", {}).get("exception"):
-            return f"cell {cell.id}: "
-    return ""
 
 
 def _page(notebook: NotebookNode, language: object) -> str:

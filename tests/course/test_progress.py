@@ -16,7 +16,7 @@ from labkit.course import Progress, check, progress
 def file(tmp_path, monkeypatch):
     found = tmp_path / "deep" / "progress.json"
     monkeypatch.setenv("LABKIT_PROGRESS", str(found))
-    monkeypatch.setattr(progress, "_trouble", lambda: "")
+    monkeypatch.setattr(progress, "trouble", lambda: "")
     return found
 
 
@@ -70,7 +70,7 @@ def test_a_file_that_cannot_be_understood_is_kept(file, bad):
 
 
 def test_a_place_that_cannot_be_written_costs_the_note_not_the_lesson(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_trouble", lambda: "")
+    monkeypatch.setattr(progress, "trouble", lambda: "")
     monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path))  # a folder, not a file
     assert check("03.idle", 3).right
     assert "Progress could not be saved" in repr(Progress())

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from ...base.language import say
 from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, Unreadable, exercise
-from ..kinds import a_shape, returned
+from ..kinds import A_SHAPE, returned
 from .gpus import some_gpus
 
 
 @exercise(
     "06.shape",
-    a_shape(3),
+    A_SHAPE,
     solution=lambda: say(
         en="`[130, 16, 5530]`: each replica returns `[65, 16, 5530]` for its 16 images, and gather joins the two "
         "along dimension 0.",
@@ -53,7 +53,7 @@ def _output(shape: tuple[int, ...]) -> Hints:
 
 @exercise(
     "06.hidden",
-    a_shape(3),
+    A_SHAPE,
     solution=lambda: say(
         en="`[1, 8, 6]`: dimension 0 is cut, and in a hidden state that is the layers, `batch_first` or not. One layer "
         "for each replica, with all 8 rows.",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...base.language import say
 from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
 from ..kinds import A_NUMBER, numbers
@@ -21,39 +19,37 @@ from ..kinds import A_NUMBER, numbers
         "第 9 行之后，再用第 0 行（给 rank 2）和第 1 行（给 rank 3）补上。",
     ),
 )
-def _rows(rows: tuple[int, ...]) -> Iterator[str]:
-    if rows == (3, 7, 1):
-        return
-    if rows == (3, 7):
-        yield say(
-            en="rank 0 reads three rows, 0, 4 and 8; rank 3 must read as many: which row comes after the last one?",
-            zh="rank 0 读三行：0、4、8；rank 3 也得读三行。最后一行之后，接下去是哪一行？",
-        )
-    if rows in ((9,), (7, 8, 9), (6, 7, 8)):
-        yield say(
-            en="that is a run of neighbouring rows, as DataParallel cuts them; the sampler deals rows out in turn",
-            zh="这是相邻的一段行，DataParallel 才这样切；采样器是一行一行轮流发的",
-        )
-    if rows == (3, 7, 0):
-        yield say(
-            en="after row 9 comes row 0 again, but it goes to rank 2, whose turn it is (2, 6, then 0)",
-            zh="第 9 行之后确实又是第 0 行，但这时轮到的是 rank 2（2、6，然后 0）",
-        )
-    if rows == (3, 7, 3):
-        yield say(
-            en="a rank does not read its own first row again: the dealing goes on, in turn, from row 0",
-            zh="补的不是这个 rank 自己的第一行：发完之后从第 0 行接着轮流发",
-        )
-    if rows[:2] in ((2, 6), (4, 8)):
-        yield say(
-            en="ranks are counted from zero: rank 3 begins with row 3",
-            zh="rank 从零数起，所以 rank 3 从第 3 行开始",
-        )
-    yield say(
+def _rows(rows: tuple[int, ...]) -> Hints:
+    neighbours = say(
+        en="that is a run of neighbouring rows, as DataParallel cuts them; the sampler deals rows out in turn",
+        zh="这是相邻的一段行，DataParallel 才这样切；采样器是一行一行轮流发的",
+    )
+    from_one = say(
+        en="ranks are counted from zero: rank 3 begins with row 3",
+        zh="rank 从零数起，所以 rank 3 从第 3 行开始",
+    )
+    in_turn = say(
         en="deal the rows out in turn: row 0 to rank 0, row 1 to rank 1 …, row 4 to rank 0 again, "
         "until all ranks have the same number",
         zh="把行轮流发下去：第 0 行给 rank 0，第 1 行给 rank 1 ……，第 4 行又给 rank 0，发到每个 rank 行数相同",
     )
+    return {
+        (3, 7, 1): RIGHT,
+        (3, 7): say(
+            en="rank 0 reads three rows, 0, 4 and 8; rank 3 must read as many: which row comes after the last one?",
+            zh="rank 0 读三行：0、4、8；rank 3 也得读三行。最后一行之后，接下去是哪一行？",
+        ),
+        **dict.fromkeys([(9,), (7, 8, 9), (6, 7, 8)], neighbours),
+        (3, 7, 0): say(
+            en="after row 9 comes row 0 again, but it goes to rank 2, whose turn it is (2, 6, then 0)",
+            zh="第 9 行之后确实又是第 0 行，但这时轮到的是 rank 2（2、6，然后 0）",
+        ),
+        (3, 7, 3): say(
+            en="a rank does not read its own first row again: the dealing goes on, in turn, from row 0",
+            zh="补的不是这个 rank 自己的第一行：发完之后从第 0 行接着轮流发",
+        ),
+        ANY_OTHER: from_one if rows[:2] in ((2, 6), (4, 8)) else in_turn,
+    }
 
 
 @exercise(

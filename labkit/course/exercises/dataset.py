@@ -75,6 +75,12 @@ def _dropped(count: int) -> Hints:
     }
 
 
+_LAST_BATCH = """```
+def last_batch(rows, batch_size):
+    return rows % batch_size or min(rows, batch_size)
+```"""
+
+
 @exercise(
     "01.last_batch",
     a_function(
@@ -84,10 +90,8 @@ def _dropped(count: int) -> Hints:
         ),
     ),
     solution=lambda: say(
-        en="The remainder, but a full batch where nothing remains:\n"
-        "```\ndef last_batch(rows, batch_size):\n    return rows % batch_size or min(rows, batch_size)\n```",
-        zh="取余数；余数为 0 时，最后一批是满的：\n"
-        "```\ndef last_batch(rows, batch_size):\n    return rows % batch_size or min(rows, batch_size)\n```",
+        en=f"The remainder, but a full batch where nothing remains:\n{_LAST_BATCH}",
+        zh=f"取余数；余数为 0 时，最后一批是满的：\n{_LAST_BATCH}",
     ),
 )
 def _last_batch(answer: Callable[..., object]) -> Iterator[str]:
