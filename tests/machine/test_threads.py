@@ -19,7 +19,7 @@ from torch import nn
 from torch.cuda import comm
 
 import labkit
-from labkit.base.turns import Deadlock, participant
+from labkit.base.turns import Deadlock, participant, stalled
 
 
 class Tells(nn.Linear):
@@ -423,6 +423,8 @@ def test_a_thread_outside_may_help(wrap, gpus):
 
     def help_them():
         Asks.asked.wait()
+        while not stalled:  # until all of them wait
+            pass
         Asks.answer.set()
 
     helper = threading.Thread(target=help_them)
