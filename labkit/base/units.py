@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .language import say
+from .numbers import must
 
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
@@ -36,10 +36,7 @@ def parse_bytes(amount: int | str, name: str = "memory") -> int:
     Raises TypeError if it is neither, ValueError for a text that names no size and for fewer than 1 byte; both name
     the argument, in the language in use.
     """
-    wrong = say(
-        en=f"{name} must be bytes or text like '16 GiB', got {amount!r}",
-        zh=f"{name} 必须是字节数，或 '16 GiB' 这样的文字，现在是 {amount!r}",
-    )
+    wrong = must(name, amount, en="bytes or text like '16 GiB'", zh="是字节数，或 '16 GiB' 这样的文字")
     if isinstance(amount, bool) or not isinstance(amount, (int, str)):
         raise TypeError(wrong)
     if isinstance(amount, str):
@@ -48,10 +45,5 @@ def parse_bytes(amount: int | str, name: str = "memory") -> int:
             raise ValueError(wrong)
         amount = int(float(match[1]) * _UNITS[match[2].lower()])
     if amount < 1:
-        raise ValueError(
-            say(
-                en=f"{name} must be more than 0 bytes, got {amount}",
-                zh=f"{name} 必须大于 0 字节，现在是 {amount}",
-            )
-        )
+        raise ValueError(must(name, amount, en="more than 0 bytes", zh="大于 0 字节"))
     return amount

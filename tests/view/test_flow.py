@@ -86,7 +86,7 @@ def test_each_call_of_a_recording_can_be_drawn():
             model(torch.randn(6, 5))
     assert [flow_of_trace(trace, call).batch for call in (0, 1, -1)] == [(4, 5), (6, 5), (6, 5)]
     assert [flow_of_trace(trace, call).backward for call in (0, 1)] == [True, False]
-    with pytest.raises(ValueError, match="call must be from 0 to 1, got 2"):
+    with pytest.raises(ValueError, match="call must be from -2 to 1, got 2"):
         flow_of_trace(trace, 2)
 
 

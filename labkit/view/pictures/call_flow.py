@@ -80,14 +80,16 @@ def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
     Raises ValueError if the recording holds no such call.
     """
     calls = [one for one in trace.calls() if len(one.only(phase="scatter", direction="forward"))]
-    if not -len(calls) <= call < len(calls):
+    if not calls:
         raise ValueError(
-            f"call must be from 0 to {len(calls) - 1}, got {call}"
-            if calls
-            else "trace holds no data-parallel call: record one, as in "
-            "`with labkit.record() as trace: labkit.DataParallel(model)(batch)`"
+            say(
+                en="trace holds no data-parallel call: record one, as in "
+                "`with labkit.record() as trace: labkit.DataParallel(model)(batch)`",
+                zh="trace 中没有数据并行调用：请先录制一次，例如 "
+                "`with labkit.record() as trace: labkit.DataParallel(model)(batch)`",
+            )
         )
-    found = calls[call]
+    found = calls[whole("call", call, -len(calls), len(calls) - 1)]
     given: dict[str, tuple[Shape, ...]] = {}
     made: dict[str, Shape | None] = {}
     source, module = "cpu", ""
