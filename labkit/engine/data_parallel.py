@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -40,7 +39,7 @@ def data_parallel(
     output = devices[0] if output_device is None else as_device(output_device, "output_device")
     pieces, keywords = scatter_kwargs(inputs, module_kwargs, devices, dim)
     if len(devices) == 1:
-        check_source(module, chain(module.parameters(), module.buffers()), devices[0])
+        check_source(module, devices[0])
         return module(*pieces[0], **keywords[0])
     devices = devices[: len(pieces)]
     replicas = replicate(module, devices, detach=not torch.is_grad_enabled())
@@ -88,8 +87,7 @@ class DataParallel(nn.DataParallel[nn.Module]):
             return self.module(*inputs, **kwargs)
         pieces, keywords = self.scatter(inputs, kwargs, self.device_ids)
         if len(self.device_ids) == 1:
-            tensors = chain(self.module.parameters(), self.module.buffers())
-            check_source(self.module, tensors, self.src_device_obj)
+            check_source(self.module, self.src_device_obj)
             return self.module(*pieces[0], **keywords[0])
         replicas = self.replicate(self.module, self.device_ids[: len(pieces)])
         given = None if self._watched else Attributes(replicas[0])

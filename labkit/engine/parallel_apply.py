@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..base import tree, turns
-from .devices import as_devices
+from .devices import as_device, as_devices
 from .explain import hint
 
 
@@ -79,13 +79,9 @@ def parallel_apply(
 
 
 def _device_of(inputs: Any, kwargs: dict[str, Any]) -> torch.device:
-    for tensor in tree.tensors((tuple(inputs), kwargs)).values():
+    for tensor in tree.tensors_in(inputs, kwargs):
         return tensor.device
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if torch.cuda.is_available()
-        else torch.device("cpu")
-    )
+    return as_device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _combined(

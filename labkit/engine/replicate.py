@@ -5,7 +5,7 @@ It answers to ``torch/nn/parallel/replicate.py``; the copying of the weights is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -28,15 +28,14 @@ def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = Fals
     devices = as_devices(devices)
     if not devices:
         return []
-    modules = list(network.modules())
-    parameters = _once(tensor for module in modules for tensor in module._parameters.values())
-    buffers = _once(tensor for module in modules for tensor in module._buffers.values())
+    # Each once: a weight that two modules share is copied once.
+    parameters, buffers = list(network.parameters()), list(network.buffers())
     if any(map(is_lazy, (*parameters, *buffers))):
         raise RuntimeError(
             "Modules with uninitialized parameters can't be used with `DataParallel`: "
             f"{type(network).__name__} has lazy modules. Run a batch through the module itself first"
         )
-    check_source(network, (*parameters, *buffers), devices[0])
+    check_source(network, devices[0])
     learned = [] if detach else [buffer for buffer in buffers if buffer.requires_grad]
     learned_ids = set(map(id, learned))
     fixed = [buffer for buffer in buffers if id(buffer) not in learned_ids]
@@ -47,26 +46,18 @@ def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = Fals
         _broadcast(learned, devices, False),
         _broadcast(fixed, devices, True),
     ]
-    return _rebuilt(
-        modules, [*parameters, *learned, *fixed], [list(chain(*row)) for row in zip(*rows, strict=True)]
-    )
+    copies = [list(chain(*row)) for row in zip(*rows, strict=True)]
+    return _rebuilt(list(network.modules()), [*parameters, *learned, *fixed], copies)
 
 
-def check_source(network: nn.Module, tensors: Iterable[Tensor], source: torch.device) -> None:
-    """Raise PyTorch's own error, with the tensor's name, if one of the network's ``tensors`` is not on ``source``."""
-    for tensor in tensors:
+def check_source(network: nn.Module, source: torch.device) -> None:
+    """Raise PyTorch's own error, with the tensor's name, if one of the network's tensors is not on ``source``."""
+    for name, tensor in chain(network.named_parameters(), network.named_buffers()):
         if tensor.device != source:
-            named = chain(network.named_parameters(), network.named_buffers())
-            name = next((name for name, other in named if other is tensor), "?")
             raise RuntimeError(
                 f"module must have its parameters and buffers on device {source} (device_ids[0]) but found one "
                 f"of them on device: {tensor.device} ({name!r}). Call .to({str(source)!r}) on the module first"
             )
-
-
-def _once(tensors: Iterable[Tensor | None]) -> list[Tensor]:
-    """Each of ``tensors`` once, in order: a weight that two modules share is copied once."""
-    return list({id(tensor): tensor for tensor in tensors if tensor is not None}.values())
 
 
 def _broadcast(

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from .events import Event
 
 
+_ARGUMENTS = ("source", "shapes", "outputs", "nbytes", "call", "replica", "parent")
+
+
 def chrome_json(events: Iterable[Event], devices: Sequence[str]) -> str:
     """The events as JSON: a row for each of ``devices``, times in microseconds since the recording began."""
     rows = {device: row for row, device in enumerate(devices)}
@@ -26,15 +29,7 @@ def chrome_json(events: Iterable[Event], devices: Sequence[str]) -> str:
             "dur": event.seconds * 1e6,
             "pid": 0,
             "tid": rows[event.device],
-            "args": {
-                "source": event.source,
-                "shapes": event.shapes,
-                "outputs": event.outputs,
-                "nbytes": event.nbytes,
-                "call": event.call,
-                "replica": event.replica,
-                "parent": event.parent,
-            },
+            "args": {name: getattr(event, name) for name in _ARGUMENTS},
         }
         for event in events
     ]

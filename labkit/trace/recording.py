@@ -82,28 +82,25 @@ def _call(function: Callable[..., Any]) -> Callable[..., Any]:
     return recorded
 
 
-def _verb(phase: str) -> Callable[[Callable[..., Any]], Callable[[Callable[..., Any]], Callable[..., Any]]]:
-    """Makes of ``tell(started, result, *args)``, which emits a verb's events, the wrapper of that verb."""
+def _verb(phase: str, tell: Callable[..., None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes the wrapper of a verb whose events ``tell(started, result, *args)`` emits."""
 
-    def with_events(tell: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def wrap(verb: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(verb)
-            def recorded(*args: Any, **kwargs: Any) -> Any:
-                if trace.place().verb is not None:
-                    return verb(*args, **kwargs)  # of another verb, which tells of it
-                call = _call_here(phase)
-                started = perf_counter()
-                with trace.at(Place(call, verb=phase)):
-                    result = verb(*args, **kwargs)
-                with trace.at(Place(call)):
-                    tell(started, result, *args, **kwargs)
-                return result
+    def wrap(verb: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(verb)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if trace.place().verb is not None:
+                return verb(*args, **kwargs)  # of another verb, which tells of it
+            call = _call_here(phase)
+            started = perf_counter()
+            with trace.at(Place(call, verb=phase)):
+                result = verb(*args, **kwargs)
+            with trace.at(Place(call)):
+                tell(started, result, *args, **kwargs)
+            return result
 
-            return recorded
+        return recorded
 
-        return wrap
-
-    return with_events
+    return wrap
 
 
 def _call_here(phase: str) -> Opened:
@@ -118,25 +115,24 @@ def _call_here(phase: str) -> Opened:
     return call
 
 
-@_verb("scatter")
+def _sent(started: float, pieces: Iterable[Any], given: Any, devices: Sequence[Device]) -> None:
+    source = _device_of(given)
+    for at, (piece, device) in enumerate(zip(pieces, devices, strict=False)):
+        _emit("scatter", _name(device), started, at, _tensors(piece, dataclasses=False), source=source)
+
+
 def _scatter(
     started: float, pieces: Sequence[Any], inputs: Any, target_gpus: Sequence[Device], dim: int = 0
 ) -> None:
-    source = _device_of(inputs)
-    for at, (piece, device) in enumerate(zip(pieces, target_gpus, strict=False)):
-        _emit("scatter", _name(device), started, at, _tensors(piece, dataclasses=False), source=source)
+    _sent(started, pieces, inputs, target_gpus)
 
 
-@_verb("scatter")
 def _scatter_kwargs(
     started: float, pieces: Any, inputs: Any, kwargs: Any, target_gpus: Sequence[Device], dim: int = 0
 ) -> None:
-    source = _device_of((inputs, kwargs))
-    for at, (*piece, device) in enumerate(zip(*pieces, target_gpus, strict=False)):
-        _emit("scatter", _name(device), started, at, _tensors(piece, dataclasses=False), source=source)
+    _sent(started, zip(*pieces, strict=False), (inputs, kwargs), target_gpus)
 
 
-@_verb("replicate")
 def _replicate(
     started: float, replicas: Any, network: nn.Module, devices: Sequence[Device], detach: bool = False
 ) -> None:
@@ -148,7 +144,6 @@ def _replicate(
         )  # fmt: skip
 
 
-@_verb("gather")
 def _gather(started: float, result: Any, outputs: Sequence[Any], target_device: Device, dim: int = 0) -> None:
     for at, output in enumerate(outputs):
         tensors = _tensors(output)
@@ -292,11 +287,11 @@ def _shapes(tensors: Iterable[Tensor]) -> tuple[tuple[int, ...], ...]:
 
 _VERBS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "data_parallel": _call,
-    "scatter": _scatter,
-    "scatter_kwargs": _scatter_kwargs,
-    "replicate": _replicate,
+    "scatter": _verb("scatter", _scatter),
+    "scatter_kwargs": _verb("scatter", _scatter_kwargs),
+    "replicate": _verb("replicate", _replicate),
     "parallel_apply": _parallel_apply,
-    "gather": _gather,
+    "gather": _verb("gather", _gather),
 }
 # The collectives that have a backward: of which phase they are, and whether tensors go out to the devices in it.
 _COLLECTIVES = {

@@ -187,23 +187,25 @@ def test_coalesced_copies_are_contiguous_and_travel_in_chunks():
     assert storages[0] == storages[1] != storages[2]
 
 
-def test_the_memory_format_is_the_one_that_torch_suggests():
+def test_what_is_gathered_has_the_memory_format_that_torch_suggests():
     from torch._prims_common import suggest_memory_format
 
-    from labkit.machine.torch_api.collectives import suggested_format
-
     formats = {
+        3: (torch.contiguous_format,),
         4: (torch.contiguous_format, torch.channels_last),
         5: (torch.contiguous_format, torch.channels_last_3d),
     }
     for dims, kinds in formats.items():
         for shape in itertools.product((1, 2, 3), repeat=dims):
             for kind in kinds:
-                x = torch.empty(shape).contiguous(memory_format=kind)
+                x = torch.empty(shape, device="cuda:0").contiguous(memory_format=kind)
                 for tensor in (x, x.transpose(0, 1), x[:, :1], x.expand(shape)):
-                    assert suggested_format(tensor) is suggest_memory_format(tensor), (
-                        shape,
-                        kind,
-                        tensor.stride(),
-                    )
-    assert suggested_format(torch.ones(3)) is torch.contiguous_format
+                    suggested = suggest_memory_format(tensor)
+                    gathered = comm.gather([tensor, tensor.to("cuda:1")])
+                    assert gathered.is_contiguous(memory_format=suggested), (shape, kind, tensor.stride())
+
+
+def test_what_is_gathered_has_the_type_of_the_first():
+    halves, doubles = torch.ones(2, 3, device="cuda:0").half(), torch.ones(1, 3, device="cuda:1").double()
+    assert comm.gather([halves, doubles]).dtype is torch.float16
+    assert comm.gather([doubles, halves], destination="cpu").dtype is torch.float64

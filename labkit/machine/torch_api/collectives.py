@@ -34,30 +34,6 @@ _VIEWS = functools.reduce(
 )
 
 
-def suggested_format(tensor: Tensor) -> torch.memory_format:
-    """The memory format that ``tensor`` is in, as C++'s ``suggest_memory_format`` says.
-
-    (Python's own, in torch._prims_common, loads sympy for it: a second, for one question.)
-    """
-    for order, name in (((1, 3, 2, 0), torch.channels_last), ((1, 4, 3, 2, 0), torch.channels_last_3d)):
-        if tensor.dim() == len(order) and tensor.layout is torch.strided and _ascending(tensor, order):
-            return name
-    return torch.contiguous_format
-
-
-def _ascending(tensor: Tensor, order: tuple[int, ...]) -> bool:
-    """Whether memory runs through the dimensions in this order, the channels first; in doubt it does not."""
-    shape, strides = tensor.shape, tensor.stride()
-    if strides[1] == 0 or 0 in shape:
-        return False
-    least = 0
-    for axis in order:
-        if strides[axis] < least or (axis == 0 and least == strides[1]):
-            return False
-        least = strides[axis] * max(shape[axis], 1)
-    return True
-
-
 def _chunks(tensors: Sequence[Tensor], most: int) -> list[list[int]]:
     """Which tensors travel together: those of one type, in order, until ``most`` bytes are nearly reached."""
     chunks: list[list[int]] = []
@@ -127,9 +103,7 @@ class Collectives:
 
     @_below_modes
     def _broadcast(self, tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
-        if not devices:
-            return []
-        return [self._to(tensor, self._target(device)) for device in devices]
+        return [self._to(tensor, device) for device in devices]
 
     @_below_modes
     def _broadcast_out(self, tensor: Tensor, outs: Sequence[Tensor]) -> list[Tensor]:
@@ -155,7 +129,7 @@ class Collectives:
             raise RuntimeError("Expected at least one device to scatter to")
         check_streams(streams or (), devices)
         pieces = self._cut(tensor, len(devices), chunk_sizes, dim)
-        return [self._to(piece, self._target(device)) for piece, device in zip(pieces, devices, strict=False)]
+        return [self._to(piece, device) for piece, device in zip(pieces, devices, strict=False)]
 
     @_below_modes
     def _scatter_out(
@@ -184,25 +158,25 @@ class Collectives:
 
     @_below_modes
     def _gather(self, tensors: Sequence[Tensor], dim: int, destination: int | None = None) -> Tensor:
-        shape, dim = self._shape_together(tensors, dim)
+        _, dim = self._shape_together(tensors, dim)
         target = None if destination == -1 else self._machine.gpu(destination)
-        formats = {suggested_format(tensor) for tensor in tensors}
-        gathered = torch.empty(
-            shape, dtype=tensors[0].dtype, device=self._machine.real(target),
-            memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format,
-        )  # fmt: skip
+        started = perf_counter() if trace.recording is not None else 0.0
+        # cat chooses the memory format as comm.cpp does (aten/src/ATen/native/TensorShape.cpp,
+        # cat_compute_output_memory_format), but another dtype where they differ.
+        gathered = torch.cat([tensor.to(tensors[0].dtype) for tensor in tensors], dim)
+        gathered = gathered.to(self._machine.real(target))
         if target is not None:
             put(gathered, target)
-        return self._into(gathered, tensors, dim)
+        if trace.recording is not None:
+            for tensor in tensors:
+                note_copy(gpu_of(tensor), target, tensor, started)
+        return gathered
 
     @_below_modes
     def _gather_out(self, tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
         shape, dim = self._shape_together(tensors, dim)
         if list(out.shape) != shape:
             raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
-        return self._into(out, tensors, dim)
-
-    def _into(self, out: Tensor, tensors: Sequence[Tensor], dim: int) -> Tensor:
         for tensor, place in zip(tensors, out.split([t.size(dim) for t in tensors], dim), strict=True):
             started = perf_counter() if trace.recording is not None else 0.0
             place.copy_(tensor)
@@ -230,10 +204,10 @@ class Collectives:
         expected[dim] = sum(tensor.size(dim) for tensor in tensors)
         return expected, dim
 
-    def _target(self, device: int) -> Gpu:
+    def _to(self, tensor: Tensor, device: int) -> Tensor:
         if device < 0:
             raise RuntimeError(f"Expected non-negative device index, but got {device}")
-        return self._machine.gpu(device)
+        return move(self._machine, tensor, self._machine.gpu(device))
 
     def _wrapped(self, dim: int, tensor: Tensor) -> int:
         return range(max(tensor.dim(), 1))[dim]
@@ -247,6 +221,3 @@ class Collectives:
                 f"and len(chunk_sizes) = {len(sizes)}"
             )
         return tensor.split(list(sizes), dim)
-
-    def _to(self, tensor: Tensor, gpu: Gpu) -> Tensor:
-        return move(self._machine, tensor, gpu)
