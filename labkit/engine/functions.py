@@ -159,7 +159,7 @@ def copy_to(
     sent = broadcast_coalesced([tensors[at] for at in joined], devices) if joined else [[] for _ in devices]
     rows = [list(tensors)]
     for device, row in zip(devices[1:], sent[1:], strict=True):
-        if alone:
+        if joined != list(range(len(tensors))):  # types take turns, or some travel alone
             placed = dict(zip(joined, row, strict=True))
             placed |= {at: tensors[at].to(device).data for at in alone}
             row = [placed[at] for at in range(len(tensors))]

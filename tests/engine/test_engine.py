@@ -313,3 +313,19 @@ def test_a_parameter_without_elements(wrap):
         wrap(model)(torch.randn(4, 3)).sum().backward()
         assert model.nothing.grad.shape == (0, 8)
         assert str(model.nothing.grad.device) == "cuda:0"
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_tensors_of_several_types_that_take_turns_stay_in_their_places(gpus, detach):
+    norms = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(5), nn.BatchNorm1d(7)).cuda()
+    norms[1].double()
+    for at, tensor in enumerate((*norms.parameters(), *norms.buffers())):
+        tensor.data.fill_(at)
+    replica = labkit.replicate(norms, [0, 1], detach=detach)[1]
+    names = [name for name, _ in (*norms.named_parameters(), *norms.named_buffers())]
+    for at, name in enumerate(names):
+        module, _, own = name.rpartition(".")
+        copy = getattr(replica.get_submodule(module), own)
+        assert copy.dtype == norms.state_dict()[name].dtype, name
+        assert copy.shape == norms.state_dict()[name].shape, name
+        assert (copy == at).all(), name
