@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -23,7 +26,7 @@ def machine_here() -> Machine:
     return _active
 
 
-def seeing(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def seeing(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call ``function`` with the machine in sight of this thread, if one is in use.
 
     What C++ calls back (hooks, unpacked tensors) comes with the function modes off, or on a thread of the engine.
@@ -32,6 +35,17 @@ def seeing(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
     with _active.entered():
         return function(*args, **kwargs)
+
+
+def below_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run ``function`` as C++ would: none of its own tensor operations pass the function modes."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return function(*args, **kwargs)
+
+    return run
 
 
 def use(machine: Machine | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..base.language import say
-from ..base.numbers import whole
+from ..base.numbers import plural, whole
 from ..base.patches import Patches
 from ..base.units import cuda_bytes, parse_bytes
 from ..plans.footprint import Occupancy
@@ -211,7 +211,7 @@ class Machine:
             each = say(en="memory differs", zh="显存大小不一")
         count = len(self.gpus)
         lines = [
-            say(en=f"{count} simulated GPU{'s' * (count != 1)}, {each}", zh=f"{count} 块模拟 GPU，{each}")
+            say(en=f"{plural(count, 'simulated GPU')}, {each}", zh=f"{count} 块模拟 GPU，{each}")
             if count
             else say(en="no GPU", zh="没有 GPU")
         ]

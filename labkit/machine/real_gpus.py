@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..base.language import say
+from ..base.numbers import plural
 from ..base.patches import Patch, Patches
 from ..plans.footprint import Occupancy
 
@@ -51,7 +52,7 @@ class RealGpus:
     def __repr__(self) -> str:
         count = len(self.gpus)
         return "\n".join(
-            [say(en=f"{count} real GPU{'s' * (count != 1)}", zh=f"{count} 块真 GPU")]
+            [say(en=plural(count, "real GPU"), zh=f"{count} 块真 GPU")]
             + [f"  cuda:{k}  {torch.cuda.get_device_name(k)}" for k in self.gpus]
         )
 

@@ -17,7 +17,7 @@ LISTED = {name for private in PRIVATE for name in re.findall(r"\b_\w+", private.
 # Private, but not torch's: Python's, namedtuple's, nbclient's, a debugger's.
 OTHERS = set(
     """_acquire_restore _args _bootstrap_inner _cleanup_kernel _current_frames _exit _fields _getframe _make
-    _pydevd_bundle _release_save _run_exitfuncs _shutdown _repr_svg_ _repr_html_ _repr_mimebundle_""".split()
+    _pydevd_bundle _release_save _run_exitfuncs _shutdown _target _repr_svg_ _repr_html_ _repr_mimebundle_""".split()
 )
 # Pieces of names that are put together, and a name that is only printed.
 PIECES = {"_orig", "_out", "_transpose", "_get_accel", "_group", "_foreach_"}

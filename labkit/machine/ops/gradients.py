@@ -109,12 +109,7 @@ def _register_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwarg
 @handles(Tensor.register_post_accumulate_grad_hook)
 def _register_post_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensor, hook = args
-
-    @functools.wraps(hook, updated=())
-    def on_gpu(param: Tensor) -> Any:
-        return seeing(hook, param)
-
-    return func(tensor, on_gpu)
+    return func(tensor, functools.wraps(hook, updated=())(functools.partial(seeing, hook)))
 
 
 @handles(Tensor.backward, torch.autograd.grad)

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...base.tree import tensors_in
 from ..handlers import HANDLERS, handles, named
-from ..in_use import machine_in_use
+from ..in_use import seeing
 from ..rules.functions import ALWAYS, check_function
 from ..state.gpu import HOST, Gpu
 from ..state.placement import gpu_of, put, put_again, put_all
@@ -135,11 +135,7 @@ class _Retired(TorchFunctionMode):
     """What the mode of a closed machine becomes: threads that outlive it see the one in use, if there is one."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        machine = machine_in_use()
-        if machine is None:
-            return func(*args, **(kwargs or {}))
-        with machine.entered():
-            return func(*args, **(kwargs or {}))
+        return seeing(func, *args, **(kwargs or {}))
 
 
 def stale(gpu: Gpu) -> RuntimeError:

@@ -8,7 +8,7 @@ on their device are views of the input, uneven sizes follow ``chunk``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet
 
 from ...trace import events as trace
+from ..in_use import below_modes
 from ..ops.moves import move, note_copy
 from ..rules.together import check_broadcast_from, check_on_gpu, check_streams
 from ..state.gpu import Gpu
@@ -49,24 +50,13 @@ def _chunks(tensors: Sequence[Tensor], most: int) -> list[list[int]]:
     return chunks + [places for places, _ in open_chunks.values()]
 
 
-def _below_modes(collective: Callable[..., Any]) -> Callable[..., Any]:
-    """Run ``collective`` as C++ would: none of its own tensor operations pass the function modes."""
-
-    @functools.wraps(collective)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return collective(*args, **kwargs)
-
-    return run
-
-
 class Collectives:
     """The collectives of one machine; each method stands for the ``torch._C`` function of its name."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    @_below_modes
+    @below_modes
     def _broadcast_coalesced(
         self, tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
     ) -> list[list[Tensor]]:
@@ -101,11 +91,11 @@ class Collectives:
                 put(rows[-1][at], gpu)  # there is nothing to view: it is made anew
         return rows
 
-    @_below_modes
+    @below_modes
     def _broadcast(self, tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
         return [self._to(tensor, device) for device in devices]
 
-    @_below_modes
+    @below_modes
     def _broadcast_out(self, tensor: Tensor, outs: Sequence[Tensor]) -> list[Tensor]:
         for at, out in enumerate(outs):
             check_on_gpu("output", out, at)
@@ -116,7 +106,7 @@ class Collectives:
                 )
         return [out.copy_(tensor) for out in outs]
 
-    @_below_modes
+    @below_modes
     def _scatter(
         self,
         tensor: Tensor,
@@ -128,10 +118,18 @@ class Collectives:
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         check_streams(streams or (), devices)
-        pieces = self._cut(tensor, len(devices), chunk_sizes, dim)
+        if chunk_sizes is None:
+            pieces = tensor.chunk(len(devices), dim)
+        elif len(chunk_sizes) == len(devices):
+            pieces = tensor.split(list(chunk_sizes), dim)
+        else:
+            raise RuntimeError(
+                f"Expected devices and chunk_sizes to be of same length, but got len(devices) = {len(devices)} "
+                f"and len(chunk_sizes) = {len(chunk_sizes)}"
+            )
         return [self._to(piece, device) for piece, device in zip(pieces, devices, strict=False)]
 
-    @_below_modes
+    @below_modes
     def _scatter_out(
         self, tensor: Tensor, outs: Sequence[Tensor], dim: int = 0, streams: object = None
     ) -> list[Tensor]:
@@ -156,7 +154,7 @@ class Collectives:
             )
         return [out.copy_(piece) for out, piece in zip(outs, tensor.split(sizes, dim), strict=True)]
 
-    @_below_modes
+    @below_modes
     def _gather(self, tensors: Sequence[Tensor], dim: int, destination: int | None = None) -> Tensor:
         _, dim = self._shape_together(tensors, dim)
         target = None if destination == -1 else self._machine.gpu(destination)
@@ -172,7 +170,7 @@ class Collectives:
                 note_copy(gpu_of(tensor), target, tensor, started)
         return gathered
 
-    @_below_modes
+    @below_modes
     def _gather_out(self, tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
         shape, dim = self._shape_together(tensors, dim)
         if list(out.shape) != shape:
@@ -204,20 +202,10 @@ class Collectives:
         expected[dim] = sum(tensor.size(dim) for tensor in tensors)
         return expected, dim
 
+    def _wrapped(self, dim: int, tensor: Tensor) -> int:
+        return range(max(tensor.dim(), 1))[dim]
+
     def _to(self, tensor: Tensor, device: int) -> Tensor:
         if device < 0:
             raise RuntimeError(f"Expected non-negative device index, but got {device}")
         return move(self._machine, tensor, self._machine.gpu(device))
-
-    def _wrapped(self, dim: int, tensor: Tensor) -> int:
-        return range(max(tensor.dim(), 1))[dim]
-
-    def _cut(self, tensor: Tensor, count: int, sizes: Sequence[int] | None, dim: int) -> Sequence[Tensor]:
-        if sizes is None:
-            return tensor.chunk(count, dim)
-        if len(sizes) != count:
-            raise RuntimeError(
-                f"Expected devices and chunk_sizes to be of same length, but got len(devices) = {count} "
-                f"and len(chunk_sizes) = {len(sizes)}"
-            )
-        return tensor.split(list(sizes), dim)

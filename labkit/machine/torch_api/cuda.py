@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ...base.patches import Patch
-from ..in_use import machine_here
+from ..in_use import below_modes, machine_here
 from ..rules.together import check_optimizer_entry
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of
@@ -26,30 +27,25 @@ if TYPE_CHECKING:
     from ..machine import Machine
 
 
+# One invented GPU; bytes, kHz and counts as CUDA gives them.
+_PROPERTIES: dict[str, Any] = {
+    "name": "labkit simulated GPU", "major": 9, "minor": 0, "gcnArchName": "labkit",
+    "is_integrated": 0, "is_multi_gpu_board": 0, "pci_device_id": 0, "pci_domain_id": 0,
+    "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "warp_size": 32,
+    "regs_per_multiprocessor": 65536, "shared_memory_per_block": 49152, "shared_memory_per_block_optin": 232448,
+    "shared_memory_per_multiprocessor": 233472, "L2_cache_size": 50 * 1024**2,
+    "clock_rate": 1980000, "memory_clock_rate": 3201000, "memory_bus_width": 5120,
+}  # fmt: skip
+
+
 class DeviceProperties:
-    """What ``torch.cuda.get_device_properties`` returns. Bytes and counts as CUDA gives them."""
+    """What ``torch.cuda.get_device_properties`` returns."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self.name = "labkit simulated GPU"
-        self.major, self.minor = 9, 0
-        self.total_memory = gpu.capacity
-        self.multi_processor_count = gpu.cores
-        self.is_integrated = 0
-        self.is_multi_gpu_board = 0
-        self.max_threads_per_multi_processor = 2048
-        self.max_threads_per_block = 1024
-        self.warp_size = 32
-        self.regs_per_multiprocessor = 65536
-        self.shared_memory_per_block = 49152
-        self.shared_memory_per_block_optin = 232448
-        self.shared_memory_per_multiprocessor = 233472
-        self.L2_cache_size = 50 * 1024**2
-        self.clock_rate = 1980000
-        self.memory_clock_rate = 3201000
-        self.memory_bus_width = 5120
-        self.gcnArchName = "labkit"
-        self.uuid = f"00000000-0000-0000-0000-{gpu.index:012d}"
-        self.pci_bus_id, self.pci_device_id, self.pci_domain_id = gpu.index, 0, 0
+        vars(self).update(
+            _PROPERTIES, total_memory=gpu.capacity, multi_processor_count=gpu.cores, pci_bus_id=gpu.index,
+            uuid=f"00000000-0000-0000-0000-{gpu.index:012d}",
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return (
@@ -70,19 +66,31 @@ _CONSTANT: dict[str, Any] = {
 }  # fmt: skip
 
 
+# What can be answered in a line, given the machine.
+_ASKED: dict[str, Callable[..., Any]] = {
+    "_cuda_getDeviceCount": lambda machine: len(machine.gpus),
+    "_cuda_getDevice": lambda machine: machine.current.index,
+    "_cuda_canDeviceAccessPeer": lambda machine, gpu, peer: machine.gpu(gpu) is not machine.gpu(peer),
+    "_cuda_getCurrentStream": lambda machine, index: _numbers(machine.current.stream(index)),
+    "_cuda_getCurrentRawStream": lambda machine, index: machine.current.stream(index).stream_id,
+    "_cuda_getDefaultStream": lambda machine, index: (0, machine.gpu(index).index, CUDA),
+    "_cuda_memoryStats": lambda machine, index: _memory_stats(machine.gpu(index)),
+    "_cuda_getMemoryFraction": lambda machine, index: machine.gpu(index).fraction,
+    "_get_accelerator": lambda machine, check=None: torch.device("cuda" if machine.gpus else "cpu"),
+    "_accelerator_getAccelerator": lambda machine: torch.device("cuda") if machine.gpus else None,
+    "_accelerator_getStream": lambda machine, index: machine.current.stream(machine.gpu(index).index),
+    "_accelerator_getMemoryInfo": lambda machine, index: _memory_info(machine.gpu(index)),
+}
+_ASKED["_accelerator_getDeviceIndex"] = _ASKED["_cuda_getDevice"]
+_ASKED["_accelerator_getDeviceStats"] = _ASKED["_cuda_memoryStats"]
+
+
 class CudaFunctions:
     """The other functions of ``torch._C`` for one machine, by name."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._sync_debug = 0
-
-    # Devices.
-    def _cuda_getDeviceCount(self) -> int:
-        return len(self._machine.gpus)
-
-    def _cuda_getDevice(self) -> int:
-        return self._machine.current.index
 
     def _cuda_setDevice(self, index: int) -> None:
         self._machine.current.index = self._machine.gpu(index).index
@@ -95,9 +103,17 @@ class CudaFunctions:
         return before
 
     _cuda_maybeExchangeDevice = _cuda_exchangeDevice
+    _accelerator_exchangeDevice = _accelerator_maybeExchangeDevice = _cuda_exchangeDevice
 
-    def _cuda_canDeviceAccessPeer(self, device: int, peer: int) -> bool:
-        return self._machine.gpu(device) is not self._machine.gpu(peer)
+    def _accelerator_setDeviceIndex(self, index: int) -> None:
+        self._cuda_exchangeDevice(index)
+
+    def _accelerator_synchronizeDevice(self, index: int) -> None:
+        self._machine.gpu(index)
+
+    def _accelerator_getDeviceCapability(self, index: int) -> dict[str, Any]:
+        self._machine.gpu(index)
+        return {"supported_dtypes": {kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}}
 
     def _cuda_get_sync_debug_mode(self) -> int:
         return self._sync_debug
@@ -106,36 +122,27 @@ class CudaFunctions:
         self._sync_debug = value
 
     # Streams and time.
-    def _cuda_getCurrentStream(self, index: int) -> tuple[int, int, int]:
-        stream = self._machine.current.stream(index)
-        return stream.stream_id, stream.device_index, CUDA
-
-    def _cuda_getCurrentRawStream(self, index: int) -> int:
-        return self._machine.current.stream(index).stream_id
-
-    def _cuda_getDefaultStream(self, index: int) -> tuple[int, int, int]:
-        return 0, self._machine.gpu(index).index, CUDA
-
     def _cuda_setStream(self, stream_id: int, device_index: int, device_type: int) -> None:
-        self._machine.current.set_stream(Stream(stream_id=stream_id, device_index=device_index))
+        self._accelerator_setStream(Stream(stream_id=stream_id, device_index=device_index))
+
+    def _accelerator_setStream(self, stream: Stream) -> None:
+        self._machine.current.set_stream(stream)
 
     def _cuda_sleep(self, cycles: int) -> None:
         self._machine.gpu(-1).clock.advance(cycles / 1.98e9)
 
     # Memory.
-    def _cuda_memoryStats(self, index: int) -> dict[str, Any]:
-        return _memory_stats(self._machine.gpu(index))
-
     def _cuda_resetPeakMemoryStats(self, index: int) -> None:
         self._machine.gpu(index).reset_peak()
+
+    _accelerator_resetPeakStats = _cuda_resetPeakMemoryStats
 
     def _cuda_resetAccumulatedMemoryStats(self, index: int) -> None:
         gpu = self._machine.gpu(index)
         gpu.total_at_reset = gpu.total()
         gpu.freed_at_reset = gpu.total_at_reset - gpu.live()
 
-    def _cuda_getMemoryFraction(self, index: int) -> float:
-        return self._machine.gpu(index).fraction
+    _accelerator_resetAccumulatedStats = _cuda_resetAccumulatedMemoryStats
 
     def _cuda_setMemoryFraction(self, fraction: float, index: int) -> None:
         gpu = self._machine.gpu(index)
@@ -143,11 +150,11 @@ class CudaFunctions:
         gpu.recount()
 
     def _cuda_memorySnapshot(self, *_: object) -> dict[str, Any]:
+        sizes = ("total_size", "allocated_size", "active_size", "requested_size")
         segments = [
             {
-                "device": gpu.index, "address": 0, "total_size": gpu.live(), "allocated_size": gpu.live(),
-                "active_size": gpu.live(), "requested_size": gpu.live(), "stream": 0, "segment_type": "large",
-                "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [],
+                "device": gpu.index, "address": 0, **dict.fromkeys(sizes, gpu.live()), "stream": 0,
+                "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [],
             }
             for gpu in self._machine.gpus
             if gpu.live()
@@ -159,38 +166,8 @@ class CudaFunctions:
             "external_annotations": [],
         }
 
-    # torch.accelerator.
-    def _accelerator_getAccelerator(self) -> torch.device | None:
-        return torch.device("cuda") if self._machine.gpus else None
-
-    def _accelerator_setDeviceIndex(self, index: int) -> None:
-        self._cuda_exchangeDevice(index)
-
-    _accelerator_getDeviceIndex = _cuda_getDevice
-    _accelerator_exchangeDevice = _accelerator_maybeExchangeDevice = _cuda_exchangeDevice
-    _accelerator_getDeviceStats = _cuda_memoryStats
-    _accelerator_resetPeakStats = _cuda_resetPeakMemoryStats
-    _accelerator_resetAccumulatedStats = _cuda_resetAccumulatedMemoryStats
-
-    def _accelerator_getStream(self, index: int) -> Stream:
-        return self._machine.current.stream(self._machine.gpu(index).index)
-
-    def _accelerator_setStream(self, stream: Stream) -> None:
-        self._machine.current.set_stream(stream)
-
-    def _accelerator_synchronizeDevice(self, index: int) -> None:
-        self._machine.gpu(index)
-
-    def _accelerator_getMemoryInfo(self, index: int) -> tuple[int, int]:
-        return _memory_info(self._machine.gpu(index))
-
-    def _accelerator_getDeviceCapability(self, index: int) -> dict[str, Any]:
-        self._machine.gpu(index)
-        return {"supported_dtypes": {kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}}
-
-    def _get_accelerator(self, check: bool | None = None) -> torch.device:
-        return torch.device("cuda" if self._machine.gpus else "cpu")
-
+    # torch.optim.
+    @below_modes
     def _group_tensors_by_device_and_dtype(
         self, tensorlists: list[list[Tensor | None]], with_indices: bool = False
     ) -> dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]]:
@@ -198,23 +175,25 @@ class CudaFunctions:
         # list says where, and a parameter, its gradient and its state belong together.
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]] = {}
         filled = [row for row in tensorlists if row]
-        with torch._C.DisableTorchFunction():
-            for at, together in enumerate(zip(*filled, strict=True)):
-                first = next(tensor for tensor in together if tensor is not None)
-                gpu = gpu_of(first)
-                check_optimizer_entry(together, gpu)
-                # Below the function modes the tensor itself says where its values really are.
-                key = (first.device if gpu is None else gpu.device, first.dtype)
-                if key not in groups:
-                    groups[key] = [[] for _ in tensorlists], []
-                lists, indices = groups[key]
-                left = iter(together)
-                for group, row in zip(lists, tensorlists, strict=True):
-                    if row:
-                        group.append(next(left))
-                if with_indices:
-                    indices.append(at)
+        for at, together in enumerate(zip(*filled, strict=True)):
+            first = next(tensor for tensor in together if tensor is not None)
+            gpu = gpu_of(first)
+            check_optimizer_entry(together, gpu)
+            # Below the function modes the tensor itself says where its values really are.
+            key = (first.device if gpu is None else gpu.device, first.dtype)
+            lists, indices = groups.setdefault(key, ([[] for _ in tensorlists], []))
+            left = iter(together)
+            for group, row in zip(lists, tensorlists, strict=True):
+                if row:
+                    group.append(next(left))
+            if with_indices:
+                indices.append(at)
         return groups
+
+
+def _numbers(stream: Stream) -> tuple[int, int, int]:
+    """What C++ says of a stream, and torch.cuda makes it from again."""
+    return stream.stream_id, stream.device_index, CUDA
 
 
 def _memory_stats(gpu: Gpu) -> dict[str, Any]:
@@ -231,15 +210,14 @@ def _memory_stats(gpu: Gpu) -> dict[str, Any]:
     }  # fmt: skip
     number = dict.fromkeys(("current", "peak", "allocated"), gpu.count()) | {"freed": 0}
 
-    def pools(values: dict[str, int]) -> dict[str, dict[str, int]]:
-        return {"all": values, "small_pool": none, "large_pool": values}
-
-    stats: dict[str, Any] = {
-        name: pools(size) for name in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
-    }
-    stats |= {name: pools(number) for name in ("allocation", "segment", "active")}
-    stats |= {name: pools(none) for name in ("inactive_split_bytes", "inactive_split")}
-    return stats | {
+    kinds = (
+        (size, ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")),
+        (number, ("allocation", "segment", "active")),
+        (none, ("inactive_split_bytes", "inactive_split")),
+    )
+    return {
+        name: {"all": values, "small_pool": none, "large_pool": values} for values, names in kinds for name in names
+    } | {
         "oversize_allocations": none, "oversize_segments": none, "max_split_size": -1, "num_alloc_retries": 0,
         "num_ooms": gpu.failures, "num_sync_all_streams": 0, "num_device_alloc": 0, "num_device_free": 0,
     }  # fmt: skip
@@ -267,12 +245,17 @@ _ANSWERED = ("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_
 def functions_of(machine: Machine) -> dict[str, Callable[..., Any]]:
     """What ``machine`` answers, by the names in ``torch._C``."""
     constant = {name: lambda *_, value=value: value for name, value in _CONSTANT.items()}
-    return constant | {
-        name: getattr(provider, name)
-        for provider in (CudaFunctions(machine), Collectives(machine))
-        for name in dir(provider)
-        if name.startswith(_ANSWERED)
-    }
+    asked = {name: partial(answer, machine) for name, answer in _ASKED.items()}
+    return (
+        constant
+        | asked
+        | {
+            name: getattr(provider, name)
+            for provider in (CudaFunctions(machine), Collectives(machine))
+            for name in dir(provider)
+            if name.startswith(_ANSWERED)
+        }
+    )
 
 
 def patches(machine: Machine) -> Iterator[Patch]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...base.patches import Patch
+from ..in_use import below_modes
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -64,13 +65,4 @@ def patches(machine: Machine) -> Iterator[Patch]:
     # Optimizers name each step for the profiler. Through a function mode that takes longer than the step of a small
     # model: C++ looks the operator up in Python first (torch/csrc/jit/python/pybind_utils.cpp).
     for name in ("__enter__", "__exit__"):
-        yield Patch(profiler.record_function, name, _below_modes(getattr(profiler.record_function, name)))
-
-
-def _below_modes(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def run(*args: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return method(*args)
-
-    return run
+        yield Patch(profiler.record_function, name, below_modes(getattr(profiler.record_function, name)))
