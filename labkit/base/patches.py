@@ -6,6 +6,7 @@ answered by going through the rows, and so is "is everything back?".
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -13,6 +14,12 @@ from typing import Any, NamedTuple
 _ABSENT = object()
 # Two tables may name one owner: of two threads that put theirs in at once, each would remember half of the other's.
 _changing = threading.RLock()
+if hasattr(
+    os, "register_at_fork"
+):  # and no child may be left with half a table, or a lock that nobody gives back
+    os.register_at_fork(
+        before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release
+    )
 
 
 class Patch(NamedTuple):

@@ -3,7 +3,7 @@
 Replicas race on real GPUs. A simulated machine lets them run one after another, so that what they print is the
 same every time. A participant has the **baton** until it ends or has to wait (for a lock, a queue, a barrier);
 the next in the order that can go on gets it, and one that waited gets it back once what it waited for is there.
-No clock takes part: a participant is seen to wait because it says so (:meth:`Member.wait`), which is what a
+No clock decides: a participant is seen to wait because it says so (:meth:`Member.wait`), which is what a
 simulated machine lets Python's locks and queues do (:mod:`labkit.machine.state.threads`).
 
 When all of them wait and no other thread could help, each gets a :class:`Deadlock` that names who waits where. When
@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import Enum, auto
+from math import inf
 from time import monotonic  # for users' own timeouts alone
 from types import FrameType
 from typing import Any, NamedTuple
@@ -32,19 +33,11 @@ _enter, _leave = type(threading.RLock()).acquire, type(threading.RLock()).releas
 
 # Packages whose threads serve a kernel, a debugger or a test runner, and never give replicas what they wait for.
 SERVANTS = frozenset(
-    (
-        "IPython",
-        "ipykernel",
-        "zmq",
-        "tornado",
-        "anyio",
-        "decorator",
-        "debugpy",
-        "_pydevd_bundle",
-        "tqdm",
-        "execnet",
-    )
+    "IPython ipykernel zmq tornado anyio decorator debugpy _pydevd_bundle tqdm execnet".split()
 )
+
+# Seconds after which those who wait look again by themselves: what a thread outside did may have passed unseen.
+_BEAT = 0.1
 
 
 class Deadlock(RuntimeError):
@@ -60,16 +53,16 @@ class _State(Enum):
     RUNS = auto()  # it has the baton
     WAITS = auto()  # it goes on once it is given the baton and what it waits for is there
     READY = auto()  # it goes on once it is given the baton
-    AWAY = auto()  # it waits for a thread that takes no part, and is READY afterwards
-    HOSTS = auto()  # its thread runs one of those that it called
     OVER = auto()
 
 
 class _Wait(NamedTuple):
     ready: Callable[[], bool]
-    what: str
-    timed: bool
-    lock: int
+    what: str = ""  # for a message; empty if nobody is to be told
+    ends: bool = (
+        False  # whether it may end without anybody's help: by time, or by a thread that takes no part
+    )
+    lock: int = 0
 
 
 class Member:
@@ -80,7 +73,7 @@ class Member:
         self._begin = begin
         self.result: Any = None
         self.failure: BaseException | None = None
-        self._state, self._waits = _State.NEW, _Wait(bool, "", False, 0)
+        self._state, self._waits = _State.NEW, _Wait(bool)
         # What is raised in it as soon as it has the baton, or asks for it.
         self._error: BaseException | None = None
         self._thread = 0
@@ -128,7 +121,7 @@ class Member:
 
     def away(self, function: Callable[[], Any]) -> Any:
         """The result of ``function()``, which waits for a thread that takes no part; the others go on meanwhile."""
-        self._hand_on(_State.AWAY)
+        self._hand_on(_State.WAITS, _Wait(lambda: False, ends=True))
         try:
             with unseen():
                 return function()
@@ -139,13 +132,13 @@ class Member:
                 self._break_off()
 
     def _hand_on(self, state: _State, wait: _Wait | None = None) -> None:
-        with self.ring.mutex:
+        with self.ring:
             self._raise_error()
             self._state, self._waits = state, wait or self._waits
             self.ring.hand_on(self)
 
     def _come_back(self) -> None:
-        with self.ring.mutex:
+        with self.ring:
             if not self.over:
                 self._state = _State.READY
                 self.ring.resume()
@@ -153,15 +146,16 @@ class Member:
 
     def _sleep(self, deadline: float | None = None) -> None:
         """Return with the baton. After ``deadline`` it does not matter any more whether what it waits for is there."""
+        ends = inf if deadline is None else deadline
         try:
-            late = deadline is not None and not _acquire(self._gate, True, max(0, deadline - monotonic()))
-            if late:
-                with self.ring.mutex:
-                    if self._state is _State.WAITS:
-                        self._state = _State.READY
-                        self.ring.resume()
-            if late or deadline is None:
-                _acquire(self._gate)
+            while not _acquire(self._gate, True, min(_BEAT, max(0, ends - monotonic()))):
+                with self.ring:
+                    if monotonic() >= ends:
+                        ends = inf
+                        if self._state is _State.WAITS:
+                            self._state = _State.READY
+                    self.ring.resume()
+                    self.ring.judge()
         except BaseException:
             self._break_off()
             raise
@@ -169,8 +163,8 @@ class Member:
 
     def _break_off(self) -> None:
         """This thread was interrupted and has no baton: nobody takes turns any more."""
-        self.ring.abandon()
         here.member = None
+        self.ring.abandon()
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -217,10 +211,13 @@ class Member:
 
 
 class Ring:
-    """All who share one baton: the participants of a call, and of the calls that they make themselves."""
+    """All who share one baton: the participants of a call, and of the calls that they make themselves.
+
+    ``with ring:`` around whatever changes it. No machine sees its lock, and an interrupt cannot leave it behind.
+    """
 
     def __init__(self) -> None:
-        self.mutex = _Mutex()
+        self._lock = threading.RLock()
         # In the order of their turns: whoever has the baton first, unless it has just called others.
         self.live: deque[Member] = deque()
         self.holder: Member | None = None
@@ -229,6 +226,28 @@ class Ring:
         # The thread outside that made the call, and whether it does nothing but wait for its end.
         self.caller, self.caller_waits = threading.get_ident(), False
         self._choosing = False
+
+    def __enter__(self) -> None:
+        _enter(self._lock)
+
+    def __exit__(self, *exc_info: object) -> None:
+        over = not self.live
+        _leave(self._lock)
+        # Not before: who puts patches in or out may be on the way to this lock.
+        if over:
+            self.unwatch()
+
+    def watch(self, watch: AbstractContextManager[object]) -> None:
+        """Enter ``watch``, if nothing like it is, until nobody lives any more."""
+        if self not in _watches:
+            watch.__enter__()
+            _watches[self] = watch
+
+    def unwatch(self) -> None:
+        """Leave what was entered, once."""
+        watch = _watches.pop(self, None)
+        if watch is not None:
+            watch.__exit__(None, None, None)
 
     def hand_on(self, member: Member, host: Baton | None = None) -> Member | None:
         """Give the baton, which ``member`` had, to the next that can go on.
@@ -279,9 +298,6 @@ class Ring:
             member.end()
             if member is self.holder:
                 self.holder = None
-        caller = baton.caller if baton is not None else None
-        if caller is not None and caller._state is _State.HOSTS:
-            caller._state = _State.READY  # its thread is about to come back from the one that it ran
         if self.live:
             self.resume()
         else:
@@ -289,19 +305,21 @@ class Ring:
 
     def abandon(self) -> None:
         """End all participants after an interrupt, which may have come anywhere."""
-        with self.mutex:
-            self.end()
-        self.mutex.free()
+        _enter(self._lock)
+        self.end()
+        with suppress(RuntimeError):  # as often as this thread entered it
+            while True:
+                _leave(self._lock)
+        self.unwatch()
 
     def judge(self) -> None:
         """If nobody can go on, and nobody outside could change that, tell those who wait."""
         if self.holder is not None or not self.live or not self.caller_waits:
             return
-        if any(
-            one._state is _State.AWAY or one._state is _State.WAITS and one._waits.timed for one in self.live
-        ):
+        waiting = [one for one in self.live if one._state is _State.WAITS]
+        if any(one._waits.ends for one in waiting):
             return
-        waiting = [one for one in self.live if one._state is _State.WAITS and one._waits.what]
+        waiting = [one for one in waiting if one._waits.what]
         holders = [self.held.get(one._waits.lock) for one in waiting]
         for_each_other = all(
             by in self.live and by is not one for one, by in zip(waiting, holders, strict=True)
@@ -314,10 +332,10 @@ class Ring:
 
     def _others(self) -> bool:
         """Whether there is a thread that takes no part and could do something for those who do."""
-        frames = sys._current_frames()
-        _gone.intersection_update(frames)
-        ours = {self.caller, threading.get_ident(), *_gone, *(one._thread for one in self.live)}
-        return any(not _serves(frame) for thread, frame in frames.items() if thread not in ours)
+        ours = {self.caller, threading.get_ident(), *(one._thread for one in self.live)}
+        return any(
+            not _serves(frame) for thread, frame in sys._current_frames().items() if thread not in ours
+        )
 
     def waits(self) -> str:
         """Who waits for what, and who has ended: a line for each."""
@@ -345,11 +363,15 @@ class Ring:
         )
 
 
+_NO_WATCH = nullcontext()
+
+
 class Baton:
     """The participants of one call, of whom one at a time has the baton.
 
     names      of the participants, for messages.
     order      who goes first, second, …, by number; default: as they stand. Numbers too large are left out.
+    watch      entered as long as several take turns: what makes them say that they wait. May be entered again inside.
 
     The baton goes to the next in the order that can go on, and after the last to the first again::
 
@@ -366,8 +388,13 @@ class Baton:
     A participant that calls others in turn waits until they are over; their turns come before the next one's.
     """
 
-    def __init__(self, names: Sequence[str] = (), order: Sequence[int] | None = None) -> None:
-        self._order = order
+    def __init__(
+        self,
+        names: Sequence[str] = (),
+        order: Sequence[int] | None = None,
+        watch: AbstractContextManager[object] = _NO_WATCH,
+    ) -> None:
+        self._order, self._watch = order, watch
         self.caller = here.member
         self._open = False
         self.ring = self.caller.ring if self.caller is not None else Ring()
@@ -397,7 +424,9 @@ class Baton:
         try:
             if self.caller is None:
                 self.ring.caller_waits = True
-            self._work(self._enter(), self.caller)
+            first = self._enter()
+            if first is not None:
+                self._work(first, self.caller)
             for member in members:
                 self.wait_for(member)
             failure = next((one.failure for one in members if one.failure is not None), None)
@@ -418,9 +447,9 @@ class Baton:
     def open(self) -> None:
         """Let the first begin, with all who have been added; a second time nothing happens."""
         if not self._open:
-            with self.ring.mutex:
-                first = self._enter()
-                if first is not None:
+            first = self._enter()
+            if first is not None:
+                with self.ring:
                     first._state = _State.NEW
                     first.go()
 
@@ -430,7 +459,7 @@ class Baton:
         if parent is not None and parent is here.member:
             return member.over or parent.wait(lambda: member.over, "", timeout)
         try:
-            with ring.mutex:
+            with ring:
                 ring.caller_waits = timeout is None
                 ring.judge()
             return member.join(timeout)
@@ -450,7 +479,7 @@ class Baton:
                 function()
             finally:
                 here.member = None
-                with self.ring.mutex:
+                with self.ring:
                     member.finish()
                     self.ring.hand_on(member)
 
@@ -464,7 +493,9 @@ class Baton:
         ordered = self.members
         if self._order is not None:
             ordered = [self.members[at] for at in self._order if at < len(self.members)]
-        with self.ring.mutex:
+        if len(ordered) > 1:
+            self.ring.watch(self._watch)
+        with self.ring:
             if self.caller is not None:
                 self.caller._raise_error()
             self.ring.live.extendleft(reversed(ordered))
@@ -478,26 +509,27 @@ class Baton:
         threading.Thread(target=self._apart, args=(member,), name=member.name, daemon=True).start()
 
     def _apart(self, member: Member) -> None:
-        with suppress(Ended), living():
+        with suppress(Ended):
             self._work(member, None, self._context)
 
     def _take(self, member: Member) -> None:
         """From now on this thread is ``member``."""
-        with self.ring.mutex:
+        with self.ring:
             member._thread = threading.get_ident()
             member._raise_error()
         here.member = member
 
     def _work(
         self,
-        member: Member | None,
+        first: Member,
         parent: Member | None,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        """Run ``member``, and then whoever is next and has not begun, in this thread."""
+        """Run ``first``, and then whoever is next and has not begun, in this thread."""
+        if parent is not None:
+            parent._state, parent._waits = _State.WAITS, _Wait(self._is_over)
+        member: Member | None = first
         while member is not None:
-            if parent is not None:
-                parent._state = _State.HOSTS
             try:
                 self._take(member)
                 with context():
@@ -507,9 +539,7 @@ class Baton:
             except BaseException as error:
                 member.failure = error
             here.member = parent if parent is not None and not parent.over else None
-            with self.ring.mutex:
-                if parent is not None and parent is not self.ring.holder:
-                    parent._state, parent._waits = _State.WAITS, _Wait(self._is_over, "", False, 0)
+            with self.ring:
                 member.finish()
                 if member.failure is not None:
                     self.ring.end(self)
@@ -539,22 +569,8 @@ def unseen() -> Iterator[None]:
 def something_came() -> None:
     """Look again whether somebody who waits can go on: a thread outside may have given back what it waits for."""
     for ring in tuple(stalled):
-        with ring.mutex:
+        with ring:
             ring.resume()
-
-
-@contextmanager
-def living() -> Iterator[None]:
-    """Around all that a thread runs: at its end, those whom only it could have helped are told."""
-    thread = threading.get_ident()
-    _gone.discard(thread)
-    try:
-        yield
-    finally:
-        _gone.add(thread)
-        for ring in tuple(stalled):
-            with ring.mutex:
-                ring.judge()
 
 
 def run_together(
@@ -564,7 +580,7 @@ def run_together(
 ) -> list[Any]:
     """The results of ``functions``, each called in a thread of its own, within ``context()``.
 
-    They race, as on real GPUs. A simulated machine answers this call with :func:`run_in_turn`. The first that raises
+    They race, as on real GPUs. A simulated machine answers this call with a :class:`Baton`. The first that raises
     is raised here, when all have ended.
     """
     results: list[Any] = [None] * len(functions)
@@ -590,43 +606,15 @@ def run_together(
     return results
 
 
-def run_in_turn(
-    names: Sequence[str],
-    functions: Sequence[Callable[[], Any]],
-    context: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    order: Sequence[int] | None = None,
-) -> list[Any]:
-    """As :func:`run_together`, but one at a time in ``order``: see :meth:`Baton.run`."""
-    return Baton(names, order).run(functions, context)
-
-
 class _Here(threading.local):
     member: Member | None = None
 
 
-class _Mutex:
-    """A lock that no machine sees and that an interrupt cannot leave behind for ever."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        _enter(self._lock)
-
-    def __exit__(self, *exc_info: object) -> None:
-        _leave(self._lock)
-
-    def free(self) -> None:
-        """Leave it, as often as this thread entered it: an interrupt may have come between entering and the block."""
-        with suppress(RuntimeError):
-            while True:
-                _leave(self._lock)
-
-
 here = _Here()
-# Rings whose baton nobody has, and threads that are as good as ended (their idents come back with new threads).
+# Rings whose baton nobody has.
 stalled: set[Ring] = set()
-_gone: set[int] = set()
+# What is entered for those with several participants.
+_watches: dict[Ring, AbstractContextManager[object]] = {}
 
 
 def _closed() -> threading.Lock:
@@ -653,11 +641,11 @@ def _forget() -> None:
     """In a forked child there is only this thread, and it takes no turns."""
     member, here.member = here.member, None
     stalled.clear()
-    _gone.clear()
-    if member is not None:
-        member.ring.mutex, member.ring.holder = _Mutex(), None
-        while member.ring.live:
-            member.ring.live.pop().finish()
+    for ring in {*_watches} | ({member.ring} if member is not None else set()):
+        ring._lock, ring.holder = threading.RLock(), None
+        while ring.live:
+            ring.live.pop().finish()
+        ring.unwatch()
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,11 +7,14 @@ are listed from the code that answers them and from torch.cuda's own sources, wh
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
+from ..base.patches import Patch
 from .machine import Machine
+from .state.threads import waits
 from .torch_api.cuda import functions_of
 from .torch_api.table import STAYS
 from .torch_api.table import table as patches
@@ -34,7 +37,7 @@ PARTS = (
     ("out of memory", APPROXIMATED, "CUDA's error at the limit, counted as above; recoverable"),
     ("`autocast(\"cuda\")`", APPROXIMATED, "CUDA's lists at torch's Python functions, the CPU's inside composite ones; no cache of cast weights"),
     ("random numbers", APPROXIMATED, "a generator for each GPU, seeded as CUDA's are, but the CPU's numbers"),
-    ("order of replicas", APPROXIMATED, "in device order unless `order=\"threads\"`; real GPUs run them in any order; one that waits for another by a lock, queue or barrier of Python hands its turn on, by a pipe or other C code it does not"),
+    ("order of replicas", APPROXIMATED, "in device order unless `order=\"threads\"`; real GPUs run them in any order; one that waits for another by a lock, queue or barrier of Python hands its turn on, by a pipe or other C code it does not; they race where the locks of Python cannot be watched (another Python than CPython)"),
     ("streams and events", APPROXIMATED, "everything runs when it is called, so a query is always done; times are virtual and repeat"),
     ("device properties", APPROXIMATED, "those of one invented GPU of compute capability 9.0, with the memory asked for"),
     ("pinned memory", APPROXIMATED, "remembered, not pinned"),
@@ -84,16 +87,18 @@ def table() -> str:
         _listed(missing()),
     ]
     lines += ["", "## What is changed while a machine is in use, besides `torch._C`", ""]
-    lines += [f"- `{owner}`: {_listed(names)}" for owner, names in changed().items()]
-    lines += ["", "Closing takes all of it back. What stays for the process:", ""]
+    lines += [f"- `{owner}`: {_listed(names)}" for owner, names in changed(patches(Machine(1))).items()]
+    lines += ["", "Only during a data-parallel call, for replicas that wait for each other:", ""]
+    lines += [f"- `{owner}`: {_listed(names)}" for owner, names in changed(waits()).items()]
+    lines += ["", "All of it is taken back. What stays for the process:", ""]
     lines += [f"- {what}: {why}" for what, why in STAYS]
     return "\n".join(lines) + "\n"
 
 
-def changed() -> dict[str, list[str]]:
-    """The modules and classes outside ``torch._C`` that a machine changes, each with the names."""
+def changed(rows: Iterable[Patch]) -> dict[str, list[str]]:
+    """The modules and classes outside ``torch._C`` that ``rows`` change, each with the names."""
     found: dict[str, list[str]] = {}
-    for owner, name, _ in patches(Machine(1)):
+    for owner, name, _ in rows:
         where = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
         found.setdefault(where, []).append(name)
     return {owner: sorted(names) for owner, names in sorted(found.items()) if owner != "torch._C"}

@@ -9,6 +9,7 @@ from torch import nn
 
 import labkit
 from labkit.machine import Machine, machine_in_use
+from labkit.machine.state.threads import waits
 from labkit.machine.torch_api.table import table
 
 WATCHED = ("torch", "threading", "_thread", "multiprocessing", "labkit")
@@ -25,7 +26,7 @@ def where(owner):
 
 def watched():
     """Every module of torch (and of what else is patched), every class in it, and every owner in the table."""
-    owners = {where(row.owner): row.owner for row in table(Machine(1))}
+    owners = {where(row.owner): row.owner for row in (*table(Machine(1)), *waits())}
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] in WATCHED and module is not None:
             owners[name] = module
@@ -43,7 +44,7 @@ class Snapshot:
     def __init__(self):
         self.before = {at: (owner, dict(vars(owner))) for at, owner in watched().items()}
         self.modes = torch._C._len_torch_function_stack()
-        self.patched = {where(row.owner) for row in table(Machine(1))}
+        self.patched = {where(row.owner) for row in (*table(Machine(1)), *waits())}
 
     def changes(self):
         found = [("modes", "")] * (torch._C._len_torch_function_stack() != self.modes)

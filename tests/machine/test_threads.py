@@ -1,6 +1,7 @@
 """Threads see the machine; replicas take turns; nothing hangs, nothing is left behind."""
 
 import _thread
+import ctypes
 import gc
 import os
 import queue
@@ -19,7 +20,9 @@ from torch import nn
 from torch.cuda import comm
 
 import labkit
-from labkit.base.turns import Deadlock, participant, stalled
+from labkit.base import turns
+from labkit.base.turns import Deadlock, participant
+from labkit.machine.state import threads as threads_of_machine
 
 
 class Tells(nn.Linear):
@@ -423,7 +426,7 @@ def test_a_thread_outside_may_help(wrap, gpus):
 
     def help_them():
         Asks.asked.wait()
-        while not stalled:  # until all of them wait
+        while not turns.stalled:  # until all of them wait
             pass
         Asks.answer.set()
 
@@ -507,6 +510,190 @@ def test_a_fork_takes_no_turns(gpus):
             return super().forward(x)
 
     assert labkit.DataParallel(Forks(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
+
+
+def own():
+    """The methods of Python's locks that a call watches."""
+    return type(threading.Lock()).acquire, type(threading.RLock()).__enter__, queue.SimpleQueue.get
+
+
+def parallel_apply(modules, inputs, joined):
+    """As torch's, but it does not wait for the end."""
+    threads = [threading.Thread(target=model, args=(x,)) for model, x in zip(modules, inputs, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads[:joined]:
+        thread.join()
+    return threads
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+@pytest.mark.parametrize("ends", [None, ValueError, KeyboardInterrupt, Deadlock, "inside"])
+def test_locks_are_watched_during_a_call_only(wrap, ends, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    before = own()
+
+    class Looks(nn.Linear):
+        watched, met = [], threading.Barrier(3)
+
+        def forward(self, x):
+            self.watched.append(own() != before)
+            if ends == "inside" and x.device.index == 0:
+                wrap(nn.Linear(4, 4).cuda(), [0, 1])(x)
+                self.watched.append(own() != before)
+            if ends is Deadlock:
+                self.met.wait()
+            elif x.device.index == 1 and ends not in (None, "inside"):
+                raise ends
+            return super().forward(x)
+
+    with labkit.simulate(gpus=2):
+        model = wrap(Looks(4, 4).cuda())
+        assert own() == before
+        for _ in range(2):
+            # PyTorch has no result for the interrupted replica.
+            errors = (ends, KeyError) if isinstance(ends, type) else ()
+            with pytest.raises(errors) if errors else nullcontext():
+                model(torch.ones(4, 4))
+            assert own() == before
+            assert all(Looks.watched)
+            assert len(Looks.watched) > 1
+            Looks.watched.clear()
+        parallel_apply([lambda x: Looks.watched.append(own() != before)], [0], joined=1)
+        assert Looks.watched == [False]  # by itself nobody waits for another
+    assert own() == before
+
+
+@pytest.mark.timeout(60)
+def test_locks_are_watched_until_the_last_replica_ends_if_nobody_waits_for_it(gpus):
+    before, seen, go = own(), [], threading.Event()
+
+    def first(x):
+        seen.append(own() != before)
+
+    def second(x):
+        go.wait()
+        seen.append(own() != before)
+
+    threads = parallel_apply([first, second], [0, 1], joined=1)
+    assert own() != before
+    go.set()
+    while threads[1].is_alive():
+        time.sleep(0.001)
+    assert seen == [True, True]
+    assert own() == before
+    parallel_apply([first, second], [0, 1], joined=0)
+    assert own() == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("who", ["replica", "other"])
+def test_in_a_child_forked_during_a_call_locks_are_pythons_own(who, gpus):
+    before, codes, asked, done = own(), [], threading.Event(), threading.Event()
+
+    def fork():
+        if not (child := os.fork()):
+            os._exit(7 if own() == before else 1)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    class Forks(nn.Linear):
+        def forward(self, x):
+            if x.device.index == 1 and who == "other":
+                asked.set()
+                done.wait()
+            elif x.device.index == 1:
+                fork()
+            return super().forward(x)
+
+    other = threading.Thread(target=lambda: (asked.wait(), fork(), done.set()))
+    other.start()
+    labkit.DataParallel(Forks(4, 4).cuda())(torch.ones(4, 4))
+    asked.set()
+    other.join()
+    assert set(codes) == {7}
+    assert own() == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_a_condition_whose_lock_another_replica_still_holds(wrap):
+    class Notifies(nn.Linear):
+        condition, go, log = threading.Condition(), threading.Event(), []
+
+        def forward(self, x):
+            at = x.device.index
+            if at == 0:
+                with self.condition:
+                    self.condition.wait()
+                    self.log.append("0 again")
+            if at == 1:
+                with self.condition:
+                    self.condition.notify()
+                    self.go.wait()
+                    self.log.append("1 again")
+            if at == 2:
+                self.go.set()
+            return super().forward(x)
+
+    with labkit.simulate(gpus=3):
+        wrap(Notifies(4, 4).cuda())(torch.ones(6, 4))
+    assert Notifies.log == ["1 again", "0 again"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_a_lock_that_a_thread_outside_has_held_since_before_the_call(wrap, gpus):
+    lock, held, (read, write) = threading.Lock(), threading.Event(), os.pipe()
+
+    def outside():
+        with lock:  # leaves by C's own method, which it has had since it came
+            held.set()
+            while not turns.stalled:
+                time.sleep(0.001)
+        os.read(read, 1)  # and does nothing more that could be seen
+
+    class Takes(nn.Linear):
+        def forward(self, x):
+            with lock:
+                return super().forward(x)
+
+    thread = threading.Thread(target=outside)
+    thread.start()
+    held.wait()
+    wrap(Takes(4, 4).cuda())(torch.ones(4, 4))
+    os.write(write, b"1")
+    thread.join()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_where_locks_cannot_be_watched_replicas_race(wrap, monkeypatch):
+    def impossible(kind):
+        raise NotImplementedError
+
+    before = own()
+    monkeypatch.setattr(threads_of_machine, "CType", impossible)
+    threads_of_machine.waits.cache_clear()
+    try:
+        with labkit.simulate(gpus=2):
+            model = Hands(*event()).cuda()
+            assert wrap(model)(torch.ones(4, 4)).shape == (4, 4)
+            assert own() == before
+    finally:
+        threads_of_machine.waits.cache_clear()
+    assert set(model.log) == {0, 1, "0 again", "1 again"}
+
+
+@pytest.mark.parametrize("missing", ["pythonapi", "dictionary"])
+def test_a_type_of_c_that_cannot_be_changed_says_so(missing, monkeypatch):
+    if missing == "pythonapi":
+        monkeypatch.setattr(ctypes, "pythonapi", None)
+    else:
+        monkeypatch.setattr(gc, "get_referents", lambda of: [])
+    with pytest.raises(NotImplementedError, match="lock"):
+        threads_of_machine.CType(type(threading.Lock()))
 
 
 STUCK = """

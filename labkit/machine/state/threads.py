@@ -6,10 +6,11 @@ PyTorch runs the replicas of a data-parallel call in threads that race. Here, th
 
 A replica that waits must hand its turn on, or the one that it waits for would never run. In CPython all waiting
 of ``threading``, ``queue`` and ``concurrent.futures`` comes down to three types of C: the lock, the RLock and the
-SimpleQueue. While the machine is in use their methods are watched, so it does not matter when, or from where, a
-lock was made. Threads that are no replicas pass through.
+SimpleQueue. While replicas take turns, and only then, methods of these types are watched (:func:`waits`), so it
+does not matter when, or from where, a lock was made. Threads that are no replicas pass through. Where these types
+cannot be watched, replicas race: turns without it could hang.
 
-Not seen are methods that were taken from their lock before the machine (a Condition's ``acquire``, not ``with
+Not seen are methods that were taken from their lock before the call (a Condition's ``acquire``, not ``with
 condition``), pipes, files and sockets, and what other C code waits for: there a replica keeps its turn, and if it
 waits for another one that way it waits for ever. One that waits for a thread of its own lets the others go on.
 """
@@ -23,14 +24,15 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cache, partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ...base import turns
 from ...base.language import say
-from ...base.patches import Patch
+from ...base.patches import Patch, Patches
 from ..in_use import machine_in_use
 
 if TYPE_CHECKING:
@@ -58,13 +60,17 @@ def share_one_arena() -> None:
 
 
 def patches(machine: Machine) -> Iterator[Patch]:
-    """New threads enter the machine; unless they are to race, replicas take turns and are seen when they wait."""
+    """New threads enter the machine; unless they are to race, replicas take turns."""
     yield from _entering()
-    if machine.order != "threads":
-        order: Any = machine.order
-        yield Patch(turns, "run_together", partial(turns.run_in_turn, order=order))
-        yield from _turns_of_threads(order)
-        yield from _waits()
+    order: Any = machine.order
+    if order != "threads" and waits():
+        baton: Any = partial(turns.Baton, order=order, watch=_watching)
+
+        def run_in_turn(names: Any, functions: Any, context: Any = nullcontext) -> list[Any]:
+            return baton(names).run(functions, context)
+
+        yield Patch(turns, "run_together", run_in_turn)
+        yield from _turns_of_threads(baton)
 
 
 def _entering() -> Iterator[Patch]:
@@ -75,7 +81,7 @@ def _entering() -> Iterator[Patch]:
         machine = machine_in_use()
         if machine is None:
             return function(*args, **kwargs)
-        with turns.living(), machine.entered():
+        with machine.entered():
             return function(*args, **kwargs)
 
     def bootstrap_inner(self: threading.Thread) -> None:
@@ -95,7 +101,7 @@ class _Call(threading.local):
     baton: turns.Baton | None = None
 
 
-def _turns_of_threads(order: Sequence[int] | None) -> Iterator[Patch]:
+def _turns_of_threads(new_baton: Callable[[], turns.Baton]) -> Iterator[Patch]:
     start, join = threading.Thread.start, threading.Thread.join
     call, here = _Call(), turns.here
 
@@ -106,7 +112,7 @@ def _turns_of_threads(order: Sequence[int] | None) -> Iterator[Patch]:
                 start(self)
             return
         if call.baton is None or call.frame is not caller:
-            call.frame, call.baton = caller, turns.Baton(order=order)
+            call.frame, call.baton = caller, new_baton()
         # It begins when its turn comes, which is not before all are known: before the first is joined.
         at, device = len(call.baton.members), _argument(self, "device")
         name = f"replica {at}" + (
@@ -155,17 +161,30 @@ def _argument(thread: threading.Thread, name: str) -> Any:
 class CType:
     """A type of C as an owner of patches: its attributes cannot be set, the entries of its dictionary can.
 
-    ``type.__setattr__`` refuses types that are marked immutable; ``PyType_Modified`` (CPython's C API) tells the
-    interpreter, which caches what it looked up, that the dictionary has changed.
+    Nothing less will do. The locks are there before a call, and hold no dictionary; a Condition makes the lock in
+    which it sleeps from a name of its own module (``Lock`` in Lib/threading.py); a subclass or another factory in
+    ``threading`` would see new locks alone; ``SimpleQueue`` waits within C (Modules/_queuemodule.c), as the
+    locks do (Modules/_threadmodule.c). And ``type.__setattr__`` refuses types that are marked immutable.
+
+    ``PyType_Modified`` (Objects/typeobject.c) tells the interpreter, which caches what it looked up, that the
+    dictionary has changed. From Python 3.12 on a type that was changed some 1000 times is no longer cached:
+    its methods are then found a little more slowly. Tried on CPython 3.11, 3.12 and 3.13. Raises
+    NotImplementedError where the dictionary is not to be had.
     """
 
     def __init__(self, kind: type) -> None:
+        api: Any = getattr(ctypes, "pythonapi", None)
+        entries = gc.get_referents(kind.__dict__)
+        if [type(one) for one in entries] != [dict] or not hasattr(api, "PyType_Modified"):
+            raise NotImplementedError(f"the dictionary of {kind} cannot be changed")
         # vars() first asks the instance's type, where __dict__ is the property below.
         object.__setattr__(self, "_kind", kind)
-        object.__setattr__(self, "_entries", gc.get_referents(kind.__dict__)[0])
+        object.__setattr__(self, "_entries", entries[0])
+        object.__setattr__(self, "_modified", partial(api.PyType_Modified, ctypes.py_object(kind)))
 
-    __slots__ = ("_entries", "_kind")
+    __slots__ = ("_entries", "_kind", "_modified")
     _kind: type
+    _modified: Callable[[], object]
     _entries: dict[str, Any]
 
     @property
@@ -178,38 +197,52 @@ class CType:
 
     def __setattr__(self, name: str, value: object) -> None:
         self._entries[name] = value
-        ctypes.pythonapi.PyType_Modified(ctypes.py_object(self._kind))
+        self._modified()
 
 
-def _waits() -> Iterator[Patch]:
-    """Where a thread can wait, the waiting of replicas is noted; where it can be given something, they look again."""
-    lock, rlock, simple = (
-        CType(type(threading.Lock())),
-        CType(type(threading.RLock())),
-        CType(queue.SimpleQueue),
-    )
-    is_open: Callable[[Any], bool] = lambda lock: not lock.locked()  # noqa: E731
+@cache
+def waits() -> tuple[Patch, ...]:
+    """What is changed while replicas take turns: where a thread can wait, and where it can be given something.
+
+    The waiting of replicas is noted; when something is given back they look again. Empty where it cannot be done.
+    """
+    try:
+        lock, rlock = CType(type(threading.Lock())), CType(_RLOCK)
+        simple = CType(queue.SimpleQueue)
+    except NotImplementedError:
+        return ()
+    rows = [
+        Patch(simple, "get", _getting(vars(simple)["get"])),
+        Patch(simple, "put", _giving(vars(simple)["put"])),
+        Patch(simple, "put_nowait", _giving(vars(simple)["put_nowait"])),
+    ]
+    for owner, kind in ((lock, "Lock"), (rlock, "RLock")):
+        taking = _taking(vars(owner)["acquire"], kind)
+        rows += [
+            Patch(owner, name, taking)
+            for name in ("acquire", "acquire_lock", "__enter__")
+            if name in vars(owner)
+        ]
+        for name in ("release", "release_lock", "__exit__"):
+            if name in vars(owner):
+                rows.append(Patch(owner, name, _giving(vars(owner)[name])))
+    return tuple(rows)
+
+
+_RLOCK = type(threading.RLock())
+_watching = Patches(waits)
+
+
+def _is_free(lock: Any) -> bool:
     # An RLock has locked() from Python 3.14 on only.
-    is_unlocked: Callable[[Any], bool] = lambda lock: repr(lock).startswith("<unlocked")  # noqa: E731
-    for owner, kind, is_free in ((lock, "Lock", is_open), (rlock, "RLock", is_unlocked)):
-        taking = _taking(vars(owner)["acquire"], kind, is_free)
-        for name in ("acquire", "acquire_lock", "__enter__"):
-            if name in vars(owner):
-                yield Patch(owner, name, taking)
-        for name in ("release", "release_lock", "__exit__", "_release_save"):
-            if name in vars(owner):
-                yield Patch(owner, name, _giving(vars(owner)[name], is_free))
-    yield Patch(rlock, "_acquire_restore", _taking_again(vars(rlock)["_acquire_restore"], is_unlocked))
-    yield Patch(simple, "get", _getting(vars(simple)["get"]))
-    for name in ("put", "put_nowait"):
-        yield Patch(simple, name, _giving(vars(simple)[name], lambda queue: False))
+    return repr(lock).startswith("<unlocked") if type(lock) is _RLOCK else not lock.locked()
 
 
-# These run wherever anybody takes a lock, at the end of the interpreter too, when modules have lost their names:
-# what they need is in their closures.
+# These run wherever anybody takes a lock while replicas take turns, at the end of the interpreter too, when modules
+# have lost their names: what they need there is in their closures.
 
 
-def _taking(real: Callable[..., bool], kind: str, is_free: Callable[[Any], bool]) -> Callable[..., bool]:
+def _taking(real: Callable[..., bool], kind: str) -> Callable[..., bool]:
     here, unseen = turns.here, turns.unseen
 
     def acquire(self: Any, blocking: bool = True, timeout: float = -1) -> bool:
@@ -222,29 +255,28 @@ def _taking(real: Callable[..., bool], kind: str, is_free: Callable[[Any], bool]
             if not blocking or timeout != -1 and timeout <= 0 or not own:
                 with unseen():
                     return real(self, blocking, timeout)
-            # The lock in which a Condition's wait sleeps is always its own: nobody holds it.
-            key = 0 if frame.f_code is threading.Condition.wait.__code__ else id(self)
             within = None if timeout == -1 else timeout
-            if not member.wait(lambda: is_free(self), what, within, key, lambda: real(self, False)):
+            if frame.f_code is threading.Condition.wait.__code__:
+                if not sleep(member, frame.f_locals["self"]._lock, self, what, within):
+                    return False
+            elif not member.wait(lambda: _is_free(self), what, within, id(self), lambda: real(self, False)):
                 return False
         member.ring.held[id(self)] = member
         return True
 
+    def sleep(member: turns.Member, outer: Any, own: Any, what: str, within: float | None) -> bool:
+        # Nobody holds the lock in which a Condition sleeps. Its outer lock it gives back before and takes again
+        # afterwards, by methods of C that it has had since it was made: by then the lock must be free.
+        member.ring.held.pop(id(outer), None)
+        try:
+            return member.wait(lambda: _is_free(own), what, within, take=lambda: real(own, False))
+        finally:
+            if type(outer) is _RLOCK and here.member is member:
+                if not _is_free(outer):
+                    member.wait(lambda: _is_free(outer), what, None, id(outer))
+                member.ring.held[id(outer)] = member
+
     return acquire
-
-
-def _taking_again(real: Callable[..., None], is_free: Callable[[Any], bool]) -> Callable[..., None]:
-    here = turns.here
-
-    def acquire_restore(self: Any, state: Any) -> None:
-        member = here.member
-        if member is not None and not is_free(self):
-            what, own = _asked(sys._getframe(1), "RLock")
-            if own:
-                member.wait(lambda: is_free(self), what, None, id(self))
-        real(self, state)
-
-    return acquire_restore
 
 
 def _getting(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -274,14 +306,14 @@ def _getting(real: Callable[..., Any]) -> Callable[..., Any]:
     return get
 
 
-def _giving(real: Callable[..., Any], is_free: Callable[[Any], bool]) -> Callable[..., Any]:
+def _giving(real: Callable[..., Any]) -> Callable[..., Any]:
     here, stalled, something_came = turns.here, turns.stalled, turns.something_came
 
     def give(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = real(self, *args, **kwargs)
         member = here.member
-        if member is not None and is_free(self):
-            member.ring.held.pop(id(self), None)
+        if member is not None and id(self) in member.ring.held and _is_free(self):
+            del member.ring.held[id(self)]
         if stalled:
             something_came()
         return result

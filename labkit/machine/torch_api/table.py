@@ -29,7 +29,10 @@ STAYS = (
 
 
 def table(machine: Machine) -> Iterator[Patch]:
-    """Every change in torch and Python while ``machine`` is in use; each row is made from what stands there now."""
+    """Every change in torch and Python while ``machine`` is in use; each row is made from what stands there now.
+
+    While replicas take turns :func:`labkit.machine.state.threads.waits` is in too.
+    """
     for subject in SUBJECTS:
         yield from subject.patches(machine)
 
