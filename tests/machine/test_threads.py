@@ -151,7 +151,7 @@ def test_a_subclass_that_scatters_its_own_sizes():
         log = []
         model = Tells(log).cuda()
         x = torch.randn(8, 4)
-        assert torch.allclose(Balanced(model)(x), model(x.cuda()))
+        torch.testing.assert_close(Balanced(model)(x), model(x.cuda()))
 
 
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
