@@ -8,7 +8,7 @@ another dimension, an input not cut at all, an output glued along another dimens
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, islice, product
 from time import monotonic
@@ -103,21 +103,17 @@ class Search:
                 return Layout(batch, axes, outputs)
         return None
 
-    def fits(self) -> dict[str, Fit] | None:
-        """Each output by itself, if the inputs are cut as DataParallel cuts them; None if the model fails on a piece.
+    def fits(self) -> dict[str, Fit]:
+        """Each output by itself, if the inputs are cut as DataParallel cuts them; none if the model fails on a piece.
 
         Inputs with another number of rows than the batch are given whole.
         """
         batch = batch_of(self.inputs)
-        axes: Axes = {
-            path: 0 if tensor.dim() and tensor.size(0) == batch else WHOLE
-            for path, tensor in self.inputs.scattered().items()
-        }
         pieces = split(batch, self.gpus).pieces[:_PIECES]
         try:
-            results = list(self._results(pieces, partial(_cut, self.inputs, axes)))
+            results = list(self._results(pieces, partial(_cut, self.inputs, _along_rows(self.inputs, batch))))
         except _Refused:
-            return None
+            return {}
         return {
             path: self._fit(whole, [(found[path], piece) for piece, found in results], batch)
             for path, whole in tensors(self.whole, "output").items()
@@ -198,18 +194,7 @@ class Search:
                 continue
             if not all(isinstance(item, Tensor) for item in value):
                 continue
-            rows = len(value)
-
-            def cut(piece: Piece, at: int = at, value: Any = value, rows: int = rows) -> ModelInputs:
-                axes: Axes = {
-                    path: 0 if tensor.dim() and tensor.size(0) == rows else WHOLE
-                    for path, tensor in self.inputs.scattered().items()
-                    if not path.startswith(f"input {at}[")
-                }
-                args = list(_cut(self.inputs, axes, piece).args)
-                args[at] = value[piece.start : piece.stop]
-                return ModelInputs(tuple(args), self.inputs.kwargs)
-
+            rows, cut = len(value), partial(_cut_list, self.inputs, at)
             if isinstance(self.whole, (list, tuple)) and len(self.whole) == rows:
                 if self._list_matches(cut, rows):
                     return Layout(rows, {}, {}, (f"input {at}",))
@@ -237,6 +222,21 @@ def _cut(inputs: ModelInputs, axes: Axes, piece: Piece) -> ModelInputs:
         return tensor if axis is None else tensor.narrow(axis, piece.start, piece.rows)
 
     return inputs.mapped(narrowed)
+
+
+def _cut_list(inputs: ModelInputs, at: int, piece: Piece) -> ModelInputs:
+    """The inputs of one piece where the rows are the items of the list ``input at``."""
+    items = inputs.args[at]
+    cut = _cut(inputs, _along_rows(inputs, len(items)), piece)
+    return replace(cut, args=(*cut.args[:at], items[piece.start : piece.stop], *cut.args[at + 1 :]))
+
+
+def _along_rows(inputs: ModelInputs, batch: int) -> Axes:
+    """Dimension 0 of all that has ``batch`` rows there, the others whole."""
+    return {
+        path: 0 if tensor.dim() and tensor.size(0) == batch else WHOLE
+        for path, tensor in inputs.scattered().items()
+    }
 
 
 def _candidates(inputs: ModelInputs) -> Iterator[tuple[int, Axes]]:

@@ -32,11 +32,9 @@ class ModelInputs:
 
     def mapped(self, change: Callable[[str, Tensor], Tensor]) -> ModelInputs:
         """The same inputs with other tensors."""
-        args = tuple(mapped(value, change, f"input {at}") for at, value in enumerate(self.args))
-        named = {
-            key: mapped(value, change, f"keyword argument {key!r}") for key, value in self.kwargs.items()
-        }
-        return ModelInputs(args, named)
+        values = [mapped(value, change, name) for name, value in self._named()]
+        count = len(self.args)
+        return ModelInputs(tuple(values[:count]), dict(zip(self.kwargs, values[count:], strict=True)))
 
     def moved(self, device: torch.device | str) -> ModelInputs:
         """The same inputs with their tensors on ``device``, without their history."""

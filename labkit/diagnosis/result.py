@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 
 from ..base.language import say
+from ..base.numbers import plural
 from ..base.units import cuda_bytes
 from ..machine.state.gpu import PEAK_STEP
 from ..plans.split import Split
@@ -103,7 +104,7 @@ class Diagnosis:
             return place + say(en="nothing wrong was found", zh="没有发现问题")
         errors, warnings = self.count("error"), self.count("warning")
         return place + say(
-            en=f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}",
+            en=f"{plural(errors, 'error')}, {plural(warnings, 'warning')}",
             zh=f"{errors} 个错误，{warnings} 个警告",
         )
 

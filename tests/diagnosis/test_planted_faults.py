@@ -167,6 +167,17 @@ def test_a_list_of_images_whose_channels_go_their_own_ways():
     assert [(f.name, f.where) for f in found.findings] == [("list_cut", "input 0")]
 
 
+def test_what_goes_with_the_rows_of_a_list_is_cut_with_them():
+    model = Does(lambda self, images, *, scales: torch.stack([i.mean((1, 2)) for i in images]) * scales)
+    found = check(
+        model,
+        [torch.randn(3, 6, 5) for _ in range(6)],
+        kwargs={"scales": torch.rand(6, 3)},
+        gpus=2,
+    )
+    assert "list_cut" in found
+
+
 @finds(inputs.ROWS_DROPPED)
 def test_dropped_rows():
     found = check(Does(lambda self, x, y: self.linear(x)), X, torch.randn(2, 5))

@@ -35,7 +35,7 @@ _LABELS = ("en", "zh", "fix en", "fix zh")
 _LABEL = re.compile(rf"^ *({'|'.join(_LABELS)}): ", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """One thing that a check-up may find; called with where it is and the facts, it makes the :class:`Finding`."""
 

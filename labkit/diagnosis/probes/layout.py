@@ -45,12 +45,12 @@ def layout(runs: Runs) -> Iterator[Finding]:
     explained = _explained(runs)
     search = Search(runs.evaluated, runs.inputs, runs.one.outputs, runs.gpus, runs.same)
     fits = search.fits()
-    if short := [path for path, fit in (fits or {}).items() if fit.short]:
+    if short := [path for path, fit in fits.items() if fit.short]:
         yield outputs.OWN_LENGTH(listed(short))
     elif other := search.layout():
         yield from _elsewhere(runs, other)
         return
-    for path, fit in (fits or {}).items():
+    for path, fit in fits.items():
         one, many = expected[path], found.get(path)
         if fit.axis:
             yield _moved(runs, path, fit.axis)
@@ -65,7 +65,7 @@ def layout(runs: Runs) -> Iterator[Finding]:
             yield _lost(path, one, many)
         elif many is not None and not explained and not runs.same(one, many):
             yield _differs(runs, path, one, many)
-    if fits is None and runs.many.error is None:
+    if not fits and runs.many.error is None:
         for path in expected.keys() & found.keys():
             one, many = expected[path], found[path]
             if _is_lost(runs, one, many):

@@ -12,7 +12,9 @@ from ..runs import Runs
 Look = Callable[[Runs], Iterable[Finding]]
 
 
-@dataclass(frozen=True)
+@dataclass(
+    frozen=True, eq=False
+)  # by identity: there is one of each, and hashing all that it says takes long
 class Probe:
     """One question to the runs.
 

@@ -63,8 +63,7 @@ def devices(runs: Runs) -> Iterator[Finding]:
     if error is None or not is_mix(error):
         return
     objects = runs.inputs.objects()
-    held = unregistered_tensors(runs.subject.model)
-    left = [where for where, tensor in held.items() if not isinstance(tensor, nn.Parameter)]
+    left = unregistered_tensors(runs.subject.model)  # no parameters: those would have explained the error
     if objects:
         yield inputs.UNCUT_INPUT(listed(objects))
     for where in left:
