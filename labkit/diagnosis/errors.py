@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 import traceback
 
 from ..base.language import say
@@ -39,7 +40,7 @@ def user_line(text: str) -> str:
         found
         for found in _IN_A_FILE.findall(text)
         if not re.search(r"[\\/](site-packages|labkit[\\/](diagnosis|engine|machine))[\\/]", found[0])
-        and not found[0].startswith("<frozen")
+        and not found[0].startswith(("<frozen", sysconfig.get_path("stdlib")))
     ]
     inside = [found for found in own if found[2] not in ("diagnose", "<module>")]
     if not inside:

@@ -61,6 +61,11 @@ def test_text_of_the_model_is_no_html():
     assert "<script>" not in labkit.diagnose(model, X)._repr_html_()
 
 
+def test_names_in_the_outputs_are_no_html():
+    page = labkit.diagnose(Runs(lambda self, x: {"<b>": self.linear(x).t()}), X, gpus=2)._repr_html_()
+    assert "output[&#x27;&lt;b&gt;&#x27;]" in page
+
+
 @pytest.mark.parametrize("wrapper", [nn.DataParallel, labkit.DataParallel])
 def test_a_wrapped_model_is_unwrapped(wrapper):
     with labkit.simulate(gpus=2):
@@ -84,6 +89,12 @@ def test_a_wrapped_model_is_unwrapped(wrapper):
         ),
         ((nn.Linear(5, 2), X.to("meta")), {}, ValueError, "input 0 is on the meta device"),
         ((nn.Linear(5, 2, device="meta"), X), {}, ValueError, "weight is on the meta device"),
+        (
+            (nn.BatchNorm1d(5, affine=False, device="meta"), X),
+            {},
+            ValueError,
+            "running_mean is on the meta device",
+        ),
         (
             (nn.Linear(5, 2), torch.nested.nested_tensor([X, X[:2]])),
             {},

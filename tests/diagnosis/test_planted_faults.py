@@ -1,5 +1,6 @@
 """Each planted fault is found, and named."""
 
+import json
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -146,6 +147,11 @@ def test_a_hidden_state_is_cut_on_its_layers(batch_first, layers):
     assert ("input_axis" in found) is not batch_first
 
 
+def test_the_two_directions_are_layers_of_a_hidden_state():
+    model = Does(lambda self, x, h: self.rnn(x, h)[0], rnn=nn.GRU(5, 7, batch_first=True, bidirectional=True))
+    assert "hidden_state_cut" in check(model, torch.randn(16, 3, 5), torch.randn(2, 16, 7))
+
+
 def test_time_first_input():
     found = check(nn.RNN(5, 6), torch.randn(12, 8, 5), gpus=2)
     assert next(f for f in found.findings if f.name == "input_axis").where == "input 0"
@@ -269,6 +275,7 @@ def test_batch_norm_on_tiny_pieces():
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
     assert names(check(model, X, gpus=4), "warning") == {"batch_norm"}
     assert "fails_in_training" in names(check(model, X[:9], gpus=8), "error")
+    assert "2 of 11 rows on the smallest (2 values" in check(model, X[:11], gpus=4).findings[0].reason
     assert check(model, torch.randn(256, 5)).ok
     assert check(model.eval(), X).ok  # in eval mode there is nothing to say
 
@@ -312,6 +319,17 @@ def test_rows_that_see_one_another():
     assert names(found, "error") == {"outputs_differ"}
 
 
+@pytest.mark.parametrize(("words", "name"), [(16, "uncut_input"), (20, "outputs_differ")])
+def test_a_list_is_blamed_only_if_it_has_an_item_for_each_row(words, name):
+    found = check(Does(lambda self, x, words: self.linear(x) - self.linear(x).mean(0)), X, ["word"] * words)
+    assert names(found) == {name}
+
+
+def test_an_output_that_is_wider_for_fewer_rows():
+    found = check(Does(lambda self, x: self.linear(x)[:, :1].expand(-1, 64 // len(x))), X)
+    assert names(found) == {"outputs_differ"}
+
+
 @finds(outputs.GRADIENTS_DIFFER)
 def test_a_gradient_that_is_cut_off():
     def forward(self, x):
@@ -331,6 +349,17 @@ def test_lazy_modules():
 def test_a_model_that_fails_anyway():
     found = check(nn.Linear(3, 2), X)
     assert names(found, "error") == {"fails_on_one"}
+
+
+@pytest.mark.parametrize("replicas_only", [False, True])
+def test_the_users_innermost_line_is_named(replicas_only):
+    def helper(x):
+        return (
+            x if replicas_only and len(x) == 16 else json.loads("no JSON")
+        )  # fails in a file of Python's own
+
+    found = check(Does(lambda self, x: self.linear(helper(x))), X)
+    assert found.findings[0].where.endswith("in helper")
 
 
 @finds(failures.FAILS_ON_MANY)
@@ -358,12 +387,19 @@ def test_memory_that_does_not_fit():
     # Weights and gradients at least; the optimizer's two moments come on top.
     assert small.memory[0].peak >= 2 * weights
     assert small.memory[1].peak < small.memory[0].peak
+    assert small.memory[1].weights == 0  # its copy lives for one call
 
 
 @finds(failures.LOSS_FAILS)
 def test_a_loss_that_cannot_take_the_output():
     found = check(nn.Linear(5, 2), X, loss=lambda out: F.mse_loss(out, torch.ones(3, 7)))
     assert names(found, "error") == {"loss_fails"}
+
+
+def test_a_loss_is_given_the_output_where_the_inputs_are():
+    found = check(nn.Linear(5, 2), X, loss=lambda out: F.mse_loss(out, torch.ones(16, 2)))
+    assert found.ok, found
+    assert len(found.compared) == 2
 
 
 @dataclass
@@ -641,6 +677,16 @@ def test_the_advice_mends_the_fault(fault, kinds_found):
     assert kind in {made for made, _ in kinds_found.values()}
     model, *given = mended()
     assert check(model, *given).ok
+
+
+def test_a_part_that_is_wrapped_twice():
+    with labkit.simulate(gpus=2):
+        part = nn.DataParallel(nn.DataParallel(nn.Linear(5, 5).cuda()))
+        model = nn.Sequential(part, nn.ReLU())
+        assert [(f.name, f.where) for f in check(model, X, gpus=2).findings] == [
+            ("nested_parallel", "0, 0.module")
+        ]
+        assert model[0] is part
 
 
 def both(first, second):

@@ -401,6 +401,12 @@ def test_nothing_is_wrong_with_a_sound_model(family, gpus):
     assert len(found.memory) == gpus
 
 
+def test_a_part_that_is_registered_may_be_held_in_a_list_too():
+    model = Does(lambda self, x: self.linear(x), linear=nn.Linear(5, 2))
+    model.parts = [model.linear]
+    assert not labkit.diagnose(model, torch.randn(16, 5), gpus=2).findings
+
+
 def test_models_without_gradients_are_compared_by_their_outputs():
     for model in (nn.Linear(5, 2).requires_grad_(False), nn.Sequential(nn.ReLU(), nn.Flatten())):
         found = labkit.diagnose(model, torch.randn(16, 5), gpus=3)

@@ -33,7 +33,8 @@ def test_nothing_of_the_users_is_changed():
     states = torch.random.get_rng_state(), random.getstate()
     model.register_forward_hook(lambda *_: random.random() and None)
     with torch.no_grad():
-        labkit.diagnose(model, x)
+        found = labkit.diagnose(model, x)
+        assert len(found.compared) == 2  # gradients were
         assert not torch.is_grad_enabled()
     assert torch.equal(states[0], torch.random.get_rng_state())
     assert states[1] == random.getstate()
