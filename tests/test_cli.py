@@ -297,6 +297,9 @@ def sound():
 def turned():
     return Turned(), {"x": torch.randn(16, 5)}
 
+def idle():
+    return nn.Linear(5, 2), torch.ones(10, 5)
+
 def alone():
     return Turned()
 
@@ -329,6 +332,15 @@ def test_diagnose_names_the_fault_for_people_and_for_tools(labkit, script):
         "batch_moved"
     ]
     assert found["rows_by_gpu"] == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("severity", "factory", "code"),
+    [("warning", "idle", 1), ("error", "idle", 0), ("error", "turned", 1)],
+)
+def test_diagnose_fails_from_the_severity_asked_for(labkit, script, severity, factory, code):
+    folder = script(MODELS, "models.py").parent
+    assert labkit("diagnose", f"models:{factory}", "--fail-on", severity, cwd=folder).returncode == code
 
 
 def test_diagnose_prints_nothing_but_json(labkit, script):
