@@ -109,6 +109,8 @@ def test_long_lists_are_counted():
         repr(split(10, 1000))
         == "10 rows on 1000 GPUs: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1; idle: cuda:10 to cuda:999"
     )
+    assert repr(split(30, 10)) == "30 rows on 10 GPUs: 3, 3, 3, 3, 3, 3, 3, 3, 3, 3"
+    assert repr(split(31, 11)) == "31 rows on 11 GPUs: 10 × 3, 1"  # the last one counts, too
     assert repr(split(63, 32)) == "63 rows on 32 GPUs: 31 × 2, 1"
     assert repr(split(0, 1024)) == "0 rows on 1024 GPUs: 1024 × 0; idle: cuda:0 to cuda:1023"
     assert repr(batches(10**9, 1)) == "1000000000 rows in batches of 1: 1000000000 × 1"
@@ -153,6 +155,10 @@ def test_shapes_are_cut_and_glued_as_torch_does():
     [
         (lambda: gathered_shape([(65, 17), (65, 16)]), r"piece 0 is \[65, 17\], piece 1 is \[65, 16\]"),
         (lambda: gathered_shape([(2, 3), (2, 3, 4)]), "piece 1 is"),
+        (
+            lambda: gathered_shape([(2, 3), (4, 3)], 1),
+            r"along dimension 1: piece 0 is \[2, 3\], piece 1 is \[4, 3\]",
+        ),
         (lambda: gathered_shape([]), "at least one piece"),
         (lambda: cut_shape((), 2), "a scalar has none"),
         (lambda: cut_shape((2, 3), 2, 2), "dim must be from -2 to 1, got 2"),

@@ -60,6 +60,7 @@ def test_arrows_run_forward_and_back():
     level = [line for line in lines if line.y1 == line.y2]
     assert sum(line.x2 > line.x1 and not line.dashed for line in level) == 6
     assert sum(line.x2 < line.x1 and line.dashed for line in level) == 3
+    assert not any(line.muted or line.strong for line in lines)  # without a step none is pointed out
     upright = [line for line in lines if line.x1 == line.x2]
     assert sum(line.y2 > line.y1 for line in upright) == sum(line.y2 < line.y1 for line in upright) == 3
 

@@ -45,6 +45,7 @@ def test_what_does_not_fit_is_said():
     texts = [text.text for text in memory_picture(memory(8, 4096 * MEBI)).texts]
     assert "4.53 GiB, too much" in texts
     assert "capacity 4 GiB" in texts
+    assert "every other GPU at most 2.24 GiB" in memory_picture(memory(8)).description
     assert "1 of 8 would run out of memory" in memory_picture(memory(8, 4096 * MEBI)).description
     assert "nothing" in [text.text for text in memory_picture(memory(8, rows=10)).texts]
 

@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
+import matplotlib as mpl
 import pytest
 
 import labkit
@@ -10,13 +11,15 @@ from labkit.cost import PROFILES, predict_scaling
 from labkit.cost.published import BERT
 from labkit.plans.footprint import Occupancy
 from labkit.trace.events import Event, Trace
+from labkit.view.figure import paint
 from labkit.view.palette import colour
-from labkit.view.picture import Line, Sketch, Text
+from labkit.view.picture import Box, Line, Sketch, Text
 from labkit.view.pictures.call_flow import flow_picture
 from labkit.view.pictures.shape_blocks import shapes_picture
 from labkit.view.pictures.timeline import timeline_picture
 from labkit.view.svg import to_svg
 
+mpl.use("Agg")
 GIB = 2**30
 # Two GPUs start at the same time: the busiest computes for 3 of 4 ms.
 STEP = Trace(
@@ -158,3 +161,17 @@ def test_signs_that_mean_something_in_svg_are_kept_as_text():
     root = ET.fromstring(to_svg(sketch.picture(20, 'less: a<b & "c"')))
     assert [el.text for el in root.iter() if el.tag.endswith("text")] == ['a<b & "c"']
     assert root.get("aria-label") == 'less: a<b & "c"'
+
+
+def test_a_line_is_painted_once_under_the_boxes_or_over_them():
+    sketch = Sketch()
+    sketch.add(Line(0, 1, 9, 1), Box(0, 0, 9, 9, 0), Line(0, 2, 9, 2, over=True))
+    picture = sketch.picture(20, "two lines")
+    painted = [el for el in ET.fromstring(to_svg(picture)) if el.tag.endswith(("line", "rect"))]
+    assert [el.get("y1", "box") for el in painted] == ["1", "box", "2"]
+    import matplotlib.pyplot as plt
+
+    ax = paint(lambda: picture)
+    heights = {line.get_ydata()[0]: line.get_zorder() for line in ax.lines}
+    assert heights[1] < ax.patches[0].get_zorder() < heights[2]
+    plt.close("all")

@@ -112,10 +112,10 @@ def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
     return Flow(source, home, target or home, shares, (), module, backward, bool(made))
 
 
-def flow_of_split(plan: Split, inputs: Shape = (5,), outputs: Shape = (2,)) -> Flow:
-    """The call that a split stands for: rows of shape ``inputs`` in, rows of shape ``outputs`` out; home is cuda:0."""
-    given = cut_shape((plan.batch, *inputs), plan.gpus) if plan.batch else ((0, *inputs),) * plan.gpus
-    shares = tuple(Share(f"cuda:{gpu}", piece, (piece[0], *outputs)) for gpu, piece in enumerate(given))
+def flow_of_split(plan: Split) -> Flow:
+    """The call that a split stands for: its rows go through a Linear(5, 2) whose home is cuda:0."""
+    given = cut_shape((plan.batch, 5), plan.gpus)
+    shares = tuple(Share(f"cuda:{gpu}", piece, (piece[0], 2)) for gpu, piece in enumerate(given))
     idle = tuple(f"cuda:{gpu}" for gpu in range(len(given), plan.gpus))
     return Flow("cpu", "cuda:0", "cuda:0", shares, idle, "Linear", True, plan.gpus > 1)
 
