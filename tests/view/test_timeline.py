@@ -98,6 +98,15 @@ def test_ticks_are_round_and_few():
         assert len({text.text for text in ticks}) == len(ticks)
 
 
+def test_words_on_a_bar_that_another_lies_over_are_left_out():
+    def words(start):
+        first, other = (Event("parallel_apply", "cuda:0", start=at, seconds=4e-3) for at in (0, start))
+        return [text.text for text in timeline_picture(Trace([first, other])).texts if text.gpu is not None]
+
+    assert words(start=5e-3) == ["compute", "compute"]
+    assert words(start=1e-3) == []
+
+
 def test_a_moment_is_marked_and_told():
     trace = made(2)
     (line,) = [line for line in timeline_picture(trace, 0.0025).lines if line.over]
