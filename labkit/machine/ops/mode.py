@@ -7,13 +7,22 @@ functions for which that is not true have a handler in :data:`HANDLERS`, filled 
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._C import (
+    _get_function_stack_at,
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
+from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ..handlers import HANDLERS, handles, named
 from ..in_use import seeing
@@ -21,6 +30,9 @@ from ..rules.functions import ALWAYS, check_function
 from ..state.gpu import HOST, Gpu
 from ..state.placement import gpu_of, put, put_again, put_all
 from .mixed import run_mixed
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 _storage: Any = Tensor.untyped_storage
 # What neither is a tensor nor has one inside, as argument or as result.
@@ -64,12 +76,17 @@ class MachineMode(TorchFunctionMode):
                             special = True
                             break
                         home = gpu
-                elif (
-                    kind not in _PLAIN
-                    and not ((kind is tuple or kind is list) and _all_plain(map(type, arg)))
-                    # Subclasses count too, such as the namedtuples that torch returns.
-                    and isinstance(arg, (Tensor, tuple, list, dict))
-                ):
+                elif kind in _PLAIN:
+                    continue
+                elif kind is list or kind is tuple:
+                    if not _all_plain(map(type, arg)):
+                        gpu = _shared_gpu(arg)
+                        if gpu is None or (gpu is not home and home is not False):
+                            special = True
+                            break
+                        home = gpu
+                # Subclasses count too, such as the namedtuples that torch returns.
+                elif isinstance(arg, (Tensor, tuple, list, dict)):
                     special = True
                     break
         except (NotImplementedError, RuntimeError, ValueError):
@@ -131,6 +148,16 @@ class MachineMode(TorchFunctionMode):
             raise stale(gpu)
 
 
+def _shared_gpu(values: Any) -> Gpu | None:
+    """The GPU that all ``values`` are plain tensors on; None if general() has to see what they are."""
+    gpus = {
+        _storage(value)._labkit_mark.gpu if value.__class__ is Tensor or value.__class__ is Parameter else None
+        for value in values
+    }
+    gpu: Gpu | None = gpus.pop() if len(gpus) == 1 else None
+    return None if gpu is None or gpu.suspended else gpu
+
+
 class _Retired(TorchFunctionMode):
     """What the mode of a closed machine becomes: threads that outlive it see the one in use, if there is one."""
 
@@ -141,6 +168,32 @@ class _Retired(TorchFunctionMode):
 def stale(gpu: Gpu) -> RuntimeError:
     """The error for a tensor that was kept from another machine."""
     return RuntimeError(gpu.machine.stale_text(gpu))
+
+
+def patches(machine: Machine) -> Iterator[Patch]:
+    """Switches of autograd's, which have nothing to do with devices, pass below the machine's mode.
+
+    torch/csrc/autograd/init.cpp (set_grad_enabled and the like) hands them to function modes by looking ``torch._C``
+    up anew at each call, which takes longer than many an operation; a training step flips them four times.
+    """
+    mode = machine.mode
+
+    def below(switch: Callable[[bool], None]) -> Callable[[bool], None]:
+        @functools.wraps(switch)
+        def switch_below(on: bool) -> None:
+            if _len_torch_function_stack() == 1 and _get_function_stack_at(0) is mode:
+                _pop_torch_function_stack()
+                try:
+                    switch(on)
+                finally:
+                    _push_on_torch_function_stack(mode)
+            else:  # modes of the user's see it
+                switch(on)
+
+        return switch_below
+
+    for name in ("_set_grad_enabled", "_set_multithreading_enabled", "_set_view_replay_enabled"):
+        yield Patch(torch._C, name, below(getattr(torch._C, name)))
 
 
 # What a tensor can be asked wherever it is.
@@ -155,7 +208,7 @@ HANDLERS.update(
             "Tensor.requires_grad_ Tensor.is_floating_point Tensor.is_complex Tensor.element_size "
             "Tensor.storage_offset Tensor.nelement Tensor.__len__ Tensor.is_same_size Tensor.ndimension "
             "Tensor.untyped_storage Tensor.__hash__ Tensor._is_view Tensor.is_inference Tensor.retain_grad "
-            "Tensor.is_set_to _C._set_grad_enabled"
+            "Tensor.is_set_to"
         )
     )
 )

@@ -173,22 +173,17 @@ class CudaFunctions:
     ) -> dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]]:
         # As torch/csrc/utils/foreach.cpp and aten/src/ATen/native/ForeachUtils.h, _group_tensors_by_...: the first
         # list says where, and a parameter, its gradient and its state belong together.
-        groups: dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]] = {}
-        filled = [row for row in tensorlists if row]
-        for at, together in enumerate(zip(*filled, strict=True)):
-            first = next(tensor for tensor in together if tensor is not None)
+        groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for at, (first, *others) in enumerate(zip(*filter(None, tensorlists), strict=True)):
             gpu = gpu_of(first)
-            check_optimizer_entry(together, gpu)
+            check_optimizer_entry(others, gpu)
             # Below the function modes the tensor itself says where its values really are.
-            key = (first.device if gpu is None else gpu.device, first.dtype)
-            lists, indices = groups.setdefault(key, ([[] for _ in tensorlists], []))
-            left = iter(together)
-            for group, row in zip(lists, tensorlists, strict=True):
-                if row:
-                    group.append(next(left))
-            if with_indices:
-                indices.append(at)
-        return groups
+            key = first.device if gpu is None else gpu.device, first.dtype
+            groups.setdefault(key, []).append(at)
+        return {
+            key: ([[row[at] for at in places] if row else [] for row in tensorlists], places * with_indices)
+            for key, places in groups.items()
+        }
 
 
 def _numbers(stream: Stream) -> tuple[int, int, int]:

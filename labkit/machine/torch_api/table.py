@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...base.patches import Patch
-from ..ops import autocast, gradients, saved_tensors, scripts, storages, types
+from ..ops import autocast, gradients, mode, saved_tensors, scripts, storages, types
 from ..state import random, streams, threads
 from . import cuda, processes, profiling, refused
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..machine import Machine
 
 SUBJECTS = (
-    storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, threads,
+    storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, mode, threads,
     processes, profiling,
 )  # fmt: skip
 
