@@ -20,7 +20,7 @@ trace.recording   | base trace engine
 
 machine.in_use    |
 machine.handlers  |
-machine.state     | base machine.in_use machine.handlers
+machine.state     | base machine.in_use
 machine.rules     | base machine.handlers machine.state
 machine.ops       | base machine.in_use machine.handlers machine.state machine.rules trace
 machine.torch_api | base machine.in_use machine.state machine.rules machine.ops trace

@@ -368,6 +368,8 @@ PRIVATE = [
             and type(torch.jit.trace(nn.Linear(1, 1), torch.ones(1)).forward) is torch._C.ScriptMethod),
     Private("torch._C._set_default_tensor_type", "torch.set_default_tensor_type calls it (machine.ops.types)",
             lambda: _asks(torch.set_default_tensor_type, "_set_default_tensor_type")),
+    Private("torch._C._set_grad_enabled", "switched with the machine's mode off the stack (machine.ops.mode)",
+            lambda: _asks(torch.set_grad_enabled.__init__, "_set_grad_enabled")),
     Private("torch._C.Generator", "the class, under its second name (machine.state.random)",
             _generators_can_be_subclassed),
 

@@ -29,6 +29,23 @@ def test_data_and_set():
     assert (x.device, x.tolist()) == (CUDA1, [1, 1, 1, 1])
 
 
+def test_a_storage_of_another_device_cannot_be_set():
+    home, away, host = torch.ones(2, device=CUDA1), torch.ones(3, device="cuda:0"), torch.ones(4)
+    for source in (away, away.untyped_storage(), away.storage()):
+        with pytest.raises(RuntimeError) as caught:
+            home.set_(source)
+        assert str(caught.value) == (
+            'Attempted to set the storage of a tensor on device "cuda:1" to a storage on different device "cuda:0".  '
+            "This is no longer allowed; the devices must match."
+        )
+    for one, other in ((home, host), (host, home)):
+        with pytest.raises(RuntimeError, match="the devices must match"):
+            one.set_(source=other)
+    assert (home.tolist(), host.tolist()) == ([1] * 2, [1] * 4)
+    assert host.set_(torch.zeros(3).untyped_storage(), 1, (2,), (1,)).tolist() == [0, 0]
+    assert home.set_().numel() == 0
+
+
 def test_a_storage_that_grows_is_counted_anew():
     x = torch.zeros(128, device=CUDA1)
     assert torch.cuda.memory_allocated(1) == 512

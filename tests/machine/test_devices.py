@@ -352,6 +352,22 @@ def test_lists_of_tensors_keep_their_devices():
         torch._foreach_add_(lists[:2], lists[1::-1])
 
 
+def test_lists_on_one_gpu_keep_to_it():
+    together = [torch.ones(2, device=CUDA1), nn.Parameter(torch.ones(2, device=CUDA1), requires_grad=False)]
+    assert torch.cat(together).device == torch.stack(tuple(together)).device == CUDA1
+    assert {t.device for t in torch._foreach_mul(together, 2.0)} == {CUDA1}
+    other = torch.ones(2, device=CUDA0)
+    for mixed in (
+        lambda: torch._foreach_add_(together, [other, other]),
+        lambda: torch.addcmul(other, *together, out=torch.empty(2, device=CUDA0)),
+        lambda: torch.where(torch.ones(2, device=CUDA0) > 0, *together),
+        lambda: torch.cat([*together, torch.ones(2)]),
+        lambda: torch.index_put(other, [torch.zeros(1, dtype=torch.long, device=CUDA1)], other[0]),
+    ):
+        with pytest.raises(RuntimeError, match="same device"):
+            mixed()
+
+
 def test_assigning_a_row_copies_from_anywhere():
     a = torch.zeros(2, 2, device=CUDA0)
     a[0] = torch.ones(2)

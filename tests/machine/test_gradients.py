@@ -168,6 +168,27 @@ def test_no_grad_and_inference_mode_hold_on_gpus_and_in_backward():
     assert (seen, a.grad.device, a.grad.is_inference()) == ([True, False], CUDA0, False)
 
 
+def test_modes_see_grad_mode_switched_but_the_machines_own(gpus, monkeypatch):
+    class Sees(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    kind, seen = type(gpus.mode), []
+    real = kind.__torch_function__
+    monkeypatch.setattr(kind, "__torch_function__", lambda *call: seen.append("machine") or real(*call))
+    for switch in (torch.no_grad, torch.enable_grad):
+        with switch():
+            assert torch.is_grad_enabled() is (switch is torch.enable_grad)
+    assert seen == []
+    with Sees():
+        torch._C._set_grad_enabled(True)
+    assert seen == ["_set_grad_enabled", "machine"]
+    with pytest.raises(TypeError):
+        torch._C._set_grad_enabled("no")
+    assert torch.zeros(1, device=CUDA1).device == CUDA1  # the mode is still there
+
+
 @pytest.mark.parametrize("shape", [(), (3, 3)])
 @pytest.mark.parametrize("elsewhere", ["cuda:1", "cpu"])
 def test_a_gradient_to_start_from_must_be_where_the_output_is(shape, elsewhere):

@@ -164,6 +164,8 @@ def test_a_tensor_of_another_machine_is_refused_by_name():
             old + 1
         with pytest.raises(RuntimeError, match="not the machine in use"):
             torch.cat([old, old])
+        with pytest.raises(RuntimeError, match="not the machine in use"):
+            torch._foreach_add_([old, old], 1)
         for use in (lambda: old[0], lambda: old.mul_(1), lambda: old.sum().item()):
             with pytest.raises(RuntimeError, match="not the machine in use"):
                 use()

@@ -54,6 +54,7 @@ DRAWS = {
     "randn_like": lambda: torch.randn_like(zeros()),
     "randint_like": lambda: torch.randint_like(zeros(), 1000),
     "normal": lambda: torch.normal(zeros(), halves()),
+    "normal of a size": lambda: torch.normal(0.0, 1.0, (8,), device="cuda:1"),
     "bernoulli": lambda: torch.bernoulli(halves(64)),
     "multinomial": lambda: torch.multinomial(halves(64), 8),
     "poisson": lambda: torch.poisson(halves(64) * 20),

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ...base.patches import Patch
-from ..state.placement import gpu_of, tensors_in
+from ...base.tree import tensors_in
+from ..state.placement import gpu_of
 
 if TYPE_CHECKING:
     from ..machine import Machine

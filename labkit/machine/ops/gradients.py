@@ -21,11 +21,12 @@ from torch.autograd.function import BackwardCFunction, Function
 from torch.utils.hooks import BackwardHook
 
 from ...base.patches import Patch
+from ...base.tree import tensors_in
 from ..handlers import handles
 from ..in_use import machine_in_use, seeing
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu
-from ..state.placement import gpu_of, put, tensors_in
+from ..state.placement import gpu_of, put
 
 if TYPE_CHECKING:
     from ..machine import Machine

@@ -8,7 +8,7 @@ functions for which that is not true have a handler in :data:`HANDLERS`, filled 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -151,7 +151,9 @@ class MachineMode(TorchFunctionMode):
 def _shared_gpu(values: Any) -> Gpu | None:
     """The GPU that all ``values`` are plain tensors on; None if general() has to see what they are."""
     gpus = {
-        _storage(value)._labkit_mark.gpu if value.__class__ is Tensor or value.__class__ is Parameter else None
+        _storage(value)._labkit_mark.gpu
+        if value.__class__ is Tensor or value.__class__ is Parameter
+        else None
         for value in values
     }
     gpu: Gpu | None = gpus.pop() if len(gpus) == 1 else None
@@ -171,29 +173,25 @@ def stale(gpu: Gpu) -> RuntimeError:
 
 
 def patches(machine: Machine) -> Iterator[Patch]:
-    """Switches of autograd's, which have nothing to do with devices, pass below the machine's mode.
+    """The switch of grad mode, which has nothing to do with devices, passes below the machine's mode.
 
-    torch/csrc/autograd/init.cpp (set_grad_enabled and the like) hands them to function modes by looking ``torch._C``
-    up anew at each call, which takes longer than many an operation; a training step flips them four times.
+    torch/csrc/autograd/init.cpp, set_grad_enabled, hands it to function modes and imports ``torch._C`` anew for that,
+    which takes longer than many an operation; a training step switches four times.
     """
-    mode = machine.mode
+    switch, mode = torch._C._set_grad_enabled, machine.mode
 
-    def below(switch: Callable[[bool], None]) -> Callable[[bool], None]:
-        @functools.wraps(switch)
-        def switch_below(on: bool) -> None:
-            if _len_torch_function_stack() == 1 and _get_function_stack_at(0) is mode:
-                _pop_torch_function_stack()
-                try:
-                    switch(on)
-                finally:
-                    _push_on_torch_function_stack(mode)
-            else:  # modes of the user's see it
-                switch(on)
+    @functools.wraps(switch)
+    def switch_below(enabled: bool) -> None:
+        if _len_torch_function_stack() == 1 and _get_function_stack_at(0) is mode:
+            _pop_torch_function_stack()
+            try:
+                switch(enabled)
+            finally:
+                _push_on_torch_function_stack(mode)
+        else:  # a mode of the user's sees it
+            switch(enabled)
 
-        return switch_below
-
-    for name in ("_set_grad_enabled", "_set_multithreading_enabled", "_set_view_replay_enabled"):
-        yield Patch(torch._C, name, below(getattr(torch._C, name)))
+    yield Patch(torch._C, "_set_grad_enabled", switch_below)
 
 
 # What a tensor can be asked wherever it is.

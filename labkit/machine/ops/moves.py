@@ -16,6 +16,7 @@ from ..handlers import handles
 from ..rules.functions import check_alias, check_function, check_new_pinned
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, name_of, put, put_all
+from .draws import with_generator
 from .mode import MachineMode
 
 _to: Any = Tensor.to
@@ -132,8 +133,7 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     if pinned:
         check_new_pinned(target)
         kwargs = {**kwargs, "pin_memory": False}
-    with machine.random.drawing(func, target, kwargs) as kwargs:
-        result = func(*args, **kwargs)
+    result = func(*args, **with_generator(mode, func, target, kwargs))
     if target is not None:
         put_all(result, target)
     elif pinned:

@@ -18,8 +18,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from ...base.patches import Patch
+from ...base.tree import tensors_in
 from ..in_use import seeing
-from ..state.placement import gpu_of, put, tensors_in
+from ..state.placement import gpu_of, put
 
 if TYPE_CHECKING:
     from ..machine import Machine

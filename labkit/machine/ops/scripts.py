@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...base.patches import Patch
+from ...base.tree import tensors_in
 from ..in_use import machine_in_use
-from ..state.placement import gpu_of, put_all, tensors_in
+from ..state.placement import gpu_of, put_all
 
 if TYPE_CHECKING:
     from ..machine import Machine

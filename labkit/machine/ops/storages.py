@@ -6,13 +6,16 @@ and moves it with ``.cpu()`` and ``.to(device=...)``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C import _get_function_stack_at, _len_torch_function_stack
 
 from ...base.patches import Patch
 from ..in_use import machine_here, machine_in_use
+from ..rules.together import check_new_storage
 from ..state.gpu import HOST, MARK
 from ..state.placement import put_again
 
@@ -49,6 +52,20 @@ def patches(machine: Machine) -> Iterator[Patch]:
     yield Patch(kind, "to", _to)
     yield Patch(kind, "cuda", _cuda)
     yield Patch(kind, "cpu", _cpu)
+
+    real_set, mode = torch.Tensor.set_, machine.mode
+
+    # set_ passes no function mode (tools/autograd/templates/python_variable_methods.cpp, THPVariable_set_). Within
+    # another function's call the mode is off, and torch's own work (a deepcopy's) goes on as it is.
+    @functools.wraps(real_set)
+    def set_(tensor: torch.Tensor, source: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if source is None:
+            return real_set(tensor, *args, **kwargs)
+        if any(_get_function_stack_at(at) is mode for at in range(_len_torch_function_stack())):
+            check_new_storage(tensor, source)
+        return real_set(tensor, source, *args, **kwargs)
+
+    yield Patch(torch.Tensor, "set_", set_)
 
 
 def _device(storage: torch.UntypedStorage) -> torch.device:

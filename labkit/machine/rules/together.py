@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..state.gpu import Gpu
@@ -44,6 +45,24 @@ def _refuse_gradient(function: str, index: int, home: Gpu | None, at: Gpu | None
         f"Function {function} returned an invalid gradient at index {index} - expected device {name_of(home)} "
         f"but got {name_of(at)}"
     )
+
+
+def check_generator(generator: Any, gpu: Gpu | None) -> None:
+    """One for the host draws there, a GPU's on a GPU (``aten/src/ATen/core/Generator.h``, ``check_generator``)."""
+    if isinstance(generator, torch.Generator) and (generator.device.type == "cpu") != (gpu is None):
+        raise RuntimeError(
+            f"Expected a '{'cpu' if gpu is None else 'cuda'}' device type for generator but found "
+            f"'{generator.device.type}'"
+        )
+
+
+def check_new_storage(tensor: Tensor, source: Any) -> None:
+    """``tensor.set_(source)``, a tensor or a storage (``aten/src/ATen/native/Resize.h``, ``checkSetStorage``)."""
+    if source.device != tensor.device:
+        raise RuntimeError(
+            f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage on different device '
+            f'"{source.device}".  This is no longer allowed; the devices must match.'
+        )
 
 
 def check_optimizer_entry(entry: Sequence[Tensor | None], home: Gpu | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...base.tree import tensors_in as tensors_in
+from ...base.tree import tensors_in
 from .gpu import HOST, MARK, Gpu
 
 _storage: Any = Tensor.untyped_storage
