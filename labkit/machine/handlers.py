@@ -30,10 +30,10 @@ def named(names: str) -> list[Any]:
 
 
 def handles(*functions: object) -> Callable[[Handler], Handler]:
-    """Register the decorated function as the handler of ``functions`` (None entries are left out)."""
+    """Register the decorated function as the handler of ``functions``."""
 
     def register(handler: Handler) -> Handler:
-        HANDLERS.update((function, handler) for function in functions if function is not None)
+        HANDLERS.update(dict.fromkeys(functions, handler))
         return handler
 
     return register

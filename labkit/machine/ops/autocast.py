@@ -8,7 +8,7 @@ losses, exponentials). Tensors on the host are left alone, as CUDA's autocast le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,13 +51,7 @@ _UNSAFE = (
 class AutocastMode(TorchFunctionMode):
     """Casts as ``torch.autocast("cuda")`` does, while that is on in this thread."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not torch.is_autocast_enabled("cuda"):
             return func(*args, **kwargs)

@@ -201,7 +201,7 @@ def _of_module_hooks() -> Iterator[Patch]:
     set_up_input, set_up_output = BackwardHook.setup_input_hook, BackwardHook.setup_output_hook
     start = BackwardHook.__init__
 
-    def surfacing(hook: Callable[..., Any], owner: Any, kinds: tuple[str, ...]) -> Callable[..., Any]:
+    def surfacing(hook: Callable[..., Any], owner: Any, *kinds: str) -> Callable[..., Any]:
         @functools.wraps(hook, updated=())
         def on_gpu(module: Any, *groups: Any) -> Any:
             if machine_in_use() is None:  # closed since the forward pass
@@ -212,10 +212,9 @@ def _of_module_hooks() -> Iterator[Patch]:
         return on_gpu
 
     def init(self: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
-        self._labkit_inputs = self._labkit_outputs_at = ()
-        kinds = ("_labkit_inputs", "_labkit_outputs_at")
-        user_hooks = [surfacing(hook, self, kinds) for hook in user_hooks]
-        user_pre_hooks = [surfacing(hook, self, kinds[1:]) for hook in user_pre_hooks]
+        self._labkit_inputs = self._labkit_outputs = ()
+        user_hooks = [surfacing(hook, self, _INPUTS, _OUTPUTS) for hook in user_hooks]
+        user_pre_hooks = [surfacing(hook, self, _OUTPUTS) for hook in user_pre_hooks]
         start(self, module, user_hooks, user_pre_hooks)
 
     def setup_input_hook(self: Any, args: Any) -> Any:
@@ -224,7 +223,7 @@ def _of_module_hooks() -> Iterator[Patch]:
 
     def setup_output_hook(self: Any, args: Any) -> Any:
         outputs = args if isinstance(args, tuple) else tensors_in(args)
-        self._labkit_outputs_at = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in outputs)
+        self._labkit_outputs = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in outputs)
         return set_up_output(self, args)
 
     yield Patch(BackwardHook, "__init__", init)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...base.tree import tensors_in
@@ -49,7 +48,8 @@ class _Replay(TorchDispatchMode):
             homes = check_lists(func, args, kwargs)
             result = func(*args, **kwargs)
             for made, at in zip(result or (), homes, strict=False):
-                _place(made, at)
+                if at is not None:
+                    put_all(made, at)
             return result
         if tensors_in(args, kwargs):
             home = check_operator(func, args, kwargs)
@@ -59,10 +59,6 @@ class _Replay(TorchDispatchMode):
             # Such as torch.full(..., x.options()): the options lost which GPU they were of.
             home = self._home
         result = func(*args, **kwargs)
-        _place(result, home)
+        if home is not None:
+            put_all(result, home)
         return result
-
-
-def _place(result: Tensor | Any, home: Gpu | None) -> None:
-    if home is not None:
-        put_all(result, home)

@@ -32,13 +32,7 @@ _running = threading.local()
 class _NoteHome(TorchFunctionMode):
     """Notes the GPU of each operation while it runs."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         before = getattr(_running, "gpu", None)
         tensors = tensors_in(args, kwargs)

@@ -1,7 +1,7 @@
-"""Storages on simulated GPUs: their device, copies between devices, saving and loading.
+"""Storages on simulated GPUs: their device, and how they are made there.
 
-``torch.save`` and ``torch.load`` need no more than this: PyTorch's own code asks a storage for its device
-and moves it with ``.cpu()`` and ``.to(device=...)``.
+Copies between devices, ``torch.save`` and ``torch.load`` need no more than this: PyTorch's own code asks a storage for
+its device, makes another on the wanted one and copies (torch/storage.py, ``cpu``; torch/_utils.py, ``_to``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch._C import _get_function_stack_at, _len_torch_function_stack
 
 from ...base.patches import Patch
-from ..in_use import machine_here, machine_in_use
+from ..in_use import machine_in_use
 from ..rules.together import check_new_storage
 from ..state.gpu import HOST, MARK
 from ..state.placement import put_again
@@ -31,12 +31,13 @@ def patches(machine: Machine) -> Iterator[Patch]:
     real_new, real_resize = kind.__new__, kind.resize_
 
     def new(cls: type, *args: Any, device: Any = None, **options: Any) -> torch.UntypedStorage:
-        seen = machine_in_use()
-        gpu = seen.resolve(device) if seen is not None and device is not None else None
-        if gpu is None:
-            return real_new(cls, *args, **options, **({} if device is None else {"device": device}))
+        seen, gpu = machine_in_use(), None
+        if device is not None:
+            gpu = None if seen is None else seen.resolve(device)
+            options["device"] = device if gpu is None else gpu.machine.backing
         storage: torch.UntypedStorage = real_new(cls, *args, **options)
-        gpu.put(storage)
+        if gpu is not None:
+            gpu.put(storage)
         return storage
 
     def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
@@ -49,9 +50,6 @@ def patches(machine: Machine) -> Iterator[Patch]:
     yield Patch(kind, "__new__", new)
     yield Patch(kind, "resize_", resize)
     yield Patch(kind, "device", property(_device))
-    yield Patch(kind, "to", _to)
-    yield Patch(kind, "cuda", _cuda)
-    yield Patch(kind, "cpu", _cpu)
 
     real_set, mode = torch.Tensor.set_, machine.mode
 
@@ -71,25 +69,3 @@ def patches(machine: Machine) -> Iterator[Patch]:
 def _device(storage: torch.UntypedStorage) -> torch.device:
     gpu = getattr(storage, MARK).gpu
     return _real_device(storage) if gpu is None else gpu.device
-
-
-def _to(storage: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) -> torch.UntypedStorage:
-    machine = machine_here()
-    gpu, at = machine.resolve(device), getattr(storage, MARK).gpu
-    if gpu is at and (gpu is not None or torch.device(device) == _real_device(storage)):
-        return storage
-    copy = torch.UntypedStorage(storage.nbytes(), device=machine.real(gpu))
-    copy.copy_(storage)
-    if gpu is not None:
-        gpu.put(copy)
-    return copy
-
-
-def _cuda(
-    storage: torch.UntypedStorage, device: Any = None, non_blocking: bool = False
-) -> torch.UntypedStorage:
-    return _to(storage, device="cuda" if device is None else device)
-
-
-def _cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    return storage if getattr(storage, MARK) is HOST else _to(storage, device="cpu")

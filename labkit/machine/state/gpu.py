@@ -174,10 +174,11 @@ class Gpu:
         """CUDA's own error for ``wanted`` bytes on this GPU with ``live`` bytes taken."""
         free = cuda_bytes(max(0, self.capacity - live))
         used = cuda_bytes(live)
+        allowed = f"{cuda_bytes(int(self.capacity * self.fraction))} allowed; " * (self.fraction < 1)
         return torch.OutOfMemoryError(
             f"CUDA out of memory. Tried to allocate {cuda_bytes(wanted)}. GPU {self.index} has a total "
             f"capacity of {cuda_bytes(self.capacity)} of which {free} is free. "
-            f"{self._fraction_note()}"
+            f"{allowed}"
             f"Including non-PyTorch memory, this process has {used} memory in use. "
             f"Of the allocated memory {used} is allocated by PyTorch, and 0 bytes is reserved by PyTorch "
             "but unallocated. If reserved but unallocated memory is large try setting "
@@ -185,11 +186,6 @@ class Gpu:
             "Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
             "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
         )
-
-    def _fraction_note(self) -> str:
-        if self.fraction >= 1.0:
-            return ""
-        return f"{cuda_bytes(int(self.capacity * self.fraction))} allowed; "
 
     def __repr__(self) -> str:
         return f"<simulated GPU cuda:{self.index}, {cuda_bytes(self.capacity)}>"
