@@ -58,6 +58,7 @@ def test_streams_and_events():
         assert torch.cuda.current_stream(0) == torch.cuda.default_stream(0)
     assert torch.cuda.current_device() == 0
     assert torch.cuda.current_stream(1) == torch.cuda.default_stream(1) != stream
+    assert torch.cuda.default_stream(0) != torch.cuda.default_stream(1)  # the same number, another GPU
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     torch.ones(1000, 1000, device="cuda") * 2
@@ -195,6 +196,15 @@ def test_autocast_casts_on_gpus_only():
     with torch.autocast("cuda", dtype=torch.bfloat16):
         assert layer(x).dtype is torch.bfloat16
     assert layer(x).dtype is torch.float32
+
+
+def test_autocast_on_gpus_leaves_the_hosts_as_it_was():
+    x = torch.ones(2, 2, device="cuda")
+    with torch.autocast("cuda", dtype=torch.float16), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (x @ x).dtype is torch.float16
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16
+    assert torch.get_autocast_dtype("cpu") is torch.bfloat16
+    assert not torch.is_autocast_enabled("cpu")
 
 
 def test_a_scaled_step():

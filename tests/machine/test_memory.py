@@ -176,3 +176,22 @@ def test_an_out_tensor_that_grows_is_counted_anew():
             call(out)
             assert allocated(0) == 2048 + size
             del out
+
+
+def test_what_has_no_values_takes_no_memory():
+    with labkit.simulate(gpus=1):
+        on_gpu = torch.ones(4, device="cuda")
+        shape = torch.empty(2**20, device="meta")
+        assert (shape.is_meta, shape.is_cuda, shape.is_cpu) == (True, False, False)
+        made = on_gpu.new_empty(2**20, device="meta")
+        empty = on_gpu.to("meta")
+        assert (made.device, empty.device, allocated(0)) == (torch.device("meta"), torch.device("meta"), 512)
+        with torch.device("meta"):
+            assert torch.ones(4).is_meta
+
+
+def test_a_tensor_that_takes_anothers_size_is_counted_anew():
+    with labkit.simulate(gpus=1):
+        small, big = torch.zeros(128, device="cuda"), torch.zeros(1280, device="cuda")
+        assert small.resize_as_(big).shape == big.shape
+        assert allocated(0) == 2 * 5120

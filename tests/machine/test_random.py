@@ -147,3 +147,23 @@ def test_a_machine_begins_with_the_seed_that_was_set_before_it():
         first = torch.rand(3, device="cuda")
         torch.manual_seed(11)
         assert torch.equal(torch.rand(3, device="cuda"), first)
+
+
+def test_a_machine_that_comes_back_goes_on_where_its_generators_stood(gpus):
+    torch.manual_seed(5)
+    expected = [torch.rand(3, device="cuda:1") for _ in range(2)]
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(3, device="cuda:1"), expected[0])
+    with labkit.simulate(gpus=2):
+        torch.rand(3, device="cuda:1")
+    assert torch.equal(torch.rand(3, device="cuda:1"), expected[1])
+
+
+def test_a_draw_like_another_is_where_its_own_device_says():
+    torch.cuda.manual_seed_all(7)
+    away = torch.cuda.get_rng_state(1)
+    assert torch.rand_like(zeros(), device="cuda:0").device == torch.device("cuda:0")
+    assert torch.equal(torch.cuda.get_rng_state(1), away)
+    assert torch.equal(
+        torch.rand_like(zeros()), torch.rand(8, generator=torch.Generator().manual_seed(7)).to("cuda:1")
+    )
