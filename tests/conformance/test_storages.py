@@ -41,6 +41,8 @@ def test_a_storage_of_another_device_cannot_be_set():
     for one, other in ((home, host), (host, home)):
         with pytest.raises(RuntimeError, match="the devices must match"):
             one.set_(source=other)
+    with torch.device("cuda:0"), pytest.raises(RuntimeError, match="the devices must match"):
+        home.set_(away)
     assert (home.tolist(), host.tolist()) == ([1] * 2, [1] * 4)
     assert host.set_(torch.zeros(3).untyped_storage(), 1, (2,), (1,)).tolist() == [0, 0]
     assert home.set_().numel() == 0

@@ -36,6 +36,7 @@ def test_a_change_of_type_by_name_stays_on_the_gpu():
     assert isinstance(x, torch.cuda.FloatTensor)
     assert not isinstance(x, torch.cuda.DoubleTensor)
     assert torch.cuda.FloatTensor([1, 2]).device == torch.device("cuda:0")
+    assert torch.cuda.FloatTensor([1, 2], device="cuda:1").device == torch.device("cuda:1")
 
 
 def test_the_current_device_belongs_to_the_thread():

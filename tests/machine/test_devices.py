@@ -114,6 +114,23 @@ def test_a_copy_is_made_where_one_is_asked_for_by_position():
         assert made.device == CUDA1
 
 
+def test_a_move_takes_the_memory_format_that_is_asked_for():
+    host, last = torch.ones(2, 3, 4, 4), {"memory_format": torch.channels_last}
+    there = host.cuda(1, **last)
+    for made in (there, host.to(CUDA1, **last), host.cuda(1).cpu(**last)):
+        assert made.is_contiguous(**last)
+    assert there.cpu().is_contiguous(**last)  # kept, where none is asked for
+
+
+def test_a_tensor_made_into_another_is_where_that_is():
+    out = torch.empty(0, device=CUDA1)
+    assert torch.zeros(3, out=out) is out
+    with torch.device(CUDA0):
+        assert torch.arange(3, out=torch.empty(0, device=CUDA1)).device == CUDA1
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+        torch.rand(3, out=out, generator=torch.Generator())
+
+
 def test_a_tensor_made_from_a_tensor_has_the_graph_that_torch_gives_it():
     x = torch.ones(2, requires_grad=True)
     y = x * 2
@@ -196,6 +213,17 @@ def test_optimizer_state_must_be_where_its_parameter_is():
                 optimizer.step()
         else:
             optimizer.step()
+
+
+def test_a_step_count_may_be_on_the_host_and_on_no_other_gpu():
+    x, group = torch.ones(2, device=CUDA0), torch.utils._foreach_utils._group_tensors_by_device_and_dtype
+    host = torch.tensor(1.0)
+    ((key, ((xs, none, steps), at)),) = group([[x, x], [], [host, host]], True).items()
+    assert (key, len(xs), none, len(steps), at) == ((CUDA0, torch.float32), 2, [], 2, [0, 1])
+    assert xs[0] is x
+    assert steps[1] is host
+    with pytest.raises(RuntimeError, match="Tensors of the same index must be on the same device"):
+        group([[x], [torch.tensor(1.0, device=CUDA1)]])
 
 
 SAME = "Expected all tensors to be on the same device, but "
@@ -313,6 +341,7 @@ def test_a_traced_module_that_returns_a_dict_is_where_its_input_is():
 
     traced = torch.jit.trace(Named(), torch.ones(2), strict=False)
     assert traced(torch.ones(2, device=CUDA1))["twice"].device == CUDA1
+    assert traced(x=torch.ones(2, device=CUDA1))["twice"].device == CUDA1
 
 
 def test_a_number_can_be_copied_in():
@@ -350,6 +379,8 @@ def test_lists_of_tensors_keep_their_devices():
         assert [t.device for t in made] == [CUDA0, CUDA1, CPU]
     with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cuda:1!"):
         torch._foreach_add_(lists[:2], lists[1::-1])
+    torch._foreach_copy_(lists, [torch.zeros(2, device=CUDA1)] * 3)  # copies cross devices
+    assert [(t.device, t.tolist()) for t in lists] == [(CUDA0, [0, 0]), (CUDA1, [0, 0]), (CPU, [0, 0])]
 
 
 def test_lists_on_one_gpu_keep_to_it():
@@ -403,7 +434,7 @@ def test_numpy_needs_the_host():
             TypeError, match="can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()"
         ):
             call()
-    assert x.cpu().numpy().tolist() == [1, 1]
+    assert x.cpu().numpy().tolist() == x.numpy(force=True).tolist() == [1, 1]
     with pytest.raises(BufferError, match="a tensor on cuda:0 has no memory that others could use"):
         np.from_dlpack(x)
     assert x.__dlpack_device__()[1] == 0

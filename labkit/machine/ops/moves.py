@@ -85,8 +85,7 @@ def _tensor_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles(Tensor.cpu)
 def _tensor_cpu(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    memory_format = args[1] if len(args) > 1 else kwargs.get("memory_format")
-    return move(mode.machine, args[0], None, memory_format=memory_format)
+    return move(mode.machine, args[0], None, memory_format=kwargs.get("memory_format"))
 
 
 @handles(Tensor.copy_)
