@@ -61,7 +61,7 @@ def check_source(network: nn.Module, source: torch.device) -> None:
 
 
 def _broadcast(
-    tensors: list[Tensor], devices: list[torch.device], detach: bool
+    tensors: Sequence[Tensor], devices: list[torch.device], detach: bool
 ) -> Sequence[Sequence[Tensor]]:
     if not tensors:
         return [[] for _ in devices]
