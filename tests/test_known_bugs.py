@@ -514,6 +514,18 @@ class TestIssue3174:
         assert "Hint: 'kept' of Keeps is" in str(error)
         assert cure in str(error)
 
+    def test_labkit_names_only_what_is_elsewhere(self):
+        class Keeps(Net):
+            def forward(self, x):
+                return self.elsewhere * x
+
+        module = Keeps().cuda()
+        module.here, module.elsewhere = [torch.ones(3).cuda()], torch.ones(3, device="cuda:1")
+        error = error_of(labkit.DataParallel(module), torch.ones(8, 3))
+        assert "in replica 0 on cuda:0" in str(error)
+        assert str(error).count("Hint:") == 1
+        assert "Hint: 'elsewhere' of Keeps is a plain tensor on cuda:1" in str(error)
+
 
 class Counts(Net):
     """Counts its calls, and keeps its last input."""
@@ -707,6 +719,20 @@ class TestIssue3805:
             assert str(wrapped.load_state_dict(state)) == "<All keys matched successfully>"
             assert torch.equal(wrapped.module.fc.weight, bare.fc.weight)
         bare.load_state_dict(wrapped.module.state_dict())
+
+    def test_labkit_with_a_layer_that_is_called_module(self):
+        """Its keys begin with "module." in both kinds of checkpoint."""
+
+        class Odd(nn.Linear):
+            def __init__(self):
+                super().__init__(2, 2)
+                self.module = nn.Linear(2, 2)
+
+        bare, wrapped = Odd(), labkit.DataParallel(Odd())
+        for state in (bare.state_dict(), nn.DataParallel(bare).state_dict()):
+            wrapped.module.module.weight.data.zero_()
+            assert str(wrapped.load_state_dict(state)) == "<All keys matched successfully>"
+            assert torch.equal(wrapped.module.module.weight, bare.module.weight)
         with pytest.raises(RuntimeError, match="Missing key"):  # what is missing is still told
             wrapped.load_state_dict({"fc.weight": torch.ones(2, 3)})
 

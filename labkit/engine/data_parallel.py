@@ -100,7 +100,8 @@ class DataParallel(nn.DataParallel[nn.Module]):
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Also takes the wrapped module's own ``state_dict``, whose keys do not begin with ``module.``."""
         own = self.state_dict().keys()
-        bare = own.isdisjoint(state_dict) and not own.isdisjoint(f"module.{key}" for key in state_dict)
+        # More of its keys fit with it than without: a layer of the module may be called module, too.
+        bare = len(own & {f"module.{key}" for key in state_dict}) > len(own & state_dict.keys())
         load = self.module.load_state_dict if bare else super().load_state_dict
         return load(state_dict, *args, **kwargs)
 

@@ -106,6 +106,7 @@ def test_scatter(home, sizes, dim):
             "does not match the source tensor size",
         ),
         (lambda x: comm.scatter(x, out=[torch.empty(6, 3, device="cuda:0")]), "has incorrect shape"),
+        (lambda x: comm.scatter(x, dim=1, out=[torch.empty(6, device="cuda:0")]), "has incorrect shape"),
         (lambda x: comm.scatter(x, out=[torch.empty(6, 4)]), "but output tensor at index 0 has device 'cpu'"),
         (
             lambda x: comm.scatter(x, (0, 1), streams=[None, torch.cuda.Stream(0)]),
@@ -181,10 +182,11 @@ def test_coalesced_copies_are_contiguous_and_travel_in_chunks():
     _, together = comm.broadcast_coalesced(tensors, (0, 1))
     assert all(tensor.is_contiguous() for tensor in together)
     assert len({tensor.untyped_storage().data_ptr() for tensor in together}) == 1
-    _, apart = comm.broadcast_coalesced(tensors, (0, 1), buffer_size=400)
-    # The second fills a chunk with the first; the third begins another.
-    storages = [tensor.untyped_storage().data_ptr() for tensor in apart]
-    assert storages[0] == storages[1] != storages[2]
+    for size in (400, 800):
+        _, apart = comm.broadcast_coalesced(tensors, (0, 1), buffer_size=size)
+        # The second, of 400 bytes, which PyTorch counts twice, fills a chunk with the first; the third begins another.
+        storages = [tensor.untyped_storage().data_ptr() for tensor in apart]
+        assert storages[0] == storages[1] != storages[2]
 
 
 def test_what_is_gathered_has_the_memory_format_that_torch_suggests():

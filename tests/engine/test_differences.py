@@ -120,7 +120,7 @@ def test_a_failure_tells_replica_device_shapes_and_the_original_traceback():
     text = str(caught.value)
     assert "given input 0: [2, 5]" in text
     assert "in fail" in text
-    assert "replica 3 on cuda:3: ValueError: bad luck on 3" in text
+    assert "Failed too:\n  replica 3 on cuda:3: ValueError: bad luck on 3" in text
 
 
 def test_the_misplaced_parameter_is_named():
@@ -158,6 +158,9 @@ def test_a_list_as_long_as_the_batch_is_told_of():
             dim,
             names,
         )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours(torch.ones(1, 2), ["a"])  # one replica gets the whole batch
 
 
 def test_bad_device_ids_are_refused():
@@ -168,6 +171,8 @@ def test_bad_device_ids_are_refused():
     ):
         with pytest.raises((ValueError, RuntimeError), match=text):
             labkit.DataParallel(nn.Linear(2, 2), device_ids=ids)
+    with pytest.raises((ValueError, RuntimeError), match="must not be negative"):
+        labkit.DataParallel(nn.Linear(2, 2), output_device=-2)
 
 
 def test_buffers_are_written_in_inference_mode():

@@ -1,6 +1,7 @@
 """The engine against torch.nn.parallel on the same simulated machine: bit for bit."""
 
 import copy
+import warnings
 from collections import namedtuple
 
 import pytest
@@ -178,8 +179,8 @@ def test_imbalance_is_warned_of_in_pytorchs_words():
             with pytest.warns(UserWarning, match="exclude GPU 1 which") as caught:
                 wrap(nn.Linear(2, 2))
             assert "less than 75% of the memory or cores of GPU 0" in " ".join(str(caught[0].message).split())
-    with labkit.simulate(gpus=2, memory=["16 GiB", "12 GiB"]), __import__("warnings").catch_warnings():
-        __import__("warnings").simplefilter("error")
+    with labkit.simulate(gpus=2, memory=["16 GiB", "12 GiB"]), warnings.catch_warnings():
+        warnings.simplefilter("error")
         theirs.DataParallel(nn.Linear(2, 2))
         labkit.DataParallel(nn.Linear(2, 2))
 
@@ -237,6 +238,16 @@ def test_hooks_run_once_for_each_replica(wrap):
         assert {device for kind, device in seen if kind == "forward"} == devices
         assert {device for kind, device in seen if kind == "backward"} == devices
         assert len(seen) == 6
+
+
+def test_only_a_replica_that_lost_its_parameters_warns_that_it_has_none(gpus):
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).cuda()
+    for linear, relu in ours.replicate(model, [0, 1]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert list(relu.parameters()) == []
+        with pytest.warns(UserWarning, match="a replica has no parameters of its own"):
+            assert list(linear.parameters()) == []
 
 
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
