@@ -9,7 +9,7 @@ from labkit.cli import main
 from labkit.runs import kernel, parameters, sweep
 
 CELLS = {
-    "parameters": "num_gpus = 2\nbatch_size = 10\ndata_size = 25\nrate = 0.5\nverbose = False\nlanguage = 'en'",
+    "parameters": "num_gpus: int = 2\nbatch_size = 10\ndata_size = 25\nrate = 0.5\nverbose = False\nlanguage = 'en'",
     "shapes": "for _ in range(num_gpus):\n    print('inside torch.Size([%d, 5])' % num_gpus)",
     "same": "print('torch.Size([7])')",
     "fails": "assert num_gpus != 3, 'three is <too many>'\nprint(rate, verbose, language)",
@@ -70,8 +70,23 @@ def test_nothing_that_exists_is_overwritten_without_force(lesson, tmp_path, caps
     assert main(["sweep", "99_small", "--gpus", "1", "2", "--out", "made"]) == 2
     assert "made/99_small-2-gpus.ipynb exists already; --force overwrites" in capsys.readouterr().err
     assert (files(mine.parent), mine.read_text()) == (["99_small-2-gpus.ipynb"], "mine")
-    assert main(["sweep", "99_small", "--gpus", "2", "--out", "made", "--force"]) == 0
+    assert main(["sweep", "99_small", "--gpus", "2", "2", "--out", "made", "--force"]) == 0
     assert mine.read_text() != "mine"
+    done = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in done] == ["2 GPUs", "report"], "each number once"
+    assert "torch.Size([7])" in (mine.parent / "report.html").read_text("utf-8"), (
+        "a single run shows all shapes"
+    )
+
+
+def test_a_sweep_that_is_interrupted_reports_what_it_has(lesson, tmp_path, monkeypatch, capsys):
+    def interrupted(plan, count):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "execute", interrupted)
+    assert main(["sweep", "99_small", "--gpus", "1", "2", "--out", "made"]) == 130
+    assert files(tmp_path / "made") == ["report.html"]
+    assert (tmp_path / "made/report.html").read_text("utf-8").count("not run") == 2
 
 
 def test_a_real_lesson_in_chinese(tmp_path, monkeypatch, capsys):

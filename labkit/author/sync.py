@@ -17,12 +17,12 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+import nbformat
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
 from ..base.language import LANGUAGES
 from ..course import glossary
-from ..runs import notebook as files
 from ..runs.execute import execute
 
 
@@ -38,7 +38,8 @@ def lessons(root: Path) -> list[str]:
 
 def read(root: Path, language: str, lesson: str) -> NotebookNode:
     """The notebook of a lesson in one language."""
-    return files.read(root / language / f"{lesson}.ipynb")
+    found: NotebookNode = nbformat.read(root / language / f"{lesson}.ipynb", as_version=4)
+    return found
 
 
 def differences(root: Path, lesson: str) -> list[str]:
@@ -125,7 +126,7 @@ def synchronise(root: Path, lesson: str, *, accept: bool = False) -> None:
         except CellExecutionError as error:
             raise SystemExit(f"{lesson} ({language}) failed, nothing was written:\n{error}") from None
     for language, notebook in zip(LANGUAGES, (english, chinese), strict=True):
-        files.write(notebook, root / language / f"{lesson}.ipynb")
+        nbformat.write(notebook, root / language / f"{lesson}.ipynb")
     now = recorded(root) | {lesson: pairs(root, lesson)}
     (root / "pairs.json").write_text(json.dumps(now, indent=1, sort_keys=True) + "\n", "utf-8")
 

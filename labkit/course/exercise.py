@@ -35,7 +35,6 @@ class Kind:
 class Exercise:
     """``judge`` is asked about answers that ``kind`` has read; ``solution()`` is the worked answer."""
 
-    id: str
     kind: Kind
     judge: Judge
     solution: Callable[[], str]
@@ -64,7 +63,7 @@ def exercise(id: str, kind: Kind, *, solution: Callable[[], str]) -> Callable[[J
     def declare(judge: Judge) -> Judge:
         if id in EXERCISES:
             raise ValueError(f"there are two exercises {id!r}")
-        EXERCISES[id] = Exercise(id, kind, judge, solution)
+        EXERCISES[id] = Exercise(kind, judge, solution)
         return judge
 
     return declare

@@ -24,7 +24,7 @@ _lock = threading.Lock()
 # What shows progress (see .board): its ``refresh()`` is called when an exercise has been noted.
 watchers: WeakSet[Any] = WeakSet()
 
-# Why progress is not being kept, in one sentence; "" if all is well.
+# What became of the last note, in one sentence; "" if all is well.
 trouble: Callable[[], str] = lambda: ""  # noqa: E731 (said anew, in the language in use)
 
 
@@ -53,6 +53,7 @@ def note(exercise: str) -> None:
         try:
             with _lock:
                 aside = _add(path, exercise)
+            trouble = lambda: ""  # noqa: E731
             if aside is not None:
                 trouble = lambda: say(  # noqa: E731
                     en=f"The progress file could not be understood; it is kept as {aside.name}.",

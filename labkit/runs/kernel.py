@@ -6,8 +6,7 @@ It imports only the standard library: the tests load it before anything else.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -16,23 +15,14 @@ _ATTEMPTS = 3
 STARTUP_TIMEOUT = 60  # seconds; an overloaded computer can miss a start, which is then tried again
 
 
-@contextmanager
-def nobodys_progress() -> Iterator[None]:
-    """Inside, kernels are started that keep no learner's progress: a run by a tool is nobody's."""
+def start(kernel: Callable[[], T], *, has_begun: Callable[[], bool] = lambda: False) -> T:
+    """What ``kernel()`` gives, which starts one: tried again if it fails, but for once a cell ``has_begun``.
+
+    It keeps no learner's progress: a run by a tool is nobody's.
+    """
     before = os.environ.get("LABKIT_PROGRESS")
     os.environ["LABKIT_PROGRESS"] = "off"  # a kernel inherits it, in papermill and nbval in no other way
     try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["LABKIT_PROGRESS"]
-        else:
-            os.environ["LABKIT_PROGRESS"] = before
-
-
-def start(kernel: Callable[[], T], *, has_begun: Callable[[], bool] = lambda: False) -> T:
-    """What ``kernel()`` gives, which starts one: tried again if it fails, but for once a cell ``has_begun``."""
-    with nobodys_progress():
         for _ in range(_ATTEMPTS - 1):
             try:
                 return kernel()
@@ -40,3 +30,8 @@ def start(kernel: Callable[[], T], *, has_begun: Callable[[], bool] = lambda: Fa
                 if has_begun():
                     raise
         return kernel()
+    finally:
+        if before is None:
+            del os.environ["LABKIT_PROGRESS"]
+        else:
+            os.environ["LABKIT_PROGRESS"] = before

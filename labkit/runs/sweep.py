@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from nbformat import NotebookNode
 
 from ..course.lesson import checked_parameters
 from . import kernel
-from . import notebook as files
 from .execute import without_volatile
 from .parameters import declared, fit
 
@@ -91,7 +91,7 @@ def plan(
     language   the language to run the notebook in, if it has such a parameter.
     """
     try:
-        notebook = files.read(lesson)
+        notebook = nbformat.read(lesson, as_version=4)
         known = declared(notebook)
     except Exception as error:  # whatever a file that is no notebook makes the readers raise
         raise ValueError(f"{lesson} is not a notebook that can be read: {error}") from error
@@ -130,7 +130,7 @@ def execute(sweep: Sweep, count: int) -> Run:
         error = f"{failed.ename}: {failed.evalue.splitlines()[0] if failed.evalue else ''}"
     except RuntimeError as failed:  # the kernel did not start, or died
         error = f"{type(failed).__name__}: {' '.join(str(failed).split())}"
-    executed = files.read(notebook)
+    executed = nbformat.read(notebook, as_version=4)
     if error:
         failed_at = [c.id for c in executed.cells if c.metadata.get("papermill", {}).get("exception")]
         error = f"cell {failed_at[0]}: {error}" if failed_at else error

@@ -77,11 +77,15 @@ class BatchFirst(Digits):
 
 
 class Fixed(Repaired):
-    """The reader repaired for six images, alone, and for no other number of at least two."""
+    """The reader repaired for these numbers of images, and for no other."""
+
+    def __init__(self, *counts):
+        super().__init__()
+        self.counts = counts
 
     def forward(self, images):
         scores, hidden = super().forward(images)
-        return (scores, hidden) if len(images) in (1, 6) else (scores * 2, hidden)
+        return (scores, hidden) if len(images) in self.counts else (scores * 2, hidden)
 
 
 class Returns(torch.nn.Module):
@@ -166,7 +170,10 @@ WRONG = {
     "02.tensor_copy": [("cuda:0", "copy"), ("cuda", "copy"), ("gpu", "asks for a device"), (0, "asks for a device")],
     "02.inside": [(30, "outside"), (60, "not given to every GPU"), (2, "number of GPUs"), (3, "2 equal pieces")],
     "02.lines": [(4, "right for one GPU"), (2, "how many batches"), (12, "printed outside"), (1, "batches ×")],
-    "02.wrapping": [("cuda:0", "nobody has called"), ("cuda:1", "puts nothing on any GPU")],
+    "02.wrapping": [
+        ("cuda:0", "nobody has called"), ("cuda", "nobody has called"),
+        ("cuda:1", "puts nothing on any GPU"),
+    ],
     "03.which": [
         (5, "from zero"), (1, "like cards"), (8, "there is no cuda:8"), (2, "how many rows"), ("x", "asks for"),
     ],
@@ -230,7 +237,8 @@ WRONG = {
         (Repaired(hidden=lambda x: x), "its layers first"), (Repaired(hidden=lambda x: x[0, 0]), "1 layer and 7"),
         (Repaired(lambda x: x.reshape(x.size(1), 12, 10)), "`reshape` and `view`"),
         (BatchFirst((0, 2, 1), turned=False), "with `batch_first` too"), (BatchFirst((2, 0, 1)), "along the images"),
-        (Fixed(), "how many images there are"), (Returns, "return"), (lambda: 1 / 0, "asks for a model"),
+        (Fixed(1, 6), "on two GPUs 6 images"),
+        (Fixed(1, 3, 6), "how many images there are"), (Returns, "return"), (lambda: 1 / 0, "asks for a model"),
     ],
     "07.sum": [(4, "summed, not averaged"), (16, "shared out"), (1, "each of the 8 rows"), (8.5, "asks for a whole")],
     "07.calls": [(3, "not wrapped"), (6, "six replicas"), (1, "from which the next"), (2, "the model or a replica"),
@@ -344,6 +352,7 @@ def test_the_solution_that_is_code_is_right(name):
     made = {verb: getattr(labkit, verb) for verb in ("scatter", "replicate", "parallel_apply", "gather")}
     exec(code, made | {"Digits": Digits}, found := {})
     assert check(name, found[re.match(r"(?:def|class) (\w+)", code)[1]]).right
+    assert re.search(r"<pre>(?:def|class) .*\n.*</pre>", reveal(name)._repr_html_(), re.DOTALL)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])

@@ -101,9 +101,10 @@ def test_a_script_is_run_as_python_would(script, tmp_path):
     path = script(
         "import neighbour\nprint(__name__, neighbour.word, os.getcwd(), sys.path[0])\n"
         "import pickle\nclass Mine: pass\nprint(type(pickle.loads(pickle.dumps(Mine()))) is Mine)\n"
+        "print('end', end='')\n"
     )
     here = os.path.realpath(tmp_path)
-    assert launch(path, 1, torchrun=False).outputs == (f"__main__ 梯度 {here} {here}\nTrue\n",)
+    assert launch(path, 1, torchrun=False).outputs == (f"__main__ 梯度 {here} {here}\nTrue\nend",)
 
 
 def test_the_notebooks_own_machine_and_folder_stay(script, tmp_path):
@@ -185,8 +186,12 @@ def test_a_rank_that_will_not_end_is_made_to(script, torchrun, monkeypatch, time
     [("os._exit(3)", False), ("os.kill(os.getpid(), 9)", False), ("os.kill(os.getpid(), 9)", True)],
 )
 def test_a_rank_that_vanishes_is_named_with_its_last_words(script, torchrun, how):
-    path = script(f"if rank == 1:\n    print('step 7', flush=True)\n    {how}\ntime.sleep(1e6)\n")
-    with pytest.raises(RankError, match=r"rank 1 of 2 ended without a Python error.*\nstep 7$") as caught:
+    path = script(
+        f"if rank == 1:\n    print(*range(1, 8), sep='\\nstep ', flush=True)\n    {how}\ntime.sleep(1e6)\n"
+    )
+    with pytest.raises(
+        RankError, match=r"rank 1 of 2 ended without a Python error.*:\nstep 3\n.*\n.*\n.*\nstep 7$"
+    ) as caught:
         launch(path, 2, timeout=1e9, torchrun=torchrun)
     assert caught.value.rank == 1
 

@@ -43,7 +43,12 @@ def test_a_refused_parameter_leaves_the_machine_and_the_language_that_were_there
     [
         (0, "No GPU: everything runs on the CPU.", "没有 GPU：一切都在 CPU 上运行。"),
         (1, "1 simulated GPU: cuda:0", "1 块模拟 GPU：cuda:0"),
-        (3, "3 simulated GPUs: cuda:0, cuda:1, cuda:2", "3 块模拟 GPU：cuda:0, cuda:1, cuda:2"),
+        (
+            4,
+            "4 simulated GPUs: cuda:0, cuda:1, cuda:2, cuda:3",
+            "4 块模拟 GPU：cuda:0, cuda:1, cuda:2, cuda:3",
+        ),
+        (5, "5 simulated GPUs: cuda:0 … cuda:4", "5 块模拟 GPU：cuda:0 … cuda:4"),
         (64, "64 simulated GPUs: cuda:0 … cuda:63", "64 块模拟 GPU：cuda:0 … cuda:63"),
     ],
 )

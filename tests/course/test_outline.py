@@ -87,6 +87,7 @@ def test_the_outline_and_the_glossary_are_in_the_language_in_use():
     [
         ("three GPUs are idle", "三块 GPU 闲置", "'闲置' is written; the term is '空闲'"),
         ("three GPUs are idle", "三块 GPU 没事做", "'idle' is in the English, '空闲' not in the Chinese"),
+        ("Idle GPUs wait", "没事做的 GPU 在等", "'idle' is in the English, '空闲' not in the Chinese"),
         ("each replica", "每个复本", "'复本' is written; the term is '副本'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -90,6 +91,10 @@ def test_a_write_that_fails_leaves_the_old_file_whole(file, monkeypatch):
     assert file.read_bytes() == before
     assert os.listdir(file.parent) == ["progress.json"]
     assert "No space left on device" in repr(Progress())
+    monkeypatch.undo()
+    monkeypatch.setenv("LABKIT_PROGRESS", str(file))
+    check("02.inside", 15)
+    assert "No space left on device" not in repr(Progress()), "it is kept now"
 
 
 def test_threads_do_not_lose_each_others_notes(file):
@@ -117,6 +122,7 @@ def test_the_board_follows_the_answers_and_keeps_its_language(file):
     assert "●" not in board._widget.value
     check("03.idle", 3)
     assert board._widget.value.count("●") == 1
+    assert re.findall(r">([1-9]/\d)<", board._widget.value) == ["1/3"]  # of lesson 03, of no other
     assert "03 · 哪些行归谁？" in board._widget.value
     assert str(file) in board._widget.value
     assert labkit.get_language() == "en"

@@ -90,6 +90,14 @@ def test_a_text_of_another_form_is_refused_by_line_and_nothing_is_written(tmp_pa
     assert not (tmp_path / "en").exists()
 
 
+@pytest.mark.parametrize("arguments", [["00_x", "lesson.txt"], ["--write", "00_x"]])
+def test_to_write_and_a_file_go_together(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        bilingual.main(arguments)
+    assert stop.value.code == 2
+    assert "--write and a file go together" in capsys.readouterr().err
+
+
 def test_text_that_changed_in_one_language_only_is_refused_and_named(root):
     record(root)
     change(root, "en", "title", "# Another question?")
@@ -134,11 +142,15 @@ def test_english_code_is_copied_with_its_tags_run_and_stored(root):
     notebook.cells[2].source = "print(num_gpus, language)"
     notebook.cells[2].metadata["tags"] = ["hide-input"]
     nbformat.write(notebook, root / "en" / "00_tiny.ipynb")
+    (root / "pairs.json").write_text('{"index": {"title": ["a", "b"]}}')
     sync.synchronise(root, "00_tiny")
-    assert sync.read(root, "zh", "00_tiny").cells[2].metadata["tags"] == ["hide-input"]
+    assert sync.read(root, "zh", "00_tiny").cells[2].metadata == {"tags": ["hide-input"]}
     stored = {lang: sync.read(root, lang, "00_tiny").cells[2].outputs[0].text for lang in sync.LANGUAGES}
     assert stored == {"en": "2 en\n", "zh": "2 zh\n"}
-    assert sync.recorded(root)["00_tiny"] == sync.pairs(root, "00_tiny")
+    assert sync.recorded(root) == {
+        "00_tiny": sync.pairs(root, "00_tiny"),
+        "index": {"title": ["a", "b"]},
+    }
 
 
 def test_where_a_kernel_cuts_the_printed_text_is_not_stored():
