@@ -132,7 +132,13 @@ def test_bad_usage_is_one_line_and_nothing_is_written(lesson, tmp_path, capsys, 
 
 @pytest.mark.parametrize(
     ("name", "value", "fitted"),
-    [("data_size", "50", 50), ("rate", "1", 1.0), ("verbose", "True", True), ("language", "5", "5")],
+    [
+        ("num_gpus", "3", 3),
+        ("data_size", "50", 50),
+        ("rate", "1", 1.0),
+        ("verbose", "True", True),
+        ("language", "5", "5"),
+    ],
 )
 def test_a_text_is_read_as_the_declared_type(lesson, name, value, fitted):
     known = parameters.declared(nbformat.read(lesson, as_version=4))

@@ -96,7 +96,8 @@ def test_ranks_reach_each_other_and_know_who_they_are(script, torchrun, monkeypa
     assert run.seconds > 0
 
 
-def test_a_script_is_run_as_python_would(script, tmp_path):
+def test_a_script_is_run_as_python_would(script, tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # what is written last waits in a buffer
     (tmp_path / "neighbour.py").write_text("word = '梯度'\n")
     path = script(
         "import neighbour\nprint(__name__, neighbour.word, os.getcwd(), sys.path[0])\n"
