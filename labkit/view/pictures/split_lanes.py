@@ -119,7 +119,7 @@ def _counted(plan: Split, gpus: range) -> str:
 
 def _ruler(batch: int, scale: float) -> list[Text]:
     """Row numbers over the batch: the first, the last, and round ones between where there is room."""
-    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, batch) if s * scale > 26 or s >= batch)
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, batch) if s * scale > 26)
     marks = [row for row in range(0, batch, step) if row == 0 or (batch - 1 - row) * scale > 26]
     marks = marks + [batch - 1] if batch > 1 else marks
     return [Text(_LEFT + (row + 0.5) * scale, _TOP - 8, str(row), 11, "middle", muted=True) for row in marks]
