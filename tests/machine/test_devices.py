@@ -265,6 +265,9 @@ TWO = SAME + "found at least two devices, "
         (lambda a, b, c: c.masked_fill(c > 0, a.sum()), "masked_fill_: Expected inputs to be on same device"),
         (lambda a, b, c: a @ torch.ones(3), SAME + "got mat is on cuda:0, different from other tensors on cpu "
          "(when checking argument in method wrapper_CUDA_addmv_)"),
+        (lambda a, b, c: torch.topk(a, 2, out=(a.new_empty(0), torch.empty(0, dtype=torch.long))),
+         SAME + "got indices is on cpu, different from other tensors on cuda:0 "
+         "(when checking argument in method wrapper_CUDA_topk_out_values)"),
         (lambda a, b, c: F.scaled_dot_product_attention(a[None], b[None], a[None]),
          "Expected query, key, and value to have the same device type, but got query.device: cuda:0 "
          "key.device: cuda:1 and value.device: cuda:0 instead."),

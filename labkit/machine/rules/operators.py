@@ -87,11 +87,7 @@ def _check_iterator(named: Named, written: set[str], scalars: bool) -> Gpu | Non
 
 def _written(func: Any) -> set[str]:
     """The names of the arguments that ``func`` writes: ``out``, and ``self`` of an operation in place."""
-    return {
-        "out" if argument.is_out else argument.name
-        for argument in func._schema.arguments
-        if _writes(argument)
-    }
+    return {argument.name for argument in func._schema.arguments if _writes(argument)}
 
 
 def _writes(argument: Any) -> bool:
@@ -104,7 +100,7 @@ def _named_tensors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     for at, argument in enumerate(func._schema.arguments):
         value = args[at] if at < len(args) else kwargs.get(argument.name)
         out = _writes(argument) and argument.is_out
-        (written if out else named).extend(("out" if out else argument.name, t) for t in tensors_in(value))
+        (written if out else named).extend((argument.name, tensor) for tensor in tensors_in(value))
     return written + named
 
 

@@ -15,6 +15,9 @@ from importlib.resources import files
 
 _ENTRY = re.compile(r"^- func: ([\w.]+)\(", re.MULTILINE)
 _CUDA_KEY = re.compile(r"^    (?:[\w, ]*\b)CUDA\b[\w, ]*:", re.MULTILINE)
+# An argument (so before the ``->``) that is written and given by keyword only is an output, whatever its name
+# (torchgen/model.py, Arguments.out).
+_OUT = re.compile(r"[^>]*\*,[^>]*\(a!\)")
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def _check(qualified: str, entry: str) -> DeviceCheck:
     structured = "\n  structured: True" in entry or "\n  structured_delegate:" in entry
     if "\n  device_check: NoCheck" in entry:
         return DeviceCheck(None, True)
-    out = "_out" if "(a!) out)" in entry.split("->")[0] or overload.endswith("out") else ""
+    out = "_out" if _OUT.match(entry) else ""
     if structured:
         return DeviceCheck(f"wrapper_CUDA_{name}{out}" + (f"_{overload}" if overload else ""), False)
     if _CUDA_KEY.search(entry):

@@ -25,7 +25,8 @@ MARK = "_labkit_mark"
 # most operations do. What is allocated now, and the limit, are always exact.
 PEAK_STEP = 16 * 1024
 
-# CUDA's allocator hands out multiples of this many bytes, and memory_allocated() counts them.
+# CUDA's allocator hands out multiples of this many bytes (c10/cuda/CUDACachingAllocator.cpp, round_size), and
+# memory_allocated() counts them. The segments that it asks of the driver, of 2 MiB and more, are "reserved" there.
 BLOCK = 512
 
 # Bytes per virtual second: about the memory bandwidth of an A100.
@@ -105,7 +106,7 @@ class Gpu:
         setattr(storage, MARK, mark)
         self.room -= mark.block
         if self.room < 0:
-            del mark
+            del mark  # or it would count as one more storage
             self.recount(storage)
 
     def new_mark(self, size: int) -> Mark:
@@ -126,7 +127,8 @@ class Gpu:
         """Bytes allocated now."""
         live = 0
         for mark in tuple(self.marks.values()):
-            # One more reference here than in a loop over the dictionary: the tuple's.
+            # One more reference here than in a loop over the dictionary: the tuple's. (A dictionary itself may not
+            # grow while it is gone through, and another thread's tensor may be the first of its size.)
             live += mark.block * (sys.getrefcount(mark) - _IDLE_REFERENCES - 1)
         return live
 
@@ -148,7 +150,9 @@ class Gpu:
         live = self.live()
         limit = int(self.capacity * self.fraction)
         if live > limit:
-            gc.collect()  # as CUDA's allocator frees its cache and tries again
+            # CUDA's allocator gives its cache back to the driver and tries once more (CUDACachingAllocator.cpp, malloc:
+            # release_cached_blocks, then alloc_block). Here what was dropped in a cycle is all that could come back.
+            gc.collect()
             live = self.live()
             if live > limit and newest is not None:
                 block = getattr(newest, MARK).block
@@ -171,7 +175,11 @@ class Gpu:
         return max(0, self.capacity - self.recount())
 
     def out_of_memory(self, wanted: int, live: int) -> torch.OutOfMemoryError:
-        """CUDA's own error for ``wanted`` bytes on this GPU with ``live`` bytes taken."""
+        """CUDA's own error for ``wanted`` bytes on this GPU with ``live`` bytes taken.
+
+        The text is that of c10/cuda/CUDACachingAllocator.cpp, malloc: "wanted" is the request rounded up to blocks, and
+        what a fraction allows stands in it where one was set (set_per_process_memory_fraction).
+        """
         free = cuda_bytes(max(0, self.capacity - live))
         used = cuda_bytes(live)
         allowed = f"{cuda_bytes(int(self.capacity * self.fraction))} allowed; " * (self.fraction < 1)

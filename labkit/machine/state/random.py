@@ -37,7 +37,9 @@ class DeviceRandom:
         """Make the generators, on the device that draws, while torch is as it really is; once."""
         if self.generators:
             return
-        # torch.manual_seed before the machine existed would have seeded its GPUs too (torch/random.py, manual_seed).
+        # torch.manual_seed before the machine existed would have seeded its GPUs too (torch/random.py, manual_seed),
+        # all alike: the generator of a GPU takes a seed as it is (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp,
+        # set_current_seed).
         seed = torch.initial_seed()
         self.generators = tuple(Generator(gpu=gpu) for gpu in self._gpus)
         for generator in self.generators:
@@ -62,6 +64,10 @@ class DeviceRandom:
             finally:
                 mine.set_state(default.get_state())
                 default.set_state(before)
+
+
+# torch.Generator says for which device it was made, in C (torch/csrc/Generator.cpp), and cannot be told otherwise: the
+# class that stands for it makes one on the device that really draws, and remembers the GPU.
 
 
 class _AnyGenerator(type(_RealGenerator)):  # type: ignore[misc]  # torch says which metaclass
@@ -91,7 +97,7 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
         return _real_device(self) if gpu is None else gpu.device
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made, _, state = super().__reduce__()
+        made, _, state = super().__reduce__()  # whose device is the one that really draws
         return made, (self.device,), state
 
 
