@@ -17,7 +17,7 @@ _ENTRY = re.compile(r"^- func: ([\w.]+)\(", re.MULTILINE)
 _CUDA_KEY = re.compile(r"^    (?:[\w, ]*\b)CUDA\b[\w, ]*:", re.MULTILINE)
 # An argument (so before the ``->``) that is written and given by keyword only is an output, whatever its name
 # (torchgen/model.py, Arguments.out).
-_OUT = re.compile(r"[^>]*\*,[^>]*\(a!\)")
+_OUT = re.compile(r"[^>]*\*,[^>]*\(\w!\)")
 
 
 @dataclass(frozen=True)
