@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.diagnosis import Diagnosis, GpuMemory
+from labkit.diagnosis import Diagnosis, Finding, GpuMemory
+from labkit.diagnosis.result import SEVERITIES, label
 from labkit.plans.split import split
 
 X = torch.linspace(-1, 1, 80).reshape(16, 5)
@@ -239,4 +240,11 @@ def test_a_peak_below_what_the_machine_counts_in_is_said_to_be():
     found = Diagnosis("Small", split(4, 2), (), (GpuMemory("cuda:0", 48, 0), GpuMemory("cuda:1", 0, 2**20)))
     assert "cuda:0  under 16 KiB at most" in repr(found)
     assert "cuda:1  1024.00 KiB at most" in repr(found)
-    assert "<td>under 16 KiB</td>" in found._repr_html_()
+    assert "<td>48 bytes</td><td>under 16 KiB</td>" in found._repr_html_()
+
+
+def test_each_severity_is_named():
+    found = [Finding(severity, severity, "", "", "", "") for severity in SEVERITIES]
+    assert [label(one.severity) for one in found] == ["Error", "Warning", "Note"]
+    assert not Diagnosis("Some", split(4, 2), tuple(found)).ok
+    assert Diagnosis("Some", split(4, 2), tuple(found[2:])).ok

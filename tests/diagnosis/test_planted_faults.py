@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import labkit
+from labkit.base.units import cuda_bytes
 from labkit.diagnosis.findings import KINDS, failures, inputs, memory, modules, outputs
 from labkit.diagnosis.findings.kind import Kind
 from labkit.diagnosis.runs import Runs
@@ -153,9 +154,10 @@ def test_the_two_directions_are_layers_of_a_hidden_state():
 
 
 def test_time_first_input():
-    found = check(nn.RNN(5, 6), torch.randn(12, 8, 5), gpus=2)
-    assert next(f for f in found.findings if f.name == "input_axis").where == "input 0"
-    assert found.split.batch == 8
+    for batch in (2, 8):
+        found = check(nn.RNN(5, 6), torch.randn(12, batch, 5), gpus=2)
+        assert next(f for f in found.findings if f.name == "input_axis").where == "input 0"
+        assert found.split.batch == batch
 
 
 def test_a_list_of_images():
@@ -171,6 +173,11 @@ def test_a_list_of_images_whose_channels_go_their_own_ways():
     model = Does(lambda self, images: torch.stack([image.mean(dim=(1, 2)) for image in images]))
     found = check(model, [torch.randn(3, 8, 8) for _ in range(6)], gpus=2)
     assert [(f.name, f.where) for f in found.findings] == [("list_cut", "input 0")]
+
+
+def test_a_list_of_images_with_a_list_of_results():
+    model = Does(lambda self, images: [self.linear(image.mean((0, 1))) for image in images])
+    assert "list_cut" in check(model, [torch.randn(3, 6, 5) for _ in range(6)], gpus=2)
 
 
 def test_what_goes_with_the_rows_of_a_list_is_cut_with_them():
@@ -220,6 +227,8 @@ def test_a_biased_loss():
     found = check(Does(lambda self, x: self.linear(x).square().mean()), X[:10])
     assert names(found, "error") == {"biased_loss"}
     assert "3, 3, 3, 1" in found.findings[0].reason
+    found = check(Does(lambda self, x: self.linear(x).square().mean()), X[:15], gpus=8)
+    assert "2, 2, 2, 2, 2, 2, 2, 1 rows" in found.findings[0].reason  # eight are all said
 
 
 def test_a_biased_loss_of_the_users_own():
@@ -311,6 +320,8 @@ def test_a_model_on_several_devices():
         assert names(found, "error") == {"several_devices"}
         assert found.findings[0].where == "cpu, cuda:0"
         assert str(model[0].weight.device) == "cuda:0"
+        buffers = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, affine=False).cuda())
+        assert "several_devices" in check(buffers, X)
 
 
 @finds(outputs.OUTPUTS_DIFFER)
@@ -388,6 +399,20 @@ def test_memory_that_does_not_fit():
     assert small.memory[0].peak >= 2 * weights
     assert small.memory[1].peak < small.memory[0].peak
     assert small.memory[1].weights == 0  # its copy lives for one call
+
+
+def test_parameters_that_are_not_trained_need_no_memory_of_the_optimizer():
+    model = nn.Sequential(nn.Linear(500, 500).requires_grad_(False), nn.Linear(500, 10))
+    found = check(model, torch.randn(64, 500), memory="1 GiB")
+    need = found.memory[0].peak + 2 * 4 * (500 * 10 + 10)
+    assert f"needs {cuda_bytes(need)} on cuda:0" in next(f for f in found.findings if "fits" in f.name).reason
+
+
+def test_memory_that_is_shared_out_evenly_is_not_remarked_on():
+    model = nn.Sequential(nn.Linear(5, 20_000), nn.ReLU(), nn.AdaptiveAvgPool1d(1))
+    found = check(model, torch.randn(256, 5), gpus=2)
+    assert found.memory[1].peak > 2**20
+    assert names(found) == set()
 
 
 @finds(failures.LOSS_FAILS)
@@ -677,6 +702,16 @@ def test_the_advice_mends_the_fault(fault, kinds_found):
     assert kind in {made for made, _ in kinds_found.values()}
     model, *given = mended()
     assert check(model, *given).ok
+
+
+def test_of_an_error_that_came_of_another_the_last_is_named():
+    def forward(self, x):
+        try:
+            return self.linear(x) if len(x) == 16 else {}["first"]
+        except KeyError as error:
+            raise ValueError("second") from error
+
+    assert ": ValueError: second." in check(Does(forward), X).findings[0].reason
 
 
 def test_a_part_that_is_wrapped_twice():

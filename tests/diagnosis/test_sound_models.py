@@ -1,6 +1,7 @@
 """No false alarms: sound models of many families, for which the check-up must find nothing wrong."""
 
 from collections import namedtuple
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -399,6 +400,37 @@ def test_nothing_is_wrong_with_a_sound_model(family, gpus):
     assert len(found.compared) == 2, found  # outputs and gradients: nothing was skipped
     assert "memory" not in " ".join(f.name for f in found.findings if f.severity != "note")
     assert len(found.memory) == gpus
+
+
+@dataclass(init=False)
+class Mixed(dict):
+    """As outputs are in some libraries: a dict that is a dataclass, too."""
+
+    logits: torch.Tensor | None = None
+
+
+def gradient(self, x):
+    return torch.autograd.grad(self.linear(x).tanh().sum(), x, create_graph=True)[0]
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda self, x: Mixed(logits=self.linear(x)),
+        gradient,  # wants an input that wants a gradient, as the user's does
+    ],
+    ids=["a dict and a dataclass", "gradient of the input"],
+)
+def test_nothing_is_wrong_with_odd_inputs_and_outputs(forward):
+    model = Does(forward, linear=nn.Linear(5, 2))
+    found = labkit.diagnose(model, torch.randn(16, 5, requires_grad=True), gpus=2)
+    assert not found.findings, found
+
+
+def test_a_loss_without_a_gradient_has_none_to_compare():
+    model = Does(lambda self, x: self.linear(x).detach(), linear=nn.Linear(5, 2))
+    found = labkit.diagnose(model, torch.randn(16, 5), gpus=2, loss=lambda out: out.sum())
+    assert not found.findings, found
 
 
 def test_a_part_that_is_registered_may_be_held_in_a_list_too():
