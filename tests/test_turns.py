@@ -78,18 +78,6 @@ def test_four_ranks_meet_the_same_way_every_time():
     assert all(once() == first for _ in range(99))
 
 
-def test_a_pause_lets_the_others_go_first():
-    seen = []
-
-    def rank(at):
-        for step in range(2):
-            seen.append((step, at))
-            participant().pause()
-
-    Baton(names(3)).run([lambda at=at: rank(at) for at in range(3)])
-    assert seen == [(step, at) for step in range(2) for at in range(3)]
-
-
 @pytest.mark.parametrize(("language", "has_ended"), [("en", "rank 2 has ended"), ("zh", "rank 2 已经结束")])
 def test_one_that_never_comes_is_named_at_once(language, has_ended):
     meeting = Meeting(4)

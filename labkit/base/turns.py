@@ -107,21 +107,16 @@ class Member:
         """
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            self._hand_on(_State.WAITS, _Wait(ready, what, timeout is not None, lock))
+            self._hand_on(_Wait(ready, what, timeout is not None, lock))
             self._sleep(deadline)
             if (take or ready)():
                 return True
             if deadline is not None and monotonic() >= deadline:
                 return False
 
-    def pause(self) -> None:
-        """Let all others go first."""
-        self._hand_on(_State.READY)
-        self._sleep()
-
     def away(self, function: Callable[[], Any]) -> Any:
         """The result of ``function()``, which waits for a thread that takes no part; the others go on meanwhile."""
-        self._hand_on(_State.WAITS, _Wait(lambda: False, ends=True))
+        self._hand_on(_Wait(lambda: False, ends=True))
         try:
             with unseen():
                 return function()
@@ -131,10 +126,10 @@ class Member:
             else:
                 self._break_off()
 
-    def _hand_on(self, state: _State, wait: _Wait | None = None) -> None:
+    def _hand_on(self, wait: _Wait) -> None:
         with self.ring:
             self._raise_error()
-            self._state, self._waits = state, wait or self._waits
+            self._state, self._waits = _State.WAITS, wait
             self.ring.hand_on(self)
 
     def _come_back(self) -> None:
