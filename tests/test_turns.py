@@ -1,7 +1,10 @@
 """Taking turns without a machine: who runs when, meetings, deadlocks, and that nobody is left behind."""
 
+import _thread
 import ast
+import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -104,7 +107,8 @@ def test_each_of_a_deadlock_may_mend_it():
     assert sorted(told) == [0, 1, 2]
 
 
-def test_no_alarm_where_a_thread_outside_could_help():
+def test_no_alarm_where_a_thread_outside_could_help(monkeypatch):
+    monkeypatch.setattr(turns, "_BEAT", 1000)  # they do not look again by themselves
     box, ready = [], threading.Event()
 
     def outside():
@@ -121,6 +125,35 @@ def test_no_alarm_where_a_thread_outside_could_help():
 
     assert Baton(names(2)).run([first, lambda: participant().wait(lambda: box, "the box")]) == [True, True]
     helper.join()
+
+
+def test_no_alarm_before_the_caller_has_heard_that_the_one_it_waits_for_is_over(monkeypatch):
+    box, result, join = [], [], turns.Member.join
+
+    def late(self, timeout=None):
+        over = join(self, timeout)
+        while not turns.stalled:
+            time.sleep(0.001)
+        return over
+
+    def begin(function):
+        return lambda: threading.Thread(target=lambda: baton.act(members[function], function)).start()
+
+    def second():
+        result.append(participant().wait(lambda: box, "the box"))
+
+    baton = Baton()
+    members = {
+        function: baton.add(name, begin(function)) for name, function in (("first", list), ("second", second))
+    }
+    baton.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(turns.Member, "join", late)
+        assert baton.wait_for(members[list])
+    box.append(1)
+    turns.something_came()
+    assert baton.wait_for(members[second])
+    assert result == [True]
 
 
 def test_the_users_time_ends_a_wait_and_no_alarm_comes_before():
@@ -152,6 +185,41 @@ def test_what_one_raises_ends_the_others(error):
     assert not turns.stalled
     assert participant() is None
     assert Baton(names(1)).run([lambda: 5]) == [5]
+
+
+class Watch:
+    """Counts who is inside."""
+
+    inside = 0
+
+    def __enter__(self):
+        self.inside += 1
+
+    def __exit__(self, *exc_info):
+        self.inside -= 1
+
+
+def test_an_interrupted_call_is_not_watched_though_one_of_it_is_stuck():
+    watch, stuck, seen = Watch(), threading.Lock(), []
+    stuck.acquire()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupts():
+        seen.append((watch.inside, threading.current_thread()))
+        _thread.interrupt_main()
+        stuck.acquire()
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Baton(names(2), watch=watch).run(
+                [lambda: participant().wait(lambda: False, "nothing", timeout=1000), interrupts]
+            )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    ((inside, thread),) = seen
+    assert (inside, watch.inside, thread.is_alive()) == (1, 0, True)
+    stuck.release()
+    thread.join()
 
 
 def test_whom_a_participant_calls_has_its_turn_before_the_next():
@@ -189,6 +257,27 @@ def test_what_fails_inside_ends_those_inside_alone():
 
     Baton(names(2)).run([lambda at=at: outer(at) for at in range(2)])
     assert seen == [0, 1]
+
+
+def test_what_fails_ends_those_too_whom_others_called():
+    ended = []
+
+    def inner():
+        try:
+            participant().wait(lambda: False, "nothing")
+        except BaseException as error:
+            ended.append(type(error))
+            raise
+
+    def outer(at):
+        if at == 0:
+            with pytest.raises(ZeroDivisionError):
+                Baton(names(2)).run([lambda: Baton(names(2)).run([inner, inner]), lambda: 1 // 0])
+            while len(ended) < 2:
+                time.sleep(0.001)
+
+    Baton(names(2)).run([lambda at=at: outer(at) for at in range(2)])
+    assert ended == [turns.Ended, turns.Ended]
 
 
 def test_the_context_is_entered_where_the_thread_is_not_the_callers():

@@ -218,8 +218,10 @@ class Ring:
         self.holder: Member | None = None
         # Who holds a lock, by the lock's id, as far as that was seen.
         self.held: dict[int, Member] = {}
-        # The thread outside that made the call, and whether it does nothing but wait for its end.
-        self.caller, self.caller_waits = threading.get_ident(), False
+        # The thread outside that made the call, and for whom it waits: not for those alone that are over, when it
+        # may be about to do something else.
+        self.caller = threading.get_ident()
+        self.awaited: Sequence[Member] = ()
         self._choosing = False
 
     def __enter__(self) -> None:
@@ -301,6 +303,7 @@ class Ring:
     def abandon(self) -> None:
         """End all participants after an interrupt, which may have come anywhere."""
         _enter(self._lock)
+        self.awaited = ()
         self.end()
         with suppress(RuntimeError):  # as often as this thread entered it
             while True:
@@ -309,7 +312,7 @@ class Ring:
 
     def judge(self) -> None:
         """If nobody can go on, and nobody outside could change that, tell those who wait."""
-        if self.holder is not None or not self.live or not self.caller_waits:
+        if self.holder is not None or not self.live or all(one.over for one in self.awaited):
             return
         waiting = [one for one in self.live if one._state is _State.WAITS]
         if any(one._waits.ends for one in waiting):
@@ -418,7 +421,7 @@ class Baton:
         self._functions, self._context = dict(zip(members, functions, strict=True)), context
         try:
             if self.caller is None:
-                self.ring.caller_waits = True
+                self.ring.awaited = members
             first = self._enter()
             if first is not None:
                 self._work(first, self.caller)
@@ -455,14 +458,14 @@ class Baton:
             return member.over or parent.wait(lambda: member.over, "", timeout)
         try:
             with ring:
-                ring.caller_waits = timeout is None
+                ring.awaited = [member] if timeout is None else ()
                 ring.judge()
             return member.join(timeout)
         except BaseException:
             ring.abandon()
             raise
         finally:
-            ring.caller_waits = False
+            ring.awaited = ()
             if self._is_over():
                 self.members.clear()
 

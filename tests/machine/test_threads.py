@@ -25,6 +25,12 @@ from labkit.base.turns import Deadlock, participant
 from labkit.machine.state import threads as threads_of_machine
 
 
+@pytest.fixture
+def no_beat(monkeypatch):
+    """Who waits does not look again by itself: whoever gives something must see to it."""
+    monkeypatch.setattr(turns, "_BEAT", 1000)
+
+
 class Tells(nn.Linear):
     """Notes the device that it runs on, then runs."""
 
@@ -185,6 +191,17 @@ class Fails(nn.Module):
         return x * self.weight
 
 
+def test_each_that_fails_is_named_once():
+    with labkit.simulate(gpus=4):
+        model = Fails().cuda()
+        model.fails = 1, 3
+        with pytest.raises(ValueError, match="Caught ValueError in replica 1 on cuda:1") as caught:
+            labkit.DataParallel(model)(torch.ones(4, 4))
+    assert (
+        str(caught.value).split("Failed too:\n")[1].startswith("  replica 3 on cuda:3: ValueError: bad luck")
+    )
+
+
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_thousand_calls_with_random_failures_leave_nothing(wrap, gpus):
     chance = random.Random(0)
@@ -306,7 +323,7 @@ class Hands(nn.Module):
     "kind",
     [event, lock, with_lock, condition, semaphore, barrier, a_queue, full_queue, simple_queue, future],
 )
-def test_whatever_a_replica_waits_for_the_next_goes_on(kind, before, wrap):
+def test_whatever_a_replica_waits_for_the_next_goes_on(kind, before, wrap, no_beat):
     pair = kind() if before else None
     with labkit.simulate(gpus=4):
         model = Hands(*(pair or kind())).cuda()
@@ -415,7 +432,7 @@ def test_a_barrier_for_too_many_is_named(wrap, gpus):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
-def test_a_thread_outside_may_help(wrap, gpus):
+def test_a_thread_outside_may_help(wrap, gpus, no_beat):
     class Asks(nn.Linear):
         asked, answer = threading.Event(), threading.Event()
 
@@ -438,7 +455,60 @@ def test_a_thread_outside_may_help(wrap, gpus):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
-def test_replicas_may_start_threads_and_pools(wrap, gpus):
+def test_a_thread_outside_may_help_the_one_who_holds_the_lock(wrap, gpus):
+    class Asks(nn.Linear):
+        lock, answer = threading.Lock(), threading.Event()
+
+        def forward(self, x):
+            with self.lock:
+                if x.device.index == 0:
+                    self.answer.wait()
+                return super().forward(x)
+
+    def help_them():
+        while not turns.stalled:
+            time.sleep(0.001)
+        Asks.answer.set()
+
+    helper = threading.Thread(target=help_them)
+    helper.start()
+    assert wrap(Asks(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
+    helper.join()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_no_alarm_for_locks_that_replicas_have_given_back(wrap, gpus):
+    class Asks(nn.Linear):
+        locks = threading.Lock(), threading.Lock()
+        asked, taken = threading.Event(), threading.Event()
+
+        def forward(self, x):
+            at = x.device.index
+            with self.locks[at]:
+                pass
+            if at == 1:
+                self.asked.set()
+            self.taken.wait()
+            with self.locks[1 - at]:
+                return super().forward(x)
+
+    def takes_both():
+        Asks.asked.wait()
+        with Asks.locks[0], Asks.locks[1]:
+            Asks.taken.set()
+            while not turns.stalled:
+                time.sleep(0.001)
+
+    outside = threading.Thread(target=takes_both)
+    outside.start()
+    assert wrap(Asks(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
+    outside.join()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_replicas_may_start_threads_and_pools(wrap, gpus, no_beat):
     class Helped(Tells):
         def forward(self, x):
             found = []
@@ -585,6 +655,8 @@ def test_locks_are_watched_until_the_last_replica_ends_if_nobody_waits_for_it(gp
     assert own() == before
     parallel_apply([first, second], [0, 1], joined=0)
     assert own() == before
+    parallel_apply([first, first], [0, 1], joined=2)
+    assert seen == [True] * 4  # those whom nobody joined have not begun, nor do they now
 
 
 @pytest.mark.timeout(60)
@@ -758,11 +830,20 @@ def test_replicas_keep_what_the_callers_thread_has_set(order):
 
         def forward(self, x):
             self.said.append(
-                (torch.is_autocast_cache_enabled(), torch.get_autocast_dtype("cuda"), x.device.index)
+                (
+                    torch.is_grad_enabled(),
+                    torch.is_autocast_cache_enabled(),
+                    torch.get_autocast_dtype("cuda"),
+                    x.device.index,
+                )
             )
             return super().forward(x)
 
-    with labkit.simulate(gpus=2, order=order), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+    with (
+        labkit.simulate(gpus=2, order=order),
+        torch.no_grad(),
+        torch.autocast("cuda", torch.bfloat16, cache_enabled=False),
+    ):
         labkit.DataParallel(Says(4, 4).cuda())(torch.ones(4, 4))
-    assert sorted(Says.said, key=str) == [(False, torch.bfloat16, 0), (False, torch.bfloat16, 1)]
+    assert sorted(Says.said, key=str) == [(False, False, torch.bfloat16, at) for at in range(2)]
     Says.said.clear()
