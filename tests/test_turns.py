@@ -187,6 +187,14 @@ def test_what_one_raises_ends_the_others(error):
     assert Baton(names(1)).run([lambda: 5]) == [5]
 
 
+def test_of_several_that_race_and_fail_the_first_is_raised():
+    def fails(at):
+        raise ValueError(f"number {at}")
+
+    with pytest.raises(ValueError, match="number 1"):
+        turns.run_together(names(3), [int, lambda: fails(1), lambda: fails(2)])
+
+
 class Watch:
     """Counts who is inside."""
 
