@@ -110,6 +110,13 @@ def test_a_name_that_is_gone_has_moved(names, wrong):
     assert Private("_labkit_gone, in words", "").moved() is None
 
 
+def test_a_name_that_nobody_asks_for_any_more_has_moved():
+    asked = Private("", "", lambda: torch_private._asks(torch.cuda.current_device, "_cuda_getDevice"))
+    assert asked.moved() is None
+    unasked = Private("", "", lambda: torch_private._asks(torch.cuda.current_device, "_cuda_getDevice", "_x"))
+    assert unasked.moved() == "LookupError: current_device does not use _x any more"
+
+
 def test_what_does_something_else_has_moved_too(monkeypatch, capsys):
     monkeypatch.setattr(torch.utils._device, "_device_constructors", lambda: {torch.empty})
     monkeypatch.setattr(torch_private, "PRIVATE", [p for p in PRIVATE if "constructors" in p.names])

@@ -149,6 +149,17 @@ def test_gather_refuses_what_cannot_be(tensors, text):
         comm.gather(tensors(), 0)
 
 
+def test_a_dimension_that_is_not_there_is_refused_in_torchs_words():
+    x = torch.ones(2, 2, device="cuda")
+    for call in (lambda: comm.gather([x, x], 2), lambda: comm.scatter(x, out=[x], dim=-3)):
+        with pytest.raises(
+            IndexError, match=r"Dimension out of range \(expected to be in range of \[-2, 1\]"
+        ):
+            call()
+    with pytest.raises(IndexError, match="tensor has no dimensions"):
+        comm.gather([x.sum(), x.sum()], 0)
+
+
 def test_memory_formats_survive():
     x = torch.randn(8, 3, 4, 4).contiguous(memory_format=torch.channels_last)
     pieces = comm.scatter(x, (0, 1))

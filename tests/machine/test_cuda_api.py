@@ -60,6 +60,9 @@ def test_streams_and_events():
     assert torch.cuda.current_device() == 0
     assert torch.cuda.current_stream(1) == torch.cuda.default_stream(1) != stream
     assert torch.cuda.default_stream(0) != torch.cuda.default_stream(1)  # the same number, another GPU
+    torch.accelerator.set_stream(stream)
+    assert torch.accelerator.current_stream(1) == stream != torch.accelerator.current_stream(0)
+    torch.cuda.set_device(0)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     torch.ones(1000, 1000, device="cuda") * 2
@@ -159,6 +162,8 @@ def test_profilers_and_ranges_run(capfd):
     assert "aten::linear" in found.key_averages().table()
     assert torch.cuda.nvtx.range_push("a") == 0
     assert torch.cuda.nvtx.range_pop() == 0
+    handles = [torch.cuda.nvtx.range_start("b") for _ in range(2)]
+    assert handles[0] != handles[1]
     assert "Failed" not in capfd.readouterr().err
 
 
@@ -176,7 +181,8 @@ def test_a_fork_that_follows_the_first_use_is_refused():
         child.start()
         assert answers.get().startswith(expected)
         child.join()
-        x = torch.ones(1, device="cuda")
+        torch.ones(1, device="cuda")  # used, though nothing is left of it
+    x = torch.ones(1, device="cuda")
     with pytest.raises(NotImplementedError, match="no CUDA IPC; send it from the host"):
         answers.put(x)
 
@@ -219,6 +225,23 @@ def test_a_scaled_step():
     scaler.update()
     assert scaler.get_scale() == 65536.0
     assert not torch.equal(layer.weight, before)
+
+
+def test_what_an_optimizer_updates_together_is_known_by_its_place():
+    x, y, z = torch.ones(1, device="cuda:1"), torch.ones(1, device="cuda:0"), torch.ones(1, device="cuda:1")
+    groups = torch._C._group_tensors_by_device_and_dtype([[x, y, z], [], [None, y, z]], True)
+    assert groups == {
+        (torch.device("cuda:1"), torch.float32): ([[x, z], [], [None, z]], [0, 2]),
+        (torch.device("cuda:0"), torch.float32): ([[y], [], [y]], [1]),
+    }
+
+
+@pytest.mark.parametrize("name", ["_cublas_handle", "_cudnn_version", "_nccl_all_reduce", "_cuda_graph"])
+def test_what_a_cpu_build_does_not_have_is_refused_by_name(name):
+    with pytest.raises(NotImplementedError, match=f"simulated machine has no torch._C.{name}"):
+        getattr(torch._C, name)()
+    with pytest.raises(AttributeError, match="module 'torch._C' has no attribute 'labkit_thing'"):
+        torch._C.labkit_thing  # noqa: B018
 
 
 def test_what_is_not_there_says_so():

@@ -154,6 +154,27 @@ def test_misuse_is_refused_before_anything_changes(arguments, error, text):
     assert machine_in_use() is None
 
 
+def test_a_way_back_is_named_only_to_a_gpu_that_is_there():
+    with labkit.simulate(gpus=3):
+        old, older = torch.ones(2, device="cuda:2"), torch.ones(2, device="cuda:1")
+    with labkit.simulate(gpus=2):
+        with pytest.raises(RuntimeError, match=r"or move it with \.cpu\(\) first$"):
+            old + 1
+        with pytest.raises(RuntimeError, match=r"or move it with \.cpu\(\) or \.to\('cuda:1'\) first$"):
+            older + 1
+
+
+def test_a_machines_program_makes_one_like_it():
+    with labkit.simulate(gpus=3, memory=["1 GiB", "2 GiB", 4096], order=[2, 0, 1]) as machine:
+        keep = torch.ones(1, device="cuda")
+        exec(machine.program(), {})
+        other = machine_in_use()
+        assert other is not machine
+        assert other.order == (2, 0, 1)
+        assert [gpu.capacity for gpu in other.gpus] == [2**30, 2**31, 4096]
+    assert keep.tolist() == [1]
+
+
 def test_a_tensor_of_another_machine_is_refused_by_name():
     with labkit.simulate(gpus=2):
         old = torch.ones(2, device="cuda:1")
@@ -185,6 +206,7 @@ def test_use_gpus_simulates_where_there_are_none():
     assert torch.cuda.device_count() == 3
     labkit.use_gpus(0)
     assert not torch.cuda.is_available()
+    assert torch.version.cuda is None
     with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
         torch.ones(2).cuda()
     with pytest.raises(TypeError, match="gpus must be a whole number"):
@@ -199,6 +221,9 @@ def test_use_gpus_shows_as_many_real_ones_as_asked_for(monkeypatch):
     with labkit.use_gpus(3):
         assert torch.cuda.device_count() == 3
     assert torch.cuda.device_count() == 4
+    one, four = labkit.use_gpus(1), labkit.use_gpus(4)
+    one.close()  # the limit that is open is another's
+    assert (torch.cuda.device_count(), four.gpus) == (4, (0, 1, 2, 3))
     labkit.use_gpus(1)
     with labkit.simulate(gpus=8):
         assert torch.cuda.device_count() == 8

@@ -84,6 +84,7 @@ def test_a_full_gpu_raises_cudas_error_and_recovers():
         assert allocated(1) == 512 * 1024
         with pytest.raises(torch.OutOfMemoryError, match="GPU 1 has"):
             x @ torch.zeros(1024, 1024, device="cuda:1")
+        assert [torch.cuda.memory_stats(gpu)["num_ooms"] for gpu in range(2)] == [0, 2]
         del x
         assert torch.zeros(256, 1024, device="cuda:1").is_cuda
         assert torch.cuda.mem_get_info(1) == (1024**2, 1024**2)

@@ -203,7 +203,8 @@ class Collectives:
         return expected, dim
 
     def _wrapped(self, dim: int, tensor: Tensor) -> int:
-        return range(max(tensor.dim(), 1))[dim]
+        tensor.size(dim)  # torch's own error, for a dimension that is not there
+        return dim % tensor.dim()
 
     def _to(self, tensor: Tensor, device: int) -> Tensor:
         if device < 0:
