@@ -221,9 +221,11 @@ def test_use_gpus_shows_as_many_real_ones_as_asked_for(monkeypatch):
     with labkit.use_gpus(3):
         assert torch.cuda.device_count() == 3
     assert torch.cuda.device_count() == 4
-    one, four = labkit.use_gpus(1), labkit.use_gpus(4)
-    one.close()  # the limit that is open is another's
-    assert (torch.cuda.device_count(), four.gpus) == (4, (0, 1, 2, 3))
+    one = labkit.use_gpus(1)
+    labkit.use_gpus(2)
+    one.close()  # the limit that is open is another's, and ends when the next one comes
+    assert torch.cuda.device_count() == 2
+    assert labkit.use_gpus(4).gpus == (0, 1, 2, 3)
     labkit.use_gpus(1)
     with labkit.simulate(gpus=8):
         assert torch.cuda.device_count() == 8
