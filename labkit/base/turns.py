@@ -289,15 +289,11 @@ class Ring:
         return None
 
     def end(self, baton: Baton | None = None) -> None:
-        """End all participants, or those of ``baton`` and whom they called."""
+        """End all participants, or those of ``baton`` and whom they called; who has the baton hands it on itself."""
         for member in [one for one in self.live if baton is None or one.baton.is_within(baton)]:
             self.live.remove(member)
             member.end()
-            if member is self.holder:
-                self.holder = None
-        if self.live:
-            self.resume()
-        else:
+        if not self.live:
             stalled.discard(self)
 
     def abandon(self) -> None:
