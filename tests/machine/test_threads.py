@@ -447,7 +447,7 @@ def test_a_thread_outside_may_help(wrap, gpus, no_beat):
             pass
         Asks.answer.set()
 
-    helper = threading.Thread(target=help_them)
+    helper = threading.Thread(target=help_them, daemon=True)
     helper.start()
     assert wrap(Asks(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
     helper.join()
@@ -470,7 +470,7 @@ def test_a_thread_outside_may_help_the_one_who_holds_the_lock(wrap, gpus):
             time.sleep(0.001)
         Asks.answer.set()
 
-    helper = threading.Thread(target=help_them)
+    helper = threading.Thread(target=help_them, daemon=True)
     helper.start()
     assert wrap(Asks(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
     helper.join()
@@ -500,7 +500,7 @@ def test_no_alarm_for_locks_that_replicas_have_given_back(wrap, gpus):
             while not turns.stalled:
                 time.sleep(0.001)
 
-    outside = threading.Thread(target=takes_both)
+    outside = threading.Thread(target=takes_both, daemon=True)
     outside.start()
     assert wrap(Asks(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
     outside.join()
@@ -731,7 +731,7 @@ def test_a_lock_that_a_thread_outside_has_held_since_before_the_call(wrap, gpus)
             with lock:
                 return super().forward(x)
 
-    thread = threading.Thread(target=outside)
+    thread = threading.Thread(target=outside, daemon=True)
     thread.start()
     held.wait()
     wrap(Takes(4, 4).cuda())(torch.ones(4, 4))
