@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 _ABSENT = object()
 # Two tables may name one owner: of two threads that put theirs in at once, each would remember half of the other's.
 _changing = threading.RLock()
-if hasattr(
-    os, "register_at_fork"
-):  # and no child may be left with half a table, or a lock that nobody gives back
+# And no child may be left with half a table, or a lock that nobody gives back.
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release
     )
