@@ -1,7 +1,5 @@
 """A table of patches goes in and out as a whole."""
 
-import os
-import signal
 import threading
 from types import SimpleNamespace
 
@@ -82,27 +80,3 @@ def test_a_second_thread_waits_until_the_first_has_put_its_table_in():
     quick.take_out()
     patches.take_out()
     assert there.name == "real"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_fork_waits_until_another_thread_has_put_its_table_in():
-    begun = threading.Event()
-
-    def slow():
-        begun.set()
-        for _ in range(3 * 10**6):  # in its middle a child would find the tables locked for ever
-            pass
-        return []
-
-    patches = Patches(slow)
-    thread = threading.Thread(target=patches.put_in)
-    thread.start()
-    begun.wait()
-    if not (child := os.fork()):
-        signal.alarm(10)
-        inside = threading.Thread(target=Patches(rows).put_in)
-        inside.start()
-        inside.join()
-        os._exit(7 if Owner().own() == "new" else 1)
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
