@@ -1,12 +1,14 @@
 """Taking turns without a machine: who runs when, meetings, deadlocks, and that nobody is left behind."""
 
 import ast
+import asyncio
 import signal
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from jupyter_core.utils import run_sync
 
 from labkit.base import turns
 from labkit.base.language import using
@@ -104,6 +106,21 @@ def test_each_of_a_deadlock_may_mend_it():
 
     assert Baton(names(3)).run([lambda at=at: stuck(at) for at in range(3)]) == [0, 1, 2]
     assert sorted(told) == [0, 1, 2]
+
+
+def test_a_notebook_clients_threads_are_no_help():
+    """nbclient leaves a loop of its own behind, with asyncio's helpers: whoever runs notebooks still hears at once."""
+
+    async def inside():
+        return await asyncio.get_running_loop().run_in_executor(None, threading.current_thread)
+
+    async def outside():
+        return run_sync(inside)()  # in a loop that runs already: a thread is started for another, and stays
+
+    helper = asyncio.run(outside())
+    assert helper.is_alive()
+    with pytest.raises(Deadlock):
+        Baton(names(2)).run([lambda: participant().wait(lambda: False, "nothing")] * 2)
 
 
 def test_no_alarm_where_a_thread_outside_could_help(monkeypatch):

@@ -33,7 +33,8 @@ _enter, _leave = type(threading.RLock()).acquire, type(threading.RLock()).releas
 
 # Packages whose threads serve a kernel, a debugger or a test runner, and never give replicas what they wait for.
 SERVANTS = frozenset(
-    "IPython ipykernel zmq tornado anyio decorator debugpy _pydevd_bundle tqdm execnet".split()
+    "IPython ipykernel jupyter_client jupyter_core nbclient zmq tornado anyio decorator debugpy _pydevd_bundle "
+    "tqdm execnet".split()
 )
 
 # Seconds after which those who wait look again by themselves: what a thread outside did may have passed unseen.
@@ -327,6 +328,9 @@ class Ring:
     def _others(self) -> bool:
         """Whether there is a thread that takes no part and could do something for those who do."""
         ours = {self.caller, threading.get_ident(), *(one._thread for one in self.live)}
+        # asyncio's own helpers do what their loop asks for, and the loop's thread is looked at by itself. They are
+        # told by their names; threading.enumerate() would take a lock that a participant may hold.
+        ours |= {thread for thread, one in threading._active.copy().items() if one.name.startswith("asyncio")}
         return any(
             not _serves(frame) for thread, frame in sys._current_frames().items() if thread not in ours
         )

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2] / "labkit"
 LISTED = {name for private in PRIVATE for name in re.findall(r"\b_\w+", private.names)}
 # Private, but not torch's: Python's, namedtuple's, nbclient's, a debugger's.
 OTHERS = set(
-    """_acquire_restore _args _bootstrap_inner _cleanup_kernel _current_frames _exit _fields _getframe _make
+    """_acquire_restore _active _args _bootstrap_inner _cleanup_kernel _current_frames _exit _fields _getframe _make
     _pydevd_bundle _release_save _run_exitfuncs _shutdown _target _repr_svg_ _repr_html_ _repr_mimebundle_""".split()
 )
 # Pieces of names that are put together, and a name that is only printed.
