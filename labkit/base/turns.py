@@ -330,7 +330,8 @@ class Ring:
         ours = {self.caller, threading.get_ident(), *(one._thread for one in self.live)}
         # asyncio's own helpers do what their loop asks for, and the loop's thread is looked at by itself. They are
         # told by their names; threading.enumerate() would take a lock that a participant may hold.
-        ours |= {thread for thread, one in threading._active.copy().items() if one.name.startswith("asyncio")}
+        named = threading._active.copy()  # type: ignore[attr-defined]  # Python's own, in no stub
+        ours |= {thread for thread, one in named.items() if one.name.startswith("asyncio")}
         return any(
             not _serves(frame) for thread, frame in sys._current_frames().items() if thread not in ours
         )
