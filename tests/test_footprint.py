@@ -94,3 +94,10 @@ def test_the_model_is_what_the_simulated_machine_counts(width, rows, wrap, buffe
 
 def test_footprints_compare_by_value():
     assert Footprints((Footprint(1),)) == Footprints((Footprint(1),))
+
+
+@pytest.mark.parametrize(("gpus", "shortened"), [(4, False), (5, True)])
+def test_more_than_four_gpus_are_not_listed(gpus, shortened):
+    memory = labkit.data_parallel_memory(10, gpus, weights=100)
+    assert str(memory).endswith("…") == shortened
+    assert str(memory).count("cuda:") == 4

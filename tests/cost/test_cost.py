@@ -208,3 +208,8 @@ def test_scaling_knows_its_limits():
 def test_bad_input_is_refused(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def test_doublings_begin_with_one_gpu():
+    assert labkit.cost.doublings(0) == (1,)
+    assert labkit.cost.doublings(3) == (1, 2, 4, 8)

@@ -1,5 +1,6 @@
 """record(): what a data-parallel call did, by either engine, and nothing left behind."""
 
+import importlib
 import re
 import sys
 import threading
@@ -294,3 +295,14 @@ def test_nothing_is_left_wrapped():
     with pytest.raises(ZeroDivisionError), labkit.record(), labkit.record():
         1 / 0  # noqa: B018
     assert [dict(vars(owner)) for owner in owners] == before
+
+
+def test_a_replica_without_tensors_is_where_it_was_sent(gpus):
+    class Counts(nn.Module):
+        def forward(self, times):
+            return torch.ones(times, device="cuda")
+
+    calls = importlib.import_module("labkit.engine.data_parallel")  # the package's name is the function's
+    with labkit.record() as trace:
+        calls.parallel_apply([Counts(), Counts()], [(1,), (2,)], devices=[1, 0])
+    assert [event.device for event in trace.only(phase="parallel_apply")] == ["cuda:1", "cuda:0"]

@@ -175,3 +175,15 @@ def test_a_line_is_painted_once_under_the_boxes_or_over_them():
     heights = {line.get_ydata()[0]: line.get_zorder() for line in ax.lines}
     assert heights[1] < ax.patches[0].get_zorder() < heights[2]
     plt.close("all")
+
+
+def test_a_dashed_box_is_dashed_in_both_paintings():
+    sketch = Sketch()
+    sketch.add(Box(0, 0, 9, 9, 0), Box(10, 0, 9, 9, dashed=True))
+    picture = sketch.picture(20, "two boxes")
+    boxes = [el for el in ET.fromstring(to_svg(picture)) if el.tag.endswith("rect")]
+    assert ["stroke-dasharray" in el.attrib for el in boxes] == [False, True]
+    import matplotlib.pyplot as plt
+
+    assert [patch.get_linestyle() for patch in paint(lambda: picture).patches] == ["-", "--"]
+    plt.close("all")
