@@ -70,7 +70,11 @@ def script(tmp_path):
     """Writes a script whose ranks first say, in files, which processes they are."""
 
     def write(body, start=PLAIN):
-        pids = "\nimport os\nopen(f'{rank}.pid', 'w').write(str(os.getpid()))\n"
+        # Named when it is written: a rank may be ended in between.
+        pids = (
+            "\nimport os\nopen(f'{rank}.new', 'w').write(str(os.getpid()))\n"
+            "os.replace(f'{rank}.new', f'{rank}.pid')\n"
+        )
         path = tmp_path / "script.py"
         path.write_text(start + pids + body)
         return path
