@@ -49,7 +49,7 @@ def lessons() -> tuple[Entry, ...]:
             say(en="Where do the rows come from?", zh="数据行从哪里来？"),
             say(
                 en="A dataset and a DataLoader: full batches, a short last one, `drop_last`, shuffling.",
-                zh="数据集与 DataLoader：装满的批次、不满的最后一批、`drop_last`、打乱次序。",
+                zh="数据集与 DataLoader：装满的批次、不满的最后一批、`drop_last`、打乱顺序。",
             ),
             15,
         ),
@@ -67,7 +67,7 @@ def lessons() -> tuple[Entry, ...]:
             say(en="Who gets which rows?", zh="哪些行归谁？"),
             say(
                 en="The rule of the split, the short piece, idle GPUs, and the order in which replicas print.",
-                zh="切分的规则、不满的分块、空闲的 GPU，以及各副本打印的次序。",
+                zh="切分的规则、不满的分块、空闲的 GPU，以及各副本打印的顺序。",
             ),
             20,
         ),
@@ -164,7 +164,7 @@ def beliefs() -> tuple[Belief, ...]:
             "05_devices",
         ),
         Belief(
-            say(en="“It knows which dimension is my batch.”", zh="“它知道哪一维是批次。”"),
+            say(en="“It knows which dimension is my batch.”", zh="“DataParallel 知道哪一维是批次。”"),
             say(
                 en="It cuts and joins along dimension 0, whatever that dimension means.",
                 zh="它只沿第 0 维切开、拼接，不管那一维是什么意思。",
@@ -194,7 +194,7 @@ def beliefs() -> tuple[Belief, ...]:
             say(en="“BatchNorm sees the whole batch.”", zh="“BatchNorm 看到的是整个批次。”"),
             say(
                 en="Each replica normalises its own piece; only GPU 0's running statistics are kept.",
-                zh="每个副本只对自己那个分块做归一化；最后留下的只有 0 号 GPU 的滑动统计量。",
+                zh="每个副本只对自己那个分块做归一化；最后留下的只有 0 号 GPU 的移动平均（running statistics）。",
             ),
             "07_training",
         ),

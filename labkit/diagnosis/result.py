@@ -116,7 +116,7 @@ class Diagnosis:
                 f"{label(finding.severity).upper()}  {finding.name}  {finding.where}".rstrip(),
                 f"  {finding.reason}",
                 f"  {say(en='Do', zh='怎么办')}{say(en=': ', zh='：')}{finding.fix}",
-                f"  {say(en='See lesson', zh='参见课程')} {finding.lesson}",
+                f"  {say(en=f'See lesson {finding.lesson}', zh=f'见第 {finding.lesson[:2]} 课（{finding.lesson}.ipynb）')}",
             ]
         if self.compared:
             lines += ["", *self.compared]

@@ -158,7 +158,7 @@ class ScalingExplorer(Explorer):
     def labels(self) -> dict[str, str]:
         return super().labels() | {
             "rows": say(en="Rows per GPU", zh="每块 GPU 的行数"),
-            "doublings": say(en="Doublings of GPUs", zh="GPU 数翻倍次数"),
+            "doublings": say(en="Doublings of GPUs", zh="GPU 数 2ⁿ，n ="),
             "link": say(en="Hardware", zh="硬件"),
         }
 

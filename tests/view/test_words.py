@@ -48,7 +48,7 @@ SHOWN = [
     (
         labkit.batches(40, 30, drop_last=True),
         "40 rows: 1 full batch of 30; the last 10 rows are dropped.",
-        "40 行：1 个装满的批次，每个 30 行；最后 10 行舍去。",
+        "40 行：1 个装满的批次，每个 30 行；最后 10 行丢弃。",
     ),
     (
         labkit.ring_all_reduce(4, 3),

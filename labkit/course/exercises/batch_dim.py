@@ -70,7 +70,7 @@ def _hidden(shape: tuple[int, ...]) -> Hints:
         (2, 4, 6): say(
             en="that is what the GRU needs; but `batch_first` is about its input and its output, the hidden state "
             "stays (layers, batch, h), and scatter cuts dimension 0",
-            zh="GRU 需要的正是这样；但 `batch_first` 只管它的输入和输出，隐藏状态还是（层数，批次，h），"
+            zh="GRU 需要的正是这样；但 `batch_first` 只管它的输入和输出，隐藏状态还是（层数，批次，隐藏单元数），"
             "分发切的是第 0 维",
         ),
         (2, 8, 6): say(

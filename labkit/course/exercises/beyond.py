@@ -26,7 +26,7 @@ def _rows(rows: tuple[int, ...]) -> Hints:
     )
     from_one = say(
         en="ranks are counted from zero: rank 3 begins with row 3",
-        zh="rank 从零数起，所以 rank 3 从第 3 行开始",
+        zh="rank 从 0 开始编号，所以 rank 3 从第 3 行开始",
     )
     in_turn = say(
         en="deal the rows out in turn: row 0 to rank 0, row 1 to rank 1 …, row 4 to rank 0 again, "

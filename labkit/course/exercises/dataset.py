@@ -29,7 +29,7 @@ def _batches(sizes: tuple[int, ...]) -> Hints:
         ),
         (25, 25, 25, 25): say(
             en="a loader does not even the batches out: it fills one to `batch_size` before it begins the next",
-            zh="加载器不会让各批次大小均匀：它先把一个批次装满到 `batch_size`，再装下一个",
+            zh="加载器不会把各批次分得一样大：它先给一个批次装满 `batch_size` 行，再装下一个",
         ),
         (30, 30, 30, 30): say(
             en="that is 120 rows; the dataset has 100, and no row is given twice to fill up the last batch",
@@ -62,7 +62,7 @@ def _dropped(count: int) -> Hints:
         ),
         30: say(
             en="only the short batch is dropped; the full ones all come",
-            zh="舍去的只是不满的那一个；装满的批次照常给出",
+            zh="丢弃的只是不满的那一个；装满的批次照常给出",
         ),
         90: say(
             en="90 rows are the ones that the model does see; the question is which are left out",

@@ -25,7 +25,7 @@ def _gpu_numbers(answer: object) -> tuple[int, ...]:
     solution=lambda: say(
         en="`[1, 0]`: the first id is home, so it must be the GPU that the model is on. The others may follow in "
         "any order.",
-        zh="`[1, 0]`：第一个编号就是主设备，所以必须是模型所在的那块 GPU。其余的次序随意。",
+        zh="`[1, 0]`：第一个编号就是主设备，所以必须是模型所在的那块 GPU。其余的顺序随意。",
     ),
 )
 def _ids(ids: tuple[int, ...]) -> Iterator[str]:
@@ -35,7 +35,7 @@ def _ids(ids: tuple[int, ...]) -> Iterator[str]:
         yield say(en="each GPU stands in the list once", zh="每块 GPU 在列表里只出现一次")
     if any(gpu not in (0, 1) for gpu in ids):
         yield say(
-            en="GPUs are counted from zero: the two here are 0 and 1", zh="GPU 从零数起：这里的两块是 0 和 1"
+            en="GPUs are counted from zero: the two here are 0 and 1", zh="GPU 从 0 开始编号：这里的两块是 0 和 1"
         )
     if ids == (1,):
         yield say(

@@ -146,7 +146,7 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Iterat
     if got.shape != batch.shape or not torch.equal(got.detach().cpu(), batch * 2):
         yield say(
             en=f"{case_en} the output is not the model's output for the whole batch, in the order of its rows",
-            zh=f"{case_zh}输出和模型对整个批次的输出不一样，或者行的次序不对",
+            zh=f"{case_zh}输出和模型对整个批次的输出不一样，或者行的顺序不对",
         )
     if got.requires_grad:
         got.sum().backward()

@@ -27,7 +27,7 @@ def _which(gpu: int) -> Iterator[str]:
     if gpu == 5:
         yield say(
             en="the first GPU is cuda:0 and the first row is row 0: count both from zero",
-            zh="第一块 GPU 是 cuda:0，第一行是第 0 行：两样都从零数起",
+            zh="第一块 GPU 是 cuda:0，第一行是第 0 行：两样都从 0 开始编号",
         )
     if gpu == 1:
         yield say(

@@ -13,9 +13,9 @@ from ..kinds import numbers, whole
     "00.bytes",
     Kind(whole, lambda: say(en="a whole number of bytes", zh="一个整数（字节数）")),
     solution=lambda: say(
-        en="`20000`: 1000 × 5 numbers, 4 bytes each in float32. CUDA hands out memory in blocks of 512 bytes, "
+        en="`20000`: 1000 × 5 numbers, 4 bytes each in float32. PyTorch's CUDA allocator rounds up to 512 bytes, "
         "so the GPU shows 40 × 512 = 20480.",
-        zh="`20000`：1000 × 5 个数，float32 每个 4 字节。CUDA 按 512 字节一块分配显存，"
+        zh="`20000`：1000 × 5 个数，float32 每个 4 字节。PyTorch 的 CUDA 缓存分配器向上取整到 512 字节，"
         "所以 GPU 上显示的是 40 × 512 = 20480。",
     ),
 )
@@ -81,9 +81,9 @@ def _first_split(sizes: tuple[int, ...]) -> Iterator[str]:
             en="that shares the rows out as evenly as possible; PyTorch instead rounds up once, "
             "to ceil(9 / 4) = 3, and fills pieces of 3 until the rows run out",
             zh="这是尽量平均的分法；PyTorch 不这样做：它只向上取整一次，⌈9 / 4⌉ = 3，"
-            "然后每个分块装 3 行，装到行数用完",
+            "然后每个分块装 3 行，直到行分完",
         )
     yield say(
         en="how many rows is ceil(9 / 4)? Fill pieces of that size until the rows run out",
-        zh="⌈9 / 4⌉ 是几行？按这个大小依次装满分块，直到行数用完",
+        zh="⌈9 / 4⌉ 是几行？按这个大小依次装满分块，直到行分完",
     )

@@ -15,9 +15,9 @@ FIXED_DEVICE_ON_ONE = _FIXED_DEVICE("""
 FIXED_DEVICE = _FIXED_DEVICE("""
     en: A replica mixes devices: {problem}. Something in forward is made on, or moved to, one certain device, whichever GPU
         the replica is on.
-    zh: 有副本混用了设备：{problem}。forward 里有张量固定建在或移到某一个设备上，而不管副本在哪块 GPU。
+    zh: 有副本混用了设备：{problem}。forward 里有张量被固定创建（或移动）到一块 GPU 上，没有跟着副本走。
     fix en: Take the device from what is at hand: `device=x.device`.
-    fix zh: 设备要取自手边的张量：`device=x.device`。
+    fix zh: 设备要取自输入张量：`device=x.device`。
 """)
 
 FAILS_ON_ONE = error("fails_on_one", DEVICES)("""

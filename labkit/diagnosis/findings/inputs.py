@@ -15,7 +15,7 @@ INPUT_CUT = error("input_cut", BATCH)("""
 HIDDEN_STATE_CUT = error("hidden_state_cut", BATCH)("""
     en: A hidden state has the shape [layers, batch, size], here {shape}, `batch_first` or not. DataParallel cuts it
         along dimension 0: the layers are shared out, not the {batch} rows.
-    zh: 隐藏状态的形状是 [层数, 批次, 宽度]，这里是 {shape}，与 `batch_first` 无关。DataParallel 沿第 0 维切分：
+    zh: 隐藏状态的形状是 [层数, 批次, 隐藏单元数]，这里是 {shape}，与 `batch_first` 无关。DataParallel 沿第 0 维切分：
         被分开的是层，而不是那 {batch} 行。
     fix en: Pass it with the batch first, `hidden.transpose(0, 1)`, and in forward turn it back,
         `hidden.transpose(0, 1).contiguous()`; or make it inside forward.
@@ -80,7 +80,7 @@ def paired(fewest: int, problem: str | None) -> str:
 IDLE_GPUS = warning("idle_gpus", SPLIT)("""
     en: A batch of {batch} rows is cut into pieces of ceil({batch}/{gpus}) = {chunk}: {busy} of {gpus} GPUs get work, the
         others are idle.
-    zh: {batch} 行的批次切成每块 ⌈{batch}/{gpus}⌉ = {chunk} 行的分块：{gpus} 块 GPU 中只有 {busy} 块有活干，其余空闲。
+    zh: {batch} 行的批次切成若干分块，每个 ⌈{batch}/{gpus}⌉ = {chunk} 行；{gpus} 块 GPU 中只有 {busy} 块有活干，其余空闲。
     fix en: Make the batch a multiple of {gpus}, larger than now; `drop_last=True` if it is the last one of a dataset.
     fix zh: 把批次加大，并取 {gpus} 的倍数；如果它只是数据集的最后一批，用 `drop_last=True`。
 """)

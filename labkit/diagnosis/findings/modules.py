@@ -31,7 +31,7 @@ TENSOR_NOT_REGISTERED = _NOT_REGISTERED("""
 NESTED_PARALLEL = error("nested_parallel", PRIMITIVES)("""
     en: Part of the model is wrapped in DataParallel already. Wrapped again, each replica would scatter its piece once
         more, from a GPU that is not the home device of the inner wrapper.
-    zh: 模型的一部分已经用 DataParallel 包装过。再包装一次，每个副本会把自己的分块再分发一遍，
+    zh: 模型的一部分已经用 DataParallel 包装过。再包装一次，每个副本会把自己的分块再分发一次，
         而它所在的 GPU 并不是里层包装的主设备。
     fix en: Wrap once: either the part or the whole. The check-up looked at the model without the inner wrappers
         (`.module`).
@@ -66,7 +66,7 @@ LAZY_MODULES = error("lazy_modules", PRIMITIVES)("""
 ATTRIBUTES_LOST = warning("attributes_lost", TRAINING)("""
     en: Forward gives these a new value. A replica lives for one call: what it writes to `self` is lost with it, and the
         model keeps the old value.
-    zh: forward 给它们赋了新值。副本只活一次调用：写到 `self` 上的东西随副本一起消失，原来的模型仍是旧值。
+    zh: forward 给它们赋了新值。副本只在一次调用期间存在：写到 `self` 上的东西随副本一起消失，原来的模型仍是旧值。
     fix en: Return them as outputs. A buffer changed in place (`self.count += 1`) is kept, from GPU 0 only.
     fix zh: 把它们作为输出返回。原地修改的缓冲区（`self.count += 1`）会保留，但只保留 0 号 GPU 的。
 """)
@@ -74,7 +74,7 @@ ATTRIBUTES_LOST = warning("attributes_lost", TRAINING)("""
 SHARED_STATE = warning("shared_state", TRAINING)("""
     en: Forward changes these in place. They are the same object in every replica, so all threads write to them, in any
         order; tensors kept there are on different GPUs.
-    zh: forward 会原地修改它们。所有副本里是同一个对象，所有线程都往里写，次序不定；存在里面的张量还位于不同的 GPU。
+    zh: forward 会原地修改它们。所有副本里是同一个对象，所有线程都往里写，顺序不定；存在里面的张量还位于不同的 GPU。
     fix en: Return what you want to keep, and collect it outside the wrapped model.
     fix zh: 把要保留的东西返回，在包装后的模型外面收集。
 """)
@@ -83,7 +83,7 @@ _OWN_PIECE = """
     en: In training BatchNorm normalises with the statistics of its own piece, {rows} of {batch} rows on the smallest
         ({values} values for each channel), and only GPU 0's running statistics are kept.%s
     zh: 训练时 BatchNorm 用自己那个分块的统计量做归一化：最小的分块只有 {batch} 行中的 {rows} 行（每个通道 {values} 个值），
-        而且只保留 0 号 GPU 的滑动统计量。%s
+        而且只保留 0 号 GPU 的移动平均（running statistics）。%s
     fix en: Larger pieces, GroupNorm or LayerNorm, or DistributedDataParallel with `nn.SyncBatchNorm`.
     fix zh: 加大分块，改用 GroupNorm 或 LayerNorm，或者用 DistributedDataParallel 加 `nn.SyncBatchNorm`。
 """

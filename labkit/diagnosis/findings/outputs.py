@@ -111,16 +111,16 @@ OUTPUTS_DIFFER = error("outputs_differ", BATCH)("""
 UNTRACKED_NORM = error("untracked_norm", TRAINING)("""
     en: This BatchNorm keeps no running statistics (`track_running_stats=False`): in eval mode too it normalises over the
         rows of its own piece, so the outputs depend on how the batch is cut.
-    zh: 这个 BatchNorm 不保存滑动统计量（`track_running_stats=False`）：在 eval 模式下它也用自己那个分块的各行做归一化，
+    zh: 这个 BatchNorm 不保存移动平均（running statistics）（`track_running_stats=False`）：在 eval 模式下它也用自己那个分块的各行做归一化，
         因此输出取决于批次怎么切分。
     fix en: Let it track them, or use GroupNorm or LayerNorm, which look at one row at a time.
-    fix zh: 让它保存滑动统计量，或者改用 GroupNorm、LayerNorm：它们每次只看一行。
+    fix zh: 让它保存移动平均，或者改用 GroupNorm、LayerNorm：它们每次只看一行。
 """)
 
 GRADIENTS_DIFFER = error("gradients_differ", TRAINING)("""
     en: The outputs agree, and the gradient of this parameter differs, {gap}: part of its way back to the parameters is cut
         off or counted twice.
-    zh: 输出一致，但这个参数的梯度不同（{gap}）：它回到参数的路有一段断开了，或者算了两遍。
+    zh: 输出一致，但这个参数的梯度不同（{gap}）：反向传播到它的路径中断了，或者算了两遍。
     fix en: Look for `.detach()`, `.data`, in-place changes of parameters, or a loss that depends on the number of GPUs.
     fix zh: 检查 `.detach()`、`.data`、对参数的原地修改，以及与 GPU 数有关的损失。
 """)

@@ -37,7 +37,7 @@ def batches_picture(plan: Batches) -> Picture:
         )
     count = len(shown)
     if plan.dropped:
-        words = say(en=f"{plural(plan.dropped, 'row')}, dropped", zh=f"{plan.dropped} 行，舍去")
+        words = say(en=f"{plural(plan.dropped, 'row')}, dropped", zh=f"{plan.dropped} 行，丢弃")
         sketch.add(
             lane.bar(count, left, plan.dropped * scale, dashed=True), lane.note(count, words, muted=True)
         )
@@ -55,7 +55,7 @@ def _description(plan: Batches) -> str:
     if plan.short:
         text += say(en=f" and a short one of {plan.short}", zh=f"，外加一个只有 {plan.short} 行、不满的批次")
     if plan.dropped:
-        text += say(en=f"; the last {plan.dropped} rows are dropped", zh=f"；最后 {plan.dropped} 行舍去")
+        text += say(en=f"; the last {plan.dropped} rows are dropped", zh=f"；最后 {plan.dropped} 行丢弃")
     if plan.gpus > 1:
         text += say(en=f"; each is split over {plan.gpus} GPUs", zh=f"；每个批次切分给 {plan.gpus} 块 GPU")
     return text + say(en=".", zh="。")
