@@ -14,6 +14,12 @@ def _progress_of_the_tests(tmp_path_factory):
     os.environ["LABKIT_PROGRESS"] = str(tmp_path_factory.mktemp("progress") / "progress.json")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _language_of_the_tests():
+    """English, whatever whoever runs them has chosen."""
+    os.environ.pop("LABKIT_LANG", None)
+
+
 @pytest.fixture(autouse=True)
 def _clean_slate():
     """After each test no machine, no change in torch, no language and no thread of labkit is left for the next one."""

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkit import __version__ as version
-from labkit.cli import main
+from labkit.cli import COMMANDS, main
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}  # from whatever folder
 
@@ -375,3 +376,96 @@ def test_diagnose_refuses_what_it_cannot_use(labkit, script, arguments, text):
     assert done.returncode == 2, done.stderr
     assert text in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("--lang zh fly", "没有 'fly' 这个选择"),
+        ("fly --lang zh", "没有 'fly' 这个选择"),
+        ("--lang zh", "缺少必需的参数：command（用法见 labkit --help）"),
+        ("sweep --lang zh x", "缺少必需的参数：--gpus"),
+        ("sweep x --gpus eight --lang zh", "参数 --gpus：必须是不小于 0 的整数，现在是 'eight'"),
+        ("sweep x --gpus --lang=zh", "参数 --gpus：至少需要一个值"),
+        ("--lang en sweep x --gpus -1 --lang zh", "参数 --gpus：不能小于 0，现在是 -1"),
+        ("sweep x --gpus 2 --lang zh --flag", "无法识别的参数：--flag"),
+        ("sweep x --gpus 2 -p one --lang zh", "参数 -p：需要 2 个值"),
+        ("run --lang zh", "没有给出脚本"),
+        ("run --gpus 0 --lang zh x.py", "参数 --gpus：不能小于 1"),
+        ("run --lang zh x.py --lang en", "没有脚本 x.py"),
+        ("run x.py --lang zh", "no such script: x.py"),
+        ("--lang fr run x.py", "invalid choice: 'fr'"),
+    ],
+)
+def test_complaints_are_in_the_language_asked_for(labkit, line, text):
+    done = labkit(*line.split())
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert text in done.stderr
+
+
+def test_the_variable_names_the_language_and_the_option_is_stronger(script, monkeypatch):
+    path = script("import sys, labkit\nprint(labkit.get_language(), sys.argv[1:])\n")
+    monkeypatch.setitem(ENVIRONMENT, "LABKIT_LANG", "zh")
+    assert process("run", path, "--lang", "fr").stdout == "zh ['--lang', 'fr']\n"
+    assert process("--lang", "en", "run", path).stdout == "en []\n"
+    monkeypatch.setitem(ENVIRONMENT, "LABKIT_LANG", "francais")
+    done = process("run", "--lang", "zh", path)
+    assert done.stdout == "zh []\n"
+    assert done.stderr.splitlines() == [
+        "labkit: LABKIT_LANG must be one of en, zh, got 'francais': English is used "
+        "（LABKIT_LANG 必须是 en, zh 之一，现在使用英文）"
+    ]
+
+
+def test_what_the_script_starts_speaks_the_language_asked_for_and_what_comes_after_does_not(labkit, script):
+    path = script("import os\nprint(os.environ['LABKIT_LANG'])\n")
+    assert labkit("run", "--lang", "zh", path).stdout == "zh\n"
+    assert "LABKIT_LANG" not in os.environ
+    assert "no script given" in labkit("run").stderr
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_all_help_is_there_in_chinese(capsys, command):
+    import argparse
+
+    before = argparse._, argparse.ngettext
+    with pytest.raises(SystemExit):
+        main([*[command] * (command is not None), "--help", "--lang", "zh"])
+    assert (argparse._, argparse.ngettext) == before
+    shown = capsys.readouterr().out
+    assert shown.startswith("用法：labkit")
+    english = [line for line in re.split(r"\n(?=  ?\S|\S)", shown) if not re.search("[一-龥]", line)]
+    assert [line for line in english if line.strip() not in ("", "command")] == []
+
+
+# What argparse says to whoever writes the parser, not to whoever types the command.
+FOR_PROGRAMMERS = re.compile(
+    r"not defined|conflict|cannot|must start|is required for options|mutually exclusive|not callable|"
+    r"is an invalid argument for|with mode|can't open|error: %"
+)
+
+
+def test_argparses_own_words_are_all_translated():
+    import argparse
+    import ast
+    import inspect
+
+    from labkit.cli.usage import ARGPARSE
+
+    asked = [
+        argument.value
+        for node in ast.walk(ast.parse(inspect.getsource(argparse)))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("_", "ngettext")
+        for argument in node.args
+        if isinstance(argument, ast.Constant)
+    ]
+    assert len(asked) > 20
+    assert [text for text in asked if text not in ARGPARSE and not FOR_PROGRAMMERS.search(text)] == []
+    for english, chinese in ARGPARSE.items():
+        fields = re.findall(r"%(?:\(\w+\))?[sr]", english)
+        assert sorted(re.findall(r"%(?:\(\w+\))?[sr]", chinese)) == sorted(fields), english
+
+
+def test_doctor_in_chinese(labkit):
+    done = labkit("doctor", "--lang", "zh")
+    assert "\n课程       使用模拟 GPU，数值放在 CPU 上\n" in done.stdout

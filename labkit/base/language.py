@@ -1,15 +1,21 @@
 """The language of everything labkit shows: figures, widgets, hints, findings, errors.
 
 Every visible string is written once, both languages side by side: ``say(en="idle", zh="空闲")``.
+
+The language is the one that was set last (:func:`set_language`, a lesson's ``begin``, ``--lang`` on the command
+line); until one is, the one that the environment variable ``LABKIT_LANG`` names; without it, English.
 """
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 LANGUAGES = {"en": "English", "zh": "中文"}
-_current = "en"
+VARIABLE = "LABKIT_LANG"
+_current: str | None = None  # None: nobody has set or asked for one yet
 
 
 def checked_language(language: object) -> str:
@@ -32,7 +38,19 @@ def set_language(language: str) -> None:
 
 
 def get_language() -> str:
-    """The language in use: ``"en"`` (at first) or ``"zh"``."""
+    """The language in use, ``"en"`` or ``"zh"``: at first what ``LABKIT_LANG`` names, English if it names none."""
+    global _current
+    if _current is None:
+        _current, named = "en", os.environ.get(VARIABLE)
+        if named in LANGUAGES:
+            _current = named
+        elif named:  # said once, for the language is known from here on
+            known = ", ".join(LANGUAGES)
+            warnings.warn(
+                f"{VARIABLE} must be one of {known}, got {named!r}: English is used "
+                f"（{VARIABLE} 必须是 {known} 之一，现在使用英文）",
+                stacklevel=2,
+            )
     return _current
 
 
@@ -49,4 +67,4 @@ def using(language: str) -> Iterator[None]:
 
 def say(*, en: str, zh: str) -> str:
     """The one of the two texts that is in the language in use."""
-    return zh if _current == "zh" else en
+    return zh if get_language() == "zh" else en

@@ -1,46 +1,58 @@
 """The command line: ``labkit run``, ``sweep``, ``diagnose``, ``lab``, ``doctor``.
 
 Each command is a module of this folder with ``add_arguments(parser)`` and ``run(options) -> exit code``.
-Bad usage is one line on stderr and exit code 2, before anything is written or run.
+Bad usage is one line on stderr and exit code 2, before anything is written or run. ``--lang`` may stand before the
+command or among its options; what a script is given is the script's.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
+from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 
 from .. import __version__
-from .usage import Parser, UsageError
+from ..base.language import LANGUAGES, VARIABLE, get_language, say, using
+from .usage import Lenient, Parser, UsageError, in_the_language_in_use
 
 # Each command and what it is for. Only the module of the one that is asked for is imported.
 COMMANDS = {
-    "run": "run a script on simulated GPUs, unmodified",
-    "sweep": "run a lesson for several numbers of GPUs and compare",
-    "diagnose": "check whether your own model would survive DataParallel",
-    "lab": "open a lesson in JupyterLab",
-    "doctor": "say what this computer has and what would be simulated",
+    "run": lambda: say(
+        en="run a script on simulated GPUs, unmodified", zh="在模拟 GPU 上运行脚本，脚本一字不改"
+    ),
+    "sweep": lambda: say(
+        en="run a lesson for several numbers of GPUs and compare",
+        zh="用不同的 GPU 数各运行一遍课程，并作对比",
+    ),
+    "diagnose": lambda: say(
+        en="check whether your own model would survive DataParallel",
+        zh="检查你自己的模型能不能用 DataParallel",
+    ),
+    "lab": lambda: say(en="open a lesson in JupyterLab", zh="在 JupyterLab 中打开课程"),
+    "doctor": lambda: say(
+        en="say what this computer has and what would be simulated", zh="列出这台电脑有什么、哪些会被模拟"
+    ),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    parser = Parser(
-        prog="labkit", description="Learn, debug and teach multi-GPU data parallelism on any machine."
-    )
-    parser.add_argument("--version", action="version", version=f"labkit {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    with warnings.catch_warnings(record=True) as complaints:
+        warnings.simplefilter("always")
+        get_language()
+    for complaint in complaints:
+        print(f"labkit: {complaint.message}", file=sys.stderr)
+    command, language = _asked(argv)
     try:
-        for name, purpose in COMMANDS.items():
-            command = commands.add_parser(name, help=purpose)
-            if argv[:1] == [name]:
-                found = import_module(f"{__name__}.{name}")
-                command.description = (found.__doc__ or "").partition("\n")[0]
-                found.add_arguments(command)
-                command.set_defaults(run=found.run)
-        options = parser.parse_args(argv)
-        code: int = options.run(options)
+        with _speaking(language):
+            with in_the_language_in_use():
+                options = _parser(command).parse_args(argv)
+            code: int = options.run(options)
         sys.stdout.flush()
         return code
     except UsageError as error:
@@ -51,3 +63,78 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads the output has gone, as ``| head`` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _parser(command: str | None) -> Parser:
+    parser = Parser(
+        prog="labkit",
+        description=say(
+            en="Learn, debug and teach multi-GPU data parallelism on any machine.",
+            zh="在任何电脑上学习、调试、讲授多 GPU 数据并行。",
+        ),
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"labkit {__version__}",
+        help=say(en="show the version and exit", zh="显示版本号并退出"),
+    )
+    _add_language(parser, default=None)
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    for name, purpose in COMMANDS.items():
+        made = commands.add_parser(name, help=purpose())
+        if name == command:
+            found = import_module(f"{__name__}.{name}")
+            made.description = purpose()
+            found.add_arguments(made)
+            _add_language(made, default=SUPPRESS)  # else it would take back one before the command
+            made.set_defaults(run=found.run)
+    return parser
+
+
+def _add_language(parser: ArgumentParser, default: str | None) -> None:
+    parser.add_argument(
+        "--lang",
+        choices=tuple(LANGUAGES),
+        default=default,
+        help=say(
+            en=f"language of all that is shown (default: what {VARIABLE} names, else en)",
+            zh=f"显示所用的语言（默认取环境变量 {VARIABLE}，没有则为 en）",
+        ),
+    )
+
+
+def _asked(argv: list[str]) -> tuple[str | None, str | None]:
+    """The command and the language that are asked for, whatever is wrong with the rest: complaints, too, are in it."""
+    found = Namespace(lang=None, command=None, rest=[])
+    parser = Lenient(add_help=False)
+    parser.add_argument("--lang")
+    parser.add_argument("command", nargs="?")
+    parser.add_argument("rest", nargs=REMAINDER)
+    with suppress(UsageError):
+        parser.parse_known_args(argv, found)
+    parser = Lenient(add_help=False)
+    parser.add_argument("--lang", default=found.lang)
+    if found.command in COMMANDS:
+        import_module(f"{__name__}.{found.command}").add_arguments(parser)
+    with suppress(UsageError):
+        parser.parse_known_args(found.rest, found)
+    return found.command, found.lang if found.lang in LANGUAGES else None
+
+
+@contextmanager
+def _speaking(language: str | None) -> Iterator[None]:
+    """Inside, all is shown in ``language`` (None: as it is), also by the processes that are started."""
+    if language is None:
+        yield
+        return
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = language
+    try:
+        with using(language):
+            yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before

@@ -18,6 +18,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from ..base.language import say
 from .usage import UsageError, at_least
 
 
@@ -25,24 +26,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "factory",
         metavar="FACTORY",
-        help="such as train:make, or train.py:make: returns model, inputs[, loss]",
+        help=say(
+            en="such as train:make, or train.py:make: returns model, inputs[, loss]",
+            zh="例如 train:make 或 train.py:make：返回 model, inputs[, loss]",
+        ),
     )
-    parser.add_argument("--gpus", type=at_least(2), default=8, metavar="N", help="how many GPUs (default 8)")
-    parser.add_argument("--memory", metavar="SIZE", help='of the GPUs you think of, "11 GiB": does it fit?')
-    parser.add_argument("--json", action="store_true", help="print JSON, for tools")
-    parser.add_argument("--lang", choices=("en", "zh"), default="en", help="language (default en)")
+    parser.add_argument(
+        "--gpus",
+        type=at_least(2),
+        default=8,
+        metavar="N",
+        help=say(en="how many GPUs (default 8)", zh="GPU 数（默认 8）"),
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help=say(
+            en='of the GPUs you think of, "11 GiB": does it fit?',
+            zh='你打算用的 GPU 的显存，如 "11 GiB"：看看放不放得下',
+        ),
+    )
+    parser.add_argument(
+        "--json", action="store_true", help=say(en="print JSON, for tools", zh="输出 JSON，供其他工具使用")
+    )
     parser.add_argument(
         "--fail-on", choices=("error", "warning"), default="warning",
-        help="exit with 1 from this severity on (default warning)",
+        help=say(en="exit with 1 from this severity on (default warning)", zh="从这一级别起退出码为 1（默认 warning）"),
     )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..base.language import set_language
     from ..diagnosis import diagnose
     from ..machine import simulate
 
-    set_language(options.lang)
     # The machine is up before the factory is imported, so that it may say .cuda().
     # What the factory prints goes beside the result, which alone is on standard output.
     with simulate(options.gpus, memory="16 TiB"), redirect_stdout(sys.stderr):
@@ -52,13 +68,20 @@ def run(options: argparse.Namespace) -> int:
             raise
         except Exception as error:
             traceback.print_exc()
-            raise UsageError(f"{options.factory} itself fails: {type(error).__name__}: {error}") from error
+            raise UsageError(
+                say(
+                    en=f"{options.factory} itself fails: {type(error).__name__}: {error}",
+                    zh=f"{options.factory} 自身出错：{type(error).__name__}：{error}",
+                )
+            ) from error
         try:
             found = diagnose(
                 model, *inputs, kwargs=kwargs, gpus=options.gpus, loss=loss, memory=options.memory
             )
         except (TypeError, ValueError) as error:
-            raise UsageError(f"{options.factory}: {error}") from error
+            raise UsageError(
+                say(en=f"{options.factory}: {error}", zh=f"{options.factory}：{error}")
+            ) from error
     print(found.to_json() if options.json else found)
     return int(not found.ok if options.fail_on == "warning" else found.count("error") > 0)
 
@@ -67,11 +90,16 @@ def _found(factory: str) -> Callable[[], Any]:
     """The function that ``module:function`` names. The folder of work is on the path, as with ``python -m``."""
     name, colon, function = factory.rpartition(":")
     if not colon or not name or not function:
-        raise UsageError(f"FACTORY must be module:function or file.py:function, got {factory!r}")
+        raise UsageError(
+            say(
+                en=f"FACTORY must be module:function or file.py:function, got {factory!r}",
+                zh=f"FACTORY 要写成 module:function 或 file.py:function，现在是 {factory!r}",
+            )
+        )
     if name.endswith(".py"):
         path = Path(name)
         if not path.is_file():
-            raise UsageError(f"there is no file {name}")
+            raise UsageError(say(en=f"there is no file {name}", zh=f"没有文件 {name}"))
         sys.path.insert(0, str(path.resolve().parent))
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None  # a file that ends in .py has a loader
@@ -85,11 +113,16 @@ def _found(factory: str) -> Callable[[], Any]:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name and name.startswith(error.name):
-                raise UsageError(f"there is no module {name!r} here or among the installed ones") from None
+                raise UsageError(
+                    say(
+                        en=f"there is no module {name!r} here or among the installed ones",
+                        zh=f"这里和已安装的包里都没有模块 {name!r}",
+                    )
+                ) from None
             raise
     make: Callable[[], Any] | None = getattr(module, function, None)
     if not callable(make):
-        raise UsageError(f"{name} has no function {function!r}")
+        raise UsageError(say(en=f"{name} has no function {function!r}", zh=f"{name} 里没有函数 {function!r}"))
     return make
 
 
@@ -97,9 +130,14 @@ def _made(factory: str, make: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], 
     """The model, its inputs by position and by keyword, and the loss (or None)."""
     made = make()
     if not isinstance(made, tuple) or len(made) not in (2, 3):
+        length = len(made) if isinstance(made, tuple) else None
         raise UsageError(
-            f"{factory} must return (model, inputs) or (model, inputs, loss), it returned {type(made).__name__}"
-            + (f" of {len(made)}" if isinstance(made, tuple) else "")
+            say(
+                en=f"{factory} must return (model, inputs) or (model, inputs, loss), it returned {type(made).__name__}"
+                + ("" if length is None else f" of {length}"),
+                zh=f"{factory} 必须返回 (model, inputs) 或 (model, inputs, loss)，现在返回的是 {type(made).__name__}"
+                + ("" if length is None else f"，共 {length} 项"),
+            )
         )
     model, inputs, loss = (*made, None)[:3]
     if isinstance(inputs, dict):

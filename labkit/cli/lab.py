@@ -10,21 +10,32 @@ import os
 import sys
 from pathlib import Path
 
+from ..base.language import say
 from .usage import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "labkit lab NOTEBOOK [ARGS ...]"
-    parser.add_argument("notebook", metavar="NOTEBOOK", help="such as notebooks/en/00_start.ipynb")
     parser.add_argument(
-        "extra", nargs=argparse.REMAINDER, metavar="ARGS ...", help="JupyterLab's own: --port 9999"
+        "notebook",
+        metavar="NOTEBOOK",
+        help=say(en="such as notebooks/en/00_start.ipynb", zh="例如 notebooks/zh/00_start.ipynb"),
+    )
+    parser.add_argument(
+        "extra",
+        nargs=argparse.REMAINDER,
+        metavar="ARGS ...",
+        help=say(en="JupyterLab's own: --port 9999", zh="JupyterLab 自己的参数，如 --port 9999"),
     )
 
 
 def run(options: argparse.Namespace) -> int:
     if not Path(options.notebook).is_file():
         raise UsageError(
-            f"no such notebook: {options.notebook!r}; the lessons are in notebooks/en and notebooks/zh"
+            say(
+                en=f"no such notebook: {options.notebook!r}; the lessons are in notebooks/en and notebooks/zh",
+                zh=f"没有笔记本 {options.notebook!r}；课程在 notebooks/zh 和 notebooks/en 里",
+            )
         )
     from jupyterlab.labapp import LabApp  # heavy: the server
 

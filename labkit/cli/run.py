@@ -15,40 +15,89 @@ import sys
 import traceback
 from pathlib import Path
 
+from ..base.language import say
 from ..launch import rank
 from .usage import UsageError, at_least
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "labkit run [options] (SCRIPT | -m MODULE) [ARGS ...]"
-    parser.add_argument("--gpus", type=at_least(1), default=8, metavar="N", help="how many GPUs (default 8)")
-    parser.add_argument("--memory", default="16 GiB", metavar="SIZE", help='of each GPU (default "16 GiB")')
-    parser.add_argument("--order", default=None, help='replicas: "threads" (race) or numbers such as 2,0,1')
-    parser.add_argument(
-        "--backing", default="cpu", help='where values are kept: "cpu" or a real GPU, "cuda:0"'
+    parser.usage = say(
+        en="labkit run [options] (SCRIPT | -m MODULE) [ARGS ...]",
+        zh="labkit run [选项] (SCRIPT | -m MODULE) [ARGS ...]",
     )
     parser.add_argument(
-        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE [ARGS ...]", help="a module"
+        "--gpus",
+        type=at_least(1),
+        default=8,
+        metavar="N",
+        help=say(en="how many GPUs (default 8)", zh="GPU 数（默认 8）"),
     )
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS ...]")
+    parser.add_argument(
+        "--memory",
+        default="16 GiB",
+        metavar="SIZE",
+        help=say(en='of each GPU (default "16 GiB")', zh='每块 GPU 的显存（默认 "16 GiB"）'),
+    )
+    parser.add_argument(
+        "--order",
+        default=None,
+        help=say(
+            en='replicas: "threads" (race) or numbers such as 2,0,1',
+            zh='副本的顺序："threads"（任其竞争），或编号如 2,0,1',
+        ),
+    )
+    parser.add_argument(
+        "--backing",
+        default="cpu",
+        help=say(
+            en='where values are kept: "cpu" or a real GPU, "cuda:0"',
+            zh='数值存放在哪里："cpu"，或一块真 GPU，如 "cuda:0"',
+        ),
+    )
+    parser.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        metavar="MODULE [ARGS ...]",
+        help=say(en="a module", zh="运行一个模块"),
+    )
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT [ARGS ...]",
+        help=say(en="the script and its own arguments", zh="脚本和它自己的参数"),
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     as_module = options.module is not None
     program = options.module if as_module else options.program
     if as_module and not program:
-        raise UsageError("-m needs the name of a module: labkit run --gpus 2 -m pytest FILE")
+        raise UsageError(
+            say(
+                en="-m needs the name of a module: labkit run --gpus 2 -m pytest FILE",
+                zh="-m 后面要写模块名：labkit run --gpus 2 -m pytest FILE",
+            )
+        )
     if not program:
-        raise UsageError("no script given: labkit run --gpus 8 train.py")
+        raise UsageError(
+            say(
+                en="no script given: labkit run --gpus 8 train.py",
+                zh="没有给出脚本：labkit run --gpus 8 train.py",
+            )
+        )
     if not as_module and not Path(program[0]).is_file():
-        raise UsageError(f"no such script: {program[0]}")
+        raise UsageError(say(en=f"no such script: {program[0]}", zh=f"没有脚本 {program[0]}"))
     order = options.order
     if order not in (None, "threads"):
         try:
             order = [int(part) for part in order.split(",")]
         except ValueError:
             raise UsageError(
-                f'--order must be "threads" or GPU numbers such as 2,0,1, got {order!r}'
+                say(
+                    en=f'--order must be "threads" or GPU numbers such as 2,0,1, got {order!r}',
+                    zh=f'--order 必须是 "threads" 或 GPU 编号如 2,0,1，现在是 {order!r}',
+                )
             ) from None
 
     from ..machine import simulate, use_gpus
@@ -80,7 +129,13 @@ def _visible(gpus: int, listed: str | None) -> int:
     if len(set(visible)) < len(visible):
         visible = []  # naming one twice hides all of them, as with CUDA
     if len(visible) < gpus:
-        print(f"CUDA_VISIBLE_DEVICES={listed}: {len(visible)} of {gpus} GPUs visible", file=sys.stderr)
+        print(
+            say(
+                en=f"CUDA_VISIBLE_DEVICES={listed}: {len(visible)} of {gpus} GPUs visible",
+                zh=f"CUDA_VISIBLE_DEVICES={listed}：{gpus} 块 GPU 中可见 {len(visible)} 块",
+            ),
+            file=sys.stderr,
+        )
     return len(visible)
 
 
@@ -93,7 +148,7 @@ def _run_as_main(argv: list[str], as_module: bool) -> int:
         if not as_module:
             rank.run_as_main(argv[0])
         elif _is_missing(argv[0]):
-            raise UsageError(f"no such module: {argv[0]}")
+            raise UsageError(say(en=f"no such module: {argv[0]}", zh=f"没有模块 {argv[0]}"))
         else:
             runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
     except UsageError:

@@ -9,23 +9,41 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..base.language import LANGUAGES, get_language, using
+from ..base.language import LANGUAGES, get_language, say, using
 from ..base.numbers import plural
 from .usage import UsageError, at_least
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("lesson", metavar="LESSON", help="such as 03_split, or a path to a notebook")
     parser.add_argument(
-        "--gpus", type=at_least(0), nargs="+", required=True, metavar="N", help="the numbers of GPUs"
+        "lesson",
+        metavar="LESSON",
+        help=say(
+            en="such as 03_split, or a path to a notebook, which keeps its own language",
+            zh="例如 03_split；也可以是笔记本的路径，这时沿用笔记本自己的语言",
+        ),
     )
-    parser.add_argument("--lang", choices=tuple(LANGUAGES), help="language (default en; of a path: its own)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: out/LESSON-LANG")
+    parser.add_argument(
+        "--gpus",
+        type=at_least(0),
+        nargs="+",
+        required=True,
+        metavar="N",
+        help=say(en="the numbers of GPUs", zh="各次运行的 GPU 数"),
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=say(en="default: out/LESSON-LANG", zh="默认 out/课程-语言"),
+    )
     parser.add_argument(
         "-p", dest="parameters", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
-        help="another parameter of the notebook; can be repeated",
+        help=say(en="another parameter of the notebook; can be repeated", zh="笔记本的其他参数；可以多次给出"),
     )  # fmt: skip
-    parser.add_argument("--force", action="store_true", help="overwrite what an earlier sweep wrote there")
+    parser.add_argument(
+        "--force", action="store_true", help=say(en="overwrite what stands there", zh="覆盖已有的文件")
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,9 +52,9 @@ def run(options: argparse.Namespace) -> int:
 
     checkout = Path(__file__).parents[2] / "notebooks"
     try:
-        lesson = sweeps.find(options.lesson, options.lang or "en", (Path("notebooks"), checkout))
+        lesson = sweeps.find(options.lesson, get_language(), (Path("notebooks"), checkout))
         # A notebook given by its path keeps its own language unless another one is asked for.
-        language = options.lang or (None if options.lesson.endswith(".ipynb") else "en")
+        language = options.lang or (None if options.lesson.endswith(".ipynb") else get_language())
         folder = options.out or Path("out") / f"{lesson.stem}{f'-{language}' if language else ''}"
         plan = sweeps.plan(lesson, options.gpus, folder, dict(options.parameters), language)
     except (FileNotFoundError, ValueError) as error:

@@ -1,10 +1,13 @@
-"""What a user may type: bad usage as an error of its own, and the types of arguments."""
+"""What a user may type: bad usage as an error of its own, the types of arguments, and argparse's own words."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from ..base.language import get_language, say
+from ..base.patches import Patch, Patches
 
 
 class UsageError(Exception):
@@ -15,7 +18,63 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are a :class:`UsageError` instead of a printed usage."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
+        raise UsageError(
+            say(en=f"{message} (see {self.prog} --help)", zh=f"{message}（用法见 {self.prog} --help）")
+        )
+
+
+class Lenient(Parser):
+    """A parser that takes any value: it finds what else is asked for on a line that is wrong somewhere."""
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        for strict in ("type", "choices", "required"):
+            options.pop(strict, None)
+        if options.get("nargs") == "+" or isinstance(options.get("nargs"), int):
+            options["nargs"] = "*"
+        elif not options.keys() & {"nargs", "action"}:
+            options["nargs"] = "?"
+        return super().add_argument(*names, **options)
+
+
+# What argparse says, as it asks gettext for it, and the same in Chinese.
+ARGPARSE = {
+    "usage: ": "用法：",
+    "positional arguments": "位置参数",
+    "options": "选项",
+    "show this help message and exit": "显示这份帮助并退出",
+    "argument %(argument_name)s: %(message)s": "参数 %(argument_name)s：%(message)s",
+    "the following arguments are required: %s": "缺少必需的参数：%s",
+    "one of the arguments %s is required": "参数 %s 必须给出一个",
+    "not allowed with argument %s": "不能与参数 %s 同时使用",
+    "unrecognized arguments: %s": "无法识别的参数：%s",
+    "ambiguous option: %(option)s could match %(matches)s": "选项 %(option)s 有歧义，可能是 %(matches)s",
+    "unexpected option string: %s": "此处不该有选项 %s",
+    "ignored explicit argument %r": "这个选项不带值，却给了 %r",
+    "expected one argument": "需要一个值",
+    "expected at most one argument": "最多只能有一个值",
+    "expected at least one argument": "至少需要一个值",
+    "expected %s argument": "需要 %s 个值",
+    "expected %s arguments": "需要 %s 个值",
+    "invalid choice: %(value)r (choose from %(choices)s)": "没有 %(value)r 这个选择（可选：%(choices)s）",
+    "invalid %(type)s value: %(value)r": "%(value)r 不是有效的 %(type)s",
+    "unknown parser %(parser_name)r (choices: %(choices)s)": "没有命令 %(parser_name)r（可选：%(choices)s）",
+}
+
+
+def _argparse() -> Iterator[Patch]:
+    # argparse has no other way: the catalogues that gettext reads are chosen by the system's language, as files.
+    if get_language() == "zh":
+        yield Patch(argparse, "_", lambda text: ARGPARSE.get(text, text))
+        yield Patch(
+            argparse,
+            "ngettext",
+            lambda one, many, count: ARGPARSE.get(one if count == 1 else many, one if count == 1 else many),
+        )
+
+
+def in_the_language_in_use() -> Patches:
+    """A context in which argparse speaks the language in use: it asks for its words while it parses, and for help."""
+    return Patches(_argparse)
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -26,10 +85,15 @@ def at_least(least: int) -> Callable[[str], int]:
             count = int(text)
         except ValueError:
             raise argparse.ArgumentTypeError(
-                f"must be a whole number of at least {least}, got {text!r}"
+                say(
+                    en=f"must be a whole number of at least {least}, got {text!r}",
+                    zh=f"必须是不小于 {least} 的整数，现在是 {text!r}",
+                )
             ) from None
         if count < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, got {count}")
+            raise argparse.ArgumentTypeError(
+                say(en=f"must be at least {least}, got {count}", zh=f"不能小于 {least}，现在是 {count}")
+            )
         return count
 
     return whole

@@ -1,5 +1,8 @@
+import warnings
+
 import pytest
 
+from labkit.base import language
 from labkit.base.language import checked_language, get_language, say, set_language, using
 
 
@@ -36,3 +39,24 @@ def test_the_language_comes_back_after_an_error():
     with pytest.raises(ZeroDivisionError), using("en"):
         raise ZeroDivisionError
     assert get_language() == "zh"
+
+
+@pytest.mark.parametrize(("named", "used"), [("zh", "zh"), ("en", "en"), ("", "en"), (None, "en")])
+def test_at_first_the_variable_names_the_language(monkeypatch, named, used):
+    monkeypatch.setattr(language, "_current", None)
+    monkeypatch.delenv("LABKIT_LANG", raising=False)
+    if named is not None:
+        monkeypatch.setenv("LABKIT_LANG", named)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert say(en="idle", zh="空闲") == {"en": "idle", "zh": "空闲"}[used]
+        set_language("zh")
+        assert get_language() == "zh"
+
+
+def test_a_variable_that_names_none_is_complained_of_once(monkeypatch):
+    monkeypatch.setattr(language, "_current", None)
+    monkeypatch.setenv("LABKIT_LANG", "zh_CN")
+    with pytest.warns(UserWarning, match="LABKIT_LANG must be one of en, zh, got 'zh_CN'") as said:
+        assert [get_language(), get_language()] == ["en", "en"]
+    assert len(said) == 1
