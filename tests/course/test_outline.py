@@ -78,8 +78,18 @@ def test_the_outline_and_the_glossary_are_in_the_language_in_use():
     labkit.set_language("zh")
     assert "| 课 | 学什么 | 分钟 |" in Outline()._repr_markdown_()
     assert "| 很多人以为 | 其实 | 课 |" in Beliefs()._repr_markdown_()
-    assert "| 英文 | 中文 |" in Glossary()._repr_markdown_()
-    assert "| replica | 副本 |" in Glossary()._repr_markdown_()
+    assert "| 中文 | 英文 | 意思 | 别处的叫法 |" in Glossary()._repr_markdown_()
+    assert "| 副本 | replica | 模型在一块 GPU 上的拷贝，每次调用都重新制作 | 复本、复制品 |" in Glossary()._repr_markdown_()
+    labkit.set_language("en")
+    english = "| replica | 副本 | the copy of a model on one GPU, made anew in each call |"
+    assert english in Glossary()._repr_markdown_()
+
+
+@pytest.mark.parametrize("term", glossary.TERMS, ids=lambda term: term.en)
+def test_a_term_is_explained_in_both_languages_and_in_the_glossarys_own_words(term):
+    assert term.means_en and re.search("[\u4e00-\u9fff]", term.means_zh)
+    assert glossary.problems(term.means_en, term.means_zh) == []
+    assert max(len(term.means_en), 2 * len(term.means_zh)) <= 110, "one line of a table"
 
 
 @pytest.mark.parametrize(
