@@ -116,7 +116,7 @@ class Diagnosis:
                 f"{label(finding.severity).upper()}  {finding.name}  {finding.where}".rstrip(),
                 f"  {finding.reason}",
                 f"  {say(en='Do', zh='怎么办')}{say(en=': ', zh='：')}{finding.fix}",
-                f"  {say(en=f'See lesson {finding.lesson}', zh=f'见第 {finding.lesson[:2]} 课（{finding.lesson}.ipynb）')}",
+                f"  {_lesson(finding.lesson)}",
             ]
         if self.compared:
             lines += ["", *self.compared]
@@ -178,3 +178,8 @@ def _code(text: str) -> str:
     """``text`` for HTML, what stands between backticks as code."""
     pieces = escape(text).split("`")
     return "".join(f"<code>{piece}</code>" if at % 2 else piece for at, piece in enumerate(pieces))
+
+
+def _lesson(name: str) -> str:
+    """Where to read more: ``See lesson 06_batch_dim``."""
+    return say(en=f"See lesson {name}", zh=f"见第 {name[:2]} 课（{name}.ipynb）")

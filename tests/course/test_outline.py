@@ -79,7 +79,10 @@ def test_the_outline_and_the_glossary_are_in_the_language_in_use():
     assert "| 课 | 学什么 | 分钟 |" in Outline()._repr_markdown_()
     assert "| 很多人以为 | 其实 | 课 |" in Beliefs()._repr_markdown_()
     assert "| 中文 | 英文 | 意思 | 别处的叫法 |" in Glossary()._repr_markdown_()
-    assert "| 副本 | replica | 模型在一块 GPU 上的拷贝，每次调用都重新制作 | 复本、复制品 |" in Glossary()._repr_markdown_()
+    assert (
+        "| 副本 | replica | 模型在一块 GPU 上的拷贝，每次调用都重新制作 | 复本、复制品 |"
+        in Glossary()._repr_markdown_()
+    )
     labkit.set_language("en")
     english = "| replica | 副本 | the copy of a model on one GPU, made anew in each call |"
     assert english in Glossary()._repr_markdown_()

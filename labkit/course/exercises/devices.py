@@ -35,7 +35,8 @@ def _ids(ids: tuple[int, ...]) -> Iterator[str]:
         yield say(en="each GPU stands in the list once", zh="每块 GPU 在列表里只出现一次")
     if any(gpu not in (0, 1) for gpu in ids):
         yield say(
-            en="GPUs are counted from zero: the two here are 0 and 1", zh="GPU 从 0 开始编号：这里的两块是 0 和 1"
+            en="GPUs are counted from zero: the two here are 0 and 1",
+            zh="GPU 从 0 开始编号：这里的两块是 0 和 1",
         )
     if ids == (1,):
         yield say(
