@@ -5,13 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..base.tree import children, is_dataclass, leaves, mapped, tensors
+from ..base.tree import children, leaves, rebuilt, tensors
+from .errors import words
+from .state import items_of
+
+# How far objects are followed that hold tensors: a cache of keys and values is an object with a list of layers.
+_DEPTH = 6
 
 
 @dataclass(frozen=True)
@@ -22,17 +28,20 @@ class ModelInputs:
     kwargs: dict[str, Any]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors among the inputs, those in dataclasses too, by the way to each."""
-        return {path: found for name, value in self._named() for path, found in tensors(value, name).items()}
+        """The tensors among the inputs, those in objects of any class too, by the way to each."""
+        return {**self.scattered(), **{way: one for held in self._in_objects.values() for way, one in held.items()}}
 
     def scattered(self) -> dict[str, Tensor]:
-        """The tensors that DataParallel cuts: scatter does not look into dataclasses."""
-        whole = tuple(f"{path}." for path in self.objects())
-        return {path: tensor for path, tensor in self.tensors().items() if not path.startswith(whole)}
+        """The tensors that DataParallel cuts: scatter does not look into dataclasses and other objects."""
+        return {
+            path: found
+            for name, value in self._named()
+            for path, found in tensors(value, name, dataclasses=False).items()
+        }
 
     def mapped(self, change: Callable[[str, Tensor], Tensor]) -> ModelInputs:
-        """The same inputs with other tensors."""
-        values = [mapped(value, change, name) for name, value in self._named()]
+        """The same inputs with other tensors. Raises ValueError for an object that holds some and cannot be copied."""
+        values = [_mapped(value, change, name) for name, value in self._named()]
         count = len(self.args)
         return ModelInputs(tuple(values[:count]), dict(zip(self.kwargs, values[count:], strict=True)))
 
@@ -61,7 +70,18 @@ class ModelInputs:
 
     def objects(self) -> list[str]:
         """Inputs of a class of their own that hold tensors: DataParallel neither cuts nor moves those."""
-        return [path for name, value in self._named() for path in _objects(value, name)]
+        return list(self._in_objects)
+
+    @cached_property
+    def _in_objects(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors in objects, by the way to each, by the way to the object."""
+        found = {
+            path: _held(leaf, path)
+            for name, value in self._named()
+            for path, leaf in leaves(value, name, dataclasses=False)
+            if not isinstance(leaf, Tensor)
+        }
+        return {path: held for path, held in found.items() if held}
 
     def uncut(self, batch: int) -> list[str]:
         """Inputs with something for each row that are no tensors: every replica gets all of them."""
@@ -82,12 +102,41 @@ class ModelInputs:
         yield from ((f"keyword argument {key!r}", value) for key, value in self.kwargs.items())
 
 
-def _objects(value: Any, path: str) -> Iterator[str]:
-    # As torch/nn/parallel/scatter_gather.py, scatter_map: tuples, lists and dicts are walked, nothing else.
-    if isinstance(value, (tuple, list, dict)):
-        for step, item in children(value) or ():
-            yield from _objects(item, path + step)
-    elif not isinstance(value, (Tensor, type)):
-        held = leaves(value) if is_dataclass(value) else enumerate(getattr(value, "__dict__", {}).values())
-        if any(isinstance(item, Tensor) for _, item in held):
-            yield path
+def _held(value: Any, path: str) -> dict[str, Tensor]:
+    """The tensors in ``value``, which may be an object, by the way to each."""
+    found: dict[str, Tensor] = {}
+    known: set[int] = set()
+    level = [(path, value)]
+    for _ in range(_DEPTH + 1):
+        found |= {way: item for way, item in level if isinstance(item, Tensor)}
+        # Objects may hold one another: each is looked into once.
+        level = [
+            (way + step, inner)
+            for way, item in level
+            if not isinstance(item, (Tensor, nn.Module)) and not (id(item) in known or known.add(id(item)))
+            for step, inner in items_of(item)
+        ]
+    return found
+
+
+def _mapped(value: Any, change: Callable[[str, Tensor], Tensor], path: str) -> Any:
+    """``value`` with other tensors: what scatter walks is made again, as in ``base/tree.py``, objects are copied."""
+    if isinstance(value, Tensor):
+        return change(path, value)
+    inside = children(value, dataclasses=False)
+    if inside is not None:
+        items = [_mapped(item, change, path + step) for step, item in inside]
+        same = all(new is old for new, (_, old) in zip(items, inside, strict=True))
+        return value if same else rebuilt(value, items)
+    held = _held(value, path)
+    if not held:
+        return value
+    # A deep copy asks its memo first what stands for an object.
+    others: dict[int, Any] = {id(tensor): change(way, tensor) for way, tensor in held.items()}
+    try:
+        return copy.deepcopy(value, others)
+    except Exception as error:
+        raise ValueError(
+            f"{path}: this {type(value).__name__} holds tensors and cannot be copied by copy.deepcopy "
+            f"({type(error).__name__}: {words(error)}), and the check-up runs copies only: pass its tensors"
+        ) from error

@@ -103,7 +103,7 @@ class StateWatch:
         if isinstance(value, (set, frozenset)):
             self._held += value
             return frozenset(map(_mark, value))
-        items = _items(value) if depth else []
+        items = items_of(value) if depth else []
         self._held += (item for _, item in items)
         return [(step, _mark(item), self._inside(item, depth - 1)) for step, item in items]
 
@@ -131,24 +131,33 @@ def _inner(value: object, where: str, depth: int = _DEPTH) -> Iterator[tuple[str
     if isinstance(value, (Tensor, nn.Module)):
         yield where, value
     elif depth:
-        for step, item in _items(value):
+        for step, item in items_of(value):
             yield from _inner(item, where + step, depth - 1)
 
 
-def _items(value: object) -> list[tuple[str, object]]:
+def items_of(value: object) -> list[tuple[str, object]]:
     """What a container or a plain object holds, with the last step of the way to each."""
-    if isinstance(value, (dict, list, tuple, deque)):
-        return children(list(value) if isinstance(value, deque) else value) or []
-    return [(f".{name}", item) for name, item in vars(value).items()] if _is_plain_object(value) else []
+    inside = children(list(value) if isinstance(value, deque) else value, dataclasses=False)
+    if inside is None:
+        return [(f".{name}", item) for name, item in _attributes(value).items()]
+    return inside
 
 
-def _is_plain_object(value: object) -> bool:
-    """An object of somebody's own class, which keeps its state in attributes."""
-    return (
-        hasattr(value, "__dict__")
-        and not callable(getattr(value, "__get__", None))  # functions and descriptors
-        and not isinstance(value, (nn.Module, Tensor, type, ModuleType, Enum, logging.Logger))
-    )
+def _attributes(value: object) -> dict[str, object]:
+    """The attributes of an object of somebody's own class, which keeps its state in them; none of any other's."""
+    if (
+        isinstance(value, (*_SIMPLE, nn.Module, Tensor, type, ModuleType, Enum, logging.Logger))
+        or callable(getattr(value, "__get__", None))  # functions and descriptors
+    ):
+        return {}
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
+    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in slots}}
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    """The attributes that objects of ``kind``, a class written in Python, have without a ``__dict__``."""
+    slots = kind.__dict__.get("__slots__", ()) if kind.__module__ != "builtins" else ()
+    return (slots,) if isinstance(slots, str) else tuple(name for name in slots if not name.startswith("__"))
 
 
 def _mark(value: object) -> object:
