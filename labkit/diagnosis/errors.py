@@ -26,6 +26,18 @@ def is_mix(error: Exception) -> bool:
     return "to be on the same device" in text or "different from other tensors on" in text
 
 
+# A GPU may have the kernel that the CPU lacks, and the machine refuses by name what it does not have.
+_BEYOND = re.compile(
+    r"labkit's simulated|simulated by labkit"
+    r"|\" not implemented for '|with arguments from the 'CPU' backend|are not implemented for the CPU"
+)
+
+
+def is_beyond(error: Exception) -> bool:
+    """Whether ``error`` says what the simulation cannot do, rather than what is wrong with the model."""
+    return bool(_BEYOND.search(words(error)))
+
+
 _IN_A_FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 

@@ -29,7 +29,10 @@ class ModelInputs:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors among the inputs, those in objects of any class too, by the way to each."""
-        return {**self.scattered(), **{way: one for held in self._in_objects.values() for way, one in held.items()}}
+        return {
+            **self.scattered(),
+            **{way: one for held in self._in_objects.values() for way, one in held.items()},
+        }
 
     def scattered(self) -> dict[str, Tensor]:
         """The tensors that DataParallel cuts: scatter does not look into dataclasses and other objects."""
@@ -105,17 +108,13 @@ class ModelInputs:
 def _held(value: Any, path: str) -> dict[str, Tensor]:
     """The tensors in ``value``, which may be an object, by the way to each."""
     found: dict[str, Tensor] = {}
-    known: set[int] = set()
-    level = [(path, value)]
+    known: set[int] = set()  # objects may hold one another: each is looked into once
+    level: list[tuple[str, object]] = [(path, value)]
     for _ in range(_DEPTH + 1):
         found |= {way: item for way, item in level if isinstance(item, Tensor)}
-        # Objects may hold one another: each is looked into once.
-        level = [
-            (way + step, inner)
-            for way, item in level
-            if not isinstance(item, (Tensor, nn.Module)) and not (id(item) in known or known.add(id(item)))
-            for step, inner in items_of(item)
-        ]
+        objects = {id(item): (way, item) for way, item in level if id(item) not in known}
+        known |= objects.keys()
+        level = [(way + step, inner) for way, item in objects.values() for step, inner in items_of(item)]
     return found
 
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..base.tree import leaves
-from ..engine import DataParallel
 from .errors import words
 from .inputs import ModelInputs
 from .state import attributes_of, move_unregistered
@@ -21,23 +20,24 @@ class Subject:
     places      the devices of its parameters and buffers.
     inputs_at   the device of the inputs.
     lazy        whether it has parameters that the first forward makes.
-    compiled    whether it was compiled: the copy is of the module inside.
+    compiled    the modules in it that are compiled (``""`` is the model itself): the copy has those inside.
     wrapped     the data-parallel wrappers inside it, which the copy is without.
     """
 
     def __init__(self, model: nn.Module, inputs: ModelInputs) -> None:
-        if isinstance(model, (nn.DataParallel, DataParallel)):
+        if isinstance(model, nn.DataParallel):
             model = model.module
-        inside = getattr(model, "_orig_mod", None)  # torch/_dynamo/eval_frame.py, OptimizedModule
-        self.compiled = inside is not None
-        model = model if inside is None else inside
+        whole = _plain(model)
+        self.compiled = [""] if whole is not model else []
+        model = whole
         self.name, self.training = type(model).__name__, model.training
         self.places = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
         self.inputs_at = next((t.device for t in inputs.tensors().values()), torch.device("cpu"))
         self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
         self.model = _copied(model).to("cpu")
         move_unregistered(self.model, "cpu")
-        self.wrapped = _unwrap(self.model)
+        self.wrapped, compiled = _unwrap(self.model)
+        self.compiled += compiled
         self.inputs = inputs.moved("cpu")
 
 
@@ -68,14 +68,26 @@ def _can_be_copied(value: object) -> bool:
     return True
 
 
-def _unwrap(model: nn.Module) -> list[str]:
-    """Take data-parallel wrappers inside ``model`` out of it; their names."""
-    names = [
-        name for name, module in model.named_modules() if isinstance(module, (nn.DataParallel, DataParallel))
-    ]
+def _unwrap(model: nn.Module) -> tuple[list[str], list[str]]:
+    """Take data-parallel wrappers and compilers inside ``model`` out of it; the names of the modules they stood for."""
+    wrapped, compiled = [], []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.DataParallel):
+            wrapped.append(name)
+        elif _plain(module) is not module:
+            compiled.append(name)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            while isinstance(child, (nn.DataParallel, DataParallel)):
-                child = child.module
+            while (
+                inside := child.module if isinstance(child, nn.DataParallel) else _plain(child)
+            ) is not child:
+                child = inside
                 setattr(module, name, child)
-    return names
+    return wrapped, compiled
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """What ``torch.compile`` was given, if ``module`` came of it."""
+    # torch/_dynamo/eval_frame.py, OptimizedModule
+    inside = module.__dict__.get("_modules", {}).get("_orig_mod")
+    return module if inside is None else inside

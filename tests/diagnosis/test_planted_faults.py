@@ -362,6 +362,33 @@ def test_a_model_that_fails_anyway():
     assert names(found, "error") == {"fails_on_one"}
 
 
+@torch.library.custom_op("labkit_tests::only_on_gpus", mutates_args=(), device_types="cuda")
+def only_on_gpus(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@finds(failures.NOT_SIMULATED)
+@pytest.mark.parametrize("pieces_only", [False, True])
+@pytest.mark.parametrize(
+    ("beyond", "text"),
+    [
+        (lambda x: torch.compile(torch.sin)(x), "torch.compile does not see labkit"),
+        (lambda x: torch.cuda.CUDAGraph() and x, "_CUDAGraph"),
+        (lambda x: torch.histc(x.argmax(1), 5) + x, "not implemented for 'Long'"),
+        (only_on_gpus, "only_on_gpus"),
+    ],
+    ids=["compiled inside", "a CUDA graph", "a kernel that the CPU lacks", "a custom kernel"],
+)
+def test_what_cannot_be_simulated_is_not_the_models_fault(beyond, text, pieces_only):
+    def forward(self, x):
+        return self.linear(x if pieces_only and len(x) == 16 else beyond(x))
+
+    found = check(Does(forward), X)
+    assert names(found) == {"not_simulated"}
+    assert text in found.findings[0].reason
+    assert found.findings[0].where.endswith("in forward") or "in <lambda>" in found.findings[0].where
+
+
 @pytest.mark.parametrize("replicas_only", [False, True])
 def test_the_users_innermost_line_is_named(replicas_only):
     def helper(x):
@@ -771,6 +798,12 @@ def test_the_line_that_asks_for_parameters_is_named():
 def test_a_compiled_model_is_looked_at_inside():
     model = torch.compile(Does(lambda self, x: self.linear(x).t()))
     assert names(check(model, X)) == {"compiled_model", "batch_moved"}
+
+
+def test_a_part_that_is_compiled_is_looked_at_inside():
+    model = nn.Sequential(nn.Linear(5, 5), torch.compile(nn.Sequential(nn.Linear(5, 5), nn.ReLU())))
+    assert [(f.name, f.where) for f in check(model, X).findings] == [("compiled_model", "1")]
+    assert check(nn.Sequential(model[0], model[1]._orig_mod), X).ok
 
 
 def test_equal_pieces_are_not_blamed_for_a_biased_loss():

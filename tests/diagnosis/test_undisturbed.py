@@ -2,6 +2,7 @@
 
 import random
 import threading
+from collections import UserDict, namedtuple
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -55,6 +56,36 @@ class Inner:
     batch: Batch
 
 
+class Slotted:
+    __slots__ = ("x",)
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Mapping(UserDict):
+    """As a tokenizer's encoding is."""
+
+    def __init__(self, x):
+        super().__init__({"x": x})
+
+    @property
+    def x(self):
+        return self["x"]
+
+
+class Layers:
+    """Holds itself, and its tensor deep inside, as caches of keys and values do."""
+
+    def __init__(self, x):
+        self.layers = [{"keys": SimpleNamespace(x=x)}]
+        self.layers[0]["whole"] = self
+
+    @property
+    def x(self):
+        return self.layers[0]["keys"].x
+
+
 def doubled(self, batch, *_):
     batch = getattr(batch, "batch", batch)
     return self.linear(batch.x.mul_(2).to(self.linear.weight.device))
@@ -67,8 +98,11 @@ def doubled(self, batch, *_):
         (Batch, "input 0"),
         (lambda x: Inner(Batch(x)), "input 0"),
         (lambda x: SimpleNamespace(x=x), "input 0"),
+        (Slotted, "input 0"),
+        (Mapping, "input 0"),
+        (Layers, "input 0"),
     ],
-    ids=["dataclass", "dataclass in a dataclass", "object"],
+    ids=["dataclass", "dataclass in a dataclass", "object", "slots", "UserDict", "a cache of layers"],
 )
 def test_tensors_in_objects_are_not_changed_and_the_object_is_named(holds, where, moved):
     x = X.clone()
@@ -78,6 +112,27 @@ def test_tensors_in_objects_are_not_changed_and_the_object_is_named(holds, where
     found = labkit.diagnose(Runs(forward), holds(x), X, gpus=2)
     assert torch.equal(x, X)
     assert [(f.name, f.where) for f in found.findings] == [("uncut_input", where)]
+
+
+def test_an_object_is_on_the_gpu_of_its_model():
+    # Moved in forward by nobody: one GPU must not be blamed for where the check-up left the object's tensors.
+    model = Runs(lambda self, x, state: self.linear(x) + state.x)
+    found = labkit.diagnose(model, X, Layers(torch.ones(5)), gpus=2)
+    assert [(f.name, f.where) for f in found.findings] == [("uncut_input", "input 1")]
+    kept = Layers(threading.Lock())
+    kept.layers[0]["tensor"] = X
+    with pytest.raises(
+        ValueError, match="input 1: this Layers holds tensors and cannot be copied by copy.deepcopy"
+    ):
+        labkit.diagnose(model, X, kept, gpus=2)
+
+
+def test_a_namedtuple_is_cut_as_scatter_cuts_it():
+    Pair = namedtuple("Pair", "x y")
+    model = Runs(lambda self, pair: self.linear(pair.x) + pair.y)
+    assert labkit.diagnose(model, Pair(X, X), gpus=2).ok
+    found = labkit.diagnose(model, Pair(X, Slotted(X)), gpus=2)
+    assert "fails_on_one" in found  # x + an object
 
 
 def test_a_dataclass_alone_is_a_batch():

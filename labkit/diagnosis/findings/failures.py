@@ -1,6 +1,6 @@
 """What is said of runs that fail."""
 
-from .kind import DEVICES, PRIMITIVES, TRAINING, error
+from .kind import DEVICES, PRIMITIVES, START, TRAINING, error, warning
 
 _FIXED_DEVICE = error("fixed_device", DEVICES)
 FIXED_DEVICE_ON_ONE = _FIXED_DEVICE("""
@@ -18,6 +18,14 @@ FIXED_DEVICE = _FIXED_DEVICE("""
     zh: 有副本混用了设备：{problem}。forward 里有张量被固定创建（或移动）到一块 GPU 上，没有跟着副本走。
     fix en: Take the device from what is at hand: `device=x.device`.
     fix zh: 设备要取自输入张量：`device=x.device`。
+""")
+
+NOT_SIMULATED = warning("not_simulated", START)("""
+    en: labkit cannot simulate this: {problem}. On a GPU it may well run; what the model does from here on is not known.
+    zh: labkit 模拟不了这一步：{problem}。在真正的 GPU 上也许能跑；从这一步起，模型的行为无从得知。
+    fix en: Check a copy of the model without it, run eagerly and with operations that a CPU has too; `python -m
+        labkit.machine` lists what is simulated.
+    fix zh: 换一个不含这一步的模型副本来体检：不编译，只用 CPU 上也有的运算；`python -m labkit.machine` 会列出能模拟什么。
 """)
 
 FAILS_ON_ONE = error("fails_on_one", DEVICES)("""

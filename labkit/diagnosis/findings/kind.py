@@ -25,7 +25,7 @@ from ..errors import line_of, short_text
 from ..result import Finding
 
 # The lessons that findings point to.
-PRIMITIVES, DEVICES = "04_primitives", "05_devices"
+START, PRIMITIVES, DEVICES = "00_start", "04_primitives", "05_devices"
 BATCH, TRAINING, SPLIT = "06_batch_dim", "07_training", "03_split"
 
 # Every kind that is declared, in the order of the declarations.

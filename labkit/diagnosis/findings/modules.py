@@ -39,9 +39,9 @@ NESTED_PARALLEL = error("nested_parallel", PRIMITIVES)("""
 """)
 
 COMPILED_MODEL = warning("compiled_model", PRIMITIVES)("""
-    en: The model is compiled. A replica of it still calls the compiled original, whose weights are on the home device.
-        The check-up looked at the module inside.
-    zh: 模型是编译过的（`torch.compile`）。它的副本调用的仍然是编译时的原模型，权重在主设备上。体检看的是里面未编译的模块。
+    en: It is compiled. A replica of it still calls the compiled original, whose weights are on the home device. The
+        check-up looked at the module inside.
+    zh: 它是编译过的（`torch.compile`）。它的副本调用的仍然是编译时的原模型，权重在主设备上。体检看的是里面未编译的模块。
     fix en: Wrap the module that is not compiled; to have both, use DistributedDataParallel.
     fix zh: 包装未编译的模块；两者都想要，就用 DistributedDataParallel。
 """)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...base.language import say
 from ...base.tree import is_dataclass, leaves
-from ..errors import is_mix
+from ..errors import is_beyond, is_mix
 from ..findings import failures, inputs, modules, outputs
 from ..findings.kind import listed
 from ..result import Finding
@@ -21,7 +21,7 @@ from .probe import probe
 FEW = 16
 
 # What a forward that fails on one GPU may be told.
-_ON_ONE = (inputs.UNCUT_INPUT, failures.FIXED_DEVICE_ON_ONE, failures.FAILS_ON_ONE)
+_ON_ONE = (failures.NOT_SIMULATED, failures.FIXED_DEVICE_ON_ONE, failures.FAILS_ON_ONE)
 
 
 @probe(
@@ -36,7 +36,7 @@ def model(runs: Runs) -> Iterator[Finding]:
     """
     subject = runs.subject
     if subject.compiled:
-        yield modules.COMPILED_MODEL()
+        yield modules.COMPILED_MODEL(listed(subject.compiled))
     if len(subject.places) > 1:
         yield modules.SEVERAL_DEVICES(", ".join(subject.places))
     if subject.wrapped:
@@ -55,7 +55,7 @@ def alone(runs: Runs) -> Iterator[Finding]:
     Randomness that two seeds do not show (a branch that is rarely taken) is not seen.
     """
     if runs.one.error is not None:
-        yield _failure(runs, runs.one.error)
+        yield _failure(runs.one.error)
     elif runs.one.random:
         yield outputs.RANDOM_OUTPUTS()
 
@@ -80,7 +80,7 @@ def state(runs: Runs) -> Iterator[Finding]:
         with quiet(0):
             runs.inputs.of(model)
     except Exception as error:
-        yield _failure(runs, error)
+        yield _failure(error)
         return
     lost, shared = watch.changes()
     if lost:
@@ -122,12 +122,11 @@ def known(runs: Runs, error: Exception) -> bool:
     return runs.has(outputs.NOT_TENSORS, outputs.DATACLASS_OUTPUT, inputs.UNCUT_INPUT, failures.LOSS_FAILS)
 
 
-def _failure(runs: Runs, error: Exception) -> Finding:
+def _failure(error: Exception) -> Finding:
     """What is said of a forward that fails on one GPU."""
-    if not is_mix(error):
-        return failures.FAILS_ON_ONE.of(error)
-    objects = runs.inputs.objects()
-    return inputs.UNCUT_INPUT(listed(objects)) if objects else failures.FIXED_DEVICE_ON_ONE.of(error)
+    if is_beyond(error):
+        return failures.NOT_SIMULATED.of(error)
+    return (failures.FIXED_DEVICE_ON_ONE if is_mix(error) else failures.FAILS_ON_ONE).of(error)
 
 
 def _values_seen_by_norms(model: nn.Module) -> dict[str, int]:

@@ -11,7 +11,7 @@ from ...base.language import say
 from ...plans.split import split
 from ..axes import Layout, Search
 from ..compare import difference
-from ..errors import short_text
+from ..errors import is_beyond, short_text
 from ..findings import failures, inputs, outputs
 from ..findings.kind import gap_text, listed
 from ..result import Finding
@@ -200,6 +200,7 @@ def idle(runs: Runs) -> Iterator[Finding]:
 @probe(
     inputs.SPARSE_INPUT,
     inputs.UNCUT_INPUT,
+    failures.NOT_SIMULATED,
     failures.FAILS_ON_MANY,
     explained_by=(replicas, devices, layout, rows),
 )
@@ -215,5 +216,7 @@ def unexplained(runs: Runs) -> Iterator[Finding]:
         yield inputs.SPARSE_INPUT(str(sparse[0]).removeprefix("torch."), problem=short_text(error))
     elif uncut := runs.inputs.uncut(runs.batch):
         yield inputs.UNCUT_INPUT(listed(uncut))
+    elif is_beyond(error):
+        yield failures.NOT_SIMULATED.of(error)
     else:
         yield failures.FAILS_ON_MANY.of(error, gpus=runs.gpus)
