@@ -29,7 +29,7 @@ machine           | base machine.in_use machine.state machine.ops machine.torch_
 cost              | base plans trace
 view              | base plans trace cost
 explore           | base plans trace cost view
-diagnosis         | base plans engine machine machine.state
+diagnosis         | base plans machine machine.state
 
 launch            | base
 course            | base plans machine launch
