@@ -53,13 +53,15 @@ class Entered:
             self._pushed = False
 
 
-def leave(mode: TorchFunctionMode) -> None:
-    """Take ``mode`` off this thread's stack, wherever in it it is."""
-    above = []
-    while _len_torch_function_stack():
+def leave(mode: TorchFunctionMode) -> bool:
+    """Take ``mode`` off this thread's stack, wherever in it it is; whether it was there."""
+    above: list[TorchFunctionMode] = []
+    found = False
+    while _len_torch_function_stack() and not found:
         top = _pop_torch_function_stack()
-        if top is mode:
-            break
-        above.append(top)
+        found = top is mode
+        if not found:
+            above.append(top)
     while above:
         _push_on_torch_function_stack(above.pop())
+    return found

@@ -146,6 +146,8 @@ class Worker:
             **os.environ,
             "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda" if gpus else "cpu",
             "OMP_NUM_THREADS": "1",
+            "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",  # it would be the last line
+            "TORCH_EXTENSIONS_DIR": options.folder,
         }
         command = [
             sys.executable, str(Path(__file__).resolve()), str(options.pytorch), file, "--worker", str(write), "--gpus", str(gpus),

@@ -1,5 +1,6 @@
 """Gradients are on the device of what they belong to, wherever Python sees them."""
 
+import contextlib
 import pytest
 import torch
 from torch import nn
@@ -238,3 +239,40 @@ def test_hooks_follow_their_parameter_and_outlive_the_machine():
     output.backward()
     layer(torch.ones(1, 2)).sum().backward()
     assert seen[3:] == ["cpu"] * 6
+
+
+@pytest.mark.usefixtures("gpus")
+def test_hooks_on_saved_tensors_end_in_any_order_and_more_often_than_they_began():
+    def unpack(packed):
+        first.__exit__()
+        return packed
+
+    first = torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack)
+    x = torch.ones(2, device="cuda:1", requires_grad=True)
+    depth = torch._C._len_torch_function_stack()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        first.__enter__()
+        x.sin().sum().backward()
+    first.__exit__()
+    assert torch._C._len_torch_function_stack() == depth
+    assert x.grad.device == x.device
+
+
+def test_a_checkpoint_may_change_the_default_device_inside():
+    @contextlib.contextmanager
+    def default(device):
+        before = torch.get_default_device()
+        torch.set_default_device(device)
+        try:
+            yield
+        finally:
+            torch.set_default_device(before)
+
+    with labkit.simulate(2), default("cuda:1"):
+        x = torch.tensor(1.0, requires_grad=True)
+        y = torch.utils.checkpoint.checkpoint(
+            lambda x: x.sin().cos(), x, use_reentrant=False,
+            context_fn=lambda: (contextlib.nullcontext(), default("cuda:1")),
+        )  # fmt: skip
+        y.backward()
+        assert x.grad.device == torch.device("cuda:1")

@@ -196,3 +196,22 @@ def test_a_tensor_that_takes_anothers_size_is_counted_anew():
         small, big = torch.zeros(128, device="cuda"), torch.zeros(1280, device="cuda")
         assert small.resize_as_(big).shape == big.shape
         assert allocated(0) == 2 * 5120
+
+
+def test_the_snapshot_and_the_statistics_tell_of_the_same_blocks():
+    with labkit.simulate(2):
+        kept = [torch.empty(n, device="cuda:1") for n in (1, 1, 10, 1 << 20)]  # the last one: 4 MiB
+        empty = torch.empty(0, device="cuda:1")
+        segments = torch.cuda.memory_snapshot()
+        stats = torch.cuda.memory_stats(1)
+        assert {segment["device"] for segment in segments} == {1}
+        assert len({segment["address"] for segment in segments}) == len(kept) == stats["segment.all.current"]
+        assert [segment["segment_type"] for segment in segments].count("large") == 1
+        for name, field in (("allocated", "allocated_size"), ("requested", "requested_size"), ("active", "active_size")):
+            assert sum(segment[field] for segment in segments) == stats[f"{name}_bytes.all.current"]
+        assert (stats["allocated_bytes.small_pool.current"], stats["requested_bytes.small_pool.current"]) == (1536, 48)
+        assert stats["allocation.large_pool.current"] == 1
+        assert (stats["num_device_alloc"], stats["num_sync_all_streams"]) == (3, 0)
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_stats(1)["num_sync_all_streams"] == 1
+        del empty

@@ -21,6 +21,7 @@ from torch._C import (
 )
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
@@ -173,8 +174,9 @@ def stale(gpu: Gpu) -> RuntimeError:
 
 
 def patches(machine: Machine) -> Iterator[Patch]:
-    """The switch of grad mode, which has nothing to do with devices, passes below the machine's mode.
+    """What has its own idea of the stack of modes.
 
+    The switch of grad mode, which has nothing to do with devices, passes below the machine's mode:
     torch/csrc/autograd/init.cpp, set_grad_enabled, hands it to function modes and imports ``torch._C`` anew for that,
     which takes longer than many an operation; a training step switches four times.
     """
@@ -192,6 +194,21 @@ def patches(machine: Machine) -> Iterator[Patch]:
             switch(enabled)
 
     yield Patch(torch._C, "_set_grad_enabled", switch_below)
+
+    # A default device that ends expects itself at the bottom of the stack, or nothing: within a hook, where only the
+    # machine's modes were entered again, it would take one for its own (torch/utils/_device.py, __exit__).
+    end = DeviceContext.__exit__
+
+    @functools.wraps(end)
+    def end_alone(context: DeviceContext, *exc_info: Any) -> None:
+        above = []
+        if _len_torch_function_stack() and not isinstance(_get_function_stack_at(0), DeviceContext):
+            above = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
+        end(context, *exc_info)
+        while above:
+            _push_on_torch_function_stack(above.pop())
+
+    yield Patch(DeviceContext, "__exit__", end_alone)
 
 
 # What a tensor can be asked wherever it is.

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ..in_use import seeing
+from ..stack import leave as take_off
 from ..state.placement import gpu_of, put
 
 if TYPE_CHECKING:
@@ -69,8 +70,10 @@ def patches(machine: Machine) -> Iterator[Patch]:
 
     def leave_noting(self: Any, *exc_info: Any) -> Any:
         result = leave(self, *exc_info)
-        if self.__dict__.get("_labkit_modes"):
-            self._labkit_modes.pop().__exit__(*exc_info)
+        modes = self.__dict__.get("_labkit_modes")
+        # Wherever on the stack it is; if it is not, as within backward, it waits for the next end.
+        if modes and take_off(modes[-1]):
+            modes.pop()
         return result
 
     yield Patch(saved_tensors_hooks, "__init__", init)

@@ -70,7 +70,7 @@ class Gpu:
     """A simulated GPU. ``capacity`` is in bytes."""
 
     __slots__ = (
-        "capacity", "clock", "cores", "device", "failures", "fraction", "index", "machine", "marks",
+        "cache_emptied", "capacity", "clock", "cores", "device", "failures", "fraction", "index", "machine", "marks",
         "peak", "room", "suspended", "total_at_reset", "freed_at_reset", "_counted", "_granted",
     )  # fmt: skip
 
@@ -90,7 +90,7 @@ class Gpu:
         self._granted = 0
         # While the machine is not in use: whatever is put here is refused.
         self.suspended = False
-        self.failures = 0
+        self.failures = self.cache_emptied = 0
         # Bytes ever marked, up to the last count.
         self._counted = 0
         self.total_at_reset = self.freed_at_reset = 0
@@ -132,9 +132,14 @@ class Gpu:
             live += mark.block * (sys.getrefcount(mark) - _IDLE_REFERENCES - 1)
         return live
 
-    def count(self) -> int:
-        """How many storages live here."""
-        return sum(sys.getrefcount(mark) - _IDLE_REFERENCES - 1 for mark in tuple(self.marks.values()))
+    def blocks(self) -> list[tuple[int, int, int]]:
+        """What lives here, by size: the bytes asked for, those of the block, and how many. Without what is empty."""
+        found = []
+        for size, mark in tuple(self.marks.items()):
+            many = sys.getrefcount(mark) - _IDLE_REFERENCES - 1
+            if size and many:
+                found.append((size, mark.block, many))
+        return found
 
     def total(self) -> int:
         """Bytes ever allocated here."""

@@ -75,6 +75,9 @@ class Stream:
 
     native_handle = cuda_stream
 
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.cuda_stream  # the protocol's version, the handle
+
     def query(self) -> bool:
         return True
 
@@ -145,7 +148,7 @@ class Event:
 
     @property
     def event_id(self) -> int:
-        return id(self)
+        return 0 if self._time is None else id(self)  # CUDA makes an event when it is first recorded
 
     cuda_event = event_id
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -58,11 +58,11 @@ class DeviceProperties:
 
 # What is answered in the same way whatever is asked: there is one context, no cache, and all work is done at once.
 _CONSTANT: dict[str, Any] = {
-    "_cuda_init": None, "_cuda_synchronize": None, "_cuda_emptyCache": None, "_cuda_ipc_collect": None,
+    "_cuda_init": None, "_cuda_synchronize": None, "_cuda_ipc_collect": None,
     "_cuda_getCompiledVersion": 13000,  # CUDA 13.0, as torch.version.cuda says
     "_cuda_getArchFlags": "sm_90", "_cuda_getAllocatorBackend": "native", "_cuda_isHistoryEnabled": False,
     "_cuda_isCurrentStreamCapturing": False, "_accelerator_isAllocatorInitialized": True,
-    "_accelerator_emptyCache": None, "_accelerator_emptyHostCache": None,
+    "_accelerator_emptyHostCache": None, "_host_emptyCache": None, "_cuda_clearCublasWorkspaces": None,
 }  # fmt: skip
 
 
@@ -149,19 +149,16 @@ class CudaFunctions:
         gpu.fraction = fraction
         gpu.recount()
 
+    def _cuda_emptyCache(self, *_: object) -> None:
+        for gpu in self._machine.gpus:
+            gpu.cache_emptied += 1
+
+    _accelerator_emptyCache = _cuda_emptyCache
+
     def _cuda_memorySnapshot(self, *_: object) -> dict[str, Any]:
-        sizes = ("total_size", "allocated_size", "active_size", "requested_size")
-        segments = [
-            {
-                "device": gpu.index, "address": 0, **dict.fromkeys(sizes, gpu.live()), "stream": 0,
-                "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [],
-            }
-            for gpu in self._machine.gpus
-            if gpu.live()
-        ]  # fmt: skip
         return {
-            "segments": segments,
-            "device_traces": [],
+            "segments": [segment for gpu in self._machine.gpus for segment in _segments(gpu)],
+            "device_traces": [[] for _ in self._machine.gpus],
             "allocator_settings": {},
             "external_annotations": [],
         }
@@ -191,36 +188,77 @@ def _numbers(stream: Stream) -> tuple[int, int, int]:
     return stream.stream_id, stream.device_index, CUDA
 
 
+# CUDA's allocator has a pool for blocks of up to 1 MiB and one for the others, and asks the driver for at least 2 MiB
+# at a time (c10/core/AllocatorConfig.h, kSmallSize and kSmallBuffer).
+_SMALL, _SEGMENT = 1 << 20, 2 << 20
+
+
 def _memory_stats(gpu: Gpu) -> dict[str, Any]:
-    """The nested statistics of CUDA's allocator. There is no cache: what is reserved is what is allocated.
+    """The nested statistics of CUDA's allocator. There is no cache: each storage is a block and a segment of its own.
 
     "allocated" and "freed" are what was since the last reset (c10/core/CachingDeviceAllocator.h, Stat), so that
-    "current" is not their difference.
+    "current" is not their difference. Of each pool and of counts only what is current is known: it stands for the rest.
     """
-    live, total = gpu.recount(), gpu.total()
-    none = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
-    size = {
+    live, total, blocks = gpu.recount(), gpu.total(), gpu.blocks()
+    none = _now(0)
+    pools = {
+        "all": blocks,
+        "small_pool": [each for each in blocks if each[1] <= _SMALL],
+        "large_pool": [each for each in blocks if each[1] > _SMALL],
+    }
+    size = {pool: _now(sum(block * many for _, block, many in those)) for pool, those in pools.items()}
+    asked = {pool: _now(sum(bytes_ * many for bytes_, _, many in those)) for pool, those in pools.items()}
+    number = {pool: _now(sum(many for _, _, many in those)) for pool, those in pools.items()}
+    size["all"] = {
         "current": live, "peak": gpu.peak, "allocated": total - gpu.total_at_reset,
         "freed": total - live - gpu.freed_at_reset,
     }  # fmt: skip
-    number = dict.fromkeys(("current", "peak", "allocated"), gpu.count()) | {"freed": 0}
-
+    asked["all"] = size["all"] | {"current": asked["all"]["current"]}
     kinds = (
-        (size, ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")),
+        (size, ("allocated_bytes", "reserved_bytes", "active_bytes")),
+        (asked, ("requested_bytes",)),
         (number, ("allocation", "segment", "active")),
-        (none, ("inactive_split_bytes", "inactive_split")),
+        (dict.fromkeys(pools, none), ("inactive_split_bytes", "inactive_split")),
     )
-    return {
-        name: {"all": values, "small_pool": none, "large_pool": values} for values, names in kinds for name in names
-    } | {
+    return {name: values for values, names in kinds for name in names} | {
         "oversize_allocations": none, "oversize_segments": none, "max_split_size": -1, "num_alloc_retries": 0,
-        "num_ooms": gpu.failures, "num_sync_all_streams": 0, "num_device_alloc": 0, "num_device_free": 0,
+        "num_ooms": gpu.failures, "num_sync_all_streams": gpu.cache_emptied,
+        "num_device_alloc": -(-total // _SEGMENT), "num_device_free": (total - live) // _SEGMENT,
     }  # fmt: skip
+
+
+def _now(value: int) -> dict[str, int]:
+    return {"current": value, "peak": value, "allocated": value, "freed": 0}
+
+
+def _segments(gpu: Gpu) -> Iterator[dict[str, Any]]:
+    """The segments of a snapshot, each with its one block; the addresses are invented, one after the other."""
+    address = (gpu.index + 1) << 40
+    for asked, size, many in gpu.blocks():
+        for _ in range(many):
+            block = {
+                "address": address, "size": size, "requested_size": asked, "state": "active_allocated", "frames": [],
+            }  # fmt: skip
+            yield {
+                "device": gpu.index, "address": address, **dict.fromkeys(("total_size", "allocated_size", "active_size"), size),
+                "requested_size": asked, "stream": 0, "segment_type": "small" if size <= _SMALL else "large",
+                "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [block],
+            }  # fmt: skip
+            address += size
+
+
+class _Runtime(types.SimpleNamespace):
+    """A module of the CUDA runtime's functions, that refuses those it lacks by name."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # Python's own questions
+            raise AttributeError(name)
+        refusing(f"_cudart.{name}")()
 
 
 def _cudart() -> types.SimpleNamespace:
     """Stands for ``torch.cuda.cudart()``: what torch.cuda itself uses of the CUDA runtime."""
-    runtime = types.SimpleNamespace()
+    runtime = _Runtime()
     runtime.cudaError = type("cudaError", (int,), {"success": 0})
     runtime.cudaGetErrorString = lambda code: "unknown error" if int(code) else "no error"
     runtime.cudaMemGetInfo = lambda index: _memory_info(machine_here().gpu(index))
@@ -278,7 +316,6 @@ def patches(machine: Machine) -> Iterator[Patch]:
     yield Patch(cuda, "_cudart", _cudart())
     yield Patch(cuda, "_initialized", has_gpus)
     yield Patch(cuda, "_cached_device_count", None)
-    yield Patch(cuda, "_device_count_nvml", lambda: -1)
     yield Patch(cuda, "device_count", lambda: len(machine.gpus))
     yield Patch(cuda.nccl, "is_available", lambda tensors: False)
     if has_gpus and torch.version.cuda is None:

@@ -59,6 +59,12 @@ def patches(machine: Machine) -> Iterator[Patch]:
     yield Patch(cuda.MemPool, "__new__", refusing("_MemPool"))
     yield Patch(cuda.ExternalStream, "__new__", refusing("_CudaStreamBase"))
     yield Patch(cuda.graphs, "_graph_pool_handle", refusing("_graph_pool_handle"))
+    # torch._inductor imports this class where CUDA is there, and torch._dynamo.reset() imports torch._inductor.
+    name = "_cuda_CUDAAllocator_AllocatorState"
+    if not hasattr(torch._C, name):
+        yield Patch(torch._C, name, type(name, (), {"__new__": refusing(name)}))
+    # torch.cuda._sanitizer and _gpu_trace ask for callbacks that would never come.
+    yield Patch(torch._C, "_activate_gpu_trace", refusing("_activate_gpu_trace"))
     yield Patch(torch, "compile", _no_compile)
     # Their fake tensors ask C++ for CUDA, which ends the process where there is none.
     yield Patch(torch.export, "export", _no_export)
