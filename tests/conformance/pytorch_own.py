@@ -293,6 +293,7 @@ def main() -> int:
     options.pytorch = options.pytorch.resolve()
     if options.worker is not None:
         work(options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the process that runs the tests
     if not (options.pytorch / "test" / "test_torch.py").is_file():
         parser.error(f"{options.pytorch} is not the folder of PyTorch's source: it has no test/test_torch.py")
     return everything(options)
