@@ -20,11 +20,12 @@ trace.recording   | base trace engine
 
 machine.in_use    |
 machine.handlers  |
+machine.stack     |
 machine.state     | base machine.in_use
 machine.rules     | base machine.handlers machine.state
-machine.ops       | base machine.in_use machine.handlers machine.state machine.rules trace
+machine.ops       | base machine.in_use machine.handlers machine.stack machine.state machine.rules trace
 machine.torch_api | base machine.in_use machine.state machine.rules machine.ops trace
-machine           | base machine.in_use machine.state machine.ops machine.torch_api plans
+machine           | base machine.in_use machine.stack machine.state machine.ops machine.torch_api plans
 
 cost              | base plans trace
 view              | base plans trace cost

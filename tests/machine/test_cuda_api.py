@@ -280,3 +280,18 @@ def test_torch_inductor_finds_the_class_that_it_imports_where_cuda_is_there():
     assert isinstance(AllocatorState, type)
     with pytest.raises(NotImplementedError, match="AllocatorState"):
         AllocatorState()
+
+
+def test_a_gpu_has_a_context_once_it_is_chosen_or_used():
+    has = torch._C._cuda_hasPrimaryContext
+    x = torch.ones(1, device="cuda:1")
+    assert (has(0), has(1)) == (False, True)
+    assert "cuda:1" in repr(x)
+    assert not has(0)
+    torch.cuda.set_device(0)
+    assert has(0)
+
+
+def test_cuda_says_nothing_of_what_types_it_can():
+    with pytest.raises(RuntimeError, match="doesn't support getting device capabilities"):
+        torch.accelerator.get_device_capability()

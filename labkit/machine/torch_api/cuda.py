@@ -91,9 +91,15 @@ class CudaFunctions:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._sync_debug = 0
+        self._chosen: set[int] = set()
 
     def _cuda_setDevice(self, index: int) -> None:
-        self._machine.current.index = self._machine.gpu(index).index
+        self._machine.current.index = chosen = self._machine.gpu(index).index
+        self._chosen.add(chosen)
+
+    def _cuda_hasPrimaryContext(self, index: int) -> bool:
+        # A GPU has one once it was chosen (since CUDA 12) or something was put on it.
+        return index in self._chosen or self._machine.gpu(index).total() > 0
 
     def _cuda_exchangeDevice(self, index: int) -> int:
         if index < 0:
@@ -111,9 +117,9 @@ class CudaFunctions:
     def _accelerator_synchronizeDevice(self, index: int) -> None:
         self._machine.gpu(index)
 
-    def _accelerator_getDeviceCapability(self, index: int) -> dict[str, Any]:
-        self._machine.gpu(index)
-        return {"supported_dtypes": {kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}}
+    def _accelerator_getDeviceCapability(self, index: int) -> NoReturn:
+        # c10/core/impl/DeviceGuardImplInterface.h, which c10/cuda/impl/CUDAGuardImpl.h leaves as it is
+        raise RuntimeError("Backend doesn't support getting device capabilities.")
 
     def _cuda_get_sync_debug_mode(self) -> int:
         return self._sync_debug
