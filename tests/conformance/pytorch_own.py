@@ -29,6 +29,7 @@ import sys
 import tomllib
 import traceback
 import unittest
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +154,8 @@ class Worker:
             "TORCH_EXTENSIONS_DIR": options.folder,
         }
         command = [
-            sys.executable, str(Path(__file__).resolve()), str(options.pytorch), file, "--worker", str(write), "--gpus", str(gpus),
-            "--memory", options.memory, "--host-memory", str(options.host_memory),
+            sys.executable, str(Path(__file__).resolve()), str(options.pytorch), file, "--worker", str(write),
+            "--gpus", str(gpus), "--memory", options.memory, "--host-memory", str(options.host_memory),
         ]  # fmt: skip
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=options.log, pass_fds=[write],
@@ -188,8 +189,10 @@ class Worker:
         self._lines.close()
 
 
-def run_file(file: str, gpus: int, choose: Any, options: argparse.Namespace) -> dict[str, tuple[str, str]]:
-    """The outcomes of the tests of ``file`` that ``choose`` picks from their list: name -> (outcome, text)."""
+def run_file(
+    file: str, gpus: int, names: Collection[str] | None, options: argparse.Namespace
+) -> dict[str, tuple[str, str]]:
+    """The outcomes of the tests of ``file`` (``names``, or those that the options choose): name -> (outcome, text)."""
     found: dict[str, tuple[str, str]] = {}
     wanted: list[str] | None = None
     while wanted is None or wanted:
@@ -202,7 +205,11 @@ def run_file(file: str, gpus: int, choose: Any, options: argparse.Namespace) -> 
             if "not_imported" in first:
                 return {"import": (first["not_imported"], first["text"])}
             if wanted is None:
-                wanted = choose(first["tests"])
+                wanted = (
+                    chosen(first["tests"], options)
+                    if names is None
+                    else [t for t in first["tests"] if t in names]
+                )
             batch = wanted[:1] if file in ALONE else wanted
             worker.run(batch)
             while (said := worker.line(options.seconds)) is not None:
@@ -243,9 +250,7 @@ def chosen(tests: list[str], options: argparse.Namespace) -> list[str]:
         variants: dict[str, list[str]] = {}
         for name in tests:
             variants.setdefault(_DTYPE.sub("", name), []).append(name)
-        tests = [
-            next((name for name in names if "float32" in name), names[0]) for names in variants.values()
-        ]
+        tests = [next((name for name in names if "float32" in name), names[0]) for names in variants.values()]
     if options.most and len(tests) > options.most:
         kept = set(random.Random(options.seed).sample(tests, options.most))
         tests = [name for name in tests if name in kept]
@@ -274,17 +279,23 @@ def counterpart(test: str) -> str:
 
 def last_line(text: str) -> str:
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Success|Abort|Interrupt|Warning)\b", line)]
+    errors = [
+        line for line in lines if re.match(r"[\w.]+(Error|Exception|Success|Abort|Interrupt|Warning)\b", line)
+    ]
     return (errors or lines or [""])[-1][:240]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pytorch", type=Path, help="the folder of PyTorch's source")
     parser.add_argument("files", nargs="*", default=FILES, help="files of its test folder")
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--memory", default="4 GiB", help="of each GPU")
-    parser.add_argument("--host-memory", type=int, default=12, metavar="GIB", help="address space of a process")
+    parser.add_argument(
+        "--host-memory", type=int, default=12, metavar="GIB", help="address space of a process"
+    )
     parser.add_argument("--seconds", type=float, default=90, help="the most that one test may take")
     parser.add_argument("--only", help="a regular expression: the tests that match it")
     parser.add_argument("--every-dtype", action="store_true", help="each dtype's variant of a test")
@@ -311,12 +322,12 @@ def everything(options: argparse.Namespace) -> int:
         options.folder, options.log = folder, sys.stderr if options.show else log
         for file in options.files:
             here: collections.Counter[str] = collections.Counter()
-            found = run_file(file, options.gpus, lambda tests: chosen(tests, options), options)
+            found = run_file(file, options.gpus, None, options)
             failures = {name: text for name, (outcome, text) in found.items() if outcome == FAILED}
             known = {name: explained(f"{file}::{name}", text) for name, text in failures.items()}
             unknown = {counterpart(name): name for name in failures if known[name] is None}
             if unknown and options.gpus:
-                plain = run_file(file, 0, lambda tests: [t for t in tests if t in unknown], options)
+                plain = run_file(file, 0, unknown.keys(), options)
                 for name, (outcome, text) in plain.items():
                     if outcome == FAILED and name in unknown:
                         known[unknown[name]] = VERSION, f"without a machine: {last_line(text)}"

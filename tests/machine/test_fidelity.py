@@ -91,7 +91,12 @@ def test_everything_that_is_answered_is_asked_for_by_torch():
     assert set(fidelity.provided()) == ANSWERS.keys() | OBJECTS
     folder = Path(torch.__file__).parent
     # The programs of torch that ask, and its list of what C++ has.
-    rooms = [folder / "_dynamo/trace_rules.py", *folder.glob("cuda/*.py"), *folder.glob("accelerator/*.py"), folder / "_C/__init__.pyi"]
+    rooms = [
+        folder / "_dynamo/trace_rules.py",
+        *folder.glob("cuda/*.py"),
+        *folder.glob("accelerator/*.py"),
+        folder / "_C/__init__.pyi",
+    ]
     rooms += [folder / "nn/parallel/comm.py", folder / "utils/_foreach_utils.py"]
     text = "".join(path.read_text("utf-8") for path in rooms)
     assert {name for name in fidelity.provided() if not re.search(rf"\b{name}\b", text)} == set()

@@ -1,6 +1,7 @@
 """Gradients are on the device of what they belong to, wherever Python sees them."""
 
 import contextlib
+
 import pytest
 import torch
 from torch import nn

@@ -246,8 +246,9 @@ def _segments(gpu: Gpu) -> Iterator[dict[str, Any]]:
                 "address": address, "size": size, "requested_size": asked, "state": "active_allocated", "frames": [],
             }  # fmt: skip
             yield {
-                "device": gpu.index, "address": address, **dict.fromkeys(("total_size", "allocated_size", "active_size"), size),
-                "requested_size": asked, "stream": 0, "segment_type": "small" if size <= _SMALL else "large",
+                "device": gpu.index, "address": address, "total_size": size, "allocated_size": size,
+                "active_size": size, "requested_size": asked, "stream": 0,
+                "segment_type": "small" if size <= _SMALL else "large",
                 "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [block],
             }  # fmt: skip
             address += size
