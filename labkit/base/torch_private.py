@@ -212,6 +212,17 @@ def _dispatch_mode() -> bool:
     return found == ["aten::ones", "aten::add_.Tensor"]
 
 
+def _no_kernel() -> bool:
+    cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+    try:
+        torch.ops.aten.histogram.bin_ct.redispatch(cuda, torch.ones(1))
+    except NotImplementedError as error:
+        return str(error).startswith(
+            "Could not run 'aten::histogram.bin_ct' with arguments from the 'CUDA' backend."
+        )
+    return False
+
+
 def _schemas() -> bool:
     op = torch.ops.aten.add.out
     first, *_, out = op._schema.arguments
@@ -390,6 +401,14 @@ PRIVATE = [
     Private("torchgen/packaged/ATen/native/native_functions.yaml",
             "how each operator checks devices (machine.rules.operators)",
             _operator_table),
+
+    Private("of a torch._ops.OpOverload: redispatch; torch._C: DispatchKeySet, DispatchKey",
+            "torch's own words for an operator without a CUDA kernel (machine.ops.kernels)",
+            _no_kernel),
+    Private("torch._assert_async, torch.ops.aten._trilinear and the other operators of machine.rules.dtypes",
+            "what CUDA asserts and refuses (machine.rules)",
+            lambda: all(hasattr(torch.ops.aten, name) for name in ("_trilinear", "_upsample_bilinear2d_aa"))
+            and callable(torch._assert_async)),
 
     # Autograd.
     Private("torch.autograd._engine_run_backward",

@@ -25,6 +25,8 @@ FAITHFUL, APPROXIMATED, ABSENT = "faithful", "approximated", "absent"
 PARTS = (
     ("the device of every tensor", FAITHFUL, "views, `.data`, `detach`, saved tensors, parameters, gradients, deep copies, loaded files"),
     ("values and gradients", FAITHFUL, "computed by the CPU's kernels (or the backing GPU's); last digits may differ from CUDA's"),
+    ("what CUDA's kernels refuse and compute", FAITHFUL, "dtypes by PyTorch's operator database, in CUDA's words (a refusal of both is the CPU's, with a note); what the CPU's kernels lack in half precision is computed in float32 and rounded, so `grad_fn` is that of the rounding"),
+    ("assertions on the device", APPROXIMATED, "an index out of range is CUDA's `device-side assert` with a note on operator and index; told at once, and the machine goes on, where on a GPU every later call of the process fails"),
     ("operations that mix devices", FAITHFUL, "refused with CUDA's two messages, by torch's own operator table; 0-dim CPU tensors and CPU indices pass where CUDA lets them"),
     ("`nn.parallel`, `torch.cuda.comm`", FAITHFUL, "PyTorch's own Python code over the seven collectives that a CPU build lacks"),
     ("optimizers, `GradScaler`, `clip_grad_norm_`", FAITHFUL, "grouped by simulated device; foreach and fused use the CPU's kernels"),

@@ -25,11 +25,12 @@ from torch.utils._device import DeviceContext
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
-from ..handlers import HANDLERS, handles, named
+from ..handlers import HANDLERS, ByDtype, handles, named
 from ..in_use import seeing
 from ..rules.functions import ALWAYS, check_function
 from ..state.gpu import HOST, Gpu
 from ..state.placement import gpu_of, put, put_again, put_all
+from .kernels import instead
 from .mixed import run_mixed
 
 if TYPE_CHECKING:
@@ -54,10 +55,16 @@ class MachineMode(TorchFunctionMode):
         # taken this mode off the stack (torch/csrc/utils/python_arg_parser.cpp,
         # handle_torch_function_no_python_arg_parser): what is called here does not come back here.
         if func in HANDLERS:
-            handler = HANDLERS[func]
+            handler: Any = HANDLERS[func]
             if handler is None:
                 return func(*args, **kwargs) if kwargs else func(*args)
-            return handler(self, func, args, kwargs or {})
+            if handler.__class__ is ByDtype:
+                first = args[0] if args else None
+                handler = handler.get(
+                    first.dtype if first.__class__ is Tensor else handler.first(args, kwargs)
+                )
+            if handler is not None:
+                return handler(self, func, args, kwargs or {})
         values = args
         special = False  # for general(), which must not run inside this try: its errors are the user's
         if kwargs:
@@ -94,7 +101,12 @@ class MachineMode(TorchFunctionMode):
             special = True  # a tensor without a storage of its own: gpu_of() knows these
         if special:
             return self.general(func, args, kwargs or {})
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        except (RuntimeError, IndexError) as error:
+            if not home:
+                raise
+            result = instead(func, args, kwargs or {}, error, home)
         if home:
             if result.__class__ is Tensor:
                 try:
@@ -135,7 +147,13 @@ class MachineMode(TorchFunctionMode):
             target = self.machine.resolve(chosen)
             kwargs = {**kwargs, "device": self.machine.real(target, chosen)}
         mixed = len(gpus) > 1
-        result = run_mixed(func, args, kwargs, gpu_of(tensors[0])) if mixed else func(*args, **kwargs)
+        try:
+            result = run_mixed(func, args, kwargs, gpu_of(tensors[0])) if mixed else func(*args, **kwargs)
+        except (RuntimeError, IndexError) as error:
+            home = target or (gpu_of(tensors[0]) if tensors else None)
+            if home is None:
+                raise
+            result = instead(func, args, kwargs, error, home)
         if target is not None and result is not None:
             put_all(result, target)
         if "out" in kwargs:  # an out tensor of another size was given a new one

@@ -1,0 +1,191 @@
+"""Where the CPU's kernels, which compute for the simulated GPUs, are not CUDA's: in dtypes, and in what they check.
+
+What CUDA refuses is refused in its words. What only CUDA computes is computed in a wider dtype and rounded. What
+CUDA's kernels assert on the device and the CPU's raise is CUDA's error. Ordinary calls do not come by here: only
+those that failed, and those with a dtype that their function refuses.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...base.language import say
+from ...base.tree import mapped, tensors_in
+from ..handlers import HANDLERS, ByDtype
+from ..rules.asserts import asserts, device_assert, may_assert
+from ..rules.dtypes import NO_KERNEL, lacking, of_the_cpu, refusal, refusing
+from ..state.gpu import Gpu
+from ..state.placement import gpu_of
+
+
+def instead(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError | IndexError, home: Gpu
+) -> Any:
+    """What ``func`` on ``home`` gives on CUDA, where the CPU's kernels raised ``error``; or raise what CUDA raises."""
+    words = str(error)
+    found = lacking(words)
+    if found is not None:
+        return _widened(func, args, kwargs, *found)
+    if may_assert(words) or func is torch._assert_async:
+        operator = _operator_that_raises(func, args, kwargs)
+        if operator is not None and asserts(operator, words):
+            raise device_assert(operator, home.device, words) from None
+    elif isinstance(error, NotImplementedError) and of_the_cpu(words):
+        error.add_note(
+            say(
+                en="labkit: so says the CPU's kernel, which computes for the simulated GPU; CUDA's has another name.",
+                zh="labkit：这是 CPU 计算核的说法，模拟 GPU 用它来计算；CUDA 的计算核名称不同。",
+            )
+        )
+    raise error
+
+
+# What CUDA refuses.
+
+
+class _Refusing(TorchDispatchMode):
+    """Refuses the operators of one call that CUDA refuses."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.removeprefix("aten::")
+        tensors = tensors_in(args, kwargs)
+        if name in NO_KERNEL and tensors:
+            func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)
+        error = refusal(name.removesuffix("_"), tensors[0], args) if tensors else None
+        if error is None:
+            return func(*args, **kwargs)
+        if not func._schema.is_mutable:
+            with suppress(NotImplementedError):
+                func(*args, **kwargs)  # shapes come first: if they do not fit, that is the error
+        raise error
+
+
+def _refuse(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not any(gpu_of(tensor) is not None for tensor in tensors_in(args, kwargs)):
+        return mode.general(func, args, kwargs)
+    with _Refusing():
+        return mode.general(func, args, kwargs)
+
+
+for _function, _dtypes in refusing():
+    by_dtype = HANDLERS.setdefault(_function, ByDtype())
+    if isinstance(by_dtype, ByDtype):
+        by_dtype.update(dict.fromkeys(_dtypes, _refuse))
+
+
+# What only CUDA computes.
+
+_WIDER = {
+    torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64,
+    torch.bool: torch.uint8,
+}  # fmt: skip
+_FOURIER = ("Unsupported dtype Half", "MKL FFT doesn't support tensors of type: Half")
+# In which dtype half a complex number, and a complex number of halves, come back.
+_ROUNDED = {
+    torch.float16: {torch.float32: torch.float16, torch.complex64: torch.complex32},
+    torch.complex32: {torch.float32: torch.float16, torch.complex64: torch.complex32},
+}
+
+
+def _widened(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kernel: str, dtypes: frozenset[torch.dtype]
+) -> Any:
+    """Compute ``func`` with all that is of ``dtypes`` in a wider one, and round what comes out; gradients as well."""
+    narrow: Any = next((t.dtype for t in tensors_in(args, kwargs) if t.dtype in dtypes), kwargs.get("dtype"))
+    wide = narrow if narrow in (torch.complex64, torch.complex128) else _WIDER.get(narrow, torch.float64)
+    rounded = _ROUNDED.get(narrow, {wide: narrow})
+    if kernel == "trace" and narrow is torch.bool:
+        wide, rounded = torch.int64, {}  # a sum of truths is a number
+    pairs: list[tuple[Tensor, Tensor, int]] = []
+
+    def widen(_: str, tensor: Tensor) -> Tensor:
+        if tensor.dtype is not narrow:
+            return tensor
+        wider = tensor.to(wide)
+        pairs.append((tensor, wider, wider._version))
+        return wider
+
+    def narrowed(_: str, tensor: Tensor) -> Tensor:
+        for original, wider, version in pairs:
+            if wider is tensor and wider._version != version:
+                return original
+        return tensor.to(rounded[tensor.dtype]) if tensor.dtype in rounded else tensor
+
+    args, kwargs = mapped(args, widen), mapped(kwargs, widen)
+    if kwargs.get("dtype") is narrow:
+        kwargs["dtype"] = wide
+    if kernel.startswith("nansum"):
+        func = _NAN_SUMS.get(func, func)
+    with _HalfSignals() if kernel in _FOURIER else nullcontext():
+        result = func(*args, **kwargs)
+    for original, wider, version in pairs:
+        if wider._version != version:  # written: an operation in place, or out=
+            if original.shape != wider.shape:
+                original.resize_(wider.shape)
+            original.copy_(wider)
+    return mapped(result, narrowed)
+
+
+class _HalfSignals(TorchDispatchMode):
+    """Refuses the Fourier transforms that cuFFT refuses of halves (``cuda/CuFFTPlanCache.h``)."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in ("_fft_r2c", "_fft_c2c", "_fft_c2r"):
+            signal, dims = args[0], args[1]
+            sizes = [signal.shape[dim] for dim in dims]
+            if func.overloadpacket.__name__ == "_fft_c2r":
+                sizes[-1] = args[3]
+            if any(size & (size - 1) for size in sizes):
+                raise RuntimeError(
+                    "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
+                    f"but got a signal size of{sizes}"
+                )
+        return func(*args, **(kwargs or {}))
+
+
+def _nansum(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """``nansum`` of complex numbers."""
+    return torch.sum(input.masked_fill(input.isnan(), 0), *args, **kwargs)
+
+
+def _nanmean(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """``nanmean`` of complex numbers."""
+    counts = {name: value for name, value in kwargs.items() if name not in ("dtype", "out")}
+    return _nansum(input, *args, **kwargs) / torch.sum(~input.isnan(), *args, **counts)
+
+
+_NAN_SUMS = {torch.nansum: _nansum, Tensor.nansum: _nansum, torch.nanmean: _nanmean, Tensor.nanmean: _nanmean}
+
+
+# What CUDA asserts.
+
+
+def _operator_that_raises(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The ATen operator in which ``func`` raises; None if it is none (or nothing is raised when it is tried again)."""
+    last = _Last()
+    try:
+        with last:
+            func(*args, **kwargs)
+    except (RuntimeError, IndexError):
+        if last.inside is None and func is torch.nn.functional.one_hot:
+            return "one_hot"  # made of others; CUDA leaves its checks to scatter's kernel (native/Onehot.cpp)
+        return last.inside
+    return None
+
+
+class _Last(TorchDispatchMode):
+    """Knows in which operator an error was raised."""
+
+    inside: str | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.inside = func._schema.name.removeprefix("aten::")
+        result = func(*args, **(kwargs or {}))
+        self.inside = None
+        return result

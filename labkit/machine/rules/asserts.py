@@ -1,0 +1,81 @@
+"""What CUDA's kernels assert on the device, where the CPU's raise an error of their own.
+
+The words are the CPU's (``aten/src/ATen/native``), each beside the ``CUDA_KERNEL_ASSERT`` of the same operator under
+``native/cuda``. What both check on the host, such as an index that is a number of Python's, is not here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import torch
+
+from ...base.language import say
+
+# The ATen operators whose CUDA kernels assert (IndexKernel.cu, ScatterGatherKernel.cu, Indexing.cu, EmbeddingBag.cu,
+# Loss.cu, NLLLoss2d.cu, Multi*Margin*.cu, MaxUnpooling.cu, Distribution*.cu, TensorCompare.cu, Repeat.cu).
+_ASSERTING = frozenset(
+    "index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put _unsafe_masked_index gather scatter "
+    "scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_select index_add index_add_ index_copy "
+    "index_copy_ index_fill index_fill_ index_reduce index_reduce_ take put put_ embedding _embedding_bag "
+    "_embedding_bag_forward_only nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d multi_margin_loss "
+    "multilabel_margin_loss_forward max_unpool2d max_unpool3d multinomial bernoulli bernoulli_ poisson "
+    "binary_cross_entropy masked_scatter masked_scatter_ repeat_interleave _assert_async one_hot embedding_renorm_ "
+    "cross_entropy_loss".split()
+)
+# What the CPU says of a value that is not allowed. What it says of shapes and dtypes, CUDA's host code says too.
+_OF_A_VALUE = re.compile(
+    r"index out of range in self|(index_copy_\(\): )?index -?\d+ is out of bounds for dimension"
+    r"|out of range: tried to access index|Target -?\d+ is out of bounds|target out of range"
+    r"|argument #2 'target' is out of range|Index -?\d+ of input takes value|Class values must be"
+    r"|probability tensor contains either|invalid multinomial distribution|Expected Tensor with single nonzero value"
+    r"|Expected p_in >= 0 && p_in <= 1|all elements of (input|target) should be between 0 and 1"
+    r"|Found an invalid max index|repeats can not be negative|invalid Poisson rate"
+    r"|Number of elements of source < number of ones in mask"
+)
+_ASSERT = 710  # cudaErrorAssert
+
+
+def asserts(operator: str, words: str) -> bool:
+    """Whether CUDA's kernel of the ATen ``operator`` asserts what the CPU's refused in these ``words``."""
+    if operator == "_assert_async":
+        return True  # with the user's own words
+    return operator in _ASSERTING and _OF_A_VALUE.match(words) is not None
+
+
+def may_assert(words: str) -> bool:
+    """Whether these are words of the CPU's about a value."""
+    return _OF_A_VALUE.match(words) is not None
+
+
+def device_assert(operator: str, device: torch.device, words: str) -> torch.AcceleratorError:
+    """CUDA's error for a failed assertion on the device, with a note on what failed (the CPU's ``words``)."""
+    # c10/cuda/CUDAException.cpp, CUDAMiscFunctions.cpp, CUDADeviceAssertionHost.cpp (as released, without
+    # TORCH_USE_CUDA_DSA).
+    text = (
+        "CUDA error: device-side assert triggered\n"
+        "Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html "
+        "for more information.\n"
+    )
+    if os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
+        text += (
+            "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
+            "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        )
+    error: Any = torch.AcceleratorError(
+        text + "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    )
+    error.error_code = _ASSERT
+    words = words.partition("\n")[0].partition("  (Could this")[0].rstrip(".")
+    error.add_note(
+        say(
+            en=f"labkit: it was {operator} on {device}: {words}. A real GPU tells this later, at the next call that "
+            "waits for it, and every CUDA call of the process fails from then on; here it is told at once, and the "
+            "machine goes on.",
+            zh=f"labkit：出错的是 {device} 上的 {operator}：{words}。真实 GPU 要到下一次等待它的调用时才报告，"
+            "此后这个进程里所有的 CUDA 调用都会失败；这里立刻报告，机器可以继续使用。",
+        )
+    )
+    return error  # type: ignore[no-any-return]

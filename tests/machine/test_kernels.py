@@ -1,0 +1,311 @@
+"""What CUDA's kernels refuse is refused, what they compute is computed, what they assert is CUDA's error."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._pytree import tree_map
+
+import labkit
+from labkit.machine.handlers import HANDLERS, ByDtype
+from labkit.machine.rules.dtypes import FUNCTIONS, NAMES, REFUSED, SENTENCES, lacking, of_the_cpu
+
+# What op_db asks of a real GPU or of private functions: its answers without one are not about CUDA.
+NOT_ASKED = {
+    "torch._scaled_mm": "float8 by compute capability",
+    "torch._scaled_mm_v2": "float8 by compute capability",
+    "torch.ops.aten._flash_attention_forward": "private, of the CUDA kernels only",
+    "torch.ops.aten._efficient_attention_forward": "private, of the CUDA kernels only",
+    "nn.functional.batch_norm/without_cudnn": "the same function as nn.functional.batch_norm",
+}
+# op_db grants them bfloat16 only where it finds a GPU; all since Pascal have it, the simulated ones too.
+ASKS_FOR_BFLOAT16 = {"addbmm", "bmm", "matmul", "__rmatmul__", "nn.functional.bilinear", "baddbmm"}
+
+
+@pytest.fixture(scope="module")
+def op_db():
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return [op for op in op_db if _name(op) not in NOT_ASKED]
+
+
+def _name(op):
+    return f"{op.name}/{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+def _samples(op, dtype, most, grad=False):
+    """The first samples of ``op``, on cuda:1."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        samples = op.sample_inputs("cpu", dtype, requires_grad=grad)
+        for _, sample in zip(range(most), samples, strict=False):
+            yield tree_map(
+                lambda v: (
+                    v.detach().to("cuda:1").requires_grad_(v.requires_grad)
+                    if isinstance(v, torch.Tensor)
+                    else v
+                ),
+                (sample.input, sample.args, sample.kwargs),
+            )
+
+
+def _call(op, sample):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return op(sample[0], *sample[1], **sample[2])
+
+
+def test_what_op_db_says_that_cuda_refuses_is_refused(op_db):
+    computed, words = [], set()
+    with labkit.simulate(gpus=2):
+        for op in op_db:
+            refused = {*op.dtypes} - {*op.dtypesIfCUDA}
+            if op.name in ASKS_FOR_BFLOAT16:
+                refused -= {torch.bfloat16}
+            for dtype in refused:
+                told = None
+                for sample in _samples(op, dtype, 30):
+                    try:
+                        _call(op, sample)
+                    except (NotImplementedError, RuntimeError) as error:
+                        told = str(error)
+                        break
+                if told is None or of_the_cpu(told):
+                    computed.append((_name(op), dtype, told))
+                else:
+                    words.add(told.partition(" with arguments")[0])
+    assert computed == []
+    assert len(words) > 25
+
+
+def test_what_op_db_says_that_cuda_takes_is_not_refused(op_db):
+    """Every operator that has a function in the table, with each dtype that both take."""
+    wrong, tried = [], 0
+    with labkit.simulate(gpus=2):
+        for op in op_db:
+            functions = [op.op, op.method_variant, op.inplace_variant, *(alias.op for alias in op.aliases)]
+            if not any(isinstance(HANDLERS.get(function), ByDtype) for function in functions if function):
+                continue
+            for dtype in {*op.dtypes} & {*op.dtypesIfCUDA}:
+                for sample in _samples(op, dtype, 2):
+                    tried += 1
+                    try:
+                        _call(op, sample)
+                    except Exception as error:
+                        wrong.append((_name(op), dtype, str(error)[:80]))
+    assert wrong == []
+    assert tried > 200
+
+
+def test_what_op_db_says_that_only_cuda_computes_is_computed(op_db):
+    """With its gradients; what comes out is on the GPU, and of the dtype that went in where CUDA's is."""
+    wrong, tried = [], 0
+    with labkit.simulate(gpus=2):
+        for op in op_db:
+            backward = {*op.supported_backward_dtypes("cuda")} if op.supports_autograd else set()
+            for dtype in {*op.dtypesIfCUDA} - {*op.dtypes}:
+                grad = dtype in backward
+                for sample in _samples(op, dtype, 4, grad):
+                    try:
+                        result = _call(op, sample)
+                        first = result[0] if isinstance(result, (tuple, list)) else result
+                        assert first.device.index == 1
+                        if grad and first.requires_grad:
+                            first.backward(torch.ones_like(first))
+                            assert sample[0].grad.dtype is dtype
+                            assert sample[0].grad.device.index == 1
+                    except RuntimeError as error:
+                        if "powers of two" not in str(error):  # cuFFT's own limit for halves
+                            wrong.append((_name(op), dtype, str(error)[:80]))
+                        continue
+                    tried += 1
+    assert wrong == []
+    assert tried > 150
+
+
+def test_every_name_of_the_tables_is_needed_and_there():
+    assert {dtype for _, dtypes in FUNCTIONS for dtype in dtypes} <= NAMES.keys()
+    for operator in REFUSED:
+        assert hasattr(torch.ops.aten, operator)
+    for sentence in SENTENCES:
+        assert lacking(sentence) is not None
+    assert not isinstance(HANDLERS.get(torch.add), ByDtype)  # ordinary functions do not pay
+
+
+LONG = [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda x: x @ x, NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
+        (lambda x: x @ x[0], NotImplementedError, "\"addmv_impl_cuda\" not implemented for 'Long'"),
+        (lambda x: x[0] @ x[0], NotImplementedError, "\"dot\" not implemented for 'Long'"),
+        (lambda x: x[None] @ x[None], NotImplementedError, "\"baddbmm_cuda\" not implemented for 'Long'"),
+        (lambda x: torch.einsum("ij,jk", x, x), NotImplementedError, "\"baddbmm_cuda\" not implemented for 'Long'"),
+        (lambda x: F.linear(x, weight=x), NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
+        (lambda x: x.bool() @ x.bool(), NotImplementedError, "\"addmm_cuda\" not implemented for 'Bool'"),
+        (lambda x: x.to_sparse() @ x, NotImplementedError, "\"spmm\" not implemented for 'Long'"),
+        (lambda x: x.addmm_(x, x), NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
+        (lambda x: x.half().angle(), NotImplementedError, "\"angle_cuda\" not implemented for 'Half'"),
+        (lambda x: x.half().histc(), RuntimeError, "HalfTensor is not supported"),
+        (
+            lambda x: F.conv1d(x[None], x[:, :, None]),
+            RuntimeError,
+            "getCudnnDataTypeFromScalarType() not supported for Long",
+        ),
+        (
+            lambda x: torch.histogram(x.float(), 2),
+            NotImplementedError,
+            "Could not run 'aten::histogram.bin_ct' with arguments from the 'CUDA' backend.",
+        ),
+        (lambda x: x @ x[:1], RuntimeError, "mat1 and mat2 shapes cannot be multiplied (2x2 and 1x2)"),
+    ],
+)  # fmt: skip
+def test_a_refusal_has_cudas_type_and_words(gpus, call, kind, words):
+    x = torch.tensor(LONG, device="cuda:1")
+    with pytest.raises(kind) as caught:
+        call(x)
+    assert type(caught.value) is kind
+    assert str(caught.value).startswith(words)
+    assert not getattr(caught.value, "__notes__", [])
+    assert x.tolist() == LONG  # nothing was written
+    if "histogram" not in words and "histc" not in words:
+        torch.tensor(LONG) @ torch.tensor(LONG)  # the host's own kernels are as they were
+
+
+def test_floats_take_the_short_path_through_the_same_functions(gpus):
+    x = torch.ones(2, 2, device="cuda:1")
+    assert (x @ x).device.index == 1
+    assert F.linear(input=x, weight=x).device.index == 1
+    assert torch.einsum("ij,jk->ik", x.half(), x.half()).tolist() == [[2, 2], [2, 2]]
+
+
+def test_what_only_cuda_has_is_computed_in_float32_and_rounded(gpus):
+    x = torch.rand(1, 2, 4, 4, 4)
+    for dtype in (torch.float16, torch.bfloat16):
+        mine, host = x.to("cuda:1", dtype).requires_grad_(), x.to(dtype).float().requires_grad_()
+        result, expected = F.avg_pool3d(mine, 2), F.avg_pool3d(host, 2)
+        assert torch.equal(result.cpu(), expected.to(dtype))
+        result.sum().backward()
+        expected.sum().backward()
+        assert torch.equal(mine.grad.cpu(), host.grad.to(dtype))
+        with pytest.raises(NotImplementedError, match="avg_pool3d_out_frame"):
+            F.avg_pool3d(x.to(dtype), 2)  # the host still lacks it
+
+
+def test_what_is_written_in_place_is_rounded_in_place(gpus):
+    x = torch.tensor([1 + 1j, -2j], device="cuda:0").to(torch.complex32)
+    expected = x.cpu().to(torch.complex64).exp().to(torch.complex32)
+    version, result = x._version, x.exp_()
+    assert result is x
+    assert x._version > version
+    assert torch.equal(x.cpu().view(torch.float16), expected.view(torch.float16))
+    out = torch.empty(0, dtype=torch.complex32, device="cuda:0")
+    assert torch.sqrt(x, out=out) is out
+    assert out.shape == (2,)
+    assert out.device.index == 0
+
+
+def test_a_fourier_transform_of_halves_is_cuffts(gpus):
+    x = torch.arange(4.0, device="cuda:1").half()
+    assert torch.fft.fft(x).dtype is torch.complex32
+    assert torch.fft.fft(x).to(torch.complex64).tolist() == torch.fft.fft(torch.arange(4.0)).tolist()
+    with pytest.raises(RuntimeError, match=r"powers of two .* but got a signal size of\[3\]$"):
+        torch.fft.rfft(x[:3])
+    assert torch.fft.rfft(x[:3].float()).shape == (2,)
+
+
+def test_the_sums_of_complex_numbers_without_nan(gpus):
+    x = torch.tensor([[1 + 1j, complex("nan")], [2j, 3]], device="cuda:0")
+    assert torch.nansum(x).item() == 4 + 3j
+    assert x.nanmean(0).tolist() == [0.5 + 1.5j, 3]
+
+
+def test_a_kernel_of_the_cpus_that_no_table_knows_says_that_it_is_the_cpus(gpus):
+    with pytest.raises(NotImplementedError, match="_cpu") as caught:
+        torch.ones(2, 2, device="cuda:0").to(torch.float8_e4m3fn).cos()
+    assert "the CPU's kernel" in caught.value.__notes__[0]
+
+
+WRONG = [
+    lambda d: torch.ones(3, device=d)[torch.tensor([5], device=d)],
+    lambda d: torch.ones(3, device=d).index_put_((torch.tensor([5], device=d),), torch.tensor(1.0, device=d)),
+    lambda d: torch.ones(3, device=d).gather(0, torch.tensor([5], device=d)),
+    lambda d: torch.ones(3, device=d).index_select(0, torch.tensor([5], device=d)),
+    lambda d: torch.ones(3, device=d).index_add(0, torch.tensor([5], device=d), torch.ones(1, device=d)),
+    lambda d: torch.ones(3, device=d).index_copy(0, torch.tensor([5], device=d), torch.ones(1, device=d)),
+    lambda d: torch.ones(3, device=d).index_fill(0, torch.tensor([5], device=d), 0),
+    lambda d: torch.ones(3, device=d).scatter(0, torch.tensor([5], device=d), 1.0),
+    lambda d: torch.ones(3, device=d).scatter_add_(0, torch.tensor([5], device=d), torch.ones(1, device=d)),
+    lambda d: torch.ones(3, device=d).take(torch.tensor([5], device=d)),
+    lambda d: torch.ones(3, device=d).put_(torch.tensor([5], device=d), torch.ones(1, device=d)),
+    lambda d: F.embedding(torch.tensor([5], device=d), torch.ones(3, 2, device=d)),
+    lambda d: F.embedding_bag(torch.tensor([[5]], device=d), torch.ones(3, 2, device=d)),
+    lambda d: F.cross_entropy(torch.ones(1, 3, device=d), torch.tensor([5], device=d)),
+    lambda d: F.nll_loss(torch.ones(1, 3, 1, 1, device=d), torch.full((1, 1, 1), 5, device=d)),
+    lambda d: F.one_hot(torch.tensor([5], device=d), 3),
+    lambda d: F.one_hot(torch.tensor([-5, 3], device=d)),
+    lambda d: F.multi_margin_loss(torch.ones(1, 3, device=d), torch.tensor([5], device=d)),
+    lambda d: torch.multinomial(-torch.ones(3, device=d), 1),
+    lambda d: torch.multinomial(torch.zeros(3, device=d), 1),
+    lambda d: torch.bernoulli(torch.full((3,), 3.0, device=d)),
+    lambda d: torch.poisson(-torch.ones(3, device=d)),
+    lambda d: F.binary_cross_entropy(torch.full((3,), 5.0, device=d), torch.ones(3, device=d)),
+    lambda d: torch._assert_async(torch.zeros(1, device=d)),
+    lambda d: torch._assert_async(torch.zeros(1, device=d), "the user's own words"),
+    lambda d: torch.ones(3, device=d).masked_scatter(torch.ones(3, device=d) > 0, torch.ones(1, device=d)),
+    lambda d: torch.repeat_interleave(torch.ones(1, device=d), torch.tensor([-1], device=d)),
+]
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_what_cuda_asserts_on_the_device_is_its_error(gpus, call):
+    with pytest.raises(torch.AcceleratorError, match="^CUDA error: device-side assert triggered\n") as caught:
+        call("cuda:1")
+    assert caught.value.error_code == 710
+    assert "TORCH_USE_CUDA_DSA" in str(caught.value)
+    (note,) = caught.value.__notes__
+    assert " on cuda:1: " in note
+    assert torch.ones(2, device="cuda:1").sum().item() == 2  # the machine goes on
+    with pytest.raises((IndexError, RuntimeError)) as on_host:
+        call("cpu")
+    assert not isinstance(on_host.value, torch.AcceleratorError)
+
+
+def test_the_note_names_the_operator_and_the_index(gpus):
+    embedding = torch.nn.Embedding(3, 2).to("cuda:0")
+    with pytest.raises(torch.AcceleratorError) as caught:
+        embedding(torch.tensor([1, 7], device="cuda:0"))
+    assert caught.value.__notes__[0].startswith(
+        "labkit: it was embedding on cuda:0: index out of range in self."
+    )
+    with labkit.base.language.using("zh"), pytest.raises(torch.AcceleratorError) as caught:
+        torch.ones(3, device="cuda:0").gather(0, torch.tensor([7], device="cuda:0"))
+    assert "cuda:0 上的 gather：index 7" in caught.value.__notes__[0]
+
+
+def test_launch_blocking_shortens_the_error_as_cudas(gpus, monkeypatch):
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    with pytest.raises(torch.AcceleratorError) as caught:
+        torch.ones(3, device="cuda:0").gather(0, torch.tensor([7], device="cuda:0"))
+    assert "asynchronously" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda x: x[5], IndexError),
+        (lambda x: x[torch.tensor(5, device="cuda:1")], IndexError),  # a number, read on the host
+        (lambda x: x.select(0, 5), IndexError),
+        (lambda x: x.index_select(7, torch.tensor([0], device="cuda:1")), IndexError),
+        (lambda x: x.gather(0, torch.tensor([[0]], device="cuda:1")), RuntimeError),
+        (lambda x: torch.bincount(torch.tensor([-1], device="cuda:1")), RuntimeError),
+        (lambda x: x.sum(4), IndexError),
+    ],
+)
+def test_what_cuda_checks_on_the_host_stays_as_it_is(gpus, call, kind):
+    with pytest.raises(kind) as caught:
+        call(torch.ones(3, device="cuda:1"))
+    assert type(caught.value) is kind
