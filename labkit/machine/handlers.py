@@ -8,19 +8,12 @@ from typing import Any
 
 import torch
 
-from ..base.tree import tensors_in
-
 # handler(mode, func, args, kwargs)
 Handler = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class ByDtype(dict[torch.dtype | None, Handler]):
     """The handlers of a function for some dtypes of its first tensor; with all others it is an ordinary call."""
-
-    def first(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> torch.dtype | None:
-        """The dtype of the first tensor of a call, wherever it stands."""
-        tensors = tensors_in(*args, kwargs)
-        return tensors[0].dtype if tensors else None
 
 
 # function -> its handler; None: it is called as it is, since nothing is made and nothing can mix.

@@ -61,7 +61,7 @@ class MachineMode(TorchFunctionMode):
             if handler.__class__ is ByDtype:
                 first = args[0] if args else None
                 handler = handler.get(
-                    first.dtype if first.__class__ is Tensor else handler.first(args, kwargs)
+                    first.dtype if first.__class__ is Tensor else _first_dtype(args, kwargs)
                 )
             if handler is not None:
                 return handler(self, func, args, kwargs or {})
@@ -165,6 +165,11 @@ class MachineMode(TorchFunctionMode):
         """Raise if ``gpu`` is one of another machine."""
         if gpu is not None and gpu.machine is not self.machine:
             raise stale(gpu)
+
+
+def _first_dtype(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> torch.dtype | None:
+    tensors = tensors_in(*args, kwargs)
+    return tensors[0].dtype if tensors else None
 
 
 def _shared_gpu(values: Any) -> Gpu | None:
