@@ -405,9 +405,9 @@ PRIVATE = [
     Private("of a torch._ops.OpOverload: redispatch; torch._C: DispatchKeySet, DispatchKey",
             "torch's own words for an operator without a CUDA kernel (machine.ops.kernels)",
             _no_kernel),
-    Private("torch._assert_async, torch.ops.aten._trilinear and the other operators of machine.rules.dtypes",
+    Private("torch: _assert_async",
             "what CUDA asserts and refuses (machine.rules)",
-            lambda: all(hasattr(torch.ops.aten, name) for name in ("_trilinear", "_upsample_bilinear2d_aa"))
+            lambda: hasattr(torch.ops.aten, "_trilinear")
             and callable(torch._assert_async)),
 
     # Autograd.
