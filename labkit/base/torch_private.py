@@ -405,10 +405,11 @@ PRIVATE = [
     Private("of a torch._ops.OpOverload: redispatch; torch._C: DispatchKeySet, DispatchKey",
             "torch's own words for an operator without a CUDA kernel (machine.ops.kernels)",
             _no_kernel),
-    Private("torch: _assert_async",
-            "what CUDA asserts and refuses (machine.rules)",
-            lambda: hasattr(torch.ops.aten, "_trilinear")
-            and callable(torch._assert_async)),
+    Private("torch.ops.aten: _addmm_activation, _histogramdd_bin_edges, _histogramdd_from_bin_cts, "
+            "_histogramdd_from_bin_tensors, _sparse_sparse_matmul, _spdiags, _trilinear, _upsample_bilinear2d_aa, "
+            "_upsample_bicubic2d_aa, _fft_r2c, _fft_c2c, _fft_c2r, _embedding_bag, _embedding_bag_forward_only, "
+            "_unsafe_masked_index, _assert_async",
+            "operators whose kernels on CUDA take other dtypes, or assert (machine.rules)"),
 
     # Autograd.
     Private("torch.autograd._engine_run_backward",
