@@ -9,7 +9,9 @@ from .board import Progress
 from .glossary import Glossary
 from .lesson import begin
 from .outline import Beliefs, Outline
+from .predict import predict
 
 __all__ = [
-    "Beliefs", "Glossary", "Outline", "Progress", "RankError", "begin", "check", "launch", "reveal", "workspace",
+    "Beliefs", "Glossary", "Outline", "Progress", "RankError", "begin", "check", "launch", "predict",
+    "reveal", "workspace",
 ]  # fmt: skip

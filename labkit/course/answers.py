@@ -22,7 +22,7 @@ class Verdict:
 
     right: bool | None
     text: str
-    solution: Solution = field(repr=False)
+    solution: Solution | None = field(repr=False)  # None where the text has said it already
 
     def __repr__(self) -> str:
         sign = {True: "✓", False: "✗", None: "…"}[self.right]
@@ -32,7 +32,7 @@ class Verdict:
         colour = {True: "#1a7f37", False: "#bc4c00", None: "#8c959f"}[self.right]
         return (
             f'<div style="border-left:4px solid {colour};padding:2px 0 2px 12px">'
-            f"<div>{_html(repr(self))}</div>{self.solution._repr_html_()}</div>"
+            f"<div>{as_html(repr(self))}</div>{self.solution._repr_html_() if self.solution else ''}</div>"
         )
 
 
@@ -45,36 +45,46 @@ class Solution:
     hidden: str
 
     def _repr_html_(self) -> str:
-        return f"<details><summary>{self.title}</summary><div>{_html(self.text)}</div></details>"
+        return f"<details><summary>{self.title}</summary><div>{as_html(self.text)}</div></details>"
 
     def __repr__(self) -> str:
         return self.hidden
 
 
-def check(exercise: str, answer: object) -> Verdict:
+def check(exercise: str, answer: object, **facts: int) -> Verdict:
     """Judge ``answer``; None (or ...) counts as not answered yet. The solution is folded below the verdict.
+
+    facts   the numbers that the question was asked with, for those that take some (see :mod:`.predict`).
 
     A right answer is noted in the learner's progress file (see :mod:`labkit.course.progress`).
     """
-    found = _find(exercise)
-    solution = reveal(exercise)
+    found = find(exercise)
+    facts = found.checked(facts)
+    solution = reveal(exercise, **facts)
     if answer is None or answer is ...:
         text = say(
             en="Not answered yet: replace `None` with your answer and run the cell again.",
             zh="还没有作答：把 `None` 换成你的答案，再运行一次这个单元格。",
         )
         return Verdict(None, text, solution)
-    hint = _judged(found, answer)
+    hint = _judged(found, answer, facts)
     if hint is None:
         progress.note(exercise)
-        return Verdict(True, say(en="Right.", zh="正确。"), solution)
+        right = say(en="Right.", zh="正确。")
+        # After a prediction the reason is worth a line; after an exercise the reader has just written the solution.
+        return (
+            Verdict(True, right, solution)
+            if found.ask is None
+            else Verdict(True, f"{right} {solution.text}", None)
+        )
     return Verdict(False, hint, solution)
 
 
-def reveal(exercise: str) -> Solution:
+def reveal(exercise: str, **facts: int) -> Solution:
     """The solution of an exercise, folded; ``reveal(id).text`` is the text itself."""
+    found = find(exercise)
     return Solution(
-        _find(exercise).solution(),
+        found.solution(**found.checked(facts)),
         say(en="Show the answer", zh="查看答案"),
         say(
             en=f'(answer hidden; print(reveal("{exercise}").text) shows it)',
@@ -83,10 +93,10 @@ def reveal(exercise: str) -> Solution:
     )
 
 
-def _judged(found: Exercise, answer: object) -> str | None:
+def _judged(found: Exercise, answer: object, facts: dict[str, int]) -> str | None:
     wanted = found.kind.wanted
     try:
-        return found.hint(answer)
+        return found.hint(answer, **facts)
     except Unreadable as refused:
         return str(refused) or say(
             en=f"the question asks for {wanted()}; this is {_shown(answer)}",
@@ -99,7 +109,7 @@ def _judged(found: Exercise, answer: object) -> str | None:
         )
 
 
-def _find(exercise: str) -> Exercise:
+def find(exercise: str) -> Exercise:
     if exercise not in EXERCISES:
         raise ValueError(f"exercise must be one of {', '.join(sorted(EXERCISES))}; got {exercise!r}")
     return EXERCISES[exercise]
@@ -110,7 +120,7 @@ def _shown(answer: object) -> str:
     return text if len(text) <= 60 else f"{text[:56]}…` ({type(answer).__name__})"
 
 
-def _html(text: str) -> str:
+def as_html(text: str) -> str:
     """Text as HTML: `code` in its own letters, a fenced block as a block."""
     text = escape(text, quote=False)
     text = re.sub(r"```\n(.*?)\n```", r"<pre>\1</pre>", text, flags=re.DOTALL)

@@ -115,6 +115,8 @@ RIGHT = {
     "02.wrapping": ["cpu"],
     "03.which": [4, "cuda:4", torch.device("cuda:4")],
     "03.idle": [3],
+    "03.last": [5],
+    "03.order": [2],
     "03.rule": [
         chunks,
         lambda rows, gpus: torch.tensor(chunks(rows, gpus)),
@@ -178,10 +180,14 @@ WRONG = {
         (5, "from zero"), (1, "like cards"), (8, "there is no cuda:8"), (2, "how many rows"), ("x", "asks for"),
     ],
     "03.idle": [
-        (0, "evenly"), (5, "how many do not"), (7, "rounded up"), (6, "how many pieces"), (1, "ceil(10 / 8)"),
+        (0, "evenly"), (5, "how many do not"), (7, "fit into one piece"), (6, "how many pieces"),
+        (1, "10 / 8 rounded up"),
         (3.9, "asks for"),
     ],
+    "03.last": [(8, "without rows"), (10, "each replica"), ("five", "asks for")],
+    "03.order": [(1, "wrong labels"), (3, "where the output is"), (0, "asks for"), (4, "asks for"), ("No", "asks for")],
     "03.rule": [
+        (lambda rows, gpus: [rows // gpus] * gpus, "rounds 30 / 8 down"),
         (lambda rows, gpus: [rows // gpus + (k < rows % gpus) for k in range(gpus)], "even share"),
         (lambda rows, gpus: [rows // gpus] * (gpus - 1) + [rows - rows // gpus * (gpus - 1)], "rounds 30 / 8 down"),
         (lambda rows, gpus: chunks(rows, gpus) + [0] * (gpus - len(chunks(rows, gpus))), "no piece at all"),
@@ -275,7 +281,9 @@ def test_every_exercise_is_tried_here():
 def test_right_answers_are_right(name):
     for answer in RIGHT[name]:
         verdict = check(name, answer)
-        assert (verdict.right, repr(verdict)) == (True, "✓ Right."), answer
+        # After a prediction comes the reason; after an exercise the learner has just written it.
+        reason = f" {reveal(name).text}" if EXERCISES[name].ask else ""
+        assert (verdict.right, repr(verdict)) == (True, f"✓ Right.{reason}"), answer
 
 
 @pytest.mark.parametrize(

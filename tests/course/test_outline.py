@@ -55,8 +55,10 @@ def test_the_readme_names_the_lessons_as_they_are():
 def test_every_exercise_is_checked_in_its_lesson_and_nowhere_else():
     for entry in entries():
         code = "\n".join(cell.source for cell in sync.read(NOTEBOOKS, "en", entry.name).cells)
-        asked = re.findall(r'check\("([^"]+)"', code)
+        asked = re.findall(r'(?:check|predict)\("([^"]+)"', code)
         assert sorted(asked) == sorted(name for name in EXERCISES if name.startswith(entry.number + "."))
+        predicted = re.findall(r'predict\("([^"]+)"', code)
+        assert sorted(predicted) == sorted(name for name in asked if EXERCISES[name].ask)
 
 
 def test_ten_beliefs_each_have_a_lesson():

@@ -5,9 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ...base.language import say
+from ...base.numbers import plural
 from ...plans.split import split
-from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..exercise import ANY_OTHER, RIGHT, Fact, Hints, Kind, choice, exercise
 from ..kinds import a_function, gpu_number, numbers, returned, whole
+
+
+def _chunk(rows: int, gpus: int) -> int:
+    return -(-rows // gpus)
+
+
+def _rows(usual: int) -> Fact:
+    return usual, 1, 1_000_000
+
+
+_GPUS: Fact = (8, 1, 64)
+
+
+@exercise(
+    "03.last",
+    Kind(whole, lambda: say(en="a whole number of lines", zh="一个整数（打印的条数）")),
+    facts={"rows": _rows(10), "gpus": (8, 0, 64)},
+    ask=lambda rows, gpus: say(
+        en=f"The last batch has {plural(rows, 'row')}; there are {gpus} GPUs. How many lines `In Model` will it print?",
+        zh=f"最后一个批次有 {rows} 行，一共 {gpus} 块 GPU。它会打印几条 `In Model`？",
+    ),
+    solution=lambda rows, gpus: say(
+        en=f"`{_replicas(rows, gpus)}`: one line for each replica, and there are as many replicas as pieces.",
+        zh=f"`{_replicas(rows, gpus)}`：每个副本一条，有几个分块就有几个副本。",
+    ),
+)
+def _last(lines: int, rows: int, gpus: int) -> Hints:
+    other = say(
+        en="each replica prints one line, and a replica is made for each piece; watch how many there are",
+        zh="每个副本打印一条，有几个分块就做几个副本；运行之后数一数",
+    )
+    idle = say(
+        en="that is one line for each GPU; a GPU without rows has no replica, and prints nothing",
+        zh="这是每块 GPU 一条；没有分到行的 GPU 没有副本，什么也不打印",
+    )
+    return {gpus: idle, ANY_OTHER: other, _replicas(rows, gpus): RIGHT}
+
+
+def _replicas(rows: int, gpus: int) -> int:
+    return len(split(rows, gpus).sizes) if gpus > 1 else 1
 
 
 @exercise(
@@ -16,68 +57,121 @@ from ..kinds import a_function, gpu_number, numbers, returned, whole
         lambda answer: whole(gpu_number(answer)),
         lambda: say(en="the number of a GPU, such as `0`", zh="GPU 的编号，例如 `0`"),
     ),
-    solution=lambda: say(
-        en="`4`: pieces have ceil(30 / 8) = 4 rows, and 17 // 4 = 4. cuda:4 has rows 16 to 19.",
-        zh="`4`：每个分块 ⌈30 / 8⌉ = 4 行，17 // 4 = 4。cuda:4 拿到第 16 到 19 行。",
+    facts={"row": (17, 0, 999_999), "rows": _rows(30), "gpus": _GPUS},
+    ask=lambda row, rows, gpus: say(
+        en=f"Rows 0 to {rows - 1} go to {gpus} GPUs: which GPU gets row {row}?",
+        zh=f"第 0 到 {rows - 1} 行分给 {gpus} 块 GPU：第 {row} 行归哪一块？",
+    ),
+    solution=lambda row, rows, gpus: say(
+        en=f"`{row // _chunk(rows, gpus)}`: pieces have ceil({rows} / {gpus}) = {_chunk(rows, gpus)} rows, and "
+        f"{row} // {_chunk(rows, gpus)} = {row // _chunk(rows, gpus)}.",
+        zh=f"`{row // _chunk(rows, gpus)}`：每个分块 ⌈{rows} / {gpus}⌉ = {_chunk(rows, gpus)} 行，"
+        f"{row} // {_chunk(rows, gpus)} = {row // _chunk(rows, gpus)}。",
     ),
 )
-def _which(gpu: int) -> Iterator[str]:
-    if gpu == 4:
+def _which(gpu: int, row: int, rows: int, gpus: int) -> Iterator[str]:
+    right = row // _chunk(rows, gpus)
+    if gpu == right:
         return
-    if gpu == 5:
+    if gpu == right + 1:
         yield say(
             en="the first GPU is cuda:0 and the first row is row 0: count both from zero",
             zh="第一块 GPU 是 cuda:0，第一行是第 0 行：两样都从 0 开始编号",
         )
-    if gpu == 1:
+    if gpu == row % gpus:
         yield say(
-            en="rows are not dealt out in turn like cards (17 = 2 × 8 + 1); each GPU gets a run of neighbouring rows",
-            zh="行不是像发牌那样轮流分的（17 = 2 × 8 + 1）；每块 GPU 拿到的是相邻的一段行",
+            en=f"rows are not dealt out in turn like cards ({row} = {row // gpus} × {gpus} + {gpu}); each GPU gets a "
+            "run of neighbouring rows",
+            zh=f"行不是像发牌那样轮流分的（{row} = {row // gpus} × {gpus} + {gpu}）；每块 GPU 拿到的是相邻的一段行",
         )
-    if not 0 <= gpu < 8:
+    if not 0 <= gpu < gpus:
         yield say(
-            en=f"there is no cuda:{gpu} among 8 GPUs: they are cuda:0 to cuda:7",
-            zh=f"8 块 GPU 里没有 cuda:{gpu}：编号是 cuda:0 到 cuda:7",
+            en=f"there is no cuda:{gpu} among {gpus} GPUs: they are cuda:0 to cuda:{gpus - 1}",
+            zh=f"{gpus} 块 GPU 里没有 cuda:{gpu}：编号是 cuda:0 到 cuda:{gpus - 1}",
+        )
+    if gpu == row // max(rows // gpus, 1):
+        yield say(
+            en=f"that rounds {rows} / {gpus} down; a piece is filled with as many rows as it gives rounded up",
+            zh=f"这是把 {rows} / {gpus} 向下取整；每个分块的行数是向上取整的结果",
         )
     yield say(
-        en="how many rows has a piece? Then count pieces until one holds row 17",
-        zh="一个分块有几行？再数一数第 17 行落在第几个分块里",
+        en="how many rows has a piece? Then count pieces until one holds the row",
+        zh="一个分块有几行？再数一数这一行落在第几个分块里",
     )
 
 
 @exercise(
     "03.idle",
     Kind(whole, lambda: say(en="a whole number of GPUs", zh="一个整数（GPU 的块数）")),
-    solution=lambda: say(
-        en="`3`: pieces have ceil(10 / 8) = 2 rows, five of them hold all 10 rows, "
-        "so cuda:5, cuda:6 and cuda:7 are idle.",
-        zh="`3`：每个分块 ⌈10 / 8⌉ = 2 行，五个分块就装下了 10 行，所以 cuda:5、cuda:6、cuda:7 空闲。",
+    facts={"rows": _rows(10), "gpus": _GPUS},
+    ask=lambda rows, gpus: say(
+        en=f"{plural(rows, 'row')} on {gpus} GPUs: how many GPUs are idle?",
+        zh=f"{rows} 行分给 {gpus} 块 GPU：有几块空闲？",
+    ),
+    solution=lambda rows, gpus: say(
+        en=f"`{gpus - _replicas(rows, gpus)}`: pieces have ceil({rows} / {gpus}) = {_chunk(rows, gpus)} rows, and "
+        f"{plural(_replicas(rows, gpus), 'piece')} hold all {rows}.",
+        zh=f"`{gpus - _replicas(rows, gpus)}`：每个分块 ⌈{rows} / {gpus}⌉ = {_chunk(rows, gpus)} 行，"
+        f"{_replicas(rows, gpus)} 个分块就装下了全部 {rows} 行。",
     ),
 )
-def _idle(count: int) -> Hints:
+def _idle(count: int, rows: int, gpus: int) -> Hints:
+    busy, chunk = _replicas(rows, gpus), _chunk(rows, gpus)
     return {
-        3: RIGHT,
-        0: say(
-            en="that would need the rows to be shared out evenly; but pieces are filled with ceil(10 / 8) = 2 rows "
-            "each, so the rows run out early",
-            zh="那得尽量平均地分；实际上每个分块要装 ⌈10 / 8⌉ = 2 行，行提前就用完了",
-        ),
-        5: say(
-            en="5 GPUs work; the question is how many do not", zh="5 块是在工作的；题目问的是空闲的有几块"
-        ),
-        7: say(
-            en="seven idle would mean that one GPU has all 10 rows; 10 / 8 is rounded up, so a piece has 2 rows",
-            zh="空闲 7 块，就等于 10 行都压在一块 GPU 上；其实 10 / 8 向上取整，每个分块只有 2 行",
-        ),
-        6: say(
-            en="6 rows are missing for 8 full pieces of 2; how many pieces is that?",
-            zh="要装满 8 个分块（各 2 行）还差 6 行；6 行是几个分块？",
-        ),
         ANY_OTHER: say(
-            en="a piece has ceil(10 / 8) rows; how many such pieces make 10 rows?",
-            zh="每个分块 ⌈10 / 8⌉ 行；10 行能装几个分块？",
+            en=f"how many rows has a piece, {rows} / {gpus} rounded up? And how many such pieces do the rows fill?",
+            zh=f"{rows} / {gpus} 向上取整，每个分块几行？这些行能装几个分块？",
         ),
+        gpus - 1: say(
+            en=f"that would mean that one GPU has all {rows} rows; how many rows fit into one piece?",
+            zh=f"那就等于 {rows} 行都压在一块 GPU 上；一个分块到底装几行？",
+        ),
+        chunk * gpus - rows: say(
+            en=f"{chunk * gpus - rows} rows are missing to fill {gpus} pieces; how many pieces is that?",
+            zh=f"要装满 {gpus} 个分块，还差 {chunk * gpus - rows} 行；这些行是几个分块？",
+        ),
+        busy: say(
+            en=f"{busy} GPUs work; the question is how many do not",
+            zh=f"{busy} 块是在工作的；题目问的是空闲的有几块",
+        ),
+        0: say(
+            en="that would need the rows to be shared out evenly; but pieces are filled one after the other, with the "
+            "quotient rounded up, so the rows run out early",
+            zh="那得尽量平均地分；实际上分块是一个一个装满的，每个的行数向上取整，行提前就用完了",
+        ),
+        gpus - busy: RIGHT,
     }
+
+
+choice(
+    "03.order",
+    lambda: say(
+        en="cuda:2 runs first. Are its rows the first rows of the output?",
+        zh="cuda:2 最先运行。输出里最前面的就是它的行吗？",
+    ),
+    lambda: [
+        (
+            say(en="Yes: who is done first comes first", zh="是：谁先算完，谁排在前面"),
+            say(
+                en="then the output would have its rows in another order each time, and the loss would compare "
+                "them with the wrong labels",
+                zh="那样的话，输出里各行的顺序每次都会不同，算损失时就会和错误的标签对上",
+            ),
+        ),
+        (say(en="No: the output keeps the order of the batch", zh="不是：输出保持批次原来的顺序"), RIGHT),
+        (
+            say(en="It depends on which GPU is home", zh="取决于哪一块是主设备"),
+            say(
+                en="home only says where the output is, not in which order it stands",
+                zh="主设备只决定输出放在哪里，不决定各行的顺序",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Gather joins the pieces in the order of the devices, however long each of them took.",
+        zh="收集按设备的顺序把分块拼起来，不管谁先算完。",
+    ),
+)
 
 
 _RULE = """```
@@ -115,6 +209,11 @@ def _compared(rows: int, gpus: int, got: list[int]) -> Iterator[str]:
         yield say(
             en=f"{case_en}: an empty list, so no row goes anywhere", zh=f"{case_zh}：空列表，一行也没有分出去"
         )
+    if got[0] == rows // gpus != want[0]:
+        yield say(
+            en=f"{case_en}: that rounds {rows} / {gpus} down; PyTorch rounds up and gives {want}",
+            zh=f"{case_zh}：这是把 {rows} / {gpus} 向下取整；PyTorch 向上取整，得到 {want}",
+        )
     if sum(got) != rows:
         yield say(
             en=f"{case_en}: {sum(got)} rows in all, not {rows}",
@@ -129,10 +228,5 @@ def _compared(rows: int, gpus: int, got: list[int]) -> Iterator[str]:
         yield say(
             en=f"{case_en}: that is an even share; PyTorch fills pieces of ceil({rows} / {gpus}) rows and gives {want}",
             zh=f"{case_zh}：这是尽量平均的分法；PyTorch 每个分块装满 ⌈{rows} / {gpus}⌉ 行，得到 {want}",
-        )
-    if got[0] == rows // gpus:
-        yield say(
-            en=f"{case_en}: that rounds {rows} / {gpus} down; PyTorch rounds up and gives {want}",
-            zh=f"{case_zh}：这是把 {rows} / {gpus} 向下取整；PyTorch 向上取整，得到 {want}",
         )
     yield say(en=f"{case_en}, but the pieces are {want}", zh=f"{case_zh}，而实际的分块是 {want}")

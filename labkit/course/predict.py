@@ -1,0 +1,135 @@
+"""A prediction: a question answered by a click among choices, or by a typed value, before the next cell runs.
+
+``predict(id)`` as the last line of a cell shows it. Where no kernel runs (GitHub, a PDF) and where nobody sits
+(papermill, nbval) its question and choices are read as text, and nothing waits. With the keyboard alone: Tab and
+Enter, or ``check(id, answer)``.
+"""
+
+from __future__ import annotations
+
+import ast
+import unicodedata
+from typing import Any
+
+from ..base.language import get_language, say, using
+from .answers import Verdict, as_html, check, find
+from .exercise import Exercise
+
+# Buttons as long as their words, which may take two lines on a narrow page.
+_STYLE = """<style>.labkit-predict button{height:auto;min-height:28px;white-space:normal;text-align:left;\
+line-height:1.4;padding:4px 12px;width:fit-content;max-width:100%}</style>"""
+
+
+class Prediction:
+    """A question and what the learner said to it. Shows itself as buttons, or as a field to type into."""
+
+    def __init__(self, name: str, facts: dict[str, int]) -> None:
+        self.exercise: Exercise = find(name)
+        self.name, self.facts = name, self.exercise.checked(facts)
+        if self.exercise.ask is None:
+            raise ValueError(f"exercise {name!r} has no question to predict; its answers go to check()")
+        self.verdict: Verdict | None = None
+        self._language = get_language()
+        self._widget: Any = None
+
+    @property
+    def question(self) -> str:
+        """The question in the language in use."""
+        assert self.exercise.ask is not None
+        return self.exercise.ask(**self.facts)
+
+    @property
+    def choices(self) -> list[str]:
+        """What can be clicked; [] where a value is typed."""
+        return [words for words, _ in self.exercise.choices(**self.facts)] if self.exercise.choices else []
+
+    def answer(self, given: object) -> Verdict:
+        """Judge ``given``: a value, or the number of a choice, from 1."""
+        with using(self._language):
+            self.verdict = check(self.name, given, **self.facts)
+        return self.verdict
+
+    def __repr__(self) -> str:
+        ways = [f"  {number}  {words}" for number, words in enumerate(self.choices, 1)]
+        facts = "".join(f", {name}={value}" for name, value in self.facts.items())
+        call = f"check({self.name!r}, …{facts})"
+        how = say(
+            en=f"Run the notebook to click your answer; {call} takes it too."
+            if ways
+            else f"Run the notebook to type your answer ({self.exercise.kind.wanted()}); {call} takes it too.",
+            zh=f"运行笔记本，点选你的答案；也可以写 {call}。"
+            if ways
+            else f"运行笔记本，输入你的答案（{self.exercise.kind.wanted()}）；也可以写 {call}。",
+        )
+        return "\n".join([self.question, *ways, how])
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        if self._widget is None:
+            self._widget = self._made()
+        return {**(self._widget._repr_mimebundle_() or {}), "text/plain": repr(self)}
+
+    def _made(self) -> Any:
+        import ipywidgets as widgets  # heavy: only a notebook needs it
+
+        told = widgets.HTML()
+        said = widgets.HTML(_STYLE + f"<div>{as_html(self.question)}</div>")
+        made = self._buttons(widgets, told) if self.choices else self._field(widgets, told)
+        box = widgets.VBox([said, made, told], layout={"max_width": "760px"})
+        box.add_class("labkit-predict")
+        return box
+
+    def _buttons(self, widgets: Any, told: Any) -> Any:
+        buttons = [widgets.Button(description=words.replace("`", "")) for words in self.choices]
+        for number, button in enumerate(buttons, 1):
+            button.on_click(lambda button, number=number: self._clicked(buttons, button, number, told))
+        return widgets.VBox(buttons)
+
+    def _clicked(self, buttons: list[Any], button: Any, number: int, told: Any) -> None:
+        verdict = self.answer(number)
+        button.button_style, button.icon = ("success", "check") if verdict.right else ("warning", "times")
+        button.disabled = True
+        for other in buttons if verdict.right else ():
+            other.disabled = True
+        self._tell(told, verdict)
+
+    def _field(self, widgets: Any, told: Any) -> Any:
+        field = widgets.Text(
+            placeholder=self.exercise.kind.wanted().replace("`", ""), continuous_update=False
+        )
+        button = widgets.Button(description=say(en="Answer", zh="作答"))
+        last = [""]
+
+        def given(_: object) -> None:
+            text = field.value.strip()
+            if text and text != last[0]:  # leaving the field and clicking the button are one answer
+                last[0] = text
+                self._tell(told, self.answer(typed(text)))
+
+        field.observe(given, "value")
+        button.on_click(given)
+        return widgets.HBox([field, button])
+
+    def _tell(self, told: Any, verdict: Verdict) -> None:
+        with using(self._language):
+            told.value = f'<div role="status" aria-live="polite">{verdict._repr_html_()}</div>'
+
+
+def predict(exercise: str, **facts: int) -> Prediction:
+    """The question of ``exercise``, to be answered before the next cell runs.
+
+    facts   the numbers it is asked with, for those that take some: ``predict("03.idle", rows=21, gpus=6)``.
+
+    Raises ValueError or TypeError for an exercise, or a fact, that there is not.
+    """
+    return Prediction(exercise, facts)
+
+
+def typed(text: str) -> object:
+    """What somebody typed, as a value: ``3``, ``3, 2, 2``, ``[3，2]``, ``cuda:1``; text where it is none."""
+    text = (
+        unicodedata.normalize("NFKC", text).replace("、", ",").replace("【", "[").replace("】", "]").strip()
+    )
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text

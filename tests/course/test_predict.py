@@ -1,0 +1,145 @@
+"""Predictions: asked in both languages with their own numbers, text where nobody clicks, judged like check()."""
+
+import re
+from itertools import product
+
+import pytest
+import torch
+
+import labkit
+from labkit.base.language import get_language
+from labkit.course import check, glossary, predict
+from labkit.course.exercise import RIGHT
+from labkit.course.exercises import EXERCISES
+from labkit.course.predict import typed
+
+PREDICTIONS = sorted(name for name, exercise in EXERCISES.items() if exercise.ask)
+CHOSEN = [name for name in PREDICTIONS if EXERCISES[name].choices]
+
+
+def some_facts(exercise):
+    """The usual numbers, and the least and the greatest of each."""
+    usual = {name: fact[0] for name, fact in exercise.facts.items()}
+    return [usual, *(usual | {name: edge} for name, fact in exercise.facts.items() for edge in fact[1:])]
+
+
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_a_question_is_asked_and_explained_in_both_languages_whatever_its_numbers(name):
+    exercise = EXERCISES[name]
+    for facts in some_facts(exercise):
+        texts = {}
+        for language in ("en", "zh"):
+            labkit.set_language(language)
+            asked = predict(name, **facts)
+            texts[language] = [asked.question, *asked.choices, exercise.solution(**facts)]
+            assert all(texts[language])
+            assert repr(asked).splitlines()[0] == asked.question
+        for english, chinese in zip(texts["en"], texts["zh"], strict=True):
+            assert re.search("[一-鿿]", chinese) or english == chinese, "a number or code needs no words"
+            assert glossary.problems(english, chinese) == []
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_one_choice_is_right_and_each_other_says_what_is_wrong_with_it(name):
+    exercise = EXERCISES[name]
+    for facts in some_facts(exercise):
+        choices = exercise.choices(**facts)
+        assert [hint for _, hint in choices].count(RIGHT) == 1
+        assert 2 <= len(choices) <= 5
+        assert len({words for words, _ in choices}) == len(choices)
+        for number, (_, hint) in enumerate(choices, 1):
+            verdict = predict(name, **facts).answer(number)
+            assert verdict.right is (hint is RIGHT)
+            assert hint is RIGHT or verdict.text == hint
+            assert (exercise.solution(**facts) in verdict.text) is (hint is RIGHT), (
+                "a hint does not give it away"
+            )
+
+
+@pytest.mark.parametrize(("rows", "gpus"), product((1, 7, 18, 30, 64), (1, 2, 3, 8)))
+def test_the_split_is_judged_with_the_numbers_that_were_asked(rows, gpus):
+    pieces = torch.arange(rows).chunk(gpus)
+    busy = len(pieces)
+    for guess in range(gpus + 1):
+        assert check("03.idle", guess, rows=rows, gpus=gpus).right is (guess == gpus - busy)
+    for row in {0, rows // 2, rows - 1}:
+        home = next(gpu for gpu, piece in enumerate(pieces) if row in piece)
+        for guess in range(gpus):
+            assert check("03.which", guess, row=row, rows=rows, gpus=gpus).right is (guess == home)
+
+
+def test_where_nobody_clicks_the_question_is_text_and_nothing_waits():
+    chosen, written = predict("03.order"), predict("03.idle", rows=18, gpus=8)
+    lines = chosen._repr_mimebundle_()["text/plain"].splitlines()
+    assert [line[:4] for line in lines[1:4]] == ["  1 ", "  2 ", "  3 "]
+    assert "check('03.order', …)" in lines[4]
+    plain = written._repr_mimebundle_()["text/plain"]
+    assert plain.startswith("18 rows on 8 GPUs")
+    assert "check('03.idle', …, rows=18, gpus=8)" in plain
+    assert written.verdict is None
+    labkit.set_language("zh")
+    assert "点选你的答案" in repr(predict("03.order"))
+
+
+def test_the_words_stay_in_the_language_the_question_was_asked_in():
+    asked = predict("03.order")
+    labkit.set_language("zh")
+    assert asked.answer(2).text.startswith("Right. Gather joins")
+    assert get_language() == "zh"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3), (" 3 ", 3), ("３", 3), ("3.5", 3.5), ("-1", -1), ("3, 2, 2", (3, 2, 2)), ("3，2，2", (3, 2, 2)),
+        ("[3, 2]", [3, 2]), ("【3、2】", [3, 2]), ("cuda:1", "cuda:1"), ("cuda：1", "cuda:1"), ("'cpu'", "cpu"),
+        ("", ""), ("(" * 500, "(" * 500), ("__import__('os')", "__import__('os')"),
+    ],
+)  # fmt: skip
+def test_what_is_typed_is_read_as_a_value_and_never_run(text, value):
+    assert typed(text) == value
+
+
+def test_a_number_that_the_question_does_not_take_is_named():
+    with pytest.raises(TypeError, match="columns: the numbers of this question are rows, gpus"):
+        predict("03.idle", columns=3)
+    with pytest.raises(ValueError, match="gpus"):
+        predict("03.idle", gpus=0)
+    with pytest.raises(ValueError, match="'03.rule' has no question to predict"):
+        predict("03.rule")
+
+
+def clicked(asked):
+    """The widgets of a prediction: what answers, and where the verdict stands."""
+    asked._repr_mimebundle_()
+    _, made, told = asked._widget.children
+    return made.children, told
+
+
+def test_a_wrong_click_leaves_the_others_and_the_right_one_ends_it():
+    asked = predict("03.order")
+    buttons, told = clicked(asked)
+    buttons[0].click()
+    assert [button.disabled for button in buttons] == [True, False, False]
+    assert "wrong labels" in told.value
+    assert "✗" in told.value
+    buttons[1].click()
+    assert all(button.disabled for button in buttons)
+    assert [button.icon for button in buttons] == ["times", "check", ""], "told apart without colour"
+    assert "✓ Right." in told.value
+    assert 'role="status"' in told.value
+
+
+def test_a_value_is_judged_once_however_it_is_given():
+    asked = predict("03.idle", rows=18, gpus=8)
+    (field, button), told = clicked(asked)
+    button.click()
+    assert told.value == "", "nothing typed is no answer"
+    field.value = "0"
+    first = asked.verdict
+    button.click()
+    assert asked.verdict is first, "leaving the field and clicking are one answer"
+    field.value = "2"
+    assert asked.verdict.right
+    field.value = "<b>2</b>"
+    assert "<b>" not in told.value
