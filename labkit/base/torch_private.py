@@ -348,7 +348,7 @@ PRIVATE = [
             "handlers are found by function, rules by __name__ (machine.ops, machine.rules)",
             _functions_that_modes_see),
     Private("torch._C: DisableTorchFunction, DisableTorchFunctionSubclass",
-            "the first switches modes off too, the second subclasses only (machine.torch_api, machine.ops.mode)",
+            "the first switches modes off too, the second subclasses only (machine, diagnosis)",
             _switches),
     Private("torch._C._functorch: is_functorch_wrapped_tensor, get_unwrapped",
             "what vmap and grad wrap is looked through to its storage (machine.state.placement)",
@@ -386,10 +386,11 @@ PRIVATE = [
 
     # Operators and their rules.
     Private("torch.utils._python_dispatch.TorchDispatchMode",
-            "a mixed call is replayed operator by operator (machine.ops.mixed)",
+            "a mixed call is replayed operator by operator (machine.ops.mixed); draws are made alike (diagnosis.draws)",
             _dispatch_mode),
     Private("of a torch._ops.OpOverload: _schema, _overloadname",
-            "which argument an operator writes, and its entry in the operator table (machine.rules.operators)",
+            "which argument an operator writes, its entry in the operator table (machine.rules.operators); "
+            "what a draw is given (diagnosis.draws)",
             _schemas),
     Private("torch._C._dispatch_has_kernel_for_dispatch_key",
             "whether an operator is made of others (machine.ops.mixed)",

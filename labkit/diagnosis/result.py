@@ -52,7 +52,8 @@ class Diagnosis:
     findings     the worst first.
     split        who gets which rows of the batch.
     memory       of each GPU during a training step; empty if none could be run.
-    compared     what was compared between 1 and n GPUs, with the largest difference, as lines of text.
+    compared     what was compared between 1 and n GPUs, with the largest difference, and how; as lines of text.
+    uncompared   what was to be compared and could not be, and why, as lines of text.
     """
 
     model: str
@@ -60,6 +61,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     memory: tuple[GpuMemory, ...] = ()
     compared: tuple[str, ...] = ()
+    uncompared: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -68,8 +70,8 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether there is neither an error nor a warning."""
-        return all(finding.severity == "note" for finding in self.findings)
+        """Whether there is neither an error nor a warning, and all was compared that was to be."""
+        return not self.uncompared and all(finding.severity == "note" for finding in self.findings)
 
     def count(self, severity: str) -> int:
         """How many findings are of this severity."""
@@ -90,6 +92,7 @@ class Diagnosis:
             "findings": [asdict(finding) for finding in self.findings],
             "memory": [asdict(one) for one in self.memory],
             "compared": list(self.compared),
+            "uncompared": list(self.uncompared),
         }
         return json.dumps(facts, indent=1, ensure_ascii=False)
 
@@ -103,10 +106,20 @@ class Diagnosis:
         if self.ok:
             return place + say(en="nothing wrong was found", zh="没有发现问题")
         errors, warnings = self.count("error"), self.count("warning")
+        if not errors + warnings:
+            return place + say(en="could not be compared", zh="无法比较")
         return place + say(
             en=f"{plural(errors, 'error')}, {plural(warnings, 'warning')}",
             zh=f"{errors} 个错误，{warnings} 个警告",
         )
+
+    def _comparisons(self) -> list[tuple[str, tuple[str, ...]]]:
+        """What was compared and what could not be, each under its title."""
+        found = [
+            (say(en="What was compared:", zh="比较了："), self.compared),
+            (say(en="What could not be compared:", zh="无法比较："), self.uncompared),
+        ]
+        return [(title, lines) for title, lines in found if lines]
 
     def __repr__(self) -> str:
         lines = [self.summary()]
@@ -118,8 +131,8 @@ class Diagnosis:
                 f"  {say(en='Do', zh='怎么办')}{say(en=': ', zh='：')}{finding.fix}",
                 f"  {_lesson(finding.lesson)}",
             ]
-        if self.compared:
-            lines += ["", *self.compared]
+        for title, facts in self._comparisons():
+            lines += ["", title, *(f"  {line}" for line in facts)]
         if self.memory:
             lines += ["", say(en="Memory during a training step:", zh="一步训练中的显存：")]
             lines += [
@@ -145,8 +158,8 @@ class Diagnosis:
                 f"<strong>{say(en='Do: ', zh='怎么办：')}</strong>{_code(finding.fix)}"
                 f"{say(en=f' (lesson {escape(finding.lesson)})', zh=f'（课程 {escape(finding.lesson)}）')}</div>"
             )
-        if self.compared:
-            parts.append("<p>" + "<br>".join(_code(line) for line in self.compared) + "</p>")
+        for title, facts in self._comparisons():
+            parts.append("<p>" + "<br>".join([escape(title), *map(_code, facts)]) + "</p>")
         if self.memory:
             parts.append(
                 f"<table><thead><tr><th>GPU</th><th>{say(en='weights kept', zh='常驻权重')}</th>"

@@ -60,13 +60,31 @@ def diagnose(
 
 def _asked(runs: Runs) -> Diagnosis:
     """What the probes find, the worst first."""
+    _ask(runs, "first", "each")
+    if runs.subject.training and not any(finding.severity == "error" for finding in runs.findings):
+        runs.mode = runs.training
+        _ask(runs, "each")
+    _ask(runs, "last")
+    runs.say_how()
+    findings = sorted(runs.findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    return Diagnosis(
+        runs.subject.name,
+        runs.plan,
+        tuple(findings),
+        runs.memory,
+        tuple(runs.compared),
+        tuple(runs.uncompared),
+    )
+
+
+def _ask(runs: Runs, *asked: str) -> None:
     for probe in in_order():
-        if runs.has(*probe.explained_by) or (probe.wants_outputs and runs.one.error is not None):
+        if probe.asked not in asked or runs.has(*probe.explained_by):
+            continue
+        if probe.wants_outputs and runs.one.error is not None:
             continue
         for finding in probe.look(runs):
             runs.add(finding, probe)
-    findings = sorted(runs.findings, key=lambda finding: SEVERITIES.index(finding.severity))
-    return Diagnosis(runs.subject.name, runs.plan, tuple(findings), runs.memory, tuple(runs.compared))
 
 
 def _check(model: object, inputs: ModelInputs, loss: object) -> None:

@@ -1,51 +1,25 @@
-"""What was run: the model on one GPU and, wrapped in DataParallel, on all of them; each once, for all probes."""
+"""What was run: the model on one GPU and, wrapped in DataParallel, on all of them; for all probes."""
 
 from __future__ import annotations
 
-import copy
-import io
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from ..base.language import say
-from ..base.tree import mapped, tensors
 from ..plans.split import Split, split
 from .axes import batch_of
-from .compare import least_precise, same
+from .comparison import SOURCE, Comparison, Outcome, batch_norms, copied_to, loss_of, quiet
 from .findings.kind import Kind, gap_text
 from .inputs import ModelInputs
 from .result import Finding, GpuMemory
-from .state import move_unregistered
 from .subject import Subject
 
 if TYPE_CHECKING:
     from .probes.probe import Probe
-
-# The GPU from which DataParallel replicates: device_ids[0].
-SOURCE = "cuda:0"
-
-
-@dataclass
-class Outcome:
-    """What one run gave: its outputs, or the error that it raised.
-
-    tensors  those among the outputs, by the way to each: ``output[1]['mask']``.
-    random   whether another seed gives other outputs.
-    least    the least precise type that the outputs were computed in.
-    """
-
-    outputs: Any = None
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    error: Exception | None = None
-    random: bool = False
-    least: torch.dtype = torch.float64
 
 
 class Runs:
@@ -53,9 +27,11 @@ class Runs:
 
     inputs      on the source GPU.
     batch       how many rows they have: by DataParallel's reckoning, until a probe finds the true layout.
+    mode        what is asked about: the model in eval mode, or in training mode.
     findings    what was found so far, in the order of the probes.
     names       the names of the findings, and of the probes that made them.
     compared    what was compared between 1 and n GPUs, as lines of text.
+    uncompared  what was to be compared and could not be, and why.
     memory      of each GPU during a training step, once it was measured.
     """
 
@@ -64,11 +40,16 @@ class Runs:
     ) -> None:
         self.subject, self.gpus, self.loss, self.capacity = subject, gpus, loss, capacity
         self.ids = list(range(gpus))
-        self.inputs = subject.inputs.moved(SOURCE)
+        self.evaluation, self.training = (
+            Comparison(subject, self.ids, loss, training) for training in (False, True)
+        )
+        self.mode = self.evaluation
+        self.inputs = self.mode.inputs
         self.batch = batch_of(self.inputs)
         self.findings: list[Finding] = []
         self.names: set[str] = set()
         self.compared: list[str] = []
+        self.uncompared: list[str] = []
         self.memory: tuple[GpuMemory, ...] = ()
 
     @property
@@ -88,95 +69,114 @@ class Runs:
     def add(self, finding: Finding, probe: Probe) -> None:
         """Note what ``probe`` has found."""
         self.names |= {finding.name, probe.name}
-        if finding not in self.findings:
-            self.findings.append(finding)
+        known = [(one.name, one.where) for one in self.findings]
+        if finding in self.findings or (self.mode.training and (finding.name, finding.where) in known):
+            return  # in training mode as in eval mode
+        if probe.asked == "each" and self.mode.training and finding.where:
+            where = say(en=f"{finding.where} (in training mode)", zh=f"{finding.where}（训练模式）")
+            finding = replace(finding, where=where)
+        self.findings.append(finding)
 
-    def fresh(self, training: bool, device: str = SOURCE) -> nn.Module:
-        """A copy of the model on one GPU, in training or eval mode."""
-        model = copy.deepcopy(self.subject.model).to(device)
-        # What the model holds without registering it: where its owner would have put it.
-        move_unregistered(model, device)
-        return model.train(training)
+    def as_given(self) -> nn.Module:
+        """A copy of the model on one GPU, in the mode in which it was given."""
+        return copied_to(self.subject.model, SOURCE)
 
-    def evaluated(self, inputs: ModelInputs, seed: int = 0) -> Any:
-        """What the model makes of ``inputs`` in eval mode, on one GPU."""
-        # With gradients on, as in training: forward may itself call autograd.
-        with quiet(seed):
-            return inputs.of(self.fresh(training=False))
+    def fresh(self, device: str = SOURCE) -> nn.Module:
+        """A copy of the model on one GPU, in the mode that is asked about."""
+        return self.mode.fresh(device)
 
-    @cached_property
+    def quiet(self) -> AbstractContextManager[None]:
+        """Inside, runs start from the same random state, draw alike, and are silent."""
+        return self.mode.quiet()
+
+    def evaluated(self, inputs: ModelInputs) -> Any:
+        """What the model makes of ``inputs`` on one GPU, in the mode that is asked about."""
+        return self.mode.evaluated(inputs)
+
+    @property
     def one(self) -> Outcome:
-        """The model in eval mode on one GPU."""
-        try:
-            if self.subject.lazy:
-                self._materialise()
-            whole = self.evaluated(self.inputs)
-            again = tensors(self.evaluated(self.inputs, seed=1), "output")
-            found = tensors(whole, "output")
-        except Exception as error:
-            return Outcome(error=error)
-        least = least_precise((*found.values(), *self.inputs.tensors().values()))
-        random = found.keys() != again.keys() or not all(same(found[k], again[k], least) for k in found)
-        with suppress(Exception):  # a container of a class of its own keeps its graph
-            whole = mapped(whole, lambda path, tensor: tensor.detach())
-        return Outcome(whole, tensors(whole, "output"), random=random, least=least)
+        """The model on one GPU, in the mode that is asked about; so :attr:`many` and what follows."""
+        return self.mode.one
 
-    def _materialise(self) -> None:
-        host = self.subject.model
-        with quiet(0), torch.no_grad():
-            self.inputs.of(host.to(SOURCE).eval())
-        host.to("cpu").train(self.subject.training)
-
-    @cached_property
+    @property
     def many(self) -> Outcome:
-        """The model in eval mode in ``nn.DataParallel`` on all GPUs. Of its outputs only the tensors are kept."""
-        wrapped = nn.DataParallel(self.fresh(training=False), self.ids)
-        try:
-            with quiet(0):
-                outputs = self.inputs.of(wrapped)
-        except Exception as error:
-            return Outcome(error=error)
-        return Outcome(None, {path: one.detach() for path, one in tensors(outputs, "output").items()})
+        return self.mode.many
 
-    @cached_property
+    @property
     def agree(self) -> bool:
-        """Whether one and n GPUs give the same."""
-        return self.many.error is None and self.all_same(self.many.tensors)
+        return self.mode.agree
 
     @property
     def unlike(self) -> bool:
-        """Whether n GPUs fail, or give something else that is not random: there is something to explain."""
-        return self.many.error is not None or not (self.agree or self.one.random)
+        return self.mode.unlike
+
+    @property
+    def random(self) -> bool:
+        return self.mode.random
 
     def same(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two results of the model are the same up to the rounding of the types it computes in."""
-        return same(one, other, self.one.least)
+        return self.mode.same(one, other)
 
     def all_same(self, found: dict[str, Tensor]) -> bool:
-        """Whether ``found`` are the outputs that one GPU gives."""
-        expected = self.one.tensors
-        return expected.keys() == found.keys() and all(
-            self.same(expected[path], found[path]) for path in expected
+        return self.mode.all_same(found)
+
+    def step(self, model: nn.Module) -> None:
+        """One forward and backward, as they are in training."""
+        with quiet(0):
+            loss_of(self.inputs.of(model), self.loss, self.subject, {})
+
+    def say_how(self) -> None:
+        """Note with which random numbers it was compared, and what was left out."""
+        if not self.compared:
+            return
+        alike = say(
+            en="every run starts from seed 0",
+            zh="每次运行都从随机种子 0 开始",
+        )
+        if self.evaluation.draws.drew or self.training.draws.drew:
+            alike += say(
+                en="; what forward draws at random (dropout, noise) is made the same for every row",
+                zh="；forward 里随机抽取的数（dropout、噪声）对每一行都取成一样",
+            )
+        self.compared.append(alike)
+        if not self.subject.training:
+            self.compared.append(
+                say(
+                    en="training mode was left out: the model was given in eval mode",
+                    zh="没有比较训练模式：给出的模型处于 eval 模式",
+                )
+            )
+        elif not self.mode.training:
+            self.compared.append(
+                say(
+                    en="training mode was left out: mend first what is wrong in eval mode",
+                    zh="没有比较训练模式：请先解决 eval 模式下的问题",
+                )
+            )
+        elif any(batch_norms(self.subject.model)):
+            self.compared.append(
+                say(
+                    en="in training mode BatchNorm is held to its running statistics here: with those of its own piece "
+                    "it differs by nature",
+                    zh="比较训练模式时让 BatchNorm 使用滑动统计量：用各分块自己的统计量，结果本来就不同",
+                )
+            )
+
+    def say_outputs(self) -> None:
+        """Note that the outputs are alike; or, where they are random, that only their shapes are."""
+        if not self.random:
+            return self.say_compared(say(en="outputs", zh="输出"), 0.0, True)
+        what = self._in_mode(say(en="outputs", zh="输出"))
+        self.uncompared.append(
+            say(
+                en=f"{what}: they differ from run to run on one GPU already; only their shapes agree",
+                zh=f"{what}：在一块 GPU 上每次运行就不一样；只比较了形状，形状一致",
+            )
         )
 
-    def step(self, model: nn.Module) -> Tensor | None:
-        """One forward and backward; the loss, or None if the outputs have no gradient."""
-        with quiet(0):
-            outputs = self.inputs.of(model)
-            value: Tensor | None
-            if self.loss is None:
-                value = _weighted_sum(outputs)
-            else:
-                value = self.loss(mapped(outputs, lambda path, tensor: tensor.to(self.subject.inputs_at)))
-                if not isinstance(value, Tensor):
-                    raise TypeError(f"loss must return a tensor of one number, it returned {value!r}")
-            if value is None or not value.requires_grad:
-                return None
-            (value if value.dim() == 0 else value.mean()).backward()
-            return value.detach()
-
     def say_compared(self, what: str, gap: float, agree: bool) -> None:
-        """Note that ``what`` was compared between 1 and n GPUs."""
+        """Note that ``what`` was compared between 1 and n GPUs, in the mode that is asked about."""
+        what = self._in_mode(what)
         self.compared.append(
             say(
                 en=f"{what}: the same on 1 and on {self.gpus} GPUs, up to rounding",
@@ -189,24 +189,7 @@ class Runs:
             )
         )
 
-
-@contextmanager
-def quiet(seed: int) -> Iterator[None]:
-    """Runs of the model start from the same random state; what they print and warn of is no news here."""
-    torch.manual_seed(seed)
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _weighted_sum(outputs: Any) -> Tensor | None:
-    """Stands for a loss: every output value with a fixed weight of its own, so that none can hide."""
-    total = None
-    for tensor in tensors(outputs, "output").values():
-        if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.requires_grad:
-            continue
-        values = tensor.reshape(-1).abs() if tensor.is_complex() else tensor.reshape(-1)
-        weights = torch.linspace(0.5, 1.5, max(tensor.numel(), 1)).to(tensor.device, tensor.real.dtype)
-        part = (values * weights[: tensor.numel()]).sum().float()
-        total = part if total is None else total + part
-    return total
+    def _in_mode(self, what: str) -> str:
+        if self.mode.training:
+            return say(en=f"{what} in training mode", zh=f"训练模式下的{what}")
+        return say(en=f"{what} in eval mode", zh=f"eval 模式下的{what}")

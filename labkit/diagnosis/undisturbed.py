@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
@@ -24,12 +25,14 @@ def undisturbed(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
 
     Tensors on the GPUs of the machine in use stay valid, since the model or its loss may hold some: those GPUs are
     lent to the machine of the check-up, and given back with their own size, peak and statistics. The random states
-    of Python, of torch and of the GPUs are given back too. Gradients are on.
+    of Python, of numpy, of torch and of the GPUs are given back too. Gradients are on.
     """
     drawn, state = random.getstate(), torch.random.get_rng_state()
     owner = machine_in_use()
     with ExitStack() as stack:
         stack.callback(random.setstate, drawn)
+        if numpy := sys.modules.get("numpy"):
+            stack.callback(numpy.random.set_state, numpy.random.get_state())
         stack.callback(torch.random.set_rng_state, state)
         if owner is not None:
             stack.enter_context(lent(owner, gpus, _PLENTY))

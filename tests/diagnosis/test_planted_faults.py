@@ -1,9 +1,11 @@
 """Each planted fault is found, and named."""
 
 import json
+import random
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -353,7 +355,7 @@ def test_a_gradient_that_is_cut_off():
 def test_lazy_modules():
     found = check(nn.Sequential(nn.LazyLinear(4), nn.ReLU()), X)
     assert names(found, "error") == {"lazy_modules"}
-    assert len(found.compared) == 2  # made, and then compared like any other
+    assert "gradients of 2 parameters" in " ".join(found.compared)  # made, and then compared like any other
 
 
 @finds(failures.FAILS_ON_ONE)
@@ -451,7 +453,7 @@ def test_a_loss_that_cannot_take_the_output():
 def test_a_loss_is_given_the_output_where_the_inputs_are():
     found = check(nn.Linear(5, 2), X, loss=lambda out: F.mse_loss(out, torch.ones(16, 2)))
     assert found.ok, found
-    assert len(found.compared) == 2
+    assert "gradients" in " ".join(found.compared)
 
 
 @dataclass
@@ -467,9 +469,26 @@ def test_an_output_that_is_a_dataclass():
 
 @finds(outputs.RANDOM_OUTPUTS)
 def test_outputs_that_are_random():
-    found = check(Does(lambda self, x: self.linear(x) + torch.rand_like(x)), X)
+    found = check(Does(lambda self, x: self.linear(x) + random.random() * numpy.random.rand()), X)
+    assert names(found) == set()  # Python's generators start from one seed in every replica
+    found = check(
+        Does(lambda self, x: self.linear(x) + x.new_tensor([random.random() for _ in x])[:, None]), X
+    )
     assert names(found) == {"random_outputs"}
-    assert found.compared == ()
+    assert not found.ok
+    assert len(found.uncompared) == 2  # in eval and in training mode
+    assert repr(found).startswith("Does, a batch of 16 rows on 4 GPUs: could not be compared\n")
+    assert "What could not be compared:" in repr(found)
+    assert "What could not be compared:" in found._repr_html_()
+    assert json.loads(found.to_json())["uncompared"] == list(found.uncompared)
+    assert not any(line.startswith(("outputs", "gradients")) for line in found.compared)
+
+
+def test_outputs_that_are_random_have_shapes():
+    def forward(self, x):
+        return (self.linear(x) + x.new_tensor([random.random() for _ in x])[:, None]).t()
+
+    assert names(check(Does(forward), X)) == {"batch_moved"}
 
 
 @finds(failures.FAILS_IN_TRAINING)
@@ -552,6 +571,59 @@ def cached(self, x):
     if self.cache is None:
         self.cache = torch.arange(5.0, device=x.device)
     return self.linear(x + self.cache)
+
+
+def noisy(self, x):
+    return self.linear(x) + torch.randn_like(x)
+
+
+def masked(self, x):
+    """The errors of the patches of every row that chance has hidden, and a few that the row's own values say."""
+    hidden = torch.rand(x.shape[:2], device=x.device) < 0.5
+    return (self.linear(x) - x).square().mean(-1) * hidden
+
+
+def contrastive(z):
+    return F.cross_entropy(z @ z.t(), torch.arange(len(z), device=z.device))
+
+
+def enqueued(self, x):
+    keys = self.linear(x)
+    scores = keys @ self.table.clone().t()
+    with torch.no_grad():
+        self.table[self.at : self.at + len(keys)] = keys
+        self.at += len(keys)
+    return keys, scores
+
+
+def quantised(self, x, keep=True):
+    z = self.linear(x)
+    chosen = torch.cdist(z, self.table.clone()).argmin(1)
+    if keep:
+        with torch.no_grad():
+            for code in range(3):
+                self.table[code] = 0.9 * self.table[code] + 0.1 * z[chosen == code].sum(0)
+    return z, chosen
+
+
+def follow(self, weights):
+    with torch.no_grad():
+        for slow, fast in zip((self.teacher.weight, self.teacher.bias), weights, strict=False):
+            slow.mul_(0.9).add_(fast, alpha=0.1)
+
+
+def in_training(forward, teacher=False, **buffers):
+    """A model that does so in training mode alone, and its input."""
+
+    def make():
+        model = Does(lambda self, x: forward(self, x) if self.training else self.linear(x))
+        if teacher:
+            model.teacher = nn.Linear(5, 5).requires_grad_(False)
+        for name, value in buffers.items():
+            model.register_buffer(name, value.clone())
+        return model, X
+
+    return make
 
 
 torch.manual_seed(0)  # what is compared must differ every time, or never
@@ -704,6 +776,86 @@ FAULTS = {
         inputs.UNCUT_INPUT,
         lambda: (Does(lambda self, x, batch: self.linear(x) * batch.y), X, SimpleNamespace(y=X)),
         lambda: (Does(lambda self, x, batch: self.linear(x) * batch["y"]), X, {"y": X}),
+    ),
+}
+
+FAULTS |= {
+    # Hidden by randomness, which is made alike.
+    "a loss of noisy outputs": (
+        outputs.BIASED_LOSS,
+        lambda: (Does(lambda self, x: noisy(self, x).square().mean()), X[:10]),
+        lambda: (Does(lambda self, x: noisy(self, x).square().mean(1)), X[:12]),
+    ),
+    "a noisy output that is turned": (
+        outputs.BATCH_MOVED,
+        lambda: (Does(lambda self, x: noisy(self, x).t()), X),
+        lambda: (Does(noisy), X),
+    ),
+    "an attention mask beside noise": (
+        inputs.INPUT_CUT,
+        lambda: (Does(lambda self, x, mask: mask @ noisy(self, x)), torch.randn(16, 6, 5), ADJACENCY),
+        lambda: (Buffered(lambda self, x: self.table @ noisy(self, x), ADJACENCY), torch.randn(16, 6, 5)),
+    ),
+    "a mean over patches that are masked at random": (
+        outputs.BIASED_LOSS,
+        lambda: (Does(lambda self, x: masked(self, x).mean()), WORDS[:10]),
+        lambda: (Does(lambda self, x: masked(self, x).mean(1)), WORDS[:12]),
+    ),
+    "rows that are mixed by chance": (
+        outputs.OUTPUTS_DIFFER,
+        lambda: (Does(lambda self, x: self.linear(x + x[torch.randperm(len(x), device=x.device)])), X),
+        lambda: (Does(lambda self, x: self.linear(x + x[:, torch.randperm(5, device=x.device)])), X),
+    ),
+    # Only in training mode.
+    "a loss in training": (
+        outputs.SCALAR_OUTPUT,
+        in_training(lambda self, x: self.linear(x).square().mean()),
+        in_training(lambda self, x: self.linear(x).square().mean(1)),
+    ),
+    "a contrastive loss in training": (
+        outputs.BIASED_LOSS_OF_EVEN_PIECES,
+        in_training(lambda self, x: contrastive(self.linear(x))),
+        in_training(lambda self, x: self.linear(x)),
+    ),
+    "mixing in training": (
+        outputs.OUTPUTS_DIFFER,
+        in_training(lambda self, x: self.linear(0.7 * x + 0.3 * x.flip(0))),
+        in_training(lambda self, x: self.linear(0.7 * x + 0.3 * x.flip(1))),
+    ),
+    "a turned output in training": (
+        outputs.BATCH_MOVED,
+        in_training(lambda self, x: self.linear(x).t()),
+        in_training(lambda self, x: self.linear(x)),
+    ),
+    "a number beside the output in training": (
+        outputs.NOT_TENSORS,
+        in_training(lambda self, x: (self.linear(x), 1.5)),
+        in_training(lambda self, x: (self.linear(x), x.new_tensor([1.5]).expand(len(x)))),
+    ),
+    # What GPU 0 alone keeps.
+    "a queue of keys": (
+        modules.BUFFERS_OF_ONE_GPU,
+        in_training(enqueued, table=torch.zeros(64, 5), at=torch.zeros((), dtype=torch.long)),
+        in_training(
+            lambda self, x: (self.linear(x), self.linear(x) @ self.table.t()), table=torch.zeros(64, 5)
+        ),
+    ),
+    "a moving codebook": (
+        modules.BUFFERS_OF_ONE_GPU,
+        in_training(quantised, table=torch.linspace(-1, 1, 15).reshape(3, 5)),
+        in_training(
+            lambda self, x: quantised(self, x, keep=False), table=torch.linspace(-1, 1, 15).reshape(3, 5)
+        ),
+    ),
+    "a teacher that follows in forward": (
+        modules.PARAMETERS_CHANGED,
+        in_training(
+            lambda self, x: follow(self, list(self.linear.parameters())) or self.linear(x), teacher=True
+        ),
+        in_training(
+            lambda self, x: follow(self, [self.linear.weight, self.linear.bias]) or self.linear(x),
+            teacher=True,
+        ),
     ),
 }
 

@@ -397,7 +397,15 @@ def test_nothing_is_wrong_with_a_sound_model(family, gpus):
     model, inputs, kwargs = SOUND[family]()
     found = labkit.diagnose(model, *inputs, gpus=gpus, kwargs=kwargs)
     assert found.ok, found
-    assert len(found.compared) == 2, found  # outputs and gradients: nothing was skipped
+    compared = "\n".join(found.compared)
+    for what in (
+        "outputs in eval mode",
+        "outputs in training mode",
+        "gradients of",
+        "parameters after a forward",
+    ):
+        assert f"{what}" in compared, found  # nothing was skipped
+    assert compared.count("the same on 1 and") == compared.count(" mode:"), found
     assert "memory" not in " ".join(f.name for f in found.findings if f.severity != "note")
     assert len(found.memory) == gpus
 
@@ -443,7 +451,8 @@ def test_models_without_gradients_are_compared_by_their_outputs():
     for model in (nn.Linear(5, 2).requires_grad_(False), nn.Sequential(nn.ReLU(), nn.Flatten())):
         found = labkit.diagnose(model, torch.randn(16, 5), gpus=3)
         assert found.ok, found
-        assert len(found.compared) == 1
+        assert "outputs in training mode" in " ".join(found.compared)
+        assert "gradients" not in " ".join(found.compared)
 
 
 @pytest.mark.parametrize("rows", [8, 31])

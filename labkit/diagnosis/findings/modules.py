@@ -79,6 +79,27 @@ SHARED_STATE = warning("shared_state", TRAINING)("""
     fix zh: 把要保留的东西返回，在包装后的模型外面收集。
 """)
 
+_KEPT = """
+    en: After a forward in training mode %s on {gpus} GPUs than on one, {gap}. Each replica changes its own copy, and only
+        that of GPU 0 is kept: it has seen only the rows of GPU 0.
+    zh: 训练模式下做一次 forward 之后，{gpus} 块 GPU 上的%s与一块 GPU 上的不同（{gap}）。每个副本改的是自己那一份，
+        只有 0 号 GPU 的会保留，而它只见过分给 0 号 GPU 的那些行。
+    fix en: Return what they are made from as an output, and update them outside the wrapped model, from the whole batch.
+    fix zh: 把更新要用的东西作为输出返回，在包装后的模型外面用整个批次来更新。
+"""
+BUFFERS_OF_ONE_GPU = warning("kept_from_one_gpu", TRAINING)(
+    _KEPT % ("these buffers hold something else", "这些缓冲区")
+)
+PARAMETERS_CHANGED = warning("kept_from_one_gpu", TRAINING)("""
+    en: Forward changes these parameters in place, and afterwards they hold something else on {gpus} GPUs than on one, {gap}.
+        In a replica `self.parameters()` lists nothing, so that a loop over it does nothing; and of what replicas change only
+        that of GPU 0 is kept.
+    zh: forward 会原地修改这些参数，改完之后 {gpus} 块 GPU 上的值与一块 GPU 上的不同（{gap}）。
+        副本的 `self.parameters()` 是空的，对它循环等于什么也没做；而各副本所做的修改，只有 0 号 GPU 的会保留。
+    fix en: Update them outside forward, after `optimizer.step()`, on the model itself (`wrapped.module`).
+    fix zh: 不要在 forward 里更新：放到 `optimizer.step()` 之后，对模型本身（`wrapped.module`）更新。
+""")
+
 _OWN_PIECE = """
     en: In training BatchNorm normalises with the statistics of its own piece, {rows} of {batch} rows on the smallest
         ({values} values for each channel), and only GPU 0's running statistics are kept.%s

@@ -94,10 +94,12 @@ DATACLASS_OUTPUT = error("dataclass_output", PRIMITIVES)("""
 """)
 
 RANDOM_OUTPUTS = note("random_outputs", PRIMITIVES)("""
-    en: In eval mode, with another random seed, the outputs differ: they cannot be compared between 1 and n GPUs.
-    zh: 在 eval 模式下换一个随机种子，输出也不同：因此无法比较 1 块与 n 块 GPU 的输出。
-    fix en: Switch randomness off with `self.training`, as dropout does, to have the check-up compare.
-    fix zh: 像 dropout 那样，用 `self.training` 关掉随机性，体检才能比较。
+    en: On one GPU already the outputs differ from run to run. The check-up makes torch's own random numbers the same in
+        every run; these come from elsewhere (Python's `random`, numpy, a clock). Only shapes could be compared.
+    zh: 在一块 GPU 上，每次运行的输出就已经不同。体检会让 torch 的随机数在每次运行中都相同；这里的随机性另有来源
+        （Python 的 `random`、numpy、时钟），所以只能比较形状。
+    fix en: Draw with torch (`torch.rand(..., device=x.device)`), or switch the randomness off for the check-up.
+    fix zh: 改用 torch 的随机数（`torch.rand(..., device=x.device)`），或者在体检时关掉这些随机性。
 """)
 
 OUTPUTS_DIFFER = error("outputs_differ", BATCH)("""

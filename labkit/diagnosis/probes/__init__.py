@@ -6,10 +6,11 @@ from .alone import alone, model, returned, state
 from .layout import idle, layout, rows, unexplained
 from .probe import Probe
 from .replicas import devices, replicas
-from .training import gradients, training_step
+from .training import gradients, kept, training_step
 
 PROBES = (
-    model, alone, state, returned, replicas, devices, layout, rows, unexplained, idle, gradients, training_step,
+    model, alone, state, returned, replicas, devices, layout, rows, unexplained, idle, gradients, kept,
+    training_step,
 )  # fmt: skip
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...base.language import say
 from ...base.tree import is_dataclass, leaves
+from ..comparison import quiet
 from ..errors import is_beyond, is_mix
 from ..findings import failures, inputs, modules, outputs
 from ..findings.kind import listed
 from ..result import Finding
-from ..runs import Runs, quiet
+from ..runs import Runs
 from ..state import StateWatch, unregistered_modules, unregistered_tensors
 from .probe import probe
 
@@ -48,16 +48,11 @@ def model(runs: Runs) -> Iterator[Finding]:
         yield modules.LAZY_MODULES()
 
 
-@probe(*_ON_ONE, outputs.RANDOM_OUTPUTS, wants_outputs=False)
+@probe(*_ON_ONE, wants_outputs=False)
 def alone(runs: Runs) -> Iterator[Finding]:
-    """Runs the model in eval mode on one GPU, twice, with two seeds.
-
-    Randomness that two seeds do not show (a branch that is rarely taken) is not seen.
-    """
+    """Runs the model in eval mode on one GPU."""
     if runs.one.error is not None:
         yield _failure(runs.one.error)
-    elif runs.one.random:
-        yield outputs.RANDOM_OUTPUTS()
 
 
 @probe(
@@ -70,7 +65,7 @@ def state(runs: Runs) -> Iterator[Finding]:
     What is changed in place deeper than three containers, or outside the module, is not seen, nor is a buffer
     that is changed in place.
     """
-    model = runs.fresh(runs.subject.training)
+    model = runs.as_given()
     watch = StateWatch(model)
     used: list[str] = []
     for where, held in unregistered_modules(model).items():
@@ -97,7 +92,7 @@ def state(runs: Runs) -> Iterator[Finding]:
         yield kind(name, rows=rows, batch=runs.batch, values=values)
 
 
-@probe(outputs.NOT_TENSORS, outputs.DATACLASS_OUTPUT)
+@probe(outputs.NOT_TENSORS, outputs.DATACLASS_OUTPUT, outputs.RANDOM_OUTPUTS, asked="each")
 def returned(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: looks for outputs that cannot be gathered, and whether 1 and n GPUs give the same tensors."""
     whole = runs.one.outputs
@@ -111,8 +106,10 @@ def returned(runs: Runs) -> Iterator[Finding]:
         yield outputs.NOT_TENSORS(", ".join(odd[:4]), gpus=runs.gpus)
     elif is_dataclass(whole) and not isinstance(whole, dict):
         yield outputs.DATACLASS_OUTPUT(type(whole).__name__)
+    if runs.agree and runs.random:
+        yield outputs.RANDOM_OUTPUTS()
     if runs.agree:
-        runs.say_compared(say(en="outputs", zh="输出"), 0.0, True)
+        runs.say_outputs()
 
 
 def known(runs: Runs, error: Exception) -> bool:

@@ -27,7 +27,7 @@ CUT = (inputs.INPUT_CUT, inputs.INPUT_AXIS, inputs.HIDDEN_STATE_CUT, inputs.LIST
     *CUT, inputs.UNCUT_INPUT,
     outputs.OWN_LENGTH, outputs.BATCH_MOVED, outputs.BATCH_LOST, outputs.SCALAR_OUTPUT, outputs.BIASED_LOSS,
     outputs.BIASED_LOSS_OF_EVEN_PIECES, outputs.UNTRACKED_NORM, outputs.OUTPUTS_DIFFER,
-    after=(state, returned, replicas, devices),
+    after=(state, returned, replicas, devices), asked="each",
 )  # fmt: skip
 def layout(runs: Runs) -> Iterator[Finding]:
     """Runs pieces on one GPU, cut as DataParallel cuts and in other ways; compares them with the whole result.
@@ -36,7 +36,7 @@ def layout(runs: Runs) -> Iterator[Finding]:
     minute at most (see :mod:`labkit.diagnosis.axes`). Where another way is found, :attr:`Runs.batch` is its batch
     from now on: ``state`` has looked before.
     """
-    if not runs.unlike or runs.one.random:
+    if not runs.unlike:
         return
     if not runs.inputs.scattered():
         yield inputs.UNCUT_INPUT(listed(runs.inputs.objects()))
@@ -170,7 +170,7 @@ def _differs(runs: Runs, path: str, one: Tensor, many: Tensor) -> Finding:
     )
 
 
-@probe(inputs.ROWS_DROPPED, after=(layout,))
+@probe(inputs.ROWS_DROPPED, after=(layout,), asked="each")
 def rows(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: counts the pieces that each input is cut into."""
     error, found = runs.many.error, runs.inputs.scattered()
@@ -202,7 +202,9 @@ def idle(runs: Runs) -> Iterator[Finding]:
     inputs.UNCUT_INPUT,
     failures.NOT_SIMULATED,
     failures.FAILS_ON_MANY,
+    failures.FAILS_IN_TRAINING,
     explained_by=(replicas, devices, layout, rows),
+    asked="each",
 )
 def unexplained(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: names an error on n GPUs for which no other probe has found the reason."""
@@ -219,4 +221,5 @@ def unexplained(runs: Runs) -> Iterator[Finding]:
     elif is_beyond(error):
         yield failures.NOT_SIMULATED.of(error)
     else:
-        yield failures.FAILS_ON_MANY.of(error, gpus=runs.gpus)
+        kind = failures.FAILS_IN_TRAINING if runs.mode.training else failures.FAILS_ON_MANY
+        yield kind.of(error, gpus=runs.gpus)

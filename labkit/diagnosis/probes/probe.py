@@ -23,6 +23,7 @@ class Probe:
     after          probes that it builds on.
     explained_by   kinds and probes: where one of them has found something, that says already what this one would.
     wants_outputs  whether it is asked only where the model runs on one GPU.
+    asked          "first"; "each": for eval and for training mode; "last": when both are known.
     """
 
     look: Look
@@ -30,6 +31,7 @@ class Probe:
     after: tuple[Probe, ...] = ()
     explained_by: tuple[Kind | Probe, ...] = ()
     wants_outputs: bool = True
+    asked: str = "first"
 
     @property
     def name(self) -> str:
@@ -41,6 +43,7 @@ def probe(
     after: tuple[Probe, ...] = (),
     explained_by: tuple[Kind | Probe, ...] = (),
     wants_outputs: bool = True,
+    asked: str = "first",
 ) -> Callable[[Look], Probe]:
     """Makes a :class:`Probe` of the decorated function, which may find these kinds."""
-    return lambda look: Probe(look, finds, after, explained_by, wants_outputs)
+    return lambda look: Probe(look, finds, after, explained_by, wants_outputs, asked)

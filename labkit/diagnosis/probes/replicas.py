@@ -14,23 +14,23 @@ from ..errors import is_mix, line_of, short_text, user_line
 from ..findings import failures, inputs, modules
 from ..findings.kind import listed
 from ..result import Finding
-from ..runs import Runs, quiet
+from ..runs import Runs
 from ..state import unregistered_tensors
 from .probe import probe
 
 
-@probe(modules.REPLICA_PARAMETERS, modules.DEVICE_DEPENDENT)
+@probe(modules.REPLICA_PARAMETERS, modules.DEVICE_DEPENDENT, asked="each")
 def replicas(runs: Runs) -> Iterator[Finding]:
     """Runs the whole batch in a replica on the source GPU, and in the model itself on the next; compares the outputs.
 
     Asked only where n GPUs fail or differ. A replica that asks for what only later GPUs lack is not seen.
     """
-    if not runs.unlike or runs.one.random:
+    if not runs.unlike or runs.random:
         return
     lines: list[str] = []
     try:
-        with quiet(0):
-            replica = nn.parallel.replicate(runs.fresh(training=False), [0])[0]
+        with runs.quiet():
+            replica = nn.parallel.replicate(runs.fresh(), [0])[0]
             lines = _lines_that_ask_for_parameters(replica)
             found = tensors(runs.inputs.of(replica), "output")
     except Exception as error:
@@ -40,9 +40,9 @@ def replicas(runs: Runs) -> Iterator[Finding]:
     if not runs.all_same(found):
         yield modules.REPLICA_PARAMETERS(lines[0] if lines else "", outcome=modules.asked(None))
         return
-    other = runs.fresh(training=False, device="cuda:1")
+    other = runs.fresh("cuda:1")
     try:
-        with quiet(0), torch.cuda.device(1):
+        with runs.quiet(), torch.cuda.device(1):
             there = tensors(runs.inputs.moved("cuda:1").of(other), "output")
     except Exception:
         return  # a device that forward names: said elsewhere
@@ -53,6 +53,7 @@ def replicas(runs: Runs) -> Iterator[Finding]:
 @probe(
     inputs.UNCUT_INPUT, modules.TENSOR_NOT_REGISTERED, failures.FIXED_DEVICE,
     explained_by=(replicas, modules.PARAMETER_NOT_REGISTERED, modules.MODULE_NOT_REGISTERED),
+    asked="each",
 )  # fmt: skip
 def devices(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: where replicas mix devices, looks for what scatter and replicate left behind.

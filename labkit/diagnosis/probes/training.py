@@ -1,4 +1,4 @@
-"""Training on several GPUs: its gradients, and the memory that a step takes."""
+"""Training on several GPUs: its gradients, what the model keeps of a step, and the memory that a step takes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from ...base.language import say
 from ...base.units import cuda_bytes
-from ..compare import largest_gap, same, tolerance
+from ..compare import difference, largest_gap, same, tolerance
+from ..comparison import SOURCE
 from ..errors import is_mix, short_text
-from ..findings import failures, memory, outputs
-from ..findings.kind import gap_text
+from ..findings import failures, memory, modules, outputs
+from ..findings.kind import gap_text, listed
 from ..result import Finding, GpuMemory
-from ..runs import SOURCE, Runs
+from ..runs import Runs
 from .alone import known, returned
 from .layout import biased_loss, layout
 from .probe import probe
@@ -26,34 +27,49 @@ SMALL = 2**20
 
 @probe(
     failures.LOSS_FAILS, outputs.BIASED_LOSS, outputs.BIASED_LOSS_OF_EVEN_PIECES, outputs.GRADIENTS_DIFFER,
-    after=(returned,),
+    after=(returned, layout), asked="last",
 )  # fmt: skip
 def gradients(runs: Runs) -> Iterator[Finding]:
-    """Runs forward and backward in eval mode on 1 and on n GPUs; compares the loss and every parameter's gradient.
+    """Runs backward on 1 and on n GPUs; compares the loss and every parameter's gradient.
 
-    Asked only where the outputs agree. Without a loss of the user's own, a fixed weighted sum of the outputs stands
-    for it; a gradient that is wrong in training mode alone is not seen.
+    Asked only where the outputs agree, or would if the numbers that replicas have computed were one again. Without a
+    loss of the user's own, a fixed weighted sum of the outputs stands for it.
     """
-    if not runs.agree or not runs.trains:
+    mode = runs.mode
+    if mode.random or mode.reductions is None or not runs.trains:
         return
-    one, many = runs.fresh(training=False), runs.fresh(training=False)
     try:
-        first, second = runs.step(one), runs.step(nn.DataParallel(many, runs.ids))
+        first, second = mode.backward(mode.one), mode.backward(mode.many)
     except Exception as error:
         yield failures.LOSS_FAILS.of(error)
         return
     if first is None or second is None:
         return
-    if runs.loss is not None and not same(first, second):
+    second = second if second.shape == first.shape else second.mean()
+    if runs.loss is not None and not same(first, second, mode.one.least):
         yield biased_loss(runs, "loss", float(first), float(second.mean()))
-    worst, name, agree = _worst_gap(one, many, tolerance(runs.one.least))
-    runs.say_compared(say(en="gradients", zh="梯度"), worst, agree)
+    one, many = mode.one.model, mode.many.model
+    assert one is not None  # both have run
+    assert many is not None
+    worst, name, agree, count = _worst_gap(one, many, tolerance(mode.one.least))
+    total = sum(parameter.requires_grad for parameter in one.parameters())
+    number = (
+        str(count) if count == total else say(en=f"{count} of {total}", zh=f"{total} 个参数中 {count} 个")
+    )
+    runs.say_compared(
+        say(
+            en=f"gradients of {number} parameters",
+            zh=f"{number}参数的梯度" if count != total else f"{count} 个参数的梯度",
+        ),
+        worst,
+        agree,
+    )
     if not agree:
         yield outputs.GRADIENTS_DIFFER(name, gap=gap_text(worst))
 
 
-def _worst_gap(one: nn.Module, many: nn.Module, rounding: float) -> tuple[float, str, bool]:
-    """The largest relative gap between the gradients of two modules, whose it is, and whether it is but rounding."""
+def _worst_gap(one: nn.Module, many: nn.Module, rounding: float) -> tuple[float, str, bool, int]:
+    """The largest relative gap between the gradients of two modules, whose, whether it is but rounding; how many."""
     pairs = [
         (name, _gradient(ours), _gradient(theirs))
         for (name, ours), theirs in zip(one.named_parameters(), many.parameters(), strict=True)
@@ -68,7 +84,7 @@ def _worst_gap(one: nn.Module, many: nn.Module, rounding: float) -> tuple[float,
         gap = largest_gap(a, b) / max(float(a.abs().max()), noise * scale, 1e-12)
         if not gap <= worst:  # nan too
             worst, worst_name = gap, name
-    return worst, worst_name, worst <= slack
+    return worst, worst_name, worst <= slack, len(pairs)
 
 
 def _gradient(parameter: Tensor) -> Tensor:
@@ -79,10 +95,38 @@ def _gradient(parameter: Tensor) -> Tensor:
     return grad if grad.layout is torch.strided else grad.to_dense()
 
 
+@probe(modules.BUFFERS_OF_ONE_GPU, modules.PARAMETERS_CHANGED, after=(layout,), asked="last")
+def kept(runs: Runs) -> Iterator[Finding]:
+    """Runs nothing new: compares parameters and buffers after a training forward on 1 and on n GPUs.
+
+    What forward replaces by another tensor is not looked at here: ``state`` names that.
+    """
+    mode = runs.mode
+    one, many = mode.one, mode.many
+    if not mode.training or mode.random or one.model is None or many.model is None:
+        return
+    for kind, what, ours, theirs in (
+        (modules.BUFFERS_OF_ONE_GPU, say(en="buffers", zh="缓冲区"),
+         one.model.named_buffers(), many.model.named_buffers()),
+        (modules.PARAMETERS_CHANGED, say(en="parameters", zh="参数"),
+         one.model.named_parameters(), many.model.named_parameters()),
+    ):  # fmt: skip
+        others = dict(theirs)
+        pairs = {name: (tensor, others[name]) for name, tensor in ours if name not in one.replaced}
+        gaps = {name: difference(*pair) for name, pair in pairs.items() if not mode.same(*pair)}
+        if gaps:
+            yield kind(listed(list(gaps)), gap=gap_text(max(gaps.values())), gpus=runs.gpus)
+        elif pairs:
+            after = say(
+                en=f"{len(pairs)} {what} after a forward", zh=f"一次 forward 之后的 {len(pairs)} 个{what}"
+            )
+            runs.say_compared(after, 0.0, True)
+
+
 @probe(
     failures.FIXED_DEVICE, failures.BATCH_NORM_OF_ONE, failures.FAILS_IN_TRAINING,
     memory.MEMORY_FITS, memory.MEMORY_TOO_SMALL, memory.HOME_MEMORY,
-    after=(layout, gradients),
+    after=(layout, gradients, kept), asked="last",
 )  # fmt: skip
 def training_step(runs: Runs) -> Iterator[Finding]:
     """Runs a training step on n GPUs in the model's own mode; measures what lives on each GPU beyond what did before.
@@ -94,7 +138,7 @@ def training_step(runs: Runs) -> Iterator[Finding]:
         return
     gc.collect()  # what an earlier run left would count as there before, and go during this one
     before = [torch.cuda.memory_allocated(k) for k in runs.ids]
-    model = runs.fresh(runs.subject.training)
+    model = runs.as_given()
     for gpu in runs.ids:
         torch.cuda.reset_peak_memory_stats(gpu)
     try:

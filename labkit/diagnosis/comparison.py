@@ -1,0 +1,255 @@
+"""The model on one GPU and, wrapped in DataParallel, on all of them, in eval or in training mode: each run once."""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..base.tree import mapped, tensors
+from .compare import least_precise, same
+from .draws import Draws, seed_python
+from .inputs import ModelInputs
+from .state import move_unregistered
+from .subject import Subject
+
+# The GPU from which DataParallel replicates: device_ids[0].
+SOURCE = "cuda:0"
+
+
+@dataclass
+class Outcome:
+    """What one run gave: its outputs, or the error that it raised.
+
+    outputs  without their history.
+    tensors  those among the outputs, by the way to each: ``output[1]['mask']``.
+    least    the least precise type that the outputs were computed in.
+    model    the copy that ran, and what it keeps after the run.
+    live     the outputs with their history, until a backward has used it.
+    replaced parameters and buffers of which forward has made others.
+    """
+
+    outputs: Any = None
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    error: Exception | None = None
+    least: torch.dtype = torch.float64
+    model: nn.Module | None = None
+    live: Any = None
+    replaced: frozenset[str] = frozenset()
+
+
+class Comparison:
+    """The model in one mode on 1 and on n GPUs.
+
+    training  False: everything in eval mode. True: each module in the mode in which it was given, but BatchNorm is
+              held to its running statistics, since by its nature it computes something else on n GPUs.
+    draws     how random numbers are drawn in all runs.
+    random    whether outputs are random nevertheless, so that only their shapes can be compared.
+    """
+
+    def __init__(
+        self, subject: Subject, ids: list[int], loss: Callable[[Any], Any] | None, training: bool
+    ) -> None:
+        self.subject, self.ids, self.loss, self.training = subject, ids, loss, training
+        self.inputs = subject.inputs.moved(SOURCE)
+        self.draws = Draws()
+        self.random = False
+
+    def fresh(self, device: str = SOURCE) -> nn.Module:
+        """A copy of the model on one GPU, in this mode."""
+        model = copied_to(self.subject.model, device)
+        if not self.training:
+            model.eval()
+        for norm in batch_norms(model):
+            norm.eval()
+        return self.draws.in_every_thread(model)
+
+    @contextmanager
+    def quiet(self, seed: int = 0) -> Iterator[None]:
+        """As the function of this name; and random numbers are drawn alike."""
+        with quiet(seed), self.draws.here():
+            yield
+
+    def evaluated(self, inputs: ModelInputs, seed: int = 0) -> Any:
+        """What the model makes of ``inputs`` on one GPU."""
+        # With gradients on, as in training: forward may itself call autograd.
+        with self.quiet(seed):
+            return inputs.of(self.fresh())
+
+    @cached_property
+    def one(self) -> Outcome:
+        """The model on one GPU."""
+        return self._run(lambda model: model)
+
+    @cached_property
+    def many(self) -> Outcome:
+        """The model in ``nn.DataParallel`` on all GPUs."""
+        return self._run(lambda model: nn.DataParallel(model, self.ids))
+
+    def _run(self, wrapped: Callable[[nn.Module], nn.Module]) -> Outcome:
+        try:
+            if self.subject.lazy:
+                self._materialise()
+            model = self.fresh()
+            before = dict(_registered(model))
+            with self.quiet():
+                live = self.inputs.of(wrapped(model))
+            found = tensors(live, "output")
+        except Exception as error:
+            return Outcome(error=error)
+        outputs = live
+        with suppress(Exception):  # a container of a class of its own keeps its graph
+            outputs = mapped(live, lambda path, tensor: tensor.detach())
+        least = least_precise((*found.values(), *self.inputs.tensors().values()))
+        ended = {path: tensor.detach() for path, tensor in found.items()}
+        replaced = {name for name, tensor in _registered(model) if before.get(name) is not tensor}
+        return Outcome(outputs, ended, None, least, model, live, frozenset(replaced))
+
+    def _materialise(self) -> None:
+        host = self.subject.model
+        modes = {module: module.training for module in host.modules()}
+        with quiet(0), torch.no_grad():
+            self.inputs.of(host.to(SOURCE).eval())
+        host.to("cpu")
+        for module, training in modes.items():
+            module.training = training
+        self.subject.lazy = False
+
+    @cached_property
+    def agree(self) -> bool:
+        """Whether one and n GPUs give the same; where the values are random, whether the shapes are."""
+        if self._agree():
+            return True
+        if self.draws.drew and not self.draws.constant:
+            # Drawn for [..., batch], say: the sequence ran over the rows.
+            self.draws = Draws(constant=True)
+            del self.one, self.many
+            if self.one.error is not None or self._agree():
+                return self.one.error is None
+        self.random = self._is_random()
+        return self._agree()
+
+    def _agree(self) -> bool:
+        return self.many.error is None and self.all_same(self.many.tensors)
+
+    def _is_random(self) -> bool:
+        """Whether the model gives something else another time: by draws that are not torch's, or a clock."""
+        try:
+            return not self.all_same(tensors(self.evaluated(self.inputs, seed=1), "output"))
+        except Exception:
+            return True
+
+    @property
+    def unlike(self) -> bool:
+        """Whether n GPUs fail, or give something else: there is something to explain."""
+        return not self.agree
+
+    def same(self, one: Tensor, other: Tensor) -> bool:
+        """Whether two results of the model are the same up to the rounding of the types it computes in."""
+        if self.random:
+            return one.shape == other.shape and one.dtype == other.dtype
+        return same(one, other, self.one.least)
+
+    def all_same(self, found: dict[str, Tensor]) -> bool:
+        """Whether ``found`` are the outputs that one GPU gives."""
+        expected = self.one.tensors
+        return expected.keys() == found.keys() and all(
+            self.same(expected[path], found[path]) for path in expected
+        )
+
+    @cached_property
+    def reductions(self) -> dict[str, Callable[[Tensor], Tensor]] | None:
+        """How the vector that a number became on n GPUs is the number again; None if not only such outputs differ."""
+        if self.many.error is not None or self.one.tensors.keys() != self.many.tensors.keys():
+            return None
+        found: dict[str, Callable[[Tensor], Tensor]] = {}
+        for path, one in self.one.tensors.items():
+            many = self.many.tensors[path]
+            if self.same(one, many):
+                continue
+            if one.dim() or many.dim() != 1 or not one.is_floating_point():
+                return None
+            ways = [way for way in (torch.mean, torch.sum) if self.same(one, way(many))]
+            if not ways:
+                return None
+            found[path] = ways[0]
+        return found
+
+    def backward(self, outcome: Outcome) -> Tensor | None:
+        """The loss of a run, once, with its gradients left in the parameters; None if the outputs have no gradient."""
+        live, outcome.live = outcome.live, None
+        with self.quiet():
+            return loss_of(
+                live, self.loss, self.subject, {} if outcome is self.one else self.reductions or {}
+            )
+
+
+def loss_of(
+    outputs: Any,
+    loss: Callable[[Any], Any] | None,
+    subject: Subject,
+    reductions: dict[str, Callable[[Tensor], Tensor]],
+) -> Tensor | None:
+    """The loss, after its backward; None if the outputs have no gradient."""
+    value: Tensor | None
+    if loss is None:
+        value = _weighted_sum(outputs, reductions)
+    else:
+        value = loss(mapped(outputs, lambda path, tensor: tensor.to(subject.inputs_at)))
+        if not isinstance(value, Tensor):
+            raise TypeError(f"loss must return a tensor of one number, it returned {value!r}")
+    if value is None or not value.requires_grad:
+        return None
+    (value if value.dim() == 0 else value.mean()).backward()
+    return value.detach()
+
+
+def _weighted_sum(outputs: Any, reductions: dict[str, Callable[[Tensor], Tensor]]) -> Tensor | None:
+    """Stands for a loss: every output value with a fixed weight of its own, so that none can hide."""
+    total = None
+    for path, tensor in tensors(outputs, "output").items():
+        if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.requires_grad:
+            continue
+        tensor = reductions[path](tensor) if path in reductions else tensor
+        values = tensor.reshape(-1).abs() if tensor.is_complex() else tensor.reshape(-1)
+        weights = torch.linspace(0.5, 1.5, max(tensor.numel(), 1)).to(tensor.device, tensor.real.dtype)
+        part = (values * weights[: tensor.numel()]).sum().float()
+        total = part if total is None else total + part
+    return total
+
+
+def _registered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def copied_to(model: nn.Module, device: str) -> nn.Module:
+    """A copy of the model on ``device``."""
+    model = copy.deepcopy(model).to(device)
+    # What the model holds without registering it: where its owner would have put it.
+    move_unregistered(model, device)
+    return model
+
+
+def batch_norms(model: nn.Module) -> list[nn.Module]:
+    """The BatchNorms that are in training mode."""
+    kind = nn.modules.batchnorm._BatchNorm
+    return [module for module in model.modules() if isinstance(module, kind) and module.training]
+
+
+@contextmanager
+def quiet(seed: int) -> Iterator[None]:
+    """Runs of the model start from the same random state; what they print and warn of is no news here."""
+    torch.manual_seed(seed)
+    seed_python(seed)
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield

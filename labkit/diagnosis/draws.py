@@ -1,0 +1,230 @@
+"""Random draws made alike for every row, so that a batch and its pieces can be compared.
+
+On n GPUs a model draws other numbers than on one, whatever the seeds: n tensors of b/n rows are not one of b rows.
+So in a check-up a draw depends neither on the generator nor on the number of rows: along the last dimension it runs
+through a fixed sequence, the same for all rows. Where the last dimension is the batch, or may be (of a draw with
+one dimension only it may), all values are one.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# The first of the sequence: below one half, so that what is kept with that probability (dropout) is kept.
+_FIRST, _STEP = 0.3, 0.6180339887498949
+
+Rule = Callable[["Draws", Tensor, dict[str, Any]], Tensor]
+
+
+class Draws:
+    """How random numbers are drawn: in a sequence along the last dimension, or (``constant``) all alike.
+
+    drew   whether anything was drawn.
+    """
+
+    def __init__(self, constant: bool = False) -> None:
+        self.constant, self.drew = constant, False
+        self._local = threading.local()
+
+    def here(self) -> AbstractContextManager[object]:
+        """Inside, this thread draws so."""
+        return _Mode(self)
+
+    def in_every_thread(self, model: nn.Module, seed: int = 0) -> nn.Module:
+        """``model``, whose replicas, each in a thread of its own, will draw so too; Python's generators start anew."""
+        model.register_forward_pre_hook(lambda *_: self._enter(seed), prepend=True)
+        model.register_forward_hook(lambda *_: self._leave(), always_call=True)
+        return model
+
+    def _enter(self, seed: int) -> None:
+        entered: list[_Mode | None] = self._local.__dict__.setdefault("entered", [])
+        if entered or self._local.__dict__.get("inside"):
+            entered.append(None)
+            return
+        seed_python(seed)
+        mode = _Mode(self)
+        mode.__enter__()
+        entered.append(mode)
+
+    def _leave(self) -> None:
+        mode = self._local.entered.pop()
+        if mode is not None:
+            mode.__exit__(None, None, None)
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """From [0, 1), in the shape of ``like``."""
+        count = like.size(-1) if like.dim() > 1 and not self.constant else 1
+        steps = torch.arange(max(count, 1), dtype=torch.float64, device=like.device)
+        row = (_FIRST + _STEP * steps) % 1
+        if not like.numel():
+            return row.new_empty(like.shape)
+        return row.expand(like.shape) if like.dim() else row[0]
+
+    def normal(self, like: Tensor) -> Tensor:
+        return (2 * self.uniform(like) - 1).erfinv() * 2**0.5
+
+
+class _Mode(TorchDispatchMode):
+    """Lets each draw be made, and puts other values in its place."""
+
+    def __init__(self, draws: Draws) -> None:
+        super().__init__()
+        self._draws = draws
+
+    def __enter__(self) -> Any:
+        local = self._draws._local.__dict__
+        local["inside"] = local.get("inside", 0) + 1
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._draws._local.__dict__["inside"] -= 1
+        super().__exit__(*error)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        rule = _rule(func)
+        if rule is None:
+            # In a backward, tensors that C++ has made are on no GPU yet: as without this mode, no other one looks.
+            with torch._C.DisableTorchFunction():
+                return func(*args, **kwargs)
+        named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
+        named = (
+            {argument.name: argument.default_value for argument in func._schema.arguments} | named | kwargs
+        )
+        # In place, a draw overwrites what it may depend on; only rrelu's does.
+        given = named["self"].clone() if func._schema.name == "aten::rrelu_with_noise_" else None
+        result = func(*args, **kwargs)
+        self._draws.drew = True
+        with torch._C.DisableTorchFunction():
+            return rule(self._draws, result, named if given is None else named | {"self": given})
+
+
+def seed_python(seed: int) -> None:
+    """Python's and numpy's own generators, which are the same for all threads."""
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+
+
+def _fill(values: Callable[[Draws, Tensor, dict[str, Any]], Tensor]) -> Rule:
+    """The values of a draw, computed in double precision, put in its place."""
+
+    def rule(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+        result.copy_(values(draws, result, given).expand(result.shape))
+        return result
+
+    return rule
+
+
+def _between(draws: Draws, result: Tensor, low: float | None, high: float | None) -> Tensor:
+    low = 0 if low is None else low
+    high = low + 100 if high is None else high
+    return (low + (high - low) * draws.uniform(result)).floor()
+
+
+def _multinomial(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+    weights: Tensor = given["self"].detach().double()
+    if given["replacement"]:
+        edges: Tensor = weights.cumsum(-1)
+        return torch.searchsorted(edges, (draws.uniform(result) * edges[..., -1:]).contiguous())
+    keys = weights / -(-draws.uniform(weights)).log1p()
+    chosen: Tensor = keys.topk(given["num_samples"], -1).indices
+    return chosen
+
+
+def _dropped(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
+    out, mask = result
+    keep = 1 - given["p"]
+    mask.copy_(draws.uniform(mask) < keep)
+    out.copy_(given["input"] * mask / (keep or 1.0))
+    return result
+
+
+def _rrelu(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+    if not given["training"]:
+        return result
+    lower, upper = float(given["lower"]), float(given["upper"])
+    slope = lower + (upper - lower) * draws.uniform(result)
+    noise = given["noise"].copy_(torch.where(given["self"] <= 0, slope, 1.0))
+    return result.copy_(given["self"] * noise)
+
+
+def _chance(given: dict[str, Any]) -> Any:
+    p = given.get("p")
+    return given["self"] if p is None else p
+
+
+def _exponential(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+    waited = -(-draws.uniform(result)).log1p()
+    return waited / float(given["lambd"])
+
+
+_uniform = _fill(lambda draws, result, given: draws.uniform(result))
+_normal = _fill(lambda draws, result, given: draws.normal(result))
+_integers = _fill(lambda draws, result, given: _between(draws, result, given.get("low"), given["high"]))
+_coins = _fill(lambda draws, result, given: draws.uniform(result) < _chance(given))
+
+RULES: dict[str, Rule] = {
+    "rand": _uniform,
+    "rand_like": _uniform,
+    "uniform_": _fill(
+        lambda draws, result, given: given["from"] + (given["to"] - given["from"]) * draws.uniform(result)
+    ),
+    "randn": _normal,
+    "randn_like": _normal,
+    "normal": _fill(lambda draws, result, given: given["mean"] + given["std"] * draws.normal(result)),
+    "normal_": _fill(lambda draws, result, given: given["mean"] + given["std"] * draws.normal(result)),
+    "log_normal_": _fill(
+        lambda draws, result, given: (given["mean"] + given["std"] * draws.normal(result)).exp()
+    ),
+    "cauchy_": _fill(
+        lambda draws, result, given: (
+            given["median"] + given["sigma"] * (torch.pi * (draws.uniform(result) - 0.5)).tan()
+        )
+    ),
+    "exponential_": _fill(_exponential),
+    "geometric_": _fill(
+        lambda draws, result, given: (
+            ((-draws.uniform(result)).log1p() / torch.log1p(torch.tensor(-given["p"]))).ceil().clamp(min=1)
+        )
+    ),
+    "randint": _integers,
+    "randint_like": _integers,
+    "random_": _fill(
+        lambda draws, result, given: _between(draws, result, given.get("from"), given.get("to"))
+    ),
+    # Backwards: what mixes the rows of a batch by chance is seen to mix them.
+    "randperm": _fill(lambda draws, result, given: torch.arange(len(result) - 1, -1, -1)),
+    "bernoulli": _coins,
+    "bernoulli_": _coins,
+    "multinomial": _fill(_multinomial),
+    "poisson": _fill(lambda draws, result, given: given["self"].round()),
+    "binomial": _fill(lambda draws, result, given: (given["count"] * given["prob"]).round()),
+    "_standard_gamma": _fill(lambda draws, result, given: given["self"]),
+    "_sample_dirichlet": _fill(
+        lambda draws, result, given: given["self"] / given["self"].sum(-1, keepdim=True)
+    ),
+    "native_dropout": _dropped,
+    "rrelu_with_noise": _rrelu,
+    "rrelu_with_noise_": _rrelu,
+}
+
+_found: dict[Any, Rule | None] = {}
+
+
+def _rule(func: Any) -> Rule | None:
+    try:
+        return _found[func]
+    except KeyError:
+        return _found.setdefault(func, RULES.get(func._schema.name.removeprefix("aten::")))
