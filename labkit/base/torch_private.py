@@ -332,6 +332,8 @@ PRIVATE = [
     # Tensors, storages, and the modes that see them.
     Private("attributes of torch.UntypedStorage", "the mark that says which GPU a storage is on (machine.state.gpu)",
             _a_storage_keeps_its_object),
+    Private("_untyped_storage of a torch.TypedStorage", "what it wraps (machine.ops.moves)",
+            lambda: isinstance(torch.TypedStorage(1)._untyped_storage, torch.UntypedStorage)),
     Private("torch._C.StorageBase.device", "the real one, while the property stands for the GPU (machine.ops.storages)",
             lambda: torch._C.StorageBase.device.__get__(torch.ones(1).untyped_storage()).type == "cpu"),
     Private("torch._C: _len_torch_function_stack, _get_function_stack_at, _push_on_torch_function_stack, "
@@ -449,12 +451,13 @@ PRIVATE = [
 
     # torch.cuda's own names for what it asks C++, in the place of which the machine puts its answers.
     Private("torch.cuda: _exchange_device, _maybe_exchange_device, _cudart, _initialized, _is_in_bad_fork, "
-            "_cached_device_count, _device_count_nvml",
+            "_cached_device_count, _device_count_nvml, _HAS_PYNVML",
             "torch.cuda's Python code asks them at each call (machine.torch_api.cuda, .processes)",
             lambda: _asks(torch.cuda.device.__enter__, "_exchange_device")
             and _asks(torch.cuda.device.__exit__, "_maybe_exchange_device")
             and _asks(torch.cuda.is_initialized, "_initialized", "_is_in_bad_fork")
             and _asks(torch.cuda.device_count, "_cached_device_count", "_device_count_nvml")
+            and _asks(torch.cuda._get_pynvml_handler, "_HAS_PYNVML")
             and _asks(torch.cuda.cudart, "_cudart")),
     Private("_get_device_properties, which torch.cuda has once it is initialized", "the same",
             lambda: _asks(torch.cuda.get_device_properties, "_get_device_properties")),

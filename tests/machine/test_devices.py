@@ -456,6 +456,41 @@ def test_pinned_memory_and_workers():
     assert batches[0].to(CUDA1, non_blocking=True).tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, **pinned: torch.zeros(2, **pinned),
+        lambda x, **pinned: torch.ones_like(x, device="cpu", **pinned),
+        lambda x, **pinned: torch.rand_like(x, device="cpu", **pinned),
+        lambda x, **pinned: x.cpu().new_empty(2, **pinned),
+        lambda x, **pinned: torch.normal(0.0, 1.0, (2,), **pinned),
+        lambda x, **pinned: torch.sparse_coo_tensor([[0]], [1.0], (2,), **pinned),
+    ],
+)
+def test_whatever_makes_a_tensor_can_pin_it(make, gpus):
+    x = torch.ones(2, device=CUDA1)
+    assert make(x, pin_memory=True).is_pinned()
+    assert not make(x, pin_memory=False).is_pinned()
+    assert not make(x).is_pinned()
+
+
+@pytest.mark.parametrize("make", [torch.ones_like, torch.rand_like, lambda x, **p: x.new_empty(2, **p)])
+def test_a_tensor_on_a_gpu_is_not_pinned(make, gpus):
+    with pytest.raises(RuntimeError, match="^Only dense CPU tensors can be pinned$"):
+        make(torch.ones(2, device=CUDA1), pin_memory=True)
+
+
+def test_what_cannot_be_pinned_is_named_as_cpp_names_it(gpus):
+    for x, name in (
+        (torch.ones(1, device=CUDA0), "CUDAFloatType"),
+        (torch.eye(2, dtype=torch.half, device=CUDA0).to_sparse(), "SparseCUDAHalfType"),
+        (torch.empty(1, dtype=torch.long, device="meta"), "MetaLongType"),
+    ):
+        with pytest.raises(RuntimeError, match=f"^cannot pin '{name}' only dense CPU tensors can be pinned$"):
+            x.pin_memory()
+    assert torch.eye(2).to_sparse().pin_memory().is_pinned()
+
+
 def test_compile_is_refused_clearly():
     with pytest.raises(NotImplementedError, match="torch.compile does not see labkit's simulated GPUs"):
         torch.compile(nn.Linear(2, 2))

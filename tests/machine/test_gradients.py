@@ -136,8 +136,13 @@ def test_retained_and_accumulated_gradients():
 
 def test_a_gradient_from_elsewhere_cannot_be_assigned():
     a = leaf(CUDA1)
-    with pytest.raises(RuntimeError, match="assigned grad has data located on a different device"):
-        a.grad = torch.ones(3, 3)
+    for device, what in (
+        ("cpu", "with device type 'cpu' to a tensor with device type 'cuda'"),
+        ("meta", "with device type 'meta' to a tensor with device type 'cuda'"),
+        ("cuda:0", "located on device with index '0' to a tensor located on device with index '1'"),
+    ):
+        with pytest.raises(RuntimeError, match=f"attempting to assign a gradient {what}. Please ensure"):
+            a.grad = torch.ones(3, 3, device=device)
 
 
 def test_function_transforms():

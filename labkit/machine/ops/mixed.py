@@ -8,6 +8,7 @@ through. Only mixed calls pay.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ...base.tree import tensors_in
 from ..rules.functions import check_function
 from ..rules.operators import check_lists, check_operator
 from ..state.gpu import Gpu
-from ..state.placement import put_all
+from ..state.placement import gpu_of, name_of, put_all
 
 
 def run_mixed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], home: Gpu | None) -> Any:
@@ -25,9 +26,28 @@ def run_mixed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], home: Gp
 
     home    where the call is at work: tensors that are made from nothing are made there.
     """
+    if any(tensor.device.type == "meta" for tensor in tensors_in(args, kwargs)):
+        return _with_meta(func, args, kwargs)
     check_function(func, args, kwargs)
     with _Replay(home):
         return func(*args, **kwargs)
+
+
+def _with_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call with a tensor on meta, whose kernel is the one that torch takes then, whatever the others' devices.
+
+    (c10/core/DispatchKey.h, BackendComponent: MetaBit is the highest.) It checks nothing, or finds the devices to
+    differ in words of its own; what it makes beside a tensor on a GPU is there.
+    """
+    gpu = next(gpu for gpu in map(gpu_of, tensors_in(args, kwargs)) if gpu is not None)
+    try:
+        result = func(*args, **kwargs)
+    except RuntimeError as error:
+        if "meta" in str(error):
+            raise type(error)(re.sub(r"\bcpu\b", name_of(gpu), str(error))) from None
+        raise
+    put_all(result, gpu)
+    return result
 
 
 class _Replay(TorchDispatchMode):

@@ -32,6 +32,7 @@ from ..state.gpu import HOST, Gpu
 from ..state.placement import gpu_of, put, put_again, put_all
 from .kernels import instead
 from .mixed import run_mixed
+from .pinned import remember, without_pinning
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -69,7 +70,9 @@ class MachineMode(TorchFunctionMode):
         special = False  # for general(), which must not run inside this try: its errors are the user's
         if kwargs:
             # A device says where the result is to be; an out tensor may be given another size.
-            special = kwargs.get("device") is not None or kwargs.get("out") is not None
+            special = (
+                kwargs.get("device") is not None or kwargs.get("out") is not None or "pin_memory" in kwargs
+            )
             values = (*args, *kwargs.values())
         home: Any = False  # no tensor seen yet; None is the host
         try:
@@ -146,6 +149,9 @@ class MachineMode(TorchFunctionMode):
         else:
             target = self.machine.resolve(chosen)
             kwargs = {**kwargs, "device": self.machine.real(target, chosen)}
+        pinned = kwargs.get("pin_memory")
+        if pinned:
+            kwargs = without_pinning(kwargs, target)
         mixed = len(gpus) > 1
         try:
             result = run_mixed(func, args, kwargs, gpu_of(tensors[0])) if mixed else func(*args, **kwargs)
@@ -156,6 +162,8 @@ class MachineMode(TorchFunctionMode):
             result = instead(func, args, kwargs, error, home)
         if target is not None and result is not None:
             put_all(result, target)
+        elif pinned:
+            remember(result)
         if "out" in kwargs:  # an out tensor of another size was given a new one
             for out in tensors_in(kwargs["out"]):
                 put_again(out.untyped_storage())

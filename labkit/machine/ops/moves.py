@@ -6,18 +6,19 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, TypedStorage, UntypedStorage
 from torch._C import _get_function_stack_at, _len_torch_function_stack
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils.dlpack import DLDeviceType
 
 from ...trace import events as trace
 from ..handlers import handles
-from ..rules.functions import check_alias, check_function, check_new_pinned
+from ..rules.functions import check_alias
 from ..state.gpu import Gpu
-from ..state.placement import gpu_of, name_of, put, put_all
+from ..state.placement import gpu_of, name_of, put, put_all, type_name
 from .draws import with_generator
 from .mode import MachineMode
+from .pinned import remember, without_pinning
 
 _to: Any = Tensor.to
 
@@ -31,7 +32,7 @@ def move(
     options = {} if memory_format is None else {"memory_format": memory_format}
     started = perf_counter() if trace.recording is not None else 0.0
     # Real values never leave the backing device: between two devices only copy=True gives a storage of its own.
-    place = tensor.device if source is target else machine.real(target)
+    place = machine.real(target)
     moved: Tensor = _to(tensor, place, dtype or tensor.dtype, copy=copy or source is not target, **options)
     if target is not None:
         put(moved, target)
@@ -64,13 +65,13 @@ def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     options.pop("non_blocking", None)
     device, other = options.pop("device", None), options.pop("other", None)
     if other is not None:
-        target, options["dtype"] = gpu_of(other), other.dtype
+        target, options["dtype"], device = gpu_of(other), other.dtype, other.device
     elif device is None:
-        target = gpu_of(tensor)
+        target, device = gpu_of(tensor), tensor.device
     else:
         target = mode.machine.resolve(device)
-        if target is None and torch.device(device).type != "cpu":
-            return func(*args, **kwargs)
+    if target is None and torch.device(device).type != "cpu":
+        return func(*args, **kwargs)  # to meta, or a change of dtype there
     return move(mode.machine, tensor, target, **options)
 
 
@@ -108,6 +109,10 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that make a tensor: on ``device=``, on the default device, or beside their data."""
     machine = mode.machine
+    if args and isinstance(args[0], (TypedStorage, UntypedStorage)):
+        return _of_storage(machine, args[0], kwargs)
+    if func is torch.randperm and not (args[0] if args else kwargs.get("n", 1)):
+        kwargs = {**kwargs, "generator": None}  # nothing is drawn: nobody asks whose it is (Randperm.cu)
     device = kwargs.get("device")
     data = args[0] if args and isinstance(args[0], Tensor) else None
     if device is not None:
@@ -128,18 +133,33 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
         check_alias(data, target, kwargs.get("copy"))
         data = move(machine, data, target, dtype=kwargs.get("dtype"))
         args, kwargs = (data, *args[1:]), {k: v for k, v in kwargs.items() if k not in ("copy", "device")}
-    pinned = kwargs.get("pin_memory", False)
+    pinned = kwargs.get("pin_memory")
     if pinned:
-        check_new_pinned(target)
-        kwargs = {**kwargs, "pin_memory": False}
+        kwargs = without_pinning(kwargs, target)
     result = func(*args, **with_generator(mode, func, target, kwargs))
     if target is not None:
         put_all(result, target)
     elif pinned:
-        _remember_pinned(result)
+        remember(result)
     if func is torch.tensor and trace.recording is not None:
         note_copy(source, target, result, started)
     return result
+
+
+def _of_storage(machine: Any, storage: TypedStorage | UntypedStorage, kwargs: dict[str, Any]) -> Tensor:
+    """``torch.tensor(storage)``: the storage itself, if that is where the tensor is to be, the host by default.
+
+    torch/csrc/utils/tensor_new.cpp, internal_new_from_data.
+    """
+    device, dtype = kwargs.get("device"), kwargs.get("dtype")
+    if isinstance(storage, TypedStorage):
+        if dtype not in (None, storage.dtype):
+            wanted, got = (type_name(torch.empty(0, dtype=kind))[6:-6] for kind in (dtype, storage.dtype))
+            raise RuntimeError(f"Expected a Storage of type {wanted} or an UntypedStorage, but got {got}")
+        dtype, storage = storage.dtype, storage._untyped_storage
+    tensor = torch.tensor(storage, dtype=dtype)
+    target = _default_gpu(machine) if device is None else machine.resolve(device)
+    return move(machine, tensor, target).requires_grad_(kwargs.get("requires_grad", False))
 
 
 def _default_gpu(machine: Any) -> Gpu | None:
@@ -170,22 +190,3 @@ def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 def _dlpack_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     gpu = gpu_of(args[0])
     return func(*args, **kwargs) if gpu is None else (DLDeviceType.kDLCUDA, gpu.index)
-
-
-@handles(Tensor.pin_memory)
-def _pin_memory(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    check_function(func, args, kwargs)
-    tensor: Tensor = args[0]
-    if not _is_pinned(mode, func, args, kwargs):
-        tensor = tensor.clone()
-        _remember_pinned(tensor)
-    return tensor
-
-
-@handles(Tensor.is_pinned)
-def _is_pinned(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return bool(args[0].untyped_storage()._labkit_pinned)
-
-
-def _remember_pinned(tensor: Any) -> None:
-    tensor.untyped_storage()._labkit_pinned = True

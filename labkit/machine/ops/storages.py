@@ -17,7 +17,7 @@ from ...base.patches import Patch
 from ..in_use import machine_in_use
 from ..rules.together import check_new_storage
 from ..state.gpu import HOST, MARK
-from ..state.placement import put_again
+from ..state.placement import gpu_of, put, put_again
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -58,7 +58,11 @@ def patches(machine: Machine) -> Iterator[Patch]:
     @functools.wraps(real_set)
     def set_(tensor: torch.Tensor, source: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
         if source is None:
-            return real_set(tensor, *args, **kwargs)
+            gpu = gpu_of(tensor)
+            emptied = real_set(tensor, *args, **kwargs)
+            if gpu is not None:
+                put(emptied, gpu)
+            return emptied
         if any(_get_function_stack_at(at) is mode for at in range(_len_torch_function_stack())):
             check_new_storage(tensor, source)
         return real_set(tensor, source, *args, **kwargs)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ...base.patches import Patch
 from ..handlers import handles
 from ..state.placement import gpu_of, type_name
+from ..state.threads import CType
 from .moves import move
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ def _type(mode: MachineMode, func: Callable[..., Any], args: tuple[Any, ...], kw
         target = gpu_of(tensor) or mode.machine.resolve("cuda")
         return move(mode.machine, tensor, target, dtype=_dtype_of(wanted))
     if isinstance(wanted, torch.dtype):
-        return move(mode.machine, tensor, gpu_of(tensor), dtype=wanted)
+        return (
+            tensor.to(wanted)
+            if (at := gpu_of(tensor)) is None
+            else move(mode.machine, tensor, at, dtype=wanted)
+        )
     name = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__name__}"
     return move(mode.machine, tensor, None, dtype=_dtype_of(name))
 
@@ -70,3 +75,13 @@ def patches(machine: Machine) -> Iterator[Patch]:
         title = f"{name}Tensor"
         made = LegacyType(title, (), {"name": f"torch.cuda.{title}", "__module__": "torch.cuda"})
         yield Patch(torch.cuda, title, made)
+    try:
+        host_types = CType(type(torch.FloatTensor))
+    except NotImplementedError:  # then isinstance(x, torch.FloatTensor) says True of tensors on a GPU too
+        return
+    real_check = vars(host_types)["__instancecheck__"]
+    yield Patch(
+        host_types,
+        "__instancecheck__",
+        lambda kind, value: real_check(kind, value) and not (isinstance(value, Tensor) and gpu_of(value)),
+    )

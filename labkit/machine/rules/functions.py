@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, sparse_coo, strided
 
 from ...base.tree import tensors_in
 from ..handlers import named
@@ -192,8 +192,12 @@ def _no_memory(tensor: Tensor) -> str:
 @_rule("Tensor.pin_memory")
 def _pin_memory(tensor: Tensor, *_: Any, **__: Any) -> None:
     # aten/src/ATen/native/Memory.cpp, _pin_memory
-    if gpu_of(tensor) is not None:
-        raise RuntimeError(f"cannot pin '{type_name(tensor)}' only dense CPU tensors can be pinned")
+    gpu = gpu_of(tensor)
+    if gpu is not None or tensor.device.type != "cpu":
+        layout = "" if tensor.layout is strided else "Sparse" if tensor.layout is sparse_coo else "SparseCsr"
+        device = "Meta" if gpu is None else "CUDA"
+        kind = type_name(tensor).rpartition(".")[2].removesuffix("Tensor")
+        raise RuntimeError(f"cannot pin '{layout}{device}{kind}Type' only dense CPU tensors can be pinned")
 
 
 def check_alias(tensor: Tensor, gpu: Gpu | None, copy: bool | None) -> None:

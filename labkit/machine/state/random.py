@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _RealGenerator = torch.Generator
 _real_device = _RealGenerator.device.__get__
+# Of a generator, that were told last and can be gone back to; each is 5 kB.
+_MOST_OFFSETS = 100
 
 
 class DeviceRandom:
@@ -88,13 +90,61 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
             gpu = machine.resolve(device)
         make: Any = _RealGenerator.__new__
         made = make(cls, gpu.machine.backing if gpu is not None else device)
-        made._labkit_gpu = gpu
+        made._labkit_gpu, made._labkit_offsets = gpu, {}
         return made
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]  # nor can torch's own be set
         gpu: Gpu | None = self._labkit_gpu  # type: ignore[attr-defined]  # the machine's own
         return _real_device(self) if gpu is None else gpu.device
+
+    def get_offset(self) -> int:
+        """How far a GPU's generator has come, which :meth:`set_offset` brings back; a number as Philox would count."""
+        if not self._counts():
+            return super().get_offset()
+        known = self._known()
+        state = self.get_state()
+        for offset, other in known.items():
+            if torch.equal(other, state):
+                return offset
+        known[(offset := max(known) + 4)] = state
+        if len(known) > _MOST_OFFSETS:
+            del known[next(iter(known))]
+        return offset
+
+    def set_offset(self, offset: int) -> Generator:
+        """Where the generator was when :meth:`get_offset` said ``offset``; anywhere else, a state of its own.
+
+        The CPU's generator has no offset: the numbers that follow one that nobody was told are others than CUDA's.
+        """
+        if not self._counts():
+            return super().set_offset(offset)  # type: ignore[return-value]  # itself
+        if offset % 4:  # aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, set_philox_offset_per_thread
+            raise RuntimeError("offset must be a multiple of 4")
+        known = self._known()
+        if offset not in known:
+            other = self._fresh((self.initial_seed() + offset) % 2**64)
+            # A state begins with its seed (aten/src/ATen/CPUGeneratorImpl.cpp, CPUGeneratorImplStateLegacy).
+            other[:8] = self.get_state()[:8]
+            known[offset] = other
+        self.set_state(known[offset])
+        return self
+
+    def _known(self) -> dict[int, torch.Tensor]:
+        """The states of this seed by the offsets that were told."""
+        seed = self.initial_seed()
+        known: dict[int, dict[int, torch.Tensor]] = self._labkit_offsets  # type: ignore[attr-defined]
+        if seed not in known:
+            known.clear()
+            known[seed] = {0: self._fresh(seed)}
+        return known[seed]
+
+    def _fresh(self, seed: int) -> torch.Tensor:
+        return _RealGenerator(_real_device(self)).manual_seed(seed).get_state()
+
+    def _counts(self) -> bool:
+        """Whether it stands for a GPU's, which has an offset, and is none itself."""
+        return self._labkit_gpu is not None and _real_device(self).type == "cpu"  # type: ignore[attr-defined]
 
     def __reduce__(self) -> tuple[Any, ...]:
         made, _, state = super().__reduce__()  # whose device is the one that really draws

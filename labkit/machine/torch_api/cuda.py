@@ -7,8 +7,9 @@ CPU build lacks are filled in, each method here under its own name.
 from __future__ import annotations
 
 import types
+import uuid
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 # One invented GPU; bytes, kHz and counts as CUDA gives them.
 _PROPERTIES: dict[str, Any] = {
-    "name": "labkit simulated GPU", "major": 9, "minor": 0, "gcnArchName": "labkit",
+    "name": "labkit simulated GPU", "major": 9, "minor": 0,
     "is_integrated": 0, "is_multi_gpu_board": 0, "pci_device_id": 0, "pci_domain_id": 0,
     "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "warp_size": 32,
     "regs_per_multiprocessor": 65536, "shared_memory_per_block": 49152, "shared_memory_per_block_optin": 232448,
@@ -38,13 +39,24 @@ _PROPERTIES: dict[str, Any] = {
 }  # fmt: skip
 
 
+class _Uuid:
+    """What ``torch.cuda.get_device_properties(0).uuid`` is: 16 bytes, written in hexadecimal."""
+
+    def __init__(self, index: int) -> None:
+        self._value = uuid.UUID(int=index)
+        self.bytes = list(self._value.bytes)
+
+    def __str__(self) -> str:
+        return str(self._value)
+
+
 class DeviceProperties:
     """What ``torch.cuda.get_device_properties`` returns."""
 
     def __init__(self, gpu: Gpu) -> None:
         vars(self).update(
             _PROPERTIES, total_memory=gpu.capacity, multi_processor_count=gpu.cores, pci_bus_id=gpu.index,
-            uuid=f"00000000-0000-0000-0000-{gpu.index:012d}",
+            uuid=_Uuid(gpu.index), gcnArchName=_PROPERTIES["name"],
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -52,7 +64,8 @@ class DeviceProperties:
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
             f"total_memory={self.total_memory // 1024**2}MB, "
             f"multi_processor_count={self.multi_processor_count}, "
-            f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size // 1024**2}MB)"
+            f"uuid={self.uuid}, pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id}, L2_cache_size={self.L2_cache_size // 1024**2}MB)"
         )
 
 
@@ -263,11 +276,26 @@ class _Runtime(types.SimpleNamespace):
         refusing(f"_cudart.{name}")()
 
 
+# As the CUDA runtime's documentation has them (cudaError_t).
+_ERRORS = {
+    0: "no error", 1: "invalid argument", 2: "out of memory", 3: "initialization error", 4: "driver shutting down",
+    35: "CUDA driver version is insufficient for CUDA runtime version",
+    46: "all CUDA-capable devices are busy or unavailable", 98: "invalid device function",
+    100: "no CUDA-capable device is detected", 101: "invalid device ordinal",
+    209: "no kernel image is available for execution on the device", 400: "invalid resource handle",
+    600: "device not ready", 700: "an illegal memory access was encountered",
+    701: "too many resources requested for launch", 702: "the launch timed out and was terminated",
+    704: "peer access is already enabled", 705: "peer access has not been enabled",
+    710: "device-side assert triggered", 716: "misaligned address", 719: "unspecified launch failure",
+    800: "operation not permitted", 801: "operation not supported", 999: "unknown error",
+}  # fmt: skip
+
+
 def _cudart() -> types.SimpleNamespace:
     """Stands for ``torch.cuda.cudart()``: what torch.cuda itself uses of the CUDA runtime."""
     runtime = _Runtime()
     runtime.cudaError = type("cudaError", (int,), {"success": 0})
-    runtime.cudaGetErrorString = lambda code: "unknown error" if int(code) else "no error"
+    runtime.cudaGetErrorString = lambda code: _ERRORS.get(int(code), "unrecognized error code")
     runtime.cudaMemGetInfo = lambda index: _memory_info(machine_here().gpu(index))
     runtime.cudaProfilerStart = runtime.cudaProfilerStop = lambda: 0
     runtime.cudaHostRegister = runtime.cudaHostUnregister = lambda *_: 0
@@ -319,10 +347,12 @@ def patches(machine: Machine) -> Iterator[Patch]:
     yield Patch(cuda.graphs, "_cuda_isCurrentStreamCapturing", answered["_cuda_isCurrentStreamCapturing"])
     yield Patch(cuda, "_exchange_device", answered["_cuda_exchangeDevice"])
     yield Patch(cuda, "_maybe_exchange_device", answered["_cuda_maybeExchangeDevice"])
-    yield Patch(cuda, "_get_device_properties", lambda index: DeviceProperties(machine.gpu(index)))
+    yield Patch(cuda, "_get_device_properties", cache(lambda index: DeviceProperties(machine.gpu(index))))
     yield Patch(cuda, "_cudart", _cudart())
     yield Patch(cuda, "_initialized", has_gpus)
     yield Patch(cuda, "_cached_device_count", None)
+    # utilization(), temperature() and their like: a driver has nothing to say of GPUs that it does not have.
+    yield Patch(cuda, "_HAS_PYNVML", False)
     yield Patch(cuda, "device_count", lambda: len(machine.gpus))
     yield Patch(cuda.nccl, "is_available", lambda tensors: False)
     if has_gpus and torch.version.cuda is None:

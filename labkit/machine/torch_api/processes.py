@@ -41,8 +41,30 @@ def patches(machine: Machine) -> Iterator[Patch]:
             arguments[at] = f"{machine.program()}; {arguments[at]}"
         return arguments
 
+    if torch.distributed.is_available():
+        yield Patch(torch.distributed.distributed_c10d, "BarrierOptions", _barrier_options(machine))
     if machine.gpus:
         yield Patch(multiprocessing.spawn, "get_command_line", with_machine)
+
+
+def _barrier_options(machine: Machine) -> type:
+    """The class of a barrier's options, whose device is looked at and not used: the tensor it is for waits on the host.
+
+    torch/csrc/distributed/c10d/ProcessGroup.hpp, barrier.
+    """
+    real: Any = torch.distributed.distributed_c10d.BarrierOptions
+
+    class BarrierOptions(real):  # type: ignore[misc]
+        @property
+        def device(self) -> Any:
+            return real.device.__get__(self)
+
+        @device.setter
+        def device(self, wanted: torch.device) -> None:
+            gpu = machine.resolve(wanted)
+            real.device.__set__(self, torch.device("cpu") if gpu is not None else wanted)
+
+    return BarrierOptions
 
 
 @functools.cache

@@ -48,6 +48,20 @@ class _Ranges(threading.local):
         return None
 
 
+def _enter_nvtx(ranges: Any) -> Any:
+    # As torch.autograd.profiler has it, but for C++'s part, which a build without CUDA refuses.
+    if not ranges.enabled:
+        return None
+    if ranges.entered:
+        raise RuntimeError("NVTX annotation context manager is not reentrant")
+    ranges.entered = True
+    return ranges
+
+
+def _leave_nvtx(ranges: Any, *exc_info: object) -> bool | None:
+    return False if ranges.enabled else None
+
+
 def patches(machine: Machine) -> Iterator[Patch]:
     """Give torch.cuda its NVTX, and the profiler a machine whose GPUs it need not time itself."""
     yield Patch(torch.cuda.nvtx, "_nvtx", _Ranges())
@@ -62,6 +76,8 @@ def patches(machine: Machine) -> Iterator[Patch]:
             self.profiler_kind = profiler.ProfilerState.KINETO
 
     yield Patch(profiler.profile, "__init__", init)
+    yield Patch(profiler.emit_nvtx, "__enter__", _enter_nvtx)
+    yield Patch(profiler.emit_nvtx, "__exit__", _leave_nvtx)
     # Optimizers name each step for the profiler. Through a function mode that takes longer than the step of a small
     # model: C++ looks the operator up in Python first (torch/csrc/jit/python/pybind_utils.cpp).
     for name in ("__enter__", "__exit__"):
