@@ -252,5 +252,151 @@ def test_what_is_not_there_says_so():
     with pytest.raises(NotImplementedError, match="torch.export does not see labkit's simulated GPUs"):
         torch.export.export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),))
 
-    # utilization(), temperature() and their like: a driver has nothing to say of GPUs that it does not have.
-    yield Patch(cuda, "_HAS_PYNVML", False)
+
+def test_a_stream_gives_its_handle_and_an_event_its_number_once_it_is_recorded():
+    stream, event = torch.cuda.Stream(), torch.cuda.Event()
+    assert stream.__cuda_stream__() == (0, stream.cuda_stream)
+    assert event.event_id == 0
+    event.record(stream)
+    assert event.event_id == event.cuda_event != 0
+
+
+def test_what_the_runtime_lacks_is_refused_by_name():
+    assert torch.cuda.cudart().cudaProfilerStart() == 0
+    with pytest.raises(NotImplementedError, match="has no torch._C._cudart.cudaStreamDestroy"):
+        torch.cuda.cudart().cudaStreamDestroy(1)
+    assert copy.copy(torch.cuda.cudart()).cudaGetErrorString(0) == "no error"
+
+
+def test_the_sanitizer_which_would_hear_of_nothing_is_refused():
+    # torch.cuda._sanitizer asks for it when it is imported.
+    with pytest.raises(NotImplementedError, match="_activate_gpu_trace"):
+        torch._C._activate_gpu_trace()
+
+
+def test_torch_inductor_finds_the_class_that_it_imports_where_cuda_is_there():
+    from torch._C import _cuda_CUDAAllocator_AllocatorState as AllocatorState
+
+    assert isinstance(AllocatorState, type)
+    with pytest.raises(NotImplementedError, match="AllocatorState"):
+        AllocatorState()
+
+
+def test_a_gpu_has_a_context_once_it_is_chosen_or_used():
+    has = torch._C._cuda_hasPrimaryContext
+    x = torch.ones(1, device="cuda:1")
+    assert (has(0), has(1)) == (False, True)
+    assert "cuda:1" in repr(x)
+    assert not has(0)
+    torch.cuda.set_device(0)
+    assert has(0)
+
+
+def test_cuda_says_nothing_of_what_types_it_can():
+    with pytest.raises(RuntimeError, match="doesn't support getting device capabilities"):
+        torch.accelerator.get_device_capability()
+
+
+def test_a_tensor_of_a_storage_is_the_storage_itself_where_it_is_wanted():
+    x = torch.arange(3.0, device="cuda:1")
+    here = torch.tensor(x.untyped_storage(), dtype=torch.float32, device="cuda:1")
+    assert (here.device, here.tolist()) == (torch.device("cuda:1"), [0, 1, 2])
+    assert here.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    typed = torch.storage.TypedStorage(wrap_storage=x.untyped_storage(), dtype=x.dtype, _internal=True)
+    assert torch.tensor(typed).device.type == "cpu"
+    assert torch.tensor(typed, device="cuda:0", requires_grad=True).requires_grad
+    assert torch.cuda.memory_allocated(0) == 0
+    with pytest.raises(
+        RuntimeError, match="^Expected a Storage of type Half or an UntypedStorage, but got Float$"
+    ):
+        torch.tensor(typed, dtype=torch.half)
+    host = torch.ones(3)
+    assert torch.tensor(host.untyped_storage(), dtype=torch.float32, device="cuda:1").is_cuda
+    assert not host.is_cuda
+
+
+def test_nobody_asks_whose_generator_it_is_that_draws_nothing():
+    for device, other in (("cuda:1", "cpu"), ("cpu", "cuda"), ("cuda:0", "cuda:1")):
+        assert torch.randperm(0, device=device, generator=torch.Generator(other)).device == torch.device(
+            device
+        )
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+        torch.randperm(1, device="cuda", generator=torch.Generator())
+
+
+def test_an_emptied_tensor_stays_where_it_was():
+    x = torch.ones(2, device="cuda:1")
+    assert (x.set_().device, x.numel(), torch.cuda.memory_allocated(1)) == (torch.device("cuda:1"), 0, 0)
+
+
+def test_a_tensor_on_a_gpu_is_none_of_the_hosts_types():
+    for x in (torch.ones(1, device="cuda:1"), nn.Parameter(torch.ones(1, device="cuda:0"))):
+        assert not isinstance(x, torch.FloatTensor)
+        assert isinstance(x, torch.cuda.FloatTensor)
+        assert isinstance(x.cpu(), torch.FloatTensor)
+        assert not isinstance(x.cpu(), (torch.cuda.FloatTensor, torch.DoubleTensor))
+
+
+def test_properties_are_one_object_for_each_gpu():
+    first, second = map(torch.cuda.get_device_properties, (0, 1))
+    assert first == torch.cuda.get_device_properties("cuda:0") != second
+    assert [str(each.uuid) for each in (first, second)] == [
+        f"00000000-0000-0000-0000-00000000000{at}" for at in (0, 1)
+    ]
+    assert second.uuid.bytes == [0] * 15 + [1]
+    assert str(second.uuid) in repr(second)
+
+
+def test_a_generator_goes_back_to_an_offset_that_it_told():
+    torch.cuda.manual_seed(3)
+    torch.cuda._set_rng_state_offset(100)
+    assert torch.cuda._get_rng_state_offset() == 100
+    first = torch.rand(3, device="cuda")
+    then = torch.cuda._get_rng_state_offset()
+    assert then > 100
+    assert then % 4 == 0
+    second = torch.rand(3, device="cuda")
+    for offset, values in ((then, second), (100, first)):
+        torch.cuda._set_rng_state_offset(offset)
+        assert torch.equal(torch.rand(3, device="cuda"), values)
+    torch.cuda.manual_seed(3)
+    assert torch.cuda._get_rng_state_offset() == 0
+    with pytest.raises(RuntimeError, match="offset must be a multiple of 4"):
+        torch.cuda._set_rng_state_offset(7)
+    with pytest.raises(RuntimeError, match="CPU Generator does not use offset"):
+        torch.Generator().get_offset()
+
+
+def test_an_error_of_the_runtime_has_its_words():
+    with pytest.raises(torch.cuda.CudaError, match=r"^out of memory \(2\)$"):
+        torch.cuda.check_error(2)
+    assert torch.cuda.cudart().cudaGetErrorString(5000) == "unrecognized error code"
+
+
+def test_a_driver_has_nothing_to_say(gpus, monkeypatch):
+    gpus.close()
+    monkeypatch.setattr(torch.cuda, "_HAS_PYNVML", True)  # a computer that has it, and GPUs of its own
+    labkit.simulate(gpus=1)
+    asked = (torch.cuda.utilization, torch.cuda.temperature, torch.cuda.power_draw, torch.cuda.clock_rate)
+    for ask in (*asked, torch.cuda.memory_usage, torch.cuda.device_memory_used):
+        with pytest.raises(ModuleNotFoundError, match="nvidia-ml-py does not seem to be installed"):
+            ask()
+
+
+def test_nvtx_ranges_around_operations():
+    x = torch.ones(2, device="cuda:1", requires_grad=True)
+    with torch.autograd.profiler.emit_nvtx() as ranges:
+        (x * 2).sum().backward()
+        with pytest.raises(RuntimeError, match="not reentrant"):
+            ranges.__enter__()
+    with torch.autograd.profiler.emit_nvtx(enabled=False) as ranges:
+        assert ranges is None
+    assert x.grad.device == torch.device("cuda:1")
+
+
+def test_a_barrier_may_name_its_gpu():
+    made = torch.distributed.distributed_c10d.BarrierOptions()
+    made.device = torch.device("cuda", 1)
+    assert made.device == torch.device("cpu")  # where gloo makes the tensor that it waits for
+    with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+        made.device = torch.device("cuda", 2)
