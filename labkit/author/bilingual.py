@@ -19,11 +19,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ..base.language import LANGUAGES
+from ..runs.execute import store
 from .sync import read, source_in
 
 _HEAD = re.compile(r"%% (?P<id>[a-z0-9-]+)(?P<code> code)?(?: (?P<tag>[\w-]+))?")
@@ -55,7 +55,7 @@ def write(root: Path, name: str, text: str) -> None:
         known = {cell.id: cell for cell in read(root, language, name).cells} if path.exists() else {}
         made = [_cell(*cell[:3], cell[3][at], language, known) for cell in cells]
         path.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(new_notebook(cells=made, metadata=_METADATA), path)
+        store(new_notebook(cells=made, metadata=_METADATA), path)
 
 
 def parse(text: str) -> list[tuple[str, bool, str | None, tuple[str, str]]]:

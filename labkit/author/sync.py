@@ -21,9 +21,10 @@ import nbformat
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
+from ..base.files import write_whole
 from ..base.language import LANGUAGES
 from ..course import glossary
-from ..runs.execute import execute
+from ..runs.execute import execute, store
 
 
 def notebooks(root: Path) -> list[str]:
@@ -126,9 +127,9 @@ def synchronise(root: Path, lesson: str, *, accept: bool = False) -> None:
         except CellExecutionError as error:
             raise SystemExit(f"{lesson} ({language}) failed, nothing was written:\n{error}") from None
     for language, notebook in zip(LANGUAGES, (english, chinese), strict=True):
-        nbformat.write(notebook, root / language / f"{lesson}.ipynb")
+        store(notebook, root / language / f"{lesson}.ipynb")
     now = recorded(root) | {lesson: pairs(root, lesson)}
-    (root / "pairs.json").write_text(json.dumps(now, indent=1, sort_keys=True) + "\n", "utf-8")
+    write_whole(root / "pairs.json", json.dumps(now, indent=1, sort_keys=True) + "\n")
 
 
 def main(args: list[str]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from ..base.files import reason
 from ..base.language import get_language, say, using
 from . import progress
 from .exercises import EXERCISES
@@ -26,6 +27,7 @@ class Progress:
         self._widget: Any = None
 
     def __repr__(self) -> str:
+        progress.write()  # what could not be written before: the disk has room again, perhaps
         done = progress.done()
         lines = [f"{title}  {_marks(names, done)}" for title, names in _exercises()]
         return "\n".join([*lines, *_footer()])
@@ -39,6 +41,7 @@ class Progress:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         import ipywidgets as widgets  # heavy: only a notebook needs it
 
+        progress.write()
         if self._widget is None:
             self._widget = widgets.HTML()
             self._widget.add_class("labkit-progress")
@@ -63,7 +66,10 @@ def _marks(names: list[str], done: set[str]) -> str:
 
 
 def _footer() -> list[str]:
-    where = progress.file()
+    try:
+        where = progress.file()
+    except OSError as error:
+        return [progress.trouble() or reason(error)]
     if where is None:
         return [
             say(

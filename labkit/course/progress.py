@@ -1,111 +1,151 @@
 """Which exercises the learner has answered: a small JSON file that is theirs.
 
 It is ``~/.labkit/progress.json``, or the file that the environment variable ``LABKIT_PROGRESS`` names
-("off" keeps nothing). It is written whole or not at all. What else stands in it stays; a file that cannot
-be understood is moved aside, never overwritten.
+("off" keeps nothing). It is written whole or not at all, by one process at a time. What else stands in it stays; a
+file that cannot be understood is moved aside, never overwritten. A note that cannot be written now is written
+with the next one, or when the progress is shown; nothing that goes wrong here is an error in the learner's cell.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
-import threading
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+from ..base.files import real_file, reason, write_whole
 from ..base.language import say
 
-_lock = threading.Lock()
-
+_PATIENCE = 5  # seconds for another process to write its note; it takes milliseconds
 
 # What shows progress (see .board): its ``refresh()`` is called when an exercise has been noted.
 watchers: WeakSet[Any] = WeakSet()
 
-# What became of the last note, in one sentence; "" if all is well.
-trouble: Callable[[], str] = lambda: ""  # noqa: E731 (said anew, in the language in use)
+# Exercises answered in this process that the file does not know yet.
+_unwritten: set[str] = set()
+# Why, and where a file that could not be understood has gone.
+_error: Exception | None = None
+_aside: Path | None = None
 
 
 def file() -> Path | None:
-    """Where progress is kept; None if it is not."""
+    """Where progress is kept; None if it is not. OSError if nobody knows where home is."""
     named = os.environ.get("LABKIT_PROGRESS")
     if named == "off":
         return None
-    return Path(named).expanduser() if named else Path.home() / ".labkit" / "progress.json"
+    try:
+        return Path(named).expanduser() if named else Path.home() / ".labkit" / "progress.json"
+    except RuntimeError:  # no HOME, and no such user
+        raise OSError(
+            say(
+                en="the home folder is not known: name a file in LABKIT_PROGRESS",
+                zh="不知道主目录在哪里：请用 LABKIT_PROGRESS 指定一个文件",
+            )
+        ) from None
 
 
 def done() -> set[str]:
-    """The ids of the exercises answered so far; none if the file is missing or cannot be read."""
-    path = file()
+    """The ids of the exercises answered so far; of a file that is missing or cannot be read, none."""
     try:
-        return _answered(_load(path)) if path else set()
-    except (OSError, ValueError):
-        return set()
+        path = file()
+        return _unwritten | _answered(_load(real_file(path))) if path else set()
+    except (OSError, _NotOurs):
+        return set(_unwritten)
 
 
 def note(exercise: str) -> None:
     """Note that ``exercise`` was answered. What goes wrong here costs the note, never the lesson."""
-    global trouble
-    path = file()
-    if path is not None:
-        try:
-            with _lock:
-                aside = _add(path, exercise)
-            trouble = lambda: ""  # noqa: E731
-            if aside is not None:
-                trouble = lambda: say(  # noqa: E731
-                    en=f"The progress file could not be understood; it is kept as {aside.name}.",
-                    zh=f"进度文件无法识别，已另存为 {aside.name}。",
-                )
-        except OSError as error:
-            reason = error.strerror or str(error)
-            trouble = lambda: say(  # noqa: E731
-                en=f"Progress could not be saved ({reason}).", zh=f"进度没能保存（{reason}）。"
-            )
+    if os.environ.get("LABKIT_PROGRESS") != "off":
+        _unwritten.add(exercise)
+    write()
     for watcher in list(watchers):
-        watcher.refresh()
+        with suppress(Exception):  # a widget whose page is gone
+            watcher.refresh()
 
 
-def _add(path: Path, exercise: str) -> Path | None:
-    """Write the note; gives where a file that could not be understood was moved, if there was one."""
+def write() -> None:
+    """Write what is noted and not written yet; :func:`trouble` says what became of it."""
+    global _error, _aside
+    if not _unwritten:
+        return
+    try:
+        path, noted = file(), set(_unwritten)
+        if path is not None:
+            _aside = _add(real_file(path), noted) or _aside
+        _unwritten.difference_update(noted)  # of this moment: another thread may have noted more
+    except Exception as error:  # of any kind: the answer was right, and the learner's cell is not about files
+        _error = error.with_traceback(None)
+
+
+def trouble() -> str:
+    """What stands between the learner and their progress, in one sentence; "" if all is well."""
+    if _unwritten and _error:
+        why = reason(_error) if isinstance(_error, OSError) else f"{type(_error).__name__}: {_error}"
+        return say(en=f"Progress could not be saved ({why}).", zh=f"进度没能保存（{why}）。")
+    if _aside is not None and _aside.exists():
+        return say(
+            en=f"The progress file could not be understood; it is kept as {_aside.name}.",
+            zh=f"进度文件无法识别，已另存为 {_aside.name}。",
+        )
+    return ""
+
+
+def _add(path: Path, exercises: set[str]) -> Path | None:
+    """Write the notes; gives where a file that could not be understood was moved, if there was one."""
+    from filelock import FileLock  # not before somebody answers
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = None
-    try:
-        known = _load(path)
-        answered = _answered(known)
-    except ValueError:
-        aside = _set_aside(path)
-        known, answered = {}, set()
-    if exercise in answered:
-        return aside
-    known["done"] = sorted(answered | {exercise})
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as new:
-            json.dump(known, new, indent=1, ensure_ascii=False)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    # What is read and written back must not change in between: other notebooks have their answers, too.
+    with FileLock(path.with_name(f".{path.name}.lock"), timeout=_PATIENCE):
+        try:
+            aside, text = None, _with(_load(path), exercises)
+        except _NotOurs:
+            aside, text = _set_aside(path), _with({}, exercises)
+        if text:
+            write_whole(path, text)
     return aside
 
 
+def _with(known: dict[str, object], exercises: set[str]) -> str:
+    """The file's new text; "" if it says so already."""
+    answered = _answered(known)
+    if exercises <= answered:
+        return ""
+    known["done"] = sorted(answered | exercises)
+    try:
+        text = json.dumps(known, indent=1, ensure_ascii=False)
+    except RecursionError as error:  # read by C, written by Python, which does not go as deep
+        raise _NotOurs from error
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a pair of surrogates, which only an escape can say
+        text = json.dumps(known, indent=1)
+    return text
+
+
+class _NotOurs(Exception):
+    """The file is none that progress is kept in."""
+
+
 def _load(path: Path) -> dict[str, object]:
-    """What the file holds, {} if there is none; ValueError if it is not ours."""
-    if not path.exists():
+    """What the file holds, {} if there is none."""
+    try:
+        found = json.loads(path.read_text("utf-8-sig"))  # an editor may have put its mark at the beginning
+    except FileNotFoundError:
         return {}
-    found = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _NotOurs from error
     if not isinstance(found, dict):
-        raise ValueError("not an object")
+        raise _NotOurs
     return found
 
 
 def _answered(found: dict[str, object]) -> set[str]:
     listed = found.get("done", [])
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        raise ValueError("'done' is not a list of names")
+        raise _NotOurs
     return set(listed)
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from ..base.files import write_whole
 from . import kernel
 
 _CELL_TIMEOUT = 120  # seconds
@@ -27,6 +29,11 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
         for index, cell in enumerate(notebook.cells):
             client.execute_cell(cell, index)
     return without_volatile(notebook)
+
+
+def store(notebook: NotebookNode, path: Path) -> None:
+    """Write ``notebook`` to ``path``, whole or not at all; OSError leaves the file as it was."""
+    write_whole(path, nbformat.writes(notebook) + "\n")
 
 
 def with_kernel(notebook: NotebookNode, folder: Path) -> NotebookClient:

@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 import threading
 
+import filelock
 import pytest
 
 import labkit
@@ -17,8 +19,13 @@ from labkit.course import Progress, check, progress
 def file(tmp_path, monkeypatch):
     found = tmp_path / "deep" / "progress.json"
     monkeypatch.setenv("LABKIT_PROGRESS", str(found))
-    monkeypatch.setattr(progress, "trouble", lambda: "")
     return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_to_write(monkeypatch):
+    monkeypatch.setattr(progress, "_unwritten", set())
+    monkeypatch.setattr(progress, "_aside", None)
 
 
 def test_only_right_answers_are_noted(file):
@@ -29,7 +36,7 @@ def test_only_right_answers_are_noted(file):
     check("03.idle", 3)
     check("02.inside", 15)
     assert json.loads(file.read_text("utf-8")) == {"done": ["02.inside", "03.idle"]}
-    assert os.listdir(file.parent) == ["progress.json"]
+    assert sorted(os.listdir(file.parent)) == [".progress.json.lock", "progress.json"]
 
 
 def test_another_process_sees_it(file):
@@ -56,7 +63,20 @@ def test_what_else_stands_in_the_file_stays(file):
     assert "李雷" in file.read_text("utf-8")
 
 
-@pytest.mark.parametrize("bad", ["not json", "[]", '{"done": "03.idle"}', '{"done": [1]}', "", "\x00"])
+def test_what_an_editor_or_an_escape_put_there_is_understood(file):
+    file.parent.mkdir()
+    file.write_text('{"half": "\\ud83d", "done": ["09.future"]}', "utf-8-sig")
+    check("03.idle", 3)
+    assert json.loads(file.read_text("utf-8")) == {"half": "\ud83d", "done": ["03.idle", "09.future"]}
+
+
+NESTED = "[" * 100_000 + "]" * 100_000
+DEEP = '{"x": ' + "[" * 5_000 + "]" * 5_000 + "}"  # since Python 3.12 it is read, by C, and cannot be written
+
+
+@pytest.mark.parametrize(
+    "bad", ["not json", "[]", '{"done": "03.idle"}', '{"done": [1]}', "", "\x00", NESTED, DEEP]
+)
 def test_a_file_that_cannot_be_understood_is_kept(file, bad):
     file.parent.mkdir()
     for count in (1, 2):
@@ -71,7 +91,6 @@ def test_a_file_that_cannot_be_understood_is_kept(file, bad):
 
 
 def test_a_place_that_cannot_be_written_costs_the_note_not_the_lesson(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "trouble", lambda: "")
     monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path))  # a folder, not a file
     assert check("03.idle", 3).right
     assert "Progress could not be saved" in repr(Progress())
@@ -79,7 +98,7 @@ def test_a_place_that_cannot_be_written_costs_the_note_not_the_lesson(tmp_path, 
     assert "进度没能保存" in repr(Progress())
 
 
-def test_a_write_that_fails_leaves_the_old_file_whole(file, monkeypatch):
+def test_a_note_that_cannot_be_written_is_written_later(file, monkeypatch):
     check("03.idle", 3)
     before = file.read_bytes()
 
@@ -87,13 +106,121 @@ def test_a_write_that_fails_leaves_the_old_file_whole(file, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(progress.os, "replace", fails)
+        full.setattr(os, "fsync", fails)
         assert check("02.inside", 15).right
+        assert "Progress could not be saved (the disk is full)." in repr(Progress())
+        assert progress.done() == {"03.idle", "02.inside"}, (
+            "the learner has answered it, whatever the disk says"
+        )
+        labkit.set_language("zh")
+        assert "进度没能保存（磁盘已满）。" in repr(Progress())
     assert file.read_bytes() == before
-    assert os.listdir(file.parent) == ["progress.json"]
-    assert "No space left on device" in repr(Progress())
-    check("02.inside", 15)
-    assert "No space left on device" not in repr(Progress()), "it is kept now"
+    assert "磁盘已满" not in repr(Progress()), "there is room again: it is written, and the complaint gone"
+    assert json.loads(file.read_text("utf-8"))["done"] == ["02.inside", "03.idle"]
+
+
+def test_the_complaint_about_a_file_that_was_moved_goes_with_that_file(file):
+    file.parent.mkdir()
+    file.write_text("not json")
+    check("03.idle", 3)
+    assert "could not be understood" in repr(Progress())
+    file.with_name("progress.unreadable-1.json").unlink()
+    assert "could not be understood" not in repr(Progress())
+
+
+def test_a_link_stays_a_link(file, tmp_path):
+    real = tmp_path / "cloud" / "mine.json"
+    file.parent.mkdir()
+    file.symlink_to(real)
+    for answer in (("03.idle", 3), ("02.inside", 15)):
+        check(*answer)
+    assert file.is_symlink()
+    assert json.loads(real.read_text("utf-8")) == {"done": ["02.inside", "03.idle"]}
+
+
+def place(kind, file):
+    """Something that no progress can be kept in, where progress is kept."""
+    file.parent.mkdir()
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "circle":
+        file.symlink_to(file)
+    elif kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "device":
+        file.symlink_to("/dev/null")
+    else:
+        file.parent.rmdir()
+        file.parent.write_text("a file where the folder should be")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such files there")
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [("folder", "it is a folder"), ("circle", "its links lead in a circle"), ("fifo", "not a regular file"),
+     ("device", "not a regular file"), ("parent", "what should be a folder is a file")],
+)  # fmt: skip
+def test_what_is_no_file_is_left_alone(file, kind, word):
+    place(kind, file)
+    assert check("03.idle", 3).right
+    assert f"Progress could not be saved ({word})." in repr(Progress())
+    assert not stat.S_ISREG(os.lstat(file).st_mode) if kind != "parent" else file.parent.is_file()
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_user_without_a_home_is_told_and_the_answer_is_right(monkeypatch):
+    monkeypatch.delenv("LABKIT_PROGRESS")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(
+        os.path, "expanduser", lambda path: path
+    )  # as for a user that the system does not know
+    assert check("03.idle", 3).right
+    assert "the home folder is not known: name a file in LABKIT_PROGRESS" in repr(Progress())
+    labkit.set_language("zh")
+    assert "不知道主目录在哪里" in repr(Progress())
+    monkeypatch.setenv("LABKIT_PROGRESS", "~nobody-of-this-name/progress.json")
+    assert check("02.inside", 15).right
+
+
+def test_whatever_goes_wrong_is_no_error_of_the_cell(file, monkeypatch):
+    def fails(*args):
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr(progress, "write_whole", fails)
+    gone = Progress()
+    gone.refresh = fails
+    progress.watchers.add(gone)
+    assert check("03.idle", 3).right
+    assert "(ZeroDivisionError: odd)" in repr(Progress())
+
+
+def test_a_note_waits_for_another_process_and_says_so_when_it_waits_in_vain(file, monkeypatch):
+    check("03.idle", 3)
+    monkeypatch.setattr(progress, "_PATIENCE", 0)
+    with filelock.FileLock(file.with_name(".progress.json.lock")):
+        assert check("02.inside", 15).right
+        assert "another program is using it" in repr(Progress())
+    assert "could not" not in repr(Progress())
+
+
+def test_nobody_else_may_write_between_reading_and_writing(file, monkeypatch):
+    held = []
+
+    def asking(called):
+        def ask(*args):
+            with pytest.raises(filelock.Timeout):
+                filelock.FileLock(file.with_name(".progress.json.lock"), timeout=0).acquire()
+            held.append(called.__name__)
+            return called(*args)
+
+        return ask
+
+    with monkeypatch.context() as watched:
+        watched.setattr(progress, "_load", asking(progress._load))
+        watched.setattr(progress, "write_whole", asking(progress.write_whole))
+        progress.note("03.idle")
+    assert held == ["_load", "write_whole"]
+    assert progress.done() == {"03.idle"}
 
 
 def test_threads_do_not_lose_each_others_notes(file):

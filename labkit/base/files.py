@@ -1,0 +1,90 @@
+"""Files of the user's, written whole or not at all, whatever happens in between; and why one could not be written.
+
+The new text is written beside the file and takes its place when it is on the disk: at every moment the file is the
+old one or the new one. What a process that was killed has left beside it, the next that writes the file takes away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import time
+from contextlib import suppress
+from glob import escape
+from pathlib import Path
+
+from .language import say
+
+_BESIDE = ".new"
+_ABANDONED = 3600  # seconds: nobody is still writing a file as old as that
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Make ``text``, in UTF-8, the content of the file ``path``, whose folder is there. OSError leaves it as it was.
+
+    A link stays one, and what it names is written. What could be written in no other way is not replaced either: a
+    file without the right to write it, a folder, a device.
+    """
+    content = text.encode("utf-8")
+    file = real_file(path)
+    if file.exists() and not os.access(file, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    _take_away_abandoned(file)
+    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}{_BESIDE}")
+    # Made by open, so that it gets the rights that a new file gets here, not those of a secret one.
+    new = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        with open(new, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())  # else a power cut could leave the new name without its content
+        with suppress(FileNotFoundError):
+            shutil.copymode(file, beside)
+        os.replace(beside, file)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside)
+        raise
+
+
+def real_file(path: Path) -> Path:
+    """What ``path`` leads to, if that is a file, or nothing yet; OSError if it is a folder, a device, a circle."""
+    file = Path(os.path.realpath(path))
+    if file.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if file.exists() and not file.is_file():
+        raise OSError(errno.EINVAL, say(en="not a regular file", zh="不是普通文件"), str(path))
+    return file
+
+
+def reason(error: OSError) -> str:
+    """Why a file could not be read or written, in a few words, in the language in use."""
+    if isinstance(error, TimeoutError):  # of a lock
+        return say(en="another program is using it", zh="另一个程序正在使用它")
+    not_a_folder = say(en="what should be a folder is a file", zh="路径中有一段是文件，不是文件夹")
+    known = {
+        errno.ENOSPC: say(en="the disk is full", zh="磁盘已满"),
+        getattr(errno, "EDQUOT", -1): say(en="your share of the disk is used up", zh="磁盘配额已用完"),
+        errno.EACCES: say(en="no permission", zh="没有权限"),
+        errno.EPERM: say(en="no permission", zh="没有权限"),
+        errno.EROFS: say(en="the disk is read-only", zh="磁盘是只读的"),
+        errno.EISDIR: say(en="it is a folder", zh="它是一个文件夹"),
+        errno.ENOTDIR: not_a_folder,
+        errno.EEXIST: not_a_folder,  # of making a folder
+        errno.ELOOP: say(en="its links lead in a circle", zh="符号链接循环"),
+        errno.ENAMETOOLONG: say(en="the name is too long", zh="文件名太长"),
+        errno.EIO: say(en="the disk reports an error", zh="磁盘读写出错"),
+    }
+    return known.get(error.errno or 0) or error.strerror or str(error)
+
+
+def _take_away_abandoned(file: Path) -> None:
+    long_ago = time.time() - _ABANDONED
+    for beside in file.parent.glob(f".{escape(file.name)}.????????{_BESIDE}"):
+        with suppress(OSError):  # somebody else's, or somebody else was faster
+            if beside.stat().st_mtime < long_ago:
+                beside.unlink()
