@@ -3,6 +3,8 @@
 import copy
 import pickle
 import threading
+import warnings
+from unittest import mock
 
 import pytest
 import torch
@@ -400,3 +402,50 @@ def test_a_barrier_may_name_its_gpu():
     assert made.device == torch.device("cpu")  # where gloo makes the tensor that it waits for
     with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
         made.device = torch.device("cuda", 2)
+
+
+def test_autocast_knows_cuda_by_a_number_too():
+    x = torch.ones(2, 2, device="cuda:1")
+    with torch.autocast("cuda:0", dtype=torch.half):
+        assert (x @ x).dtype == torch.half
+
+
+def test_the_old_tensor_types_are_not_recommended_and_listed_with_the_others():
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with pytest.warns(UserWarning, match="constructors are no longer recommended") as caught:
+            torch.cuda.FloatTensor([0])
+    finally:
+        torch.set_warn_always(always)
+    assert caught[0].filename == __file__
+    kind = torch.cuda.HalfTensor
+    assert kind in torch._tensor_classes
+    assert (kind.dtype, kind.layout, kind.is_cuda, kind.is_sparse) == (torch.half, torch.strided, True, False)
+
+
+def test_a_typed_storage_is_said_to_be_deprecated_once():
+    storage = torch.cuda.FloatStorage(2)
+    torch.storage._reset_warn_typed_storage_removal()
+    always = mock.patch("torch.storage._always_warn_typed_storage_removal", True)
+    with always, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        storage.fill_(1)
+    assert len(caught) == 1
+
+
+def test_memory_of_no_gpu_is_not_shared_between_gpus():
+    with pytest.raises(RuntimeError, match="only available on CUDA"):
+        torch.ones(1, device="meta").untyped_storage()._share_cuda_()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_a_fused_optimizer_reads_its_rate_on_the_host_or_on_its_own_gpu(kind):
+    weight = nn.Parameter(torch.ones(2, device="cuda:1"))
+    weight.grad = torch.ones_like(weight)
+    for rate in (torch.tensor([0.5]), torch.tensor(0.5, device="cuda:1")):
+        kind([weight], lr=rate, fused=True).step()
+    assert bool((weight < 1).all())
+    if kind is torch.optim.SGD:  # the others bring it over, in Python
+        with pytest.raises(RuntimeError, match="lr must be on the same GPU device as the params"):
+            kind([weight], lr=torch.tensor(0.5, device="cuda:0"), fused=True).step()

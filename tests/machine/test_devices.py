@@ -494,3 +494,17 @@ def test_what_cannot_be_pinned_is_named_as_cpp_names_it(gpus):
 def test_compile_is_refused_clearly():
     with pytest.raises(NotImplementedError, match="torch.compile does not see labkit's simulated GPUs"):
         torch.compile(nn.Linear(2, 2))
+
+
+def test_a_tensor_says_where_another_goes():
+    there = torch.ones(1, device="cuda:1", dtype=torch.double)
+    for moved in (torch.ones(2).type_as(there), torch.ones(2, device="cuda:0").type_as(other=there)):
+        assert (moved.device, moved.dtype) == (there.device, there.dtype)
+    assert torch.ones(2, device="cuda:1").type_as(torch.ones(1)).device == torch.device("cpu")
+    for layer in (nn.Linear(2, 2).to(there), nn.Linear(2, 2).to(tensor=there)):
+        assert (layer.weight.device, layer.weight.dtype) == (there.device, there.dtype)
+
+
+def test_the_order_of_dimensions_keeps_its_keywords_as_below_no_mode():
+    with pytest.raises(RuntimeError, match="does not have unique dim order"):
+        torch.empty(2, 2, 1, 2, device="cuda:1").dim_order(ambiguity_check=True)

@@ -282,3 +282,21 @@ def test_a_checkpoint_may_change_the_default_device_inside():
         )  # fmt: skip
         y.backward()
         assert x.grad.device == torch.device("cuda:1")
+
+
+def test_a_module_that_moves_keeps_its_gradients_as_the_objects_that_they_are():
+    layer = nn.Linear(2, 3)
+    layer(torch.ones(1, 2)).sum().backward()
+    for device in ("cuda:1", "cuda:0", "cpu", "cuda:0"):
+        before = [p.grad for p in layer.parameters()]
+        values = [grad.tolist() for grad in before]
+        layer.to(device)
+        assert all(p.grad is grad for p, grad in zip(layer.parameters(), before, strict=True))
+        assert {p.grad.device for p in layer.parameters()} == {torch.device(device)}
+        assert [p.grad.tolist() for p in layer.parameters()] == values
+    parameter = nn.Parameter(torch.ones(2, device=CUDA1))
+    parameter.grad = torch.ones(2, device=CUDA1)
+    parameter.data = torch.ones(2)
+    assert parameter.grad.device == CUDA1  # until it is moved, and no longer than it lives
+    parameter.grad = None
+    assert torch.cuda.memory_allocated(1) == 0

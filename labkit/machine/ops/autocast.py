@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
+from ..stack import leave as take_off
 from ..state.placement import gpu_of
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
 
     def enter_with_mode(self: torch.autocast) -> Any:
         result = enter(self)
-        if self.device == "cuda":
+        if self.device.partition(":")[0] == "cuda":  # "cuda:1" means the same
             modes = self.__dict__.setdefault("_labkit_modes", [])
             modes.append(AutocastMode())
             modes[-1].__enter__()
@@ -105,7 +106,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
     def leave_with_mode(self: torch.autocast, *exc_info: Any) -> Any:
         modes = self.__dict__.get("_labkit_modes")
         if modes:
-            modes.pop().__exit__(*exc_info)
+            take_off(modes.pop())
         return leave(self, *exc_info)
 
     yield Patch(torch.autocast, "__enter__", enter_with_mode)

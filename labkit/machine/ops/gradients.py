@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, Function
 from torch.utils.hooks import BackwardHook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
@@ -68,18 +69,43 @@ def _grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -
     try:
         gpu, storage = _storage(tensor)._labkit_mark.gpu, _storage(grad)
         at = storage._labkit_mark.gpu
-        if at is gpu:
+        if at is gpu or (_moving and _stays(tensor, grad)):
             return grad
         if at is None and storage.device.type != "meta":
             gpu.put(storage)
             return grad
     except (NotImplementedError, RuntimeError):
         gpu = gpu_of(tensor)
+    if _moving and _stays(tensor, grad):
+        return grad
     surfaced = surface(grad, gpu)
     if surfaced is not grad:
         # The engine guarantees that a gradient is where its tensor is; keep the copy, so it is one object.
         _set_grad(tensor, surfaced)
     return surfaced
+
+
+# A tensor that was given data on another device -> its gradient (a weak reference), still where the tensor was.
+_moving: Any = WeakIdKeyDictionary()
+
+
+def _stays(tensor: Tensor, grad: Tensor) -> bool:
+    left = _moving.get(tensor)
+    return left is not None and left() is grad
+
+
+@handles(Tensor.data.__set__)
+def _set_data(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """A tensor can be given data on another device; its gradient stays behind until it is moved too.
+
+    Module.to moves both so, one after the other (torch/nn/modules/module.py, _apply), and keeps the objects.
+    """
+    tensor, data = args
+    before = gpu_of(tensor)
+    grad = _get_grad(tensor) if tensor.is_leaf and isinstance(data, Tensor) else None
+    if grad is not None and gpu_of(data) is not before:
+        _moving[tensor] = weakref.ref(_grad(mode, _get_grad, (tensor,), {}))
+    return mode.general(func, args, kwargs)
 
 
 @handles(_set_grad)

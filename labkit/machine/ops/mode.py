@@ -211,20 +211,24 @@ def patches(machine: Machine) -> Iterator[Patch]:
     torch/csrc/autograd/init.cpp, set_grad_enabled, hands it to function modes and imports ``torch._C`` anew for that,
     which takes longer than many an operation; a training step switches four times.
     """
-    switch, mode = torch._C._set_grad_enabled, machine.mode
+    mode = machine.mode
 
-    @functools.wraps(switch)
-    def switch_below(enabled: bool) -> None:
-        if _len_torch_function_stack() == 1 and _get_function_stack_at(0) is mode:
+    def below(function: Any) -> Any:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if _len_torch_function_stack() != 1 or _get_function_stack_at(0) is not mode:
+                return function(*args, **kwargs)  # a mode of the user's sees it
             _pop_torch_function_stack()
             try:
-                switch(enabled)
+                return function(*args, **kwargs)
             finally:
                 _push_on_torch_function_stack(mode)
-        else:  # a mode of the user's sees it
-            switch(enabled)
 
-    yield Patch(torch._C, "_set_grad_enabled", switch_below)
+        return run
+
+    yield Patch(torch._C, "_set_grad_enabled", below(torch._C._set_grad_enabled))
+    # Under any mode it loses its keywords (torch/_tensor.py, dim_order).
+    yield Patch(Tensor, "dim_order", below(Tensor.dim_order))
 
     # A default device that ends expects itself at the bottom of the stack, or nothing: within a hook, where only the
     # machine's modes were entered again, it would take one for its own (torch/utils/_device.py, __exit__).

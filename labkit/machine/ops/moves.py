@@ -75,6 +75,12 @@ def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return move(mode.machine, tensor, target, **options)
 
 
+@handles(Tensor.type_as)
+def _type_as(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    # A move too: Tensor.to(other) without its other options (aten/src/ATen/native/TypeProperties.cpp).
+    return _tensor_to(mode, _to, (args[0], args[1] if len(args) > 1 else kwargs["other"]), {})
+
+
 @handles(Tensor.cuda)
 def _tensor_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     device = args[1] if len(args) > 1 else kwargs.get("device")
@@ -180,10 +186,13 @@ def _make_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles(torch._C._nn._parse_to)
 def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What ``Module.to`` understands of its arguments: a bare number is a GPU."""
-    if args and isinstance(args[0], int) and not isinstance(args[0], bool):
-        args = (mode.machine.gpu(args[0]).device, *args[1:])
-    return func(*args, **kwargs)
+    """What ``Module.to`` understands of its arguments: a bare number is a GPU, a tensor says where it is."""
+    first = args[0] if args else kwargs.get("tensor")
+    if isinstance(first, int) and not isinstance(first, bool):
+        args = (mode.machine.gpu(first).device, *args[1:])
+    parsed = func(*args, **kwargs)
+    gpu = gpu_of(first) if isinstance(first, Tensor) else None
+    return parsed if gpu is None else (gpu.device, *parsed[1:])
 
 
 @handles(Tensor.__dlpack_device__)

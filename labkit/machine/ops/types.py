@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,13 @@ def _dtype_of(name: str) -> torch.dtype:
     return torch.empty(0).type(name.replace("torch.cuda.", "torch.")).dtype
 
 
+_NOT_RECOMMENDED = (
+    "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use methods such as "
+    "torch.tensor(data, dtype=*, device='cuda') to create tensors."
+)
+_warned = False
+
+
 class LegacyType(type):
     """The metaclass of the stand-ins for ``torch.cuda.FloatTensor`` and its kind."""
 
@@ -53,6 +61,10 @@ class LegacyType(type):
         return isinstance(tensor, Tensor) and tensor.type() == cls.name
 
     def __call__(cls, *args: Any, device: Any = None) -> Tensor:
+        global _warned
+        if not _warned or torch.is_warn_always_enabled():  # torch/csrc/tensor/python_tensor.cpp, Tensor_new
+            warnings.warn(_NOT_RECOMMENDED, stacklevel=2)
+            _warned = True
         host: Tensor = getattr(torch, cls.__name__)(*args)
         return host.cuda(device)
 
@@ -71,10 +83,26 @@ def patches(machine: Machine) -> Iterator[Patch]:
         chosen = on_gpu
 
     yield Patch(torch._C, "_set_default_tensor_type", set_default_tensor_type)
+    classes: set[Any] = set(torch._tensor_classes)
     for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):
         title = f"{name}Tensor"
-        made = LegacyType(title, (), {"name": f"torch.cuda.{title}", "__module__": "torch.cuda"})
+        host = getattr(torch, title)
+        made = LegacyType(
+            title,
+            (),
+            {
+                "name": f"torch.cuda.{title}",
+                "__module__": "torch.cuda",
+                "dtype": host.dtype,
+                "layout": host.layout,
+                "is_cuda": True,
+                "is_sparse": False,
+            },
+        )
+        classes.add(made)
+        classes.discard(getattr(torch.cuda, title))
         yield Patch(torch.cuda, title, made)
+    yield Patch(torch, "_tensor_classes", classes)
     try:
         host_types = CType(type(torch.FloatTensor))
     except NotImplementedError:  # then isinstance(x, torch.FloatTensor) says True of tensors on a GPU too

@@ -160,3 +160,17 @@ def _mv(named: Named) -> Gpu | None:
         f"{_SAME}got mat is on {place(tensors['self'])}, different from other tensors on "
         f"{place(tensors['vec'])} (when checking argument in method wrapper_CUDA_addmv_)"
     )
+
+
+@_rule("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_")
+def _fused(named: Named) -> Gpu | None:
+    # aten/src/ATen/native/cuda/FusedAdamKernel.cu and its like: a rate on the host is read there, of whatever shape.
+    rates = [tensor for argument, tensor in named if argument == "lr"]
+    others = [(argument, tensor) for argument, tensor in named if argument != "lr"]
+    home = gpu_of(others[0][1])
+    if len({gpu_of(tensor) for _, tensor in others}) > 1:
+        home = _check_iterator(others, set(), scalars=True)
+    for rate in rates:
+        if home is not None and gpu_of(rate) not in (None, home):
+            raise RuntimeError("lr must be on the same GPU device as the params")
+    return home

@@ -67,6 +67,7 @@ def check_generator(generator: Any, gpu: Gpu | None) -> None:
 
 def check_new_storage(tensor: Tensor, source: Any) -> None:
     """``tensor.set_(source)``, a tensor or a storage (``aten/src/ATen/native/Resize.h``, ``checkSetStorage``)."""
+    source = getattr(source, "_untyped_storage", source)  # to ask a typed storage is deprecated
     if source.device != tensor.device:
         raise RuntimeError(
             f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage on different device '

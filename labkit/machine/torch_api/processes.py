@@ -84,6 +84,8 @@ def _refuse(index: int | None) -> NoReturn:
 
 
 def _share(storage: torch.UntypedStorage, *_: object) -> NoReturn:
+    if storage.device.type != "cuda":
+        raise RuntimeError("_share_cuda_: only available on CUDA")  # torch/csrc/StorageSharing.cpp
     raise Absent(
         f"a tensor on {storage.device} cannot be sent to another process: labkit's simulated machine has no "
         "CUDA IPC; send it from the host (.cpu()), and move it to its GPU over there"
