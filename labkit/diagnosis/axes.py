@@ -56,12 +56,14 @@ class Fit:
     over_rows  its shape does not depend on the number of rows: it is computed over them.
     uncut      every piece gives the whole of it: it does not come from what is cut.
     short      it lies in dimension 0, cut off in another one: each piece has its own length there.
+    pairs      it has two dimensions of the batch, and the piece gives what both rows of the piece have there.
     """
 
     axis: int | None
     over_rows: bool = False
     uncut: bool = False
     short: bool = False
+    pairs: bool = False
 
 
 class _Refused(Exception):
@@ -158,6 +160,8 @@ class Search:
             return Fit(min(axis for axis in axes if axis is not None))
         if all(self._begins(whole, result, piece, batch) for result, piece in found):
             return Fit(None, short=True)
+        if all(self._is_block(whole, result, piece, batch) for result, piece in found):
+            return Fit(None, pairs=True)
         over_rows = whole.dim() > 0 and all(result.shape == whole.shape for result, _ in found)
         return Fit(None, over_rows, uncut=WHOLE in axes)
 
@@ -173,6 +177,15 @@ class Search:
                 return False
             wanted = wanted.narrow(axis, 0, size)
         return self.agree(wanted, result)
+
+    def _is_block(self, whole: Tensor, result: Tensor, piece: Piece, batch: int) -> bool:
+        """Whether ``result`` is the part of ``whole`` on the diagonal where both its rows are those of the piece."""
+        axes = [axis for axis, size in enumerate(whole.shape) if size == batch]
+        if len(axes) != 2:
+            return False
+        for axis in axes:
+            whole = whole.narrow(axis, piece.start, piece.rows)
+        return whole.shape == result.shape and self.agree(whole, result)
 
     def _fitting(self, result: Tensor, whole: Tensor, piece: Piece, batch: int) -> set[int | None]:
         """The dimensions of ``whole`` in which ``result`` lies where the rows of the piece would."""

@@ -26,6 +26,12 @@ def is_mix(error: Exception) -> bool:
     return "to be on the same device" in text or "different from other tensors on" in text
 
 
+def in_replica(error: Exception) -> bool:
+    """Whether a replica raised ``error``, and nothing that comes before or after the replicas."""
+    # torch/_utils.py, ExceptionWrapper.reraise
+    return bool(re.match(r"Caught \w+ in replica \d", words(error)))
+
+
 # A GPU may have the kernel that the CPU lacks, and the machine refuses by name what it does not have.
 _BEYOND = re.compile(
     r"labkit's simulated|simulated by labkit"

@@ -108,6 +108,52 @@ class StateWatch:
         return [(step, _mark(item), self._inside(item, depth - 1)) for step, item in items]
 
 
+class Contents:
+    """What some attributes of a model hold: the values of tensors, and simple values."""
+
+    def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
+        held = {**dict(attributes_of(model)), **dict(model.named_buffers())}
+        self._found = {name: dict(_leaves(held.get(name), "")) for name in names}
+
+    def differing(self, other: Contents) -> list[str]:
+        """The names of the attributes that hold something else there."""
+        return [name for name, found in self._found.items() if not _alike(found, other._found[name])]
+
+    def with_tensors(self) -> list[str]:
+        """The names of the attributes that hold tensors."""
+        return [
+            name
+            for name, found in self._found.items()
+            if any(isinstance(one, Tensor) for one in found.values())
+        ]
+
+
+def _leaves(value: object, path: str, depth: int = _DEPTH) -> Iterator[tuple[str, object]]:
+    items = items_of(value) if depth else []
+    if isinstance(value, Tensor):
+        yield path, value.detach().clone()
+    elif items:
+        for step, item in items:
+            yield from _leaves(item, path + step, depth - 1)
+    elif isinstance(value, _SIMPLE):
+        yield path, value
+    else:
+        yield path, type(value)
+
+
+def _alike(one: dict[str, object], other: dict[str, object]) -> bool:
+    if one.keys() != other.keys():
+        return False
+    for path, value in one.items():
+        there = other[path]
+        if isinstance(value, Tensor) and isinstance(there, Tensor):
+            if value.shape != there.shape or not torch.equal(value.nan_to_num(), there.nan_to_num()):
+                return False
+        elif type(value) is not type(there) or (not isinstance(value, Tensor) and value != there):
+            return False
+    return True
+
+
 def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
     """What modules keep besides what nn.Module does and weight norms compute, with the way to each."""
     for path, module in model.named_modules():

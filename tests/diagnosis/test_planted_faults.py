@@ -124,7 +124,7 @@ def test_an_output_over_all_rows():
     assert "[20]" in found.findings[0].reason
 
 
-@pytest.mark.parametrize("rows", [2, 6, 16])
+@pytest.mark.parametrize("rows", [2, 6, 15])
 def test_a_table_that_every_replica_needs_whole(rows):
     table = torch.randn(rows, 5)
     found = check(Does(lambda self, x, table: self.linear(x) @ table.t()), X, table)
@@ -269,6 +269,17 @@ def test_a_model_that_was_run_before_can_be_copied():
     kept = model(X)
     assert "attributes_lost" in check(model, X)
     assert model.last is kept
+
+
+@pytest.mark.parametrize("classes", [3, 16])
+def test_classes_are_no_places(classes):
+    # Whole numbers below the number of rows, which lie beside the rows: what they name is not another row.
+    torch.manual_seed(1)
+    labels = torch.randint(classes, (16,))
+    apart = lambda y: y[:, None] != y  # noqa: E731
+    model = Does(lambda self, x, y: (self.linear(x) @ x.t() * apart(y)).sum(1))
+    assert names(check(model, X, labels)) == {"outputs_differ"}
+    assert names(check(Does(lambda self, x, y: self.linear(x).softmax(0)), X, labels)) == {"outputs_differ"}
 
 
 def test_state_that_all_threads_write():
@@ -567,8 +578,8 @@ def weighed(self, x):
     return self.linear(x).square().mean(1) + sum(p.square().sum() for p in self.parameters())
 
 
-def cached(self, x):
-    if self.cache is None:
+def cached(self, x, missing=None):
+    if self.cache is None if missing is None else missing:
         self.cache = torch.arange(5.0, device=x.device)
     return self.linear(x + self.cache)
 
@@ -636,7 +647,77 @@ GLOBAL = torch.ones(5)
 MANY = torch.linspace(-2, 3, 640).reshape(128, 5).square()
 IMAGES = [torch.randn(3, 5 + size % 3, 5) for size in range(32)]
 
+EDGES = torch.randint(40, (2, 90), generator=torch.Generator().manual_seed(0))
+NODES, GRAPH_OF = torch.randn(40, 5), torch.arange(8).repeat_interleave(5)
+BAGS = torch.arange(0, 40, 4)
+
+
+def by_edges(self, nodes, edges):
+    messages = self.linear(nodes)
+    return nodes.index_add(0, edges[1], messages[edges[0]])
+
+
+def by_adjacency(self, nodes, adjacency):
+    return nodes + adjacency @ self.linear(nodes)
+
+
+def pooled(self, nodes, graph_of):
+    return nodes.new_zeros(int(graph_of.max()) + 1, 5).index_add(0, graph_of, self.linear(nodes))
+
+
+def bagged(self, words, offsets=None):
+    return self.bag(words, offsets)
+
+
+def words_of_bags():
+    return nn.EmbeddingBag(50, 5, mode="sum", padding_idx=0)
+
+
+def attended(self, rows, starts):
+    """Attention inside sequences that lie one after the other, as kernels for rows of unequal length take them."""
+    return torch.cat([self.linear(one).softmax(0) for one in rows.tensor_split(starts[1:-1].cpu())])
+
+
 FAULTS = {
+    "images and texts compared": (
+        outputs.ROWS_COMPARED,
+        lambda: (Does(lambda self, a, b: (a, self.linear(a) @ b.t())), X, X.flip(0)),
+        lambda: (Does(lambda self, a, b: (self.linear(a), b)), X, X.flip(0)),
+    ),
+    "edges of a graph": (
+        inputs.ROWS_REFER,
+        lambda: (Does(by_edges), NODES, EDGES),
+        lambda: (Does(by_adjacency), torch.randn(8, 6, 5), torch.rand(8, 6, 6)),
+    ),
+    "a graph in an object": (
+        inputs.ROWS_REFER,
+        lambda: (Does(lambda self, g: by_edges(self, g.x, g.edges)), SimpleNamespace(x=NODES, edges=EDGES)),
+        lambda: (Does(lambda self, g: by_adjacency(self, *g)), (torch.randn(8, 6, 5), torch.rand(8, 6, 6))),
+    ),
+    "neighbours of each row": (
+        inputs.ROWS_REFER,
+        lambda: (
+            Does(lambda self, x, near: self.linear(x[near]).mean(1)),
+            NODES,
+            EDGES.reshape(-1)[:120].view(40, 3),
+        ),
+        lambda: (Does(lambda self, x: self.linear(x).mean(1)), torch.randn(40, 3, 5)),
+    ),
+    "offsets of bags": (
+        inputs.ROWS_REFER,
+        lambda: (Does(bagged, bag=words_of_bags()), torch.arange(1, 41), BAGS),
+        lambda: (Does(bagged, bag=words_of_bags()), F.pad(torch.arange(1, 41).view(10, 4), (0, 2))),
+    ),
+    "sequences one after the other": (
+        inputs.ROWS_REFER,
+        lambda: (Does(attended), NODES, torch.tensor([0, 9, 17, 30, 36, 40])),
+        lambda: (Does(lambda self, rows: self.linear(rows).softmax(1)), torch.randn(8, 6, 5)),
+    ),
+    "the graph of each node": (
+        inputs.ROWS_REFER,
+        lambda: (Does(pooled), NODES, GRAPH_OF),
+        lambda: (Does(lambda self, nodes: self.linear(nodes).sum(1)), torch.randn(8, 5, 5)),
+    ),
     "modules in a list": (
         modules.MODULE_NOT_REGISTERED,
         lambda: (Listed(list), X),
@@ -734,9 +815,20 @@ FAULTS = {
         lambda: (nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)), MANY),
     ),
     "a cache": (
-        modules.ATTRIBUTES_LOST,
+        modules.CACHE_ON_ONE_GPU,
         lambda: (Does(cached, cache=None), X),
         lambda: (Buffered(lambda self, x: self.linear(x + self.table), torch.arange(5.0)), X),
+    ),
+    "a cache that is looked at": (
+        modules.CACHE_ON_ONE_GPU,
+        lambda: (Does(cached, cache=None), X),
+        lambda: (
+            Does(
+                lambda self, x: cached(self, x, self.cache is None or self.cache.device != x.device),
+                cache=None,
+            ),
+            X,
+        ),
     ),
     "a list in a dict": (
         modules.SHARED_STATE,
@@ -876,7 +968,9 @@ def test_the_advice_mends_the_fault(fault, kinds_found):
     kind, broken, mended = FAULTS[fault]
     model, *given = broken()
     found = check(model, *given)
-    beside = {"batch_norm"} | ({"rows_dropped"} if kind in (inputs.LIST_CUT, inputs.INPUT_CUT) else set())
+    beside = {"batch_norm"} | (
+        {"rows_dropped"} if kind in (inputs.LIST_CUT, inputs.INPUT_CUT, inputs.ROWS_REFER) else set()
+    )
     assert names(found) - beside == {kind.name}, found
     assert kind in {made for made, _ in kinds_found.values()}
     model, *given = mended()
@@ -923,7 +1017,7 @@ def both(first, second):
         (both(lambda m, x: m.linear(x).mean(0), lambda m, x: 1.5), {"batch_lost", "not_tensors"}),
         (lambda m, x: (m.linear(x) + torch.ones(5, device="cuda:0")).t(), {"batch_moved", "fixed_device"}),
         (lambda m, x: m.linear(x.to(next(m.parameters()).dtype)).t(), {"batch_moved", "replica_parameters"}),
-        (lambda m, x: setattr(m, "n", 1) or m.linear(x).t(), {"batch_moved", "attributes_lost"}),
+        (lambda m, x: setattr(m, "n", x.sum()) or m.linear(x).t(), {"batch_moved", "attributes_lost"}),
         (
             both(lambda m, x: m.linear(x) + torch.ones(5, device="cuda:0"), lambda m, x: 2),
             {"not_tensors", "fixed_device"},

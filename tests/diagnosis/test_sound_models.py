@@ -2,6 +2,7 @@
 
 from collections import namedtuple
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -432,6 +433,43 @@ def gradient(self, x):
 def test_nothing_is_wrong_with_odd_inputs_and_outputs(forward):
     model = Does(forward, linear=nn.Linear(5, 2))
     found = labkit.diagnose(model, torch.randn(16, 5, requires_grad=True), gpus=2)
+    assert not found.findings, found
+
+
+def anchors(self, x):
+    self.cells = [cell.to(x.device) for cell in self.cells]  # made again every time, as torchvision's are
+    return self.linear(x) + self.cells[0]
+
+
+def setting(self, x):
+    self.config.problem = "regression"  # as the classifiers of transformers note
+    return self.linear(x)
+
+
+def by_device(self, x):
+    if x.device not in self.cache:
+        self.cache[x.device] = torch.arange(2.0, device=x.device)
+    return self.linear(x) + self.cache[x.device]
+
+
+def late_buffer(self, x):
+    if "bias" not in self._buffers:
+        self.register_buffer("bias", torch.zeros(2, device=x.device), persistent=False)
+    return self.linear(x) + self.bias
+
+
+@pytest.mark.parametrize(
+    ("forward", "parts"),
+    [
+        (anchors, {"cells": [torch.ones(2)]}),
+        (setting, {"config": SimpleNamespace(problem=None)}),
+        (by_device, {"cache": {}}),
+        (late_buffer, {}),
+    ],
+)
+def test_what_every_forward_would_write_alike_is_not_lost(forward, parts):
+    model = Does(forward, linear=nn.Linear(5, 2), **parts)
+    found = labkit.diagnose(model, torch.randn(16, 5), gpus=2)
     assert not found.findings, found
 
 

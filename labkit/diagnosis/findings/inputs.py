@@ -8,8 +8,10 @@ INPUT_CUT = error("input_cut", BATCH)("""
         so each of the {gpus} GPUs gets a part of its {rows} rows.
     zh: 每个副本都需要完整的它（形状 {shape}）；但 DataParallel 会把每个输入张量都沿第 0 维切分，
         {gpus} 块 GPU 各自只得到它的 {rows} 行中的一部分。
-    fix en: Make it a buffer of the module (`self.register_buffer`), which is replicated, not cut.
+    fix en: Make it a buffer of the module (`self.register_buffer`), which is replicated, not cut. If it is another one
+        every time, compute what it is needed for outside the wrapped model.
     fix zh: 把它登记为模块的缓冲区（`self.register_buffer`）：缓冲区会被复制，不会被切分。
+        如果它每次都不同，就把用到它的计算移到包装后的模型外面。
 """)
 
 HIDDEN_STATE_CUT = error("hidden_state_cut", BATCH)("""
@@ -57,6 +59,30 @@ LIST_CUT = error("list_cut", BATCH)("""
     fix en: Stack the items into one tensor (pad them to one size if need be), so that dimension 0 is the batch.
     fix zh: 把各元素叠成一个张量（大小不同就先填充），让第 0 维成为批次。
 """)
+
+ROWS_REFER = error("rows_refer", BATCH)("""
+    en: Its values are places: {meaning}. Such inputs cannot be cut independently: in a piece of it stand places that
+        another of the {gpus} GPUs has.
+    zh: 它的值是位置：{meaning}。这样的输入不能各切各的：分块里写着的位置，可能在 {gpus} 块 GPU 中的另一块上。
+    fix en: Give every row of the batch all that it needs: graphs padded to one size, with an adjacency matrix [graphs,
+        nodes, nodes]; sequences and bags padded to one length, with a mask. If that is too large, use
+        DistributedDataParallel: there each process puts its own batch together.
+    fix zh: 让批次的每一行自带所需的一切：图填充到同样大小，配邻接矩阵 [图, 节点, 节点]；序列和词袋填充到同样长度，配掩码。
+        如果这样太占显存，就用 DistributedDataParallel：那里每个进程各自拼自己的批次。
+""")
+
+
+def meaning(kind: str, of: str) -> str:
+    """What the values of an input name (see :class:`labkit.diagnosis.references.Reference`)."""
+    return {
+        "rows": say(en=f"each names a row of {of}", zh=f"每个值指向 {of} 的某一行"),
+        "starts": say(en=f"each is where a group of rows of {of} starts", zh=f"每个值是 {of} 中一组行的起点"),
+        "groups": say(
+            en=f"each says to which row of the output a row of {of} belongs",
+            zh=f"每个值说明 {of} 的一行属于输出的哪一行",
+        ),
+    }[kind]
+
 
 ROWS_DROPPED = error("rows_dropped", BATCH)("""
     en: On {gpus} GPUs these are cut into different numbers of pieces. {outcome}

@@ -100,6 +100,17 @@ PARAMETERS_CHANGED = warning("kept_from_one_gpu", TRAINING)("""
     fix zh: 不要在 forward 里更新：放到 `optimizer.step()` 之后，对模型本身（`wrapped.module`）更新。
 """)
 
+CACHE_ON_ONE_GPU = warning("cache_on_one_gpu", DEVICES)("""
+    en: Forward makes it at its first call and keeps it, on the GPU of that call. Once the model has run unwrapped, to try
+        it or to evaluate, every replica finds what was made on cuda:0: on the other GPUs the devices do not agree.
+    zh: forward 在第一次调用时创建它并保存下来，放在那一次所在的 GPU 上。只要模型不包装地跑过一次（试运行或评估），
+        每个副本拿到的都是建在 cuda:0 上的那一份：在其他 GPU 上设备就对不上。
+    fix en: Make it a buffer in `__init__`; or make it again where it is on another device than the input:
+        `if self.cache is None or self.cache.device != x.device:`.
+    fix zh: 在 `__init__` 里把它登记为缓冲区；或者在它与输入不在同一设备时重新创建：
+        `if self.cache is None or self.cache.device != x.device:`。
+""")
+
 _OWN_PIECE = """
     en: In training BatchNorm normalises with the statistics of its own piece, {rows} of {batch} rows on the smallest
         ({values} values for each channel), and only GPU 0's running statistics are kept.%s

@@ -39,6 +39,16 @@ def answers(wrong: list[int] | None) -> str:
     return "" if wrong is None else say(en=f": {wrong}", zh=f"：{wrong}")
 
 
+ROWS_COMPARED = error("rows_compared", BATCH)("""
+    en: It has an entry for each pair of rows, here {shape}. A replica has only its own rows to compare: of all pairs,
+        {gpus} GPUs compute those in the blocks on the diagonal{outcome}.
+    zh: 它对每两行都有一个值，这里是 {shape}。副本手里只有自己的那些行：在所有的行对中，{gpus} 块 GPU
+        只算出对角线上各块里的那些{outcome}。
+    fix en: Return what each row gives (its embedding), and compare outside the wrapped model, over the whole batch:
+        `a @ b.t()`.
+    fix zh: 返回每一行自己的结果（嵌入向量），在包装后的模型外面对整个批次两两比较：`a @ b.t()`。
+""")
+
 OWN_LENGTH = error("own_length", BATCH)("""
     en: Its length depends on the longest row of the piece: every replica pads to its own, and pieces of different
         lengths cannot be gathered.
@@ -79,11 +89,12 @@ BIASED_LOSS_OF_EVEN_PIECES = _BIASED_LOSS("""
 
 NOT_TENSORS = error("not_tensors", PRIMITIVES)("""
     en: DataParallel gathers tensors from {gpus} GPUs, in tuples, lists and dicts. A number raises
-        `'float' object is not iterable`, a text comes back as a map object.
+        `'float' object is not iterable`, most other objects alike, a text comes back as a map object.
     zh: DataParallel 从 {gpus} 块 GPU 收集的是张量（可以放在元组、列表、字典里）。
-        数字会报错 `'float' object is not iterable`，字符串则变成一个 map 对象。
-    fix en: Return tensors: `torch.tensor([value], device=x.device)`; texts and settings belong to the caller.
-    fix zh: 返回张量：`torch.tensor([value], device=x.device)`；文字和设置留给调用者。
+        数字会报错 `'float' object is not iterable`，其他对象大多也一样，字符串则变成一个 map 对象。
+    fix en: Return tensors: `torch.tensor([value], device=x.device)`, of an object its tensors; texts, settings and caches
+        belong to the caller.
+    fix zh: 返回张量：`torch.tensor([value], device=x.device)`；如果是对象，就返回里面的张量；文字、设置和缓存留给调用者。
 """)
 
 DATACLASS_OUTPUT = error("dataclass_output", PRIMITIVES)("""

@@ -5,11 +5,11 @@ from graphlib import TopologicalSorter
 from .alone import alone, model, returned, state
 from .layout import idle, layout, rows, unexplained
 from .probe import Probe
-from .replicas import devices, replicas
+from .replicas import devices, references, replicas
 from .training import gradients, kept, training_step
 
 PROBES = (
-    model, alone, state, returned, replicas, devices, layout, rows, unexplained, idle, gradients, kept,
+    model, alone, state, returned, references, replicas, devices, layout, rows, unexplained, idle, gradients, kept,
     training_step,
 )  # fmt: skip
 

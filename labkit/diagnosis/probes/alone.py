@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ...base.tree import is_dataclass, leaves
 from ..comparison import quiet
-from ..errors import is_beyond, is_mix
+from ..errors import in_replica, is_beyond, is_mix
 from ..findings import failures, inputs, modules, outputs
 from ..findings.kind import listed
 from ..result import Finding
 from ..runs import Runs
-from ..state import StateWatch, unregistered_modules, unregistered_tensors
+from ..state import Contents, StateWatch, unregistered_modules, unregistered_tensors
 from .probe import probe
 
 # Fewer values than this per channel and GPU make BatchNorm's statistics noise.
@@ -56,11 +57,14 @@ def alone(runs: Runs) -> Iterator[Finding]:
 
 
 @probe(
-    *_ON_ONE, modules.ATTRIBUTES_LOST, modules.SHARED_STATE, modules.MODULE_NOT_REGISTERED, modules.BATCH_NORM,
-    modules.BATCH_NORM_OF_FEW,
+    *_ON_ONE, modules.ATTRIBUTES_LOST, modules.SHARED_STATE, modules.CACHE_ON_ONE_GPU, modules.MODULE_NOT_REGISTERED,
+    modules.BATCH_NORM, modules.BATCH_NORM_OF_FEW,
 )  # fmt: skip
 def state(runs: Runs) -> Iterator[Finding]:
     """Runs the model on one GPU in its own mode; compares what it holds before and after, and counts what norms get.
+
+    What forward writes is told from what it caches by another run, with other rows: a cache stays as it is. A model
+    that has one is then run on n GPUs, to see whether it holds for one of them only.
 
     What is changed in place deeper than three containers, or outside the module, is not seen, nor is a buffer
     that is changed in place.
@@ -78,10 +82,15 @@ def state(runs: Runs) -> Iterator[Finding]:
         yield _failure(error)
         return
     lost, shared = watch.changes()
-    if lost:
-        yield modules.ATTRIBUTES_LOST(listed(lost))
-    if shared:
-        yield modules.SHARED_STATE(listed(shared))
+    written = _written(runs, model, [*lost, *shared])
+    mixed = runs.many.error is not None and is_mix(runs.many.error)
+    if lost_then := [name for name in lost if name in written]:
+        yield modules.ATTRIBUTES_LOST(listed(lost_then))
+    if shared_then := [name for name in shared if name in written or mixed]:
+        yield modules.SHARED_STATE(listed(shared_then))
+    cached = Contents(model, [name for name in (*lost, *shared) if name not in written]).with_tensors()
+    if cached and not mixed and _mixes(runs, model):
+        yield modules.CACHE_ON_ONE_GPU(listed(cached))
     if used:
         yield modules.MODULE_NOT_REGISTERED(listed(list(dict.fromkeys(used))))
     if seen and runs.batch:
@@ -90,6 +99,38 @@ def state(runs: Runs) -> Iterator[Finding]:
         values = values * rows // runs.batch
         kind = modules.BATCH_NORM_OF_FEW if values < FEW else modules.BATCH_NORM
         yield kind(name, rows=rows, batch=runs.batch, values=values)
+
+
+def _written(runs: Runs, model: nn.Module, names: list[str]) -> list[str]:
+    """Those of the attributes to which another forward, with other rows, gives other contents: not the caches."""
+    if not names:
+        return []
+    before = Contents(model, names)
+
+    def first_row_only(path: str, tensor: Tensor) -> Tensor:
+        rows = tensor.dim() and tensor.size(0) == runs.batch
+        return tensor[:1].expand_as(tensor).clone() if rows and tensor.layout is torch.strided else tensor
+
+    given = runs.inputs.mapped(first_row_only)
+    others = given.tensors()
+    if all(torch.equal(tensor, others[path]) for path, tensor in runs.inputs.scattered().items()):
+        return names  # all rows are alike: it cannot be told
+    try:
+        with quiet(1):
+            given.of(model)
+    except Exception:
+        return names
+    return before.differing(Contents(model, names))
+
+
+def _mixes(runs: Runs, model: nn.Module) -> bool:
+    """Whether ``model``, which has run on one GPU, mixes devices on several."""
+    try:
+        with quiet(0):
+            runs.inputs.of(nn.DataParallel(model, runs.ids))
+    except Exception as error:
+        return is_mix(error)
+    return False
 
 
 @probe(outputs.NOT_TENSORS, outputs.DATACLASS_OUTPUT, outputs.RANDOM_OUTPUTS, asked="each")
@@ -116,7 +157,9 @@ def known(runs: Runs, error: Exception) -> bool:
     """Whether a finding says already why ``error`` was raised."""
     if is_mix(error):
         return runs.has(modules.TENSOR_NOT_REGISTERED)
-    return runs.has(outputs.NOT_TENSORS, outputs.DATACLASS_OUTPUT, inputs.UNCUT_INPUT, failures.LOSS_FAILS)
+    # What cannot be gathered makes no replica fail.
+    ungathered = not in_replica(error) and runs.has(outputs.NOT_TENSORS, outputs.DATACLASS_OUTPUT)
+    return ungathered or runs.has(inputs.UNCUT_INPUT, failures.LOSS_FAILS)
 
 
 def _failure(error: Exception) -> Finding:

@@ -18,16 +18,16 @@ from ..result import Finding
 from ..runs import Runs
 from .alone import known, returned, state
 from .probe import probe
-from .replicas import devices, replicas
+from .replicas import devices, references, replicas
 
 CUT = (inputs.INPUT_CUT, inputs.INPUT_AXIS, inputs.HIDDEN_STATE_CUT, inputs.LIST_CUT)
 
 
 @probe(
     *CUT, inputs.UNCUT_INPUT,
-    outputs.OWN_LENGTH, outputs.BATCH_MOVED, outputs.BATCH_LOST, outputs.SCALAR_OUTPUT, outputs.BIASED_LOSS,
-    outputs.BIASED_LOSS_OF_EVEN_PIECES, outputs.UNTRACKED_NORM, outputs.OUTPUTS_DIFFER,
-    after=(state, returned, replicas, devices), asked="each",
+    outputs.OWN_LENGTH, outputs.ROWS_COMPARED, outputs.BATCH_MOVED, outputs.BATCH_LOST, outputs.SCALAR_OUTPUT,
+    outputs.BIASED_LOSS, outputs.BIASED_LOSS_OF_EVEN_PIECES, outputs.UNTRACKED_NORM, outputs.OUTPUTS_DIFFER,
+    after=(state, returned, replicas, devices), explained_by=(references,), asked="each",
 )  # fmt: skip
 def layout(runs: Runs) -> Iterator[Finding]:
     """Runs pieces on one GPU, cut as DataParallel cuts and in other ways; compares them with the whole result.
@@ -45,7 +45,13 @@ def layout(runs: Runs) -> Iterator[Finding]:
     explained = _explained(runs)
     search = Search(runs.evaluated, runs.inputs, runs.one.outputs, runs.gpus, runs.same)
     fits = search.fits()
-    if short := [path for path, fit in fits.items() if fit.short]:
+    if pairs := [path for path, fit in fits.items() if fit.pairs]:
+        shape = list(found[pairs[0]].shape) if pairs[0] in found else None
+        outcome = outputs.answers(shape)
+        yield outputs.ROWS_COMPARED(
+            listed(pairs), shape=list(expected[pairs[0]].shape), gpus=runs.gpus, outcome=outcome
+        )
+    elif short := [path for path, fit in fits.items() if fit.short]:
         yield outputs.OWN_LENGTH(listed(short))
     elif other := search.layout():
         yield from _elsewhere(runs, other)
@@ -54,7 +60,7 @@ def layout(runs: Runs) -> Iterator[Finding]:
         one, many = expected[path], found.get(path)
         if fit.axis:
             yield _moved(runs, path, fit.axis)
-        elif fit.axis == 0 or fit.short:
+        elif fit.axis == 0 or fit.short or fit.pairs:
             continue
         elif not one.dim():
             if many is not None and not explained:
@@ -170,7 +176,7 @@ def _differs(runs: Runs, path: str, one: Tensor, many: Tensor) -> Finding:
     )
 
 
-@probe(inputs.ROWS_DROPPED, after=(layout,), asked="each")
+@probe(inputs.ROWS_DROPPED, after=(layout,), explained_by=(references,), asked="each")
 def rows(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: counts the pieces that each input is cut into."""
     error, found = runs.many.error, runs.inputs.scattered()
@@ -187,7 +193,7 @@ def rows(runs: Runs) -> Iterator[Finding]:
     yield inputs.ROWS_DROPPED(pieces, gpus=runs.gpus, outcome=outcome)
 
 
-@probe(inputs.IDLE_GPUS, after=(layout,), explained_by=(inputs.ROWS_DROPPED, inputs.LIST_CUT))
+@probe(inputs.IDLE_GPUS, after=(layout,), explained_by=(inputs.ROWS_DROPPED, inputs.LIST_CUT, references))
 def idle(runs: Runs) -> Iterator[Finding]:
     """Runs nothing: counts the GPUs that get no rows."""
     plan = runs.plan
@@ -203,7 +209,7 @@ def idle(runs: Runs) -> Iterator[Finding]:
     failures.NOT_SIMULATED,
     failures.FAILS_ON_MANY,
     failures.FAILS_IN_TRAINING,
-    explained_by=(replicas, devices, layout, rows),
+    explained_by=(references, replicas, devices, layout, rows),
     asked="each",
 )
 def unexplained(runs: Runs) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from ...base.tree import tensors
 from ..errors import is_mix, line_of, short_text, user_line
 from ..findings import failures, inputs, modules
 from ..findings.kind import listed
+from ..references import reference
 from ..result import Finding
 from ..runs import Runs
 from ..state import unregistered_tensors
@@ -50,9 +51,23 @@ def replicas(runs: Runs) -> Iterator[Finding]:
         yield modules.DEVICE_DEPENDENT()
 
 
+@probe(inputs.ROWS_REFER, asked="each")
+def references(runs: Runs) -> Iterator[Finding]:
+    """Runs the model on one GPU with rows in another order, or some of them; compares that with the whole result.
+
+    Asked only where n GPUs fail or differ, and an input of whole numbers could be places in another one. What refers
+    to rows of the model's own tables is not seen.
+    """
+    if not runs.unlike or runs.random:
+        return
+    if found := reference(runs.evaluated, runs.inputs, runs.one.outputs, runs.same):
+        meaning = inputs.meaning(found.kind, found.of)
+        yield inputs.ROWS_REFER(found.path, meaning=meaning, gpus=runs.gpus)
+
+
 @probe(
     inputs.UNCUT_INPUT, modules.TENSOR_NOT_REGISTERED, failures.FIXED_DEVICE,
-    explained_by=(replicas, modules.PARAMETER_NOT_REGISTERED, modules.MODULE_NOT_REGISTERED),
+    explained_by=(references, replicas, modules.PARAMETER_NOT_REGISTERED, modules.MODULE_NOT_REGISTERED),
     asked="each",
 )  # fmt: skip
 def devices(runs: Runs) -> Iterator[Finding]:

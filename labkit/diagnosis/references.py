@@ -1,0 +1,159 @@
+"""Inputs whose values are places in another input or in the output, such as edges of a graph or offsets of bags.
+
+They cannot be cut by themselves: a piece of them names rows that another GPU has. That it is so is shown by running the
+model: where rows are put in another order, and the values that name them are changed alike, the result is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.tree import tensors
+from .inputs import ModelInputs
+
+# Fewer rows can be in the right order by chance.
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Reference:
+    """That the values of the input ``path`` are places.
+
+    kind   "rows": each names a row of the input ``of``; "starts": each is where a group of its rows starts;
+           "groups": each says to which row of the output a row of ``of`` belongs.
+    """
+
+    path: str
+    of: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class _Trial:
+    run: Callable[[ModelInputs], Any]
+    inputs: ModelInputs
+    whole: dict[str, Tensor]
+    agree: Callable[[Tensor, Tensor], bool]
+
+    def changed(self, change: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
+        """The outputs for other inputs; none if the model does not take them."""
+        try:
+            found = tensors(self.run(self.inputs.mapped(change)), "output")
+        except Exception:
+            return {}
+        return found if found.keys() == self.whole.keys() else {}
+
+
+def reference(
+    run: Callable[[ModelInputs], Any],
+    inputs: ModelInputs,
+    whole: Any,
+    agree: Callable[[Tensor, Tensor], bool],
+) -> Reference | None:
+    """The first input that holds places in another one, if there is any.
+
+    run     the model on one device, the same for the same inputs.
+    whole   what it gives for ``inputs``.
+    agree   whether two tensors are the same up to rounding.
+    """
+    trial = _Trial(run, inputs, tensors(whole, "output"), agree)
+    for path, values, of, rows in _pairs(inputs.tensors()):
+        for kind, holds in (("rows", _names_rows), ("starts", _names_starts), ("groups", _names_groups)):
+            if holds(trial, path, values, rows):
+                return Reference(path, of, kind)
+    return None
+
+
+def _pairs(found: dict[str, Tensor]) -> Iterator[tuple[str, Tensor, str, int]]:
+    """Inputs whose values may be places, each with another input and the rows of that, the fewest first."""
+    sized: dict[int, str] = {}
+    # Of those with as many rows, what is measured is a better name than what is counted.
+    for path, tensor in sorted(found.items(), key=lambda pair: not pair[1].is_floating_point()):
+        if tensor.dim():
+            sized.setdefault(tensor.size(0), path)
+    for path, values in found.items():
+        counted = not (values.is_floating_point() or values.is_complex() or values.dtype is torch.bool)
+        if not (counted and values.dim() and values.numel() and values.layout is torch.strided):
+            continue
+        least, most = int(values.min()), int(values.max())
+        for rows in sorted(sized):
+            if rows >= _FEWEST and least >= 0 and most <= rows and sized[rows] != path:
+                yield path, values, sized[rows], rows
+
+
+def _names_rows(trial: _Trial, path: str, values: Tensor, rows: int) -> bool:
+    """Whether nothing but the order of rows changes where rows are put in another order, and ``values`` with them."""
+    if int(values.max()) >= rows:
+        return False
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
+    places = order.argsort()
+
+    def ordered(name: str, tensor: Tensor, renamed: bool) -> Tensor:
+        if name == path and renamed:
+            tensor = places.to(tensor.device, tensor.dtype)[tensor.long()]
+        return tensor[order.to(tensor.device)] if tensor.dim() and tensor.size(0) == rows else tensor
+
+    def alike(found: dict[str, Tensor]) -> bool:
+        return bool(found) and all(
+            trial.agree(whole, found[name])
+            or (
+                whole.dim() > 0
+                and whole.size(0) == rows
+                and trial.agree(whole[order.to(whole.device)], found[name])
+            )
+            for name, whole in trial.whole.items()
+        )
+
+    # Values that mean something else, such as classes, want no other names, or are not looked at.
+    return alike(trial.changed(partial(ordered, renamed=True))) and not alike(
+        trial.changed(partial(ordered, renamed=False))
+    )
+
+
+def _names_starts(trial: _Trial, path: str, values: Tensor, rows: int) -> bool:
+    """Whether the first few of ``values``, with the rows before the next, give the first few rows of the result."""
+    if values.dim() != 1 or len(values) < 2 or len(values) == rows or not _rises_from_zero(values):
+        return False
+    groups = len(values) // 2
+    stop = int(values[groups])
+    return stop > 0 and any(_begins(trial, path, rows, stop, kept, groups) for kept in (groups, groups + 1))
+
+
+def _names_groups(trial: _Trial, path: str, values: Tensor, rows: int) -> bool:
+    """Whether the rows of the first few groups give the first few rows of the result."""
+    if values.dim() != 1 or len(values) != rows or not _rises_from_zero(values):
+        return False
+    groups = (int(values[-1]) + 1) // 2
+    stop = int((values < groups).sum())
+    return 0 < groups < stop < rows and _begins(trial, path, rows, stop, stop, groups)
+
+
+def _begins(trial: _Trial, path: str, rows: int, stop: int, kept: int, groups: int) -> bool:
+    """Whether ``kept`` values and ``stop`` rows give the result's first rows: one for each group, or for each row."""
+
+    def first(name: str, tensor: Tensor) -> Tensor:
+        if name == path:
+            return tensor[:kept]
+        return tensor[:stop] if tensor.dim() and tensor.size(0) == rows else tensor
+
+    found = trial.changed(first)
+    fewer = False
+    for name, part in found.items():
+        whole = trial.whole[name]
+        if not (part.dim() and whole.dim()) or not trial.agree(whole[: part.size(0)], part):
+            return False
+        if part.size(0) != whole.size(0):
+            fewer = True
+            if part.size(0) not in (groups, stop):
+                return False
+    return fewer
+
+
+def _rises_from_zero(values: Tensor) -> bool:
+    return int(values[0]) == 0 and bool((values[1:] >= values[:-1]).all())
