@@ -89,5 +89,5 @@ def _unwrap(model: nn.Module) -> tuple[list[str], list[str]]:
 def _plain(module: nn.Module) -> nn.Module:
     """What ``torch.compile`` was given, if ``module`` came of it."""
     # torch/_dynamo/eval_frame.py, OptimizedModule
-    inside = module.__dict__.get("_modules", {}).get("_orig_mod")
+    inside: nn.Module | None = getattr(module, "_orig_mod", None)
     return module if inside is None else inside
