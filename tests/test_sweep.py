@@ -1,10 +1,12 @@
 """``labkit sweep``: a lesson once per number of GPUs, and the page that compares the runs."""
 
 import os
+import signal
 
 import nbformat
 import pytest
 
+from labkit import __version__ as version
 from labkit.cli import main
 from labkit.runs import kernel, parameters, sweep
 
@@ -79,14 +81,112 @@ def test_nothing_that_exists_is_overwritten_without_force(lesson, tmp_path, caps
     )
 
 
-def test_a_sweep_that_is_interrupted_reports_what_it_has(lesson, tmp_path, monkeypatch, capsys):
-    def interrupted(plan, count):
-        raise KeyboardInterrupt
+def test_a_sweep_that_was_stopped_goes_on_where_it_was(lesson, tmp_path, monkeypatch, capsys):
+    made, command = [], ["sweep", "99_small", "--gpus", "1", "3", "2", "--out", "made"]
+    execute = sweep.execute
 
-    monkeypatch.setattr(sweep, "execute", interrupted)
-    assert main(["sweep", "99_small", "--gpus", "1", "2", "--out", "made"]) == 130
+    def counted(plan, count):
+        if count == stop:
+            os.kill(os.getpid(), number)
+        made.append(count)
+        return execute(plan, count)
+
+    monkeypatch.setattr(sweep, "execute", counted)
+    page = tmp_path / "made/report.html"
+    stop, number = 1, signal.SIGTERM
+    assert main(command) == 143
     assert files(tmp_path / "made") == ["report.html"]
-    assert (tmp_path / "made/report.html").read_text("utf-8").count("not run") == 2
+    assert page.read_text("utf-8").count("not run") == 3
+    stop, number = 2, signal.SIGINT
+    assert main(command) == 130
+    assert made == [1, 3]
+    assert page.read_text("utf-8").count("not run") == 1
+    assert "2 of 3 runs are made: the same command goes on from there" in capsys.readouterr().err
+    (tmp_path / "made/99_small-1-gpus.html").unlink()  # as if it had been stopped between the two files
+    before = (tmp_path / "made/99_small-1-gpus.ipynb").stat().st_mtime_ns
+    stop, made[:] = None, []
+    assert main(command) == 1
+    assert made == [3, 2], "what failed is run again, what went through is not"
+    done = capsys.readouterr()
+    assert "99_small on 1 GPU: was run before" in done.err
+    assert [line.split()[2] for line in done.out.splitlines()[:3]] == ["ok", "FAILED,", "ok"]
+    assert (tmp_path / "made/99_small-1-gpus.ipynb").stat().st_mtime_ns == before
+    assert files(tmp_path / "made") == [
+        *(f"99_small-{count}-gpus.{kind}" for count in (1, 2, 3) for kind in ("html", "ipynb")), "report.html",
+    ]  # fmt: skip
+    assert "not run" not in page.read_text("utf-8")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.fixture
+def one_run(lesson, monkeypatch):
+    """The lesson run on 2 GPUs; what follows runs nothing."""
+    assert main(["sweep", "99_small", "--gpus", "2", "--out", "made"]) == 0
+
+    def run(plan, count):
+        raise AssertionError("it is run again")
+
+    monkeypatch.setattr(sweep, "execute", run)
+    return lesson
+
+
+def test_what_is_of_another_run_is_not_taken_for_this_one(one_run, tmp_path, capsys, monkeypatch):
+    command = ["sweep", "99_small", "--gpus", "2", "--out", "made"]
+    assert main(command) == 0
+    assert main([*command, "-p", "rate", "3"]) == 2
+    assert "99_small-2-gpus.ipynb is of another run (rate 0.5); --force overwrites" in capsys.readouterr().err
+    with monkeypatch.context() as newer:
+        newer.setattr(sweep, "__version__", "9.9")
+        assert main(command) == 2
+    assert f"is of another run (labkit {version})" in capsys.readouterr().err
+    one_run.write_text(one_run.read_text("utf-8").replace("torch.Size([7])", "torch.Size([8])"), "utf-8")
+    assert main(command) == 2
+    assert "is of another run (lesson)" in capsys.readouterr().err
+    (tmp_path / "made/99_small-2-gpus.ipynb").unlink()
+    assert main(command) == 2
+    assert "99_small-2-gpus.html exists already" in capsys.readouterr().err
+    (tmp_path / "made/99_small-2-gpus.html").unlink()
+    (tmp_path / "made/report.html").write_text("mine")
+    assert main(command) == 2
+    assert "report.html exists already" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_is_one_line_before_anything_is_run(lesson, tmp_path, monkeypatch, capsys):
+    def fails(descriptor):
+        raise OSError(28, "No space left on device")
+
+    ran = []
+    monkeypatch.setattr(sweep, "execute", lambda plan, count: ran.append(count))
+    monkeypatch.setattr(os, "fsync", fails)
+    assert main(["sweep", "99_small", "--gpus", "1", "--out", "made"]) == 74
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert "made/report.html cannot be read or written: the disk is full. What is done is kept" in err
+    assert (ran, files(tmp_path / "made")) == ([], [])
+
+
+def test_a_cell_without_end_fails_its_run(lesson, tmp_path, capsys):
+    text = lesson.read_text("utf-8").replace(
+        "print('torch.Size([7])')", "import time\\nwhile True: time.sleep(1)"
+    )
+    lesson.write_text(text, "utf-8")
+    assert main(["sweep", "99_small", "--gpus", "1", "--out", "made", "--cell-timeout", "1"]) == 1
+    said = "cell same: had not ended after 1 s (--cell-timeout)"
+    assert said in capsys.readouterr().out
+    page = (tmp_path / "made/report.html").read_text("utf-8")
+    assert said in page
+    assert "at most 1 s a cell" in page
+
+
+def test_a_language_before_the_command_is_one_that_is_asked_for(lesson, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        sweep, "execute", lambda plan, count: seen.append(plan.parameters["language"]) or 1 / 0
+    )
+    for front, back in ((["--lang", "zh"], []), ([], ["--lang", "zh"]), ([], [])):
+        with pytest.raises(ZeroDivisionError):
+            main([*front, "sweep", str(lesson), "--gpus", "1", "--out", "made", "--force", *back])
+    assert seen == ["zh", "zh", "en"]
 
 
 def test_a_real_lesson_in_chinese(tmp_path, monkeypatch, capsys):
@@ -174,7 +274,7 @@ def test_a_start_is_tried_again_but_never_a_cell(monkeypatch, started, tries):
     cell = SimpleNamespace(metadata=SimpleNamespace(papermill={"status": status}))
     manager = SimpleNamespace(nb=SimpleNamespace(cells=[cell]), PENDING="pending")
     with pytest.raises(RuntimeError, match="didn't respond"):
-        sweep._engine().execute_managed_notebook(manager, "python3")
+        sweep._engine([]).execute_managed_notebook(manager, "python3")
     assert len(count) == tries
 
 

@@ -33,9 +33,9 @@ def write_whole(path: Path, text: str) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     _take_away_abandoned(file)
     beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}{_BESIDE}")
-    # Made by open, so that it gets the rights that a new file gets here, not those of a secret one.
-    new = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
+        # Made by open, so that it gets the rights that a new file gets here, not those of a secret one.
+        new = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         with open(new, "wb") as stream:
             stream.write(content)
             stream.flush()
@@ -43,9 +43,11 @@ def write_whole(path: Path, text: str) -> None:
         with suppress(FileNotFoundError):
             shutil.copymode(file, beside)
         os.replace(beside, file)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(beside)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # not that of the one beside it
         raise
 
 

@@ -1,17 +1,27 @@
 """Run a lesson for several numbers of GPUs: executed notebooks, and one report that compares them.
 
-Exit code 0 if every run went through, 1 if one failed (it is kept and named), 2 for bad usage.
+A sweep that was stopped goes on where it was when the same command is given again; runs that failed are made again.
+Exit code 0 if every run went through, 1 if one failed (it is kept and named), 2 for bad usage, 74 if a file cannot be
+written, 130 or 143 if it was interrupted or terminated.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ..base.files import reason, write_whole
 from ..base.language import LANGUAGES, get_language, say, using
 from ..base.numbers import plural
 from .usage import UsageError, at_least
+
+if TYPE_CHECKING:
+    from ..runs.sweep import Run, Sweep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +52,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=say(en="another parameter of the notebook; can be repeated", zh="笔记本的其他参数；可以多次给出"),
     )  # fmt: skip
     parser.add_argument(
-        "--force", action="store_true", help=say(en="overwrite what stands there", zh="覆盖已有的文件")
+        "--cell-timeout",
+        type=at_least(0),
+        default=600,
+        metavar="SECONDS",
+        help=say(
+            en="a cell that takes longer fails its run (default 600; 0: no limit)",
+            zh="单元格超过这么多秒，这次运行就算失败（默认 600；0 表示不限）",
+        ),
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help=say(en="run all again, and overwrite what stands there", zh="全部重新运行，并覆盖已有的文件"),
     )
 
 
+_CANNOT_WRITE = 74  # sysexits' EX_IOERR
+
+
 def run(options: argparse.Namespace) -> int:
-    from ..runs import sweep as sweeps  # heavy, as report is: torch and nbformat
-    from ..runs.report import report
+    from ..runs import sweep as sweeps  # heavy, as the report is: torch and nbformat
 
     checkout = Path(__file__).parents[2] / "notebooks"
     try:
@@ -56,30 +80,106 @@ def run(options: argparse.Namespace) -> int:
         # A notebook given by its path keeps its own language unless another one is asked for.
         language = options.lang or (None if options.lesson.endswith(".ipynb") else get_language())
         folder = options.out or Path("out") / f"{lesson.stem}{f'-{language}' if language else ''}"
-        plan = sweeps.plan(lesson, options.gpus, folder, dict(options.parameters), language)
+        plan = sweeps.plan(
+            lesson, options.gpus, folder, dict(options.parameters), language, options.cell_timeout
+        )
     except (FileNotFoundError, ValueError) as error:
         raise UsageError(str(error)) from None
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--out must be a folder, {folder} is a file")
-    existing = plan.existing()
-    if existing and not options.force:
-        more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
         raise UsageError(
-            f"{existing[0]}{more} exists already; --force overwrites, --out DIR writes elsewhere"
+            say(en=f"--out must be a folder, {folder} is a file", zh=f"--out 必须是文件夹，{folder} 是文件")
         )
-    runs, stopped = [], False
+    try:
+        if not options.force and (occupied := plan.occupied()):
+            more = len(occupied) - 1
+            raise UsageError(
+                say(
+                    en=f"{occupied[0]}{f', and {more} more' if more else ''}; "
+                    "--force overwrites, --out DIR writes elsewhere",
+                    zh=f"{occupied[0]}{f'，另有 {more} 个' if more else ''}；--force 覆盖，--out DIR 写到别处",
+                )
+            )
+        with _termination_as_interrupt():
+            return _run(plan, again=options.force)
+    except BrokenPipeError:  # of what is printed
+        raise
+    except OSError as error:
+        print(
+            say(
+                en=f"labkit: {error.filename or folder} cannot be read or written: {reason(error)}. What is done is "
+                "kept: the same command goes on from there",
+                zh=f"labkit：无法读写 {error.filename or folder}：{reason(error)}。已完成的部分都在："
+                "再次运行同一条命令，就会接着做",
+            ),
+            file=sys.stderr,
+        )
+        return _CANNOT_WRITE
+
+
+def _run(plan: Sweep, again: bool) -> int:
+    """Make the runs that are not made yet (``again``: all), with a report from the first moment on."""
+    from ..runs import sweep as sweeps
+    from ..runs.report import report
+
+    language = plan.parameters.get("language")
+    shown = language if isinstance(language, str) and language in LANGUAGES else get_language()
+    runs: list[Run] = []
+    stopped = 0
+
+    def write_report() -> None:
+        with using(shown):
+            write_whole(plan.report, report(plan, runs))
+
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    write_report()  # what cannot be written is known before the first minutes are spent
     try:
         for count in plan.gpus:
-            print(f"{plan.lesson.stem} on {plural(count, 'GPU')}", file=sys.stderr, flush=True)
-            runs.append(sweeps.execute(plan, count))
-    except KeyboardInterrupt:
-        stopped = True
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    language = plan.parameters.get("language")
-    with using(language if language in LANGUAGES else get_language()):
-        plan.report.write_text(report(plan, runs), "utf-8")
+            made = None if again else sweeps.earlier(plan, count)
+            name = say(
+                en=f"{plan.lesson.stem} on {plural(count, 'GPU')}", zh=f"{plan.lesson.stem}：{count} 块 GPU"
+            )
+            if made:
+                name += say(en=": was run before", zh="（先前已运行）")
+            print(name, file=sys.stderr, flush=True)
+            runs.append(made or sweeps.execute(plan, count))
+            write_report()
+    except KeyboardInterrupt as interrupt:
+        stopped = 143 if isinstance(interrupt, _Terminated) else 130
     for done in runs:
-        result = f"FAILED, {done.error}" if done.error else "ok"
-        print(f"{plural(done.gpus, 'GPU')}: {result}  {done.seconds:.1f} s  {done.notebook}")
-    print(f"report: {plan.report}")
-    return 130 if stopped else int(any(done.error for done in runs))
+        result = (
+            say(en=f"FAILED, {done.error}", zh=f"失败，{done.error}")
+            if done.error
+            else say(en="ok", zh="成功")
+        )
+        gpus = say(en=f"{plural(done.gpus, 'GPU')}:", zh=f"{done.gpus} 块 GPU：")
+        print(f"{gpus} {result}  {done.seconds:.1f} s  {done.notebook}")
+    print(say(en=f"report: {plan.report}", zh=f"报告：{plan.report}"))
+    if stopped:
+        print(
+            say(
+                en=f"{len(runs)} of {len(plan.gpus)} runs are made: the same command goes on from there",
+                zh=f"{len(plan.gpus)} 次运行完成了 {len(runs)} 次：再次运行同一条命令，就会接着做",
+            ),
+            file=sys.stderr,
+        )
+    return stopped or int(any(done.error for done in runs))
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: whoever sends it wants what an interrupt wants, and a process that ends by itself ends its kernel."""
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    def stop(number: int, frame: object) -> None:
+        raise _Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread: signals are somebody else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

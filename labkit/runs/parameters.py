@@ -11,6 +11,17 @@ from contextlib import suppress
 
 from nbformat import NotebookNode
 
+from ..base.language import say
+from ..base.numbers import must
+
+# What values of a declared type are called: "must be …", "必须…".
+_KINDS: dict[type, tuple[str, str]] = {
+    int: ("a whole number", "是整数"),
+    float: ("a number", "是数"),
+    bool: ("True or False", "是 True 或 False"),
+    str: ("a text", "是文字"),
+}
+
 
 def declared(notebook: NotebookNode) -> dict[str, object]:
     """Name -> default of each parameter, from the cell tagged ``parameters``; {} if there is none."""
@@ -34,8 +45,13 @@ def fit(known: dict[str, object], name: str, value: object) -> object:
     Raises ValueError with one line that names the parameter.
     """
     if name not in known:
-        there = ", ".join(known) or "none"
-        raise ValueError(f"the notebook has no parameter {name!r}; it has {there}")
+        there = ", ".join(known)
+        raise ValueError(
+            say(
+                en=f"the notebook has no parameter {name!r}; it has {there or 'none'}",
+                zh=f"笔记本没有参数 {name!r}；" + (f"它的参数有 {there}" if there else "它没有参数"),
+            )
+        )
     default = known[name]
     kind = type(default)
     if kind is str and isinstance(value, str):
@@ -46,6 +62,6 @@ def fit(known: dict[str, object], name: str, value: object) -> object:
     if kind is float and type(value) is int:
         return float(value)
     if default is not None and type(value) is not kind:
-        names = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
-        raise ValueError(f"parameter {name} must be {names.get(kind, kind.__name__)}, got {value!r}")
+        en, zh = _KINDS.get(kind, (kind.__name__, f"是 {kind.__name__}"))
+        raise ValueError(must(say(en=f"parameter {name}", zh=f"参数 {name}"), value, en=en, zh=zh))
     return value

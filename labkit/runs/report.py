@@ -13,7 +13,7 @@ from ..base.language import get_language, say
 from ..base.numbers import plural
 from ..plans.batches import batches
 from ..plans.split import Split
-from .sweep import Run, Sweep
+from .sweep import GENERATOR, Run, Sweep
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #d0d7de; --soft: #656d76; --bad: #b3261e; --good: #1a7f37; }
@@ -32,6 +32,10 @@ def report(sweep: Sweep, runs: list[Run]) -> str:
     """The page, with links to the notebooks and pages beside it. Runs not made are said to be missing."""
     title = f"{_title(sweep, runs)} · {say(en='a sweep over GPUs', zh='不同 GPU 数的对比')}"
     facts = [f"{name} = {value!r}" for name, value in sweep.parameters.items() if name != "num_gpus"]
+    if sweep.cell_limit:
+        facts.append(
+            say(en=f"at most {sweep.cell_limit} s a cell", zh=f"每个单元格最多 {sweep.cell_limit} 秒")
+        )
     facts += [f"labkit {__version__}", f"PyTorch {torch.__version__}"]
     made = {run.gpus: run for run in runs}
     body = [
@@ -47,7 +51,7 @@ def report(sweep: Sweep, runs: list[Run]) -> str:
     return (
         f'<!doctype html>\n<html lang="{language}"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"{GENERATOR}<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )

@@ -61,8 +61,10 @@ def test_wherever_it_fails_the_file_is_as_it_was_and_nothing_lies_beside_it(
             broken.setattr(builtins, "open", Full)
         else:
             broken.setattr(shutil if step == "copymode" else os, step, fails)
-        with pytest.raises((OSError, KeyboardInterrupt)):
+        with pytest.raises((OSError, KeyboardInterrupt)) as raised:
             write_whole(file, "new text")
+    if raised.type is OSError:
+        assert raised.value.filename == str(file)
     assert names(tmp_path) == ["report.html"] * bool(before)
     if before:
         assert file.read_text() == before
