@@ -2,7 +2,7 @@
 
 from .in_use import machine_in_use
 from .machine import Machine
-from .ops import moves, places  # noqa: F401 (their handlers register themselves)
+from .ops import batch_norms, moves, places  # noqa: F401 (their handlers register themselves)
 from .real_gpus import RealGpus
 from .simulate import simulate, use_gpus
 from .state.gpu import Gpu
