@@ -413,6 +413,17 @@ PRIVATE = [
             "_upsample_bicubic2d_aa, _fft_r2c, _fft_c2c, _fft_c2r, _embedding_bag, _embedding_bag_forward_only, "
             "_unsafe_masked_index, _assert_async",
             "operators whose kernels on CUDA take other dtypes, or assert (machine.rules)"),
+    Private("torch.ops.aten: _adaptive_avg_pool2d_backward, _adaptive_avg_pool3d_backward, _ctc_loss_backward, "
+            "_embedding_bag_backward, _embedding_bag_dense_backward, _upsample_bilinear2d_aa_backward, "
+            "_upsample_bicubic2d_aa_backward, _linalg_check_errors, _local_scalar_dense, _to_sparse, _unique, _unique2",
+            "operators without an order on CUDA, or for which the host waits (machine.rules.watched)"),
+    Private("torch._C: _set_deterministic_algorithms",
+            "torch.use_deterministic_algorithms calls it (machine.ops.watching)",
+            lambda: _asks(torch.use_deterministic_algorithms, "_set_deterministic_algorithms")),
+    Private("the files torch/_ops.py, torch/_compile.py, torch/_dynamo/eval_frame.py",
+            "stand between an operator and a dispatch mode: no line of the user's (machine.state.syncs)",
+            lambda: all(files("torch").joinpath(name).is_file()
+                        for name in ("_ops.py", "_compile.py", "_dynamo/eval_frame.py"))),
 
     # Autograd.
     Private("torch.autograd._engine_run_backward",

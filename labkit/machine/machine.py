@@ -21,6 +21,7 @@ from .stack import Entered, leave
 from .state.gpu import Gpu
 from .state.random import DeviceRandom
 from .state.streams import Current
+from .state.syncs import Syncs
 from .torch_api.table import prepare_process, table
 
 _CUDA_ERROR = (
@@ -58,6 +59,7 @@ class Machine:
         self.random = DeviceRandom(self.gpus)
         self.mode = MachineMode(self)
         self.current = Current()
+        self.syncs = Syncs()
         self.stream_ids = itertools.count(32)  # CUDA's pools of streams begin there too
         self.closed = False
         self._patches = Patches(lambda: table(self))

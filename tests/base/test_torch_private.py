@@ -20,7 +20,7 @@ OTHERS = set(
     _pydevd_bundle _release_save _run_exitfuncs _shutdown _target _repr_svg_ _repr_html_ _repr_mimebundle_""".split()
 )
 # Pieces of names that are put together, and a name that is only printed.
-PIECES = {"_orig", "_out", "_transpose", "_get_accel", "_group", "_foreach_"}
+PIECES = {"_bincount_cuda", "_histc_cuda", "_orig", "_out", "_transpose", "_get_accel", "_group", "_foreach_"}
 # Where torch's own private names may be asked for on an object whose class cannot be seen from its name here.
 HOSTS = (nn.Module(), torch.Tensor, torch.nn.parallel._functions, torch.cuda, torch._C, torch.Generator)
 

@@ -28,6 +28,7 @@ from ..in_use import machine_in_use, seeing
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, put
+from .watching import watched_backward
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -169,7 +170,8 @@ def _of_the_engine() -> Iterator[Patch]:
         outputs = (t_outputs,) if isinstance(t_outputs, Tensor) else t_outputs
         for output, grad in zip(outputs, grad_tensors, strict=False):
             check_seed(output, grad)
-        result = seeing(engine, t_outputs, grad_tensors, keep, create, inputs, *args, **kwargs)
+        with watched_backward(machine_in_use(), outputs):
+            result = seeing(engine, t_outputs, grad_tensors, keep, create, inputs, *args, **kwargs)
         if isinstance(result, tuple):
             wanted = (inputs,) if isinstance(inputs, Tensor) else inputs
             result = tuple(

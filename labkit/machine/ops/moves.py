@@ -25,10 +25,11 @@ _to: Any = Tensor.to
 
 def move(
     machine: Any, tensor: Tensor, target: Gpu | None, *, dtype: torch.dtype | None = None, copy: bool = False,
-    memory_format: torch.memory_format | None = None,
+    memory_format: torch.memory_format | None = None, non_blocking: bool = False,
 ) -> Tensor:  # fmt: skip
     """``tensor`` on ``target`` (None: the host). A copy, unless it is there already and ``copy`` is False."""
     source = gpu_of(tensor)
+    _wait(machine, source, target, non_blocking)
     options = {} if memory_format is None else {"memory_format": memory_format}
     started = perf_counter() if trace.recording is not None else 0.0
     # Real values never leave the backing device: between two devices only copy=True gives a storage of its own.
@@ -39,6 +40,12 @@ def move(
     if trace.recording is not None:
         note_copy(source, target, moved, started)
     return moved
+
+
+def _wait(machine: Any, source: Gpu | None, target: Gpu | None, non_blocking: bool) -> None:
+    """The host waits for what it gives or takes (``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``)."""
+    if machine.syncs.level and not non_blocking and (source is None) is not (target is None):
+        machine.syncs.tell()
 
 
 def note_copy(source: Gpu | None, target: Gpu | None, tensor: Tensor, started: float) -> None:
@@ -62,7 +69,6 @@ def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
         first = "dtype"
     names = [first, *(["dtype"] if first == "device" else []), "non_blocking", "copy"]
     options = dict(zip(names, rest, strict=False)) | kwargs
-    options.pop("non_blocking", None)
     device, other = options.pop("device", None), options.pop("other", None)
     if other is not None:
         target, options["dtype"], device = gpu_of(other), other.dtype, other.device
@@ -87,7 +93,10 @@ def _tensor_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: di
     target = mode.machine.resolve("cuda" if device is None else device)
     if target is None:
         raise RuntimeError("Invalid device, must be cuda device")
-    return move(mode.machine, args[0], target, memory_format=kwargs.get("memory_format"))
+    non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+    return move(
+        mode.machine, args[0], target, memory_format=kwargs.get("memory_format"), non_blocking=non_blocking
+    )
 
 
 @handles(Tensor.cpu)
@@ -104,6 +113,7 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     ends = [there, gpu_of(source) if isinstance(source, Tensor) else there]
     for gpu in ends:
         mode.own(gpu)
+    _wait(mode.machine, ends[1], there, args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     started = perf_counter()
     result: Tensor = func(*args, **kwargs)
     if trace.recording is not None and isinstance(source, Tensor):
@@ -139,6 +149,8 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
         check_alias(data, target, kwargs.get("copy"))
         data = move(machine, data, target, dtype=kwargs.get("dtype"))
         args, kwargs = (data, *args[1:]), {k: v for k, v in kwargs.items() if k not in ("copy", "device")}
+    elif func in (torch.tensor, torch.as_tensor, torch.asarray):
+        _wait(machine, None if data is None else source, target, False)  # made on the host, then copied
     pinned = kwargs.get("pin_memory")
     if pinned:
         kwargs = without_pinning(kwargs, target)

@@ -89,7 +89,7 @@ class Stream:
         return False
 
     def synchronize(self) -> None:
-        return None
+        machine_here().syncs.tell()
 
     def record_event(self, event: Event | None = None) -> Event:
         event = Event() if event is None else event

@@ -78,13 +78,16 @@ class Collectives:
         one memory, but are no views to autograd.
         """
         if group[0].layout is not torch.strided:
-            return [[move(self._machine, tensor, gpu, copy=True) for tensor in group] for gpu in gpus[1:]]
+            return [
+                [move(self._machine, tensor, gpu, copy=True, non_blocking=True) for tensor in group]
+                for gpu in gpus[1:]
+            ]
         joined = torch._C._nn.flatten_dense_tensors(group)
         put(joined, gpus[0])
         empty = [at for at, tensor in enumerate(group) if not tensor.numel()]
         rows = []
         for gpu in gpus[1:]:
-            moved = move(self._machine, joined, gpu, copy=True)
+            moved = move(self._machine, joined, gpu, copy=True, non_blocking=True)
             with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
                 rows.append(torch._C._nn.unflatten_dense_tensors(moved, group))
             for at in empty:
@@ -209,4 +212,4 @@ class Collectives:
     def _to(self, tensor: Tensor, device: int) -> Tensor:
         if device < 0:
             raise RuntimeError(f"Expected non-negative device index, but got {device}")
-        return move(self._machine, tensor, self._machine.gpu(device))
+        return move(self._machine, tensor, self._machine.gpu(device), non_blocking=True)

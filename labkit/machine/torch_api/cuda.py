@@ -17,10 +17,12 @@ from torch import Tensor
 
 from ...base.patches import Patch
 from ..in_use import below_modes, machine_here
+from ..ops.watching import settle
 from ..rules.together import check_optimizer_entry
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of
 from ..state.streams import CUDA, Stream
+from ..state.syncs import warn
 from .collectives import Collectives
 from .refused import absent, refusing
 
@@ -98,12 +100,18 @@ _ASKED["_accelerator_getDeviceIndex"] = _ASKED["_cuda_getDevice"]
 _ASKED["_accelerator_getDeviceStats"] = _ASKED["_cuda_memoryStats"]
 
 
+@cache
+def _say_that_it_is_a_prototype() -> None:
+    warn(
+        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
+    )
+
+
 class CudaFunctions:
     """The other functions of ``torch._C`` for one machine, by name."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._sync_debug = 0
         self._chosen: set[int] = set()
 
     def _cuda_setDevice(self, index: int) -> None:
@@ -135,10 +143,17 @@ class CudaFunctions:
         raise RuntimeError("Backend doesn't support getting device capabilities.")
 
     def _cuda_get_sync_debug_mode(self) -> int:
-        return self._sync_debug
+        return self._machine.syncs.level
 
     def _cuda_set_sync_debug_mode(self, value: int) -> None:
-        self._sync_debug = value
+        # torch/csrc/cuda/Module.cpp, THCPModule_cudaSetSyncDebugMode
+        _say_that_it_is_a_prototype()
+        if not isinstance(value, int):
+            raise RuntimeError("invalid argument to set_sync_debug_mode")
+        if not 0 <= value <= 2:
+            raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
+        self._machine.syncs.level = value
+        settle(self._machine)
 
     # Streams and time.
     def _cuda_setStream(self, stream_id: int, device_index: int, device_type: int) -> None:

@@ -1,0 +1,119 @@
+"""The operators that CUDA computes in no fixed order, and those for which the host waits.
+
+Facts of ``aten/src/ATen/native/cuda`` (2.12): the calls of ``alertNotDeterministic``, and what copies a number to the
+host (``item``, ``memcpy_and_sync``). The CPU tells of its own share (``put_``, ``max_unpool``) in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Operator -> what CUDA calls it when it objects.
+_UNORDERED = {
+    "_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d_backward_cuda",
+    "_adaptive_avg_pool3d_backward": "adaptive_avg_pool3d_backward_cuda",
+    "adaptive_max_pool2d_backward": "adaptive_max_pool2d_backward_cuda",
+    "avg_pool3d_backward": "avg_pool3d_backward_cuda",
+    "_ctc_loss_backward": "ctc_loss_backward_gpu",
+    "fractional_max_pool2d_backward": "fractional_max_pool2d_backward_cuda",
+    "fractional_max_pool3d_backward": "fractional_max_pool3d_backward_cuda",
+    "grid_sampler_2d_backward": "grid_sampler_2d_backward_cuda",
+    "grid_sampler_3d_backward": "grid_sampler_3d_backward_cuda",
+    "index_reduce": "index_reduce_cuda",
+    "index_reduce_": "index_reduce_cuda",
+    "max_pool3d_with_indices_backward": "max_pool3d_with_indices_backward_cuda",
+    "reflection_pad1d_backward": "reflection_pad1d_backward_out_cuda",
+    "reflection_pad3d_backward": "reflection_pad3d_backward_out_cuda",
+    "replication_pad1d_backward": "replication_pad1d_backward_cuda",
+    "replication_pad2d_backward": "replication_pad2d_backward_cuda",
+    "replication_pad3d_backward": "replication_pad3d_backward_cuda",
+    "upsample_linear1d_backward": "upsample_linear1d_backward_out_cuda",
+    "upsample_bilinear2d_backward": "upsample_bilinear2d_backward_out_cuda",
+    "_upsample_bilinear2d_aa_backward": "upsample_bilinear2d_aa_backward_out_cuda",
+    "upsample_bicubic2d_backward": "upsample_bicubic2d_backward_out_cuda",
+    "_upsample_bicubic2d_aa_backward": "upsample_bicubic2d_aa_backward_out_cuda",
+    "upsample_trilinear3d_backward": "upsample_trilinear3d_backward_out_cuda",
+}
+# Those that object to some calls only: given the overload's name and the arguments by name.
+_SOMETIMES: dict[str, tuple[str, Callable[[str, dict[str, Any]], bool]]] = {
+    "histc": ("_histc_cuda with floating point input", lambda _, given: given["self"].is_floating_point()),
+    "bincount": ("_bincount_cuda", lambda _, given: given.get("weights") is not None),
+    "put_": ("put_", lambda _, given: bool(given.get("accumulate"))),
+    "put": ("put_", lambda _, given: bool(given.get("accumulate"))),
+    "median": ("median CUDA with indices output", lambda overload, _: overload.startswith("dim")),
+    "nanmedian": ("median CUDA with indices output", lambda overload, _: overload.startswith("dim")),
+    "nll_loss2d_forward": ("nll_loss2d_forward_out_cuda_template", lambda _, given: given["reduction"] != 0),
+    "scatter_reduce": ("scatter_reduce_cuda_prod_", lambda _, given: given["reduce"] == "prod"),
+    "scatter_reduce_": ("scatter_reduce_cuda_prod_", lambda _, given: given["reduce"] == "prod"),
+    "scatter": ("scatter_reduce_cuda_kernel", lambda _, given: _scatters_with(given)),
+    "scatter_": ("scatter_reduce_cuda_kernel", lambda _, given: _scatters_with(given)),
+    "_embedding_bag_backward": ("embedding_bag_backward_cuda_max", lambda _, given: given["mode"] == 2),
+    "_embedding_bag_dense_backward": ("embedding_bag_backward_cuda_max", lambda _, given: given["mode"] == 2),
+}
+
+
+def _scatters_with(given: dict[str, Any]) -> bool:
+    # TensorAdvancedIndexing.cpp, scatter_impl: a sum of floats goes by index_put, which has an order.
+    reduce, source = given.get("reduce"), given.get("src")
+    if reduce is None or not isinstance(source, Tensor):
+        return False
+    return reduce == "multiply" or not (given["self"].is_floating_point() or given["self"].is_complex())
+
+
+def unordered(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """What CUDA calls this operator (an OpOverload) when it objects to being told to be deterministic, if it does."""
+    name = func.overloadpacket.__name__
+    always = _UNORDERED.get(name)
+    if always is not None or name not in _SOMETIMES:
+        return always
+    text, objects = _SOMETIMES[name]
+    given = {a.name: args[at] for at, a in enumerate(func._schema.arguments) if at < len(args)} | kwargs
+    return text if objects(func._overloadname, given) else None
+
+
+def objection(caller: str, warn_only: bool) -> str:
+    """PyTorch's words (``aten/src/ATen/Context.cpp``, ``alertNotDeterministic``)."""
+    if warn_only:
+        return (
+            f"{caller} does not have a deterministic implementation, but you set "
+            "'torch.use_deterministic_algorithms(True, warn_only=True)'. You can file an issue at "
+            "https://github.com/pytorch/pytorch/issues to help us prioritize adding deterministic support for this "
+            "operation."
+        )
+    return (
+        f"{caller} does not have a deterministic implementation, but you set "
+        "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation, or you can "
+        "use the 'warn_only=True' option, if that's acceptable for your application. You can also file an issue at "
+        "https://github.com/pytorch/pytorch/issues to help us prioritize adding deterministic support for this "
+        "operation."
+    )
+
+
+# A number of results, a shape or a decision is read on the host.
+_WAITING = frozenset(
+    "_local_scalar_dense nonzero masked_select _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive "
+    "equal bincount _linalg_check_errors _to_sparse".split()
+)
+_INDEXING = frozenset("index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put".split())
+_MASKS = (torch.bool, torch.uint8)
+
+
+def waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the host waits for the GPU in this operator (an OpOverload)."""
+    name = func.overloadpacket.__name__
+    if name in _WAITING:
+        return True
+    if (
+        name in _INDEXING
+    ):  # a mask is turned into indices, as many as it has truths; for one value it need not be
+        indices = args[1] if len(args) > 1 else kwargs.get("indices", ())
+        if len(args) > 2 and isinstance(args[2], Tensor) and args[2].numel() == 1:
+            return False  # TensorAdvancedIndexing.cpp, canDispatchToMaskedFill
+        return any(isinstance(index, Tensor) and index.dtype in _MASKS for index in indices)
+    if name == "repeat_interleave":
+        return kwargs.get("output_size") is None
+    return name in ("masked_fill", "masked_fill_") and func._overloadname == "Tensor"
