@@ -74,9 +74,12 @@ class Comparison:
 
     @contextmanager
     def quiet(self, seed: int = 0) -> Iterator[None]:
-        """As the function of this name; and random numbers are drawn alike."""
-        with quiet(seed), self.draws.here():
-            yield
+        """As the function of this name; random numbers are drawn alike, and what is outside is put back."""
+        try:
+            with quiet(seed), self.draws.here():
+                yield
+        finally:
+            self.subject.outside.restore()
 
     def evaluated(self, inputs: ModelInputs, seed: int = 0) -> Any:
         """What the model makes of ``inputs`` on one GPU."""

@@ -55,7 +55,10 @@ def diagnose(
         given = ModelInputs(inputs, dict(kwargs or {}))
         _check(model, given, loss)
         with undisturbed(gpus, lambda: Subject(model, given)) as subject:
-            return _asked(Runs(subject, gpus, loss, capacity))
+            try:
+                return _asked(Runs(subject, gpus, loss, capacity))
+            finally:
+                subject.outside.restore()
 
 
 def _asked(runs: Runs) -> Diagnosis:

@@ -73,14 +73,14 @@ class StateWatch:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._held: list[object] = []  # so that no address is given to another object
-        self._before = {where: (_mark(value), inside) for where, value, inside in self._state()}
+        self._before = {where: (mark(value), inside) for where, value, inside in self._state()}
 
     def changes(self) -> tuple[list[str], list[str]]:
         """By name, ``rnn.last_hidden``: attributes and buffers that have a new value, and what was changed in place."""
         lost, shared = [], []
         for where, value, inside in self._state():
             before, contents = self._before.get(where, (None, None))
-            if _mark(value) != before:
+            if mark(value) != before:
                 lost.append(where)
             elif inside != contents:
                 shared.append(where)
@@ -89,23 +89,12 @@ class StateWatch:
     def _state(self) -> Iterator[tuple[str, object, object]]:
         for where, value in attributes_of(self._model):
             self._held.append(value)
-            yield where, value, self._inside(value)
+            yield where, value, marks_inside(value, self._held)
         for path, module in self._model.named_modules():
             for name, value in module.named_buffers(recurse=False):
                 # A buffer that is changed in place is kept, from the first replica; only a new tensor is lost.
                 self._held.append(value)
                 yield f"{path}.{name}".lstrip("."), value, None
-
-    def _inside(self, value: object, depth: int = _DEPTH) -> object:
-        """A mark that changes when something inside ``value`` does while it stays the same object."""
-        if isinstance(value, Tensor):
-            return None if isinstance(value, nn.Parameter) else value._version
-        if isinstance(value, (set, frozenset)):
-            self._held += value
-            return frozenset(map(_mark, value))
-        items = items_of(value) if depth else []
-        self._held += (item for _, item in items)
-        return [(step, _mark(item), self._inside(item, depth - 1)) for step, item in items]
 
 
 class Contents:
@@ -206,6 +195,21 @@ def _slots(kind: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(name for name in slots if not name.startswith("__"))
 
 
-def _mark(value: object) -> object:
+def marks_inside(value: object, held: list[object], depth: int = _DEPTH) -> object:
+    """A mark that changes when something inside ``value`` does while it stays the same object.
+
+    ``held`` keeps what is marked, so that no address is given to another object.
+    """
+    if isinstance(value, Tensor):
+        return None if isinstance(value, nn.Parameter) else value._version
+    if isinstance(value, (set, frozenset)):
+        held += value
+        return frozenset(map(mark, value))
+    items = items_of(value) if depth else []
+    held += (item for _, item in items)
+    return [(step, mark(item), marks_inside(item, held, depth - 1)) for step, item in items]
+
+
+def mark(value: object) -> object:
     """Stands for ``value`` in comparisons: simple values by what they are, all others by identity."""
     return (type(value), repr(value)) if isinstance(value, _SIMPLE) else id(value)

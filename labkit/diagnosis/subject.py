@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 from ..base.tree import leaves
 from .errors import words
 from .inputs import ModelInputs
+from .outside import Outside
 from .state import attributes_of, move_unregistered
 
 
@@ -22,6 +23,7 @@ class Subject:
     lazy        whether it has parameters that the first forward makes.
     compiled    the modules in it that are compiled (``""`` is the model itself): the copy has those inside.
     wrapped     the data-parallel wrappers inside it, which the copy is without.
+    outside     what its functions reach outside of it, which no copy can be made of.
     """
 
     def __init__(self, model: nn.Module, inputs: ModelInputs) -> None:
@@ -34,6 +36,7 @@ class Subject:
         self.places = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
         self.inputs_at = next((t.device for t in inputs.tensors().values()), torch.device("cpu"))
         self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
+        self.outside = Outside(model)
         self.model = _copied(model).to("cpu")
         move_unregistered(self.model, "cpu")
         self.wrapped, compiled = _unwrap(self.model)

@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import numpy
@@ -291,6 +292,75 @@ def test_state_that_all_threads_write():
     model = Does(forward, history=[])
     assert names(check(model, X), "warning") == {"shared_state"}
     assert model.history == []  # the user's own model is not touched
+
+
+SEEN, COUNTED = [], 0
+
+
+def counting(*_):
+    global COUNTED
+    COUNTED += 1
+
+
+class Recorder:
+    def __init__(self):
+        self.seen = {"all": []}
+
+    def hook(self, module, given, out):
+        self.seen["all"].append(out)
+
+
+def hooks():
+    """Hooks that write outside the model: each with what it writes to, and how the check-up calls that."""
+    features, kept, sizes, recorder, steps = [], [], {}, Recorder(), 0
+    keep = kept.append
+
+    def collecting(module, given, out):
+        features.append(out)
+
+    def counted(module, given, out):
+        nonlocal steps
+        steps += 1
+
+    def through_another(module, given, out):
+        return collecting(module, given, out)
+
+    return {
+        "a list around it": (collecting, "features", lambda: features == []),
+        "a number around it": (counted, "steps", lambda: steps == 0),
+        "through another function": (through_another, "features", lambda: features == []),
+        "a partial function": (partial(collecting, given=()), "features", lambda: features == []),
+        "a dict": (
+            lambda module, given, out: sizes.update({id(out): len(out)}),
+            "sizes",
+            lambda: sizes == {},
+        ),
+        "a method of a list": (lambda *_: keep(1), "list", lambda: kept == []),
+        "a global list": (lambda *_: SEEN.append(1), "SEEN", lambda: SEEN == []),
+        "a global number": (counting, "COUNTED", lambda: COUNTED == 0),
+        "an object": (recorder.hook, "Recorder", lambda: recorder.seen == {"all": []}),
+    }
+
+
+@pytest.mark.parametrize("kind", hooks())
+def test_hooks_that_write_outside_the_model(kind):
+    hook, name, untouched = hooks()[kind]
+    model = Does(lambda self, x: self.linear(x))
+    if kind == "a partial function":
+        model.linear.register_forward_hook(lambda module, given, out: hook(module, out=out))
+    else:
+        register = "register_forward_pre_hook" if kind == "a method of a list" else "register_forward_hook"
+        getattr(model.linear, register)(hook)
+    found = check(model, X)
+    assert [(f.name, f.where) for f in found.findings] == [("shared_state", name)]
+    assert untouched()
+
+
+def test_hooks_that_only_read_are_passed_in_silence():
+    scales, settings, seen = [2.0], SimpleNamespace(on=True), []
+    model = Does(lambda self, x: self.linear(x))
+    model.linear.register_forward_hook(lambda module, given, out: out * scales[0] if settings.on else seen)
+    assert not check(model, X).findings
 
 
 @finds(modules.BATCH_NORM, modules.BATCH_NORM_OF_FEW, failures.BATCH_NORM_OF_ONE)

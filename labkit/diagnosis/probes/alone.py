@@ -13,6 +13,7 @@ from ..comparison import quiet
 from ..errors import in_replica, is_beyond, is_mix
 from ..findings import failures, inputs, modules, outputs
 from ..findings.kind import listed
+from ..outside import Outside
 from ..result import Finding
 from ..runs import Runs
 from ..state import Contents, StateWatch, unregistered_modules, unregistered_tensors
@@ -66,11 +67,11 @@ def state(runs: Runs) -> Iterator[Finding]:
     What forward writes is told from what it caches by another run, with other rows: a cache stays as it is. A model
     that has one is then run on n GPUs, to see whether it holds for one of them only.
 
-    What is changed in place deeper than three containers, or outside the module, is not seen, nor is a buffer
-    that is changed in place.
+    What is changed in place deeper than three containers is not seen, nor is a buffer that is changed in place
+    (``kept`` sees it), nor what lies outside the module, but for variables of its hooks and other functions.
     """
     model = runs.as_given()
-    watch = StateWatch(model)
+    watch, outside = StateWatch(model), Outside(model)
     used: list[str] = []
     for where, held in unregistered_modules(model).items():
         held.register_forward_pre_hook(lambda *_, where=where: used.append(where))
@@ -82,11 +83,12 @@ def state(runs: Runs) -> Iterator[Finding]:
         yield _failure(error)
         return
     lost, shared = watch.changes()
+    around = outside.changes()
     written = _written(runs, model, [*lost, *shared])
     mixed = runs.many.error is not None and is_mix(runs.many.error)
     if lost_then := [name for name in lost if name in written]:
         yield modules.ATTRIBUTES_LOST(listed(lost_then))
-    if shared_then := [name for name in shared if name in written or mixed]:
+    if shared_then := [*(name for name in shared if name in written or mixed), *around]:
         yield modules.SHARED_STATE(listed(shared_then))
     cached = Contents(model, [name for name in (*lost, *shared) if name not in written]).with_tensors()
     if cached and not mixed and _mixes(runs, model):

@@ -1,0 +1,164 @@
+"""What a model's functions reach outside of it: hooks and forwards that write to variables around them.
+
+A function is not copied with the model. ``features.append`` in a hook writes to the user's own list, from every
+replica at once. So these variables are watched while the copies run, and afterwards are what they were.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, SimpleNamespace
+from typing import Any
+
+from torch import nn
+
+from .state import attributes_of, items_of, mark, marks_inside
+
+# How far functions in variables of functions, and containers in containers, are followed.
+_DEPTH = 3
+
+# Where nn.Module keeps functions that are called at a forward or a backward.
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable outside the model: its name, and how it is set."""
+
+    name: str
+    value: object
+    get: Callable[[], object]
+    set: Callable[[Any], None]
+
+
+class Outside:
+    """The variables that a model's functions reach, as they were: :meth:`changes` says which are not any more."""
+
+    def __init__(self, model: nn.Module) -> None:
+        seen: set[int] = set()
+        self._variables = [
+            found for function in _functions_of(model) for found in _variables(function, seen, _DEPTH)
+        ]
+        self._held: list[object] = []
+        self._before = self._marks()
+        self._contents = [
+            held for variable in self._variables for held in _contents(variable.value, set(), _DEPTH)
+        ]
+
+    def changes(self) -> list[str]:
+        """The names of the variables that have another value, or other things inside."""
+        pairs = zip(self._variables, self._before, self._marks(), strict=True)
+        return list(dict.fromkeys(variable.name for variable, before, now in pairs if before != now))
+
+    def restore(self) -> None:
+        """Give every variable, and every container in one, what it had."""
+        for variable in self._variables:
+            if variable.get() is not variable.value:
+                variable.set(variable.value)
+        for container, inside in self._contents:
+            _refill(container, inside)
+
+    def _marks(self) -> list[object]:
+        values = [variable.get() for variable in self._variables]
+        self._held += values  # so that no address is given to another object
+        return [(mark(value), marks_inside(value, self._held)) for value in values]
+
+
+def _functions_of(model: nn.Module) -> Iterator[Any]:
+    """What is called at a forward or a backward, and is not torch's own."""
+    kinds: set[type] = set()
+    for module in model.modules():
+        for hooks in _HOOKS:
+            yield from getattr(module, hooks, {}).values()
+        kinds |= {
+            kind for kind in type(module).__mro__ if not kind.__module__.startswith(("torch.", "builtins"))
+        }
+    for kind in kinds:
+        yield from (value for value in vars(kind).values() if isinstance(value, FunctionType))
+    yield from (
+        value for _, value in attributes_of(model) if callable(value) and not isinstance(value, nn.Module)
+    )
+
+
+def _variables(function: Any, seen: set[int], depth: int) -> Iterator[Variable]:
+    if id(function) in seen or not depth:
+        return
+    seen.add(id(function))
+    if isinstance(function, partial):
+        for part in (function.func, *function.args, *function.keywords.values()):
+            yield from _variables(part, seen, depth - 1)
+    elif isinstance(function, (MethodType, BuiltinMethodType)):
+        owner = function.__self__
+        if not isinstance(owner, nn.Module):
+            yield from _variable(type(owner).__name__, owner)
+        if isinstance(function, MethodType):
+            yield from _variables(function.__func__, seen, depth)
+    elif isinstance(function, FunctionType) and not function.__module__.startswith("torch."):
+        code, around = function.__code__, function.__globals__
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            yield from _cell(name, cell, seen, depth)
+        for name in {*code.co_names} & around.keys():
+            value = around[name]
+            # A dict of a module is a cache, most likely, of which every replica may fill what it needs.
+            if isinstance(value, (list, set, deque, int, float)) and not isinstance(value, bool):
+                yield Variable(name, value, partial(around.get, name), partial(around.__setitem__, name))
+
+
+def _cell(name: str, cell: CellType, seen: set[int], depth: int) -> Iterator[Variable]:
+    try:
+        value = cell.cell_contents
+    except ValueError:  # not assigned yet
+        return
+    if isinstance(value, (FunctionType, MethodType, BuiltinMethodType, partial)):
+        yield from _variables(value, seen, depth - 1)
+    elif isinstance(value, (int, float, str, tuple)) or _keeps(value):
+        yield Variable(
+            name, value, partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
+        )
+
+
+def _variable(name: str, value: object) -> Iterator[Variable]:
+    """An object that a method belongs to: nobody gives it another place."""
+    if _keeps(value):
+        yield Variable(name, value, lambda: value, lambda _: None)
+
+
+def _keeps(value: object) -> bool:
+    """Whether it is a container, or an object that keeps something and is not of Python's own, such as a lock."""
+    if isinstance(value, (list, dict, set, deque, SimpleNamespace)):
+        return True
+    own = type(value).__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
+    return not own and not isinstance(value, nn.Module) and bool(items_of(value))
+
+
+def _contents(value: object, seen: set[int], depth: int) -> Iterator[tuple[Any, Any]]:
+    """The containers and objects in ``value``, itself first, each with a copy of what is directly inside."""
+    if not depth or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, (list, dict, set, deque)):
+        yield value, value.copy()
+    elif hasattr(value, "__dict__") and _keeps(value):
+        yield vars(value), vars(value).copy()
+    for _, item in items_of(value):
+        yield from _contents(item, seen, depth - 1)
+
+
+def _refill(container: Any, inside: Any) -> None:
+    if len(container) == len(inside) and all(
+        one is other for one, other in zip(_flat(container), _flat(inside), strict=True)
+    ):
+        return
+    container.clear()
+    if isinstance(container, (list, deque)):
+        container.extend(inside)
+    else:
+        container.update(inside)
+
+
+def _flat(container: Any) -> list[object]:
+    return [*container, *container.values()] if isinstance(container, dict) else list(container)
