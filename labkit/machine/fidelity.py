@@ -50,6 +50,8 @@ PARTS = (
     ("child processes", APPROXIMATED, "a spawned one has a machine like its parent's, a fork after the first use of a GPU is refused as CUDA refuses it; tensors on a GPU cannot be sent to another process"),
     ("TorchScript", APPROXIMATED, "what a scripted call returns is where its inputs are; devices that mix inside are not noticed; a saved script forgets its GPU, `map_location` says it"),
     ("threads of backward", APPROXIMATED, "backward runs on the thread that calls it, whatever the GPU; the real engine has a thread for each GPU, so that its GPUs' errors and prints come in any order"),
+    ("fast paths of `nn.MultiheadAttention` and `nn.TransformerEncoder`", ABSENT, "not taken, as under any function mode: in eval mode with a padding mask, the padded rows of an encoder's output hold values where CUDA gives zeros"),
+    ("warnings of PyTorch's C++ code", APPROXIMATED, "name a line of labkit's, or of another function mode, instead of the caller's"),
     ("profilers, NVTX", APPROXIMATED, "they run and see the CPU's operations; nothing is timed on a GPU"),
     ("cuDNN", ABSENT, "`cudnn.is_acceptable` is False, so RNN weights are not flattened"),
     ("speed", ABSENT, "the GPUs share one CPU"),

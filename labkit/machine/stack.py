@@ -32,9 +32,8 @@ class Entered:
             _push_on_torch_function_stack(mode)
             self._pushed = True
             return
-        for at in range(there):
-            if _get_function_stack_at(at) is mode:
-                return
+        if on_stack(mode):
+            return
         default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
         above = []
         while (
@@ -51,6 +50,11 @@ class Entered:
         if self._pushed:
             leave(self._mode)
             self._pushed = False
+
+
+def on_stack(mode: TorchFunctionMode) -> bool:
+    """Whether ``mode`` is on this thread's stack."""
+    return any(_get_function_stack_at(at) is mode for at in range(_len_torch_function_stack()))
 
 
 def leave(mode: TorchFunctionMode) -> bool:

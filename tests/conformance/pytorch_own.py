@@ -259,7 +259,7 @@ def chosen(tests: list[str], options: argparse.Namespace) -> list[str]:
 
 @functools.cache
 def reasons() -> list[dict[str, str]]:
-    """The known reasons: ``category``, ``why`` and what the test's name and its error match."""
+    """The known reasons: ``category``, ``row`` or ``why``, and what the test's name and its error match."""
     return tomllib.loads(REASONS.read_text("utf-8"))["reason"]
 
 
@@ -267,7 +267,7 @@ def explained(test: str, text: str) -> tuple[str, str] | None:
     """The category of a failure and why, if a reason matches it."""
     for reason in reasons():
         if re.search(reason.get("test", ""), test) and re.search(reason.get("error", ""), text):
-            return reason["category"], reason["why"]
+            return reason["category"], reason.get("row") or reason["why"]
     return None
 
 
@@ -301,6 +301,7 @@ def main() -> int:
     parser.add_argument("--every-dtype", action="store_true", help="each dtype's variant of a test")
     parser.add_argument("--most", type=int, default=0, help="the most tests of one file, drawn by --seed")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--again", type=Path, help="only what failed, of a file that --save made")
     parser.add_argument("--save", type=Path, help="keep every outcome in this file (JSON lines)")
     parser.add_argument("--show", action="store_true", help="whole tracebacks of what is unexplained")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
@@ -322,7 +323,10 @@ def everything(options: argparse.Namespace) -> int:
         options.folder, options.log = folder, sys.stderr if options.show else log
         for file in options.files:
             here: collections.Counter[str] = collections.Counter()
-            found = run_file(file, options.gpus, None, options)
+            names = None if options.again is None else failed_in(options.again, file)
+            if names == set():
+                continue
+            found = run_file(file, options.gpus, names, options)
             failures = {name: text for name, (outcome, text) in found.items() if outcome == FAILED}
             known = {name: explained(f"{file}::{name}", text) for name, text in failures.items()}
             unknown = {counterpart(name): name for name in failures if known[name] is None}
@@ -348,6 +352,16 @@ def everything(options: argparse.Namespace) -> int:
             counts += here
     print(f"\n{options.gpus} GPUs, {len(options.files)} files: {summary(counts)}")
     return bool(counts[UNEXPLAINED])
+
+
+def failed_in(saved: Path, file: str) -> set[str]:
+    """The tests of ``file`` that neither passed nor were skipped in a run that was saved."""
+    outcomes = {}
+    for line in saved.read_text("utf-8").splitlines():
+        outcome = json.loads(line)
+        outcomes[outcome["test"]] = outcome["category"]
+    names = (test.partition("::") for test, category in outcomes.items() if category not in (PASSED, SKIPPED))
+    return {name for there, _, name in names if there == file}
 
 
 def summary(counts: collections.Counter[str]) -> str:

@@ -508,3 +508,27 @@ def test_a_tensor_says_where_another_goes():
 def test_the_order_of_dimensions_keeps_its_keywords_as_below_no_mode():
     with pytest.raises(RuntimeError, match="does not have unique dim order"):
         torch.empty(2, 2, 1, 2, device="cuda:1").dim_order(ambiguity_check=True)
+
+
+def test_what_is_made_beside_a_tensor_is_made_there_wherever_the_data_are():
+    host, here = torch.ones(2), torch.ones(2, device="cuda:1")
+    for tensor in (host, here):
+        for data in (host, here, [1, 2]):
+            assert tensor.new_tensor(data).device == tensor.device
+            assert tensor.new_tensor(data, device="cuda:0").device == torch.device("cuda:0")
+            assert not tensor.new_tensor(data, device="cpu").is_cuda
+
+
+def test_a_range_is_made_where_it_is_wanted():
+    with pytest.warns(UserWarning, match="torch.range is deprecated"):
+        assert torch.range(0, 3, device="cuda:1").device == torch.device("cuda:1")
+    with torch.device("cuda:0"), pytest.warns(UserWarning, match="torch.range is deprecated"):
+        assert torch.range(0, 3).device == torch.device("cpu")  # it is older than default devices
+
+
+def test_indices_along_a_dimension_are_where_the_tensor_is():
+    x, at = torch.ones(2, 2, device="cuda:1"), torch.zeros(2, 2, dtype=torch.long)
+    with pytest.raises(
+        RuntimeError, match="Expected tensor to have cuda:1 Device, but got tensor with cpu Device"
+    ):
+        torch.take_along_dim(x, at, dim=0)

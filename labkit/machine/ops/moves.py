@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, TypedStorage, UntypedStorage
@@ -11,14 +13,19 @@ from torch._C import _get_function_stack_at, _len_torch_function_stack
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils.dlpack import DLDeviceType
 
+from ...base.patches import Patch
 from ...trace import events as trace
 from ..handlers import handles
 from ..rules.functions import check_alias
+from ..stack import on_stack
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, name_of, put, put_all, type_name
 from .draws import with_generator
 from .mode import MachineMode
 from .pinned import remember, without_pinning
+
+if TYPE_CHECKING:
+    from ..machine import Machine
 
 _to: Any = Tensor.to
 
@@ -164,6 +171,23 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return result
 
 
+@handles(Tensor.new_tensor)
+def _new_tensor(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """It is made where ``device`` says, or else the tensor that is asked is, wherever the data are."""
+    tensor, *rest = args
+    data, device = rest[0] if rest else kwargs.get("data"), kwargs.get("device")
+    target = gpu_of(tensor) if device is None else mode.machine.resolve(device)
+    mode.own(gpu_of(tensor))
+    if isinstance(data, Tensor):
+        mode.own(gpu_of(data))
+    if device is not None:
+        kwargs = {**kwargs, "device": mode.machine.real(target, device)}
+    made: Tensor = func(*args, **kwargs)
+    if target is not None:
+        put(made, target)
+    return made
+
+
 def _of_storage(machine: Any, storage: TypedStorage | UntypedStorage, kwargs: dict[str, Any]) -> Tensor:
     """``torch.tensor(storage)``: the storage itself, if that is where the tensor is to be, the host by default.
 
@@ -211,3 +235,15 @@ def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 def _dlpack_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     gpu = gpu_of(args[0])
     return func(*args, **kwargs) if gpu is None else (DLDeviceType.kDLCUDA, gpu.index)
+
+
+def patches(machine: Machine) -> Iterator[Patch]:
+    """``torch.range`` tells no mode, nor the default device: torch/csrc/autograd/python_torch_functions_manual.cpp."""
+    real, mode = torch.range, machine.mode
+
+    @functools.wraps(real)
+    def range_(*args: Any, **kwargs: Any) -> Tensor:
+        placed = kwargs.keys() & {"device", "out"} and on_stack(mode)
+        return _construct(mode, real, args, kwargs) if placed else real(*args, **kwargs)
+
+    yield Patch(torch, "range", range_)

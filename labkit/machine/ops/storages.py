@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C import _get_function_stack_at, _len_torch_function_stack
 
 from ...base.patches import Patch
 from ..in_use import machine_in_use
 from ..rules.together import check_new_storage
+from ..stack import on_stack
 from ..state.gpu import HOST, MARK
 from ..state.placement import gpu_of, put, put_again
 
@@ -63,7 +63,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
             if gpu is not None:
                 put(emptied, gpu)
             return emptied
-        if any(_get_function_stack_at(at) is mode for at in range(_len_torch_function_stack())):
+        if on_stack(mode):
             check_new_storage(tensor, source)
         return real_set(tensor, source, *args, **kwargs)
 

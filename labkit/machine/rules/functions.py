@@ -90,6 +90,17 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) ->
         )
 
 
+@_rule("take_along_dim Tensor.take_along_dim")
+def _take_along_dim(input: Tensor, indices: Tensor, *_: Any, out: Tensor | None = None, **__: Any) -> None:
+    # aten/src/ATen/native/TensorAdvancedIndexing.cpp, checkDevice
+    for other in (indices, out):
+        if other is not None and _elsewhere(other, input):
+            raise RuntimeError(
+                f"Expected tensor to have {place(input)} Device, but got tensor with {place(other)} Device "
+                "(while checking arguments for torch.take_along_dim():)"
+            )
+
+
 @_rule("meshgrid cartesian_prod")
 def _meshgrid(*tensors: Any, **_: Any) -> None:
     if len({gpu_of(tensor) for tensor in tensors_in(tensors)}) > 1:

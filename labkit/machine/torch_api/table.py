@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...base.patches import Patch
-from ..ops import autocast, gradients, mode, saved_tensors, scripts, storages, types, watching
+from ..ops import autocast, gradients, mode, moves, saved_tensors, scripts, storages, types, watching
 from ..state import random, streams, threads
 from . import cuda, processes, profiling, refused
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ..machine import Machine
 
 SUBJECTS = (
-    storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, mode, watching,
-    threads, processes, profiling,
+    storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, mode, moves,
+    watching, threads, processes, profiling,
 )  # fmt: skip
 
 # What no closing takes back, and why that is harmless.
