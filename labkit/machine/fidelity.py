@@ -39,7 +39,7 @@ PARTS = (
     ("memory allocated", APPROXIMATED, "exact for tensors that Python sees, in blocks of 512 bytes; buffers inside an operation and tensors only autograd holds are not counted"),
     ("peak memory", APPROXIMATED, "as memory allocated, exact to 16 KiB"),
     ("reserved memory, cache, fragmentation", APPROXIMATED, "reserved is what is allocated, each storage a segment of its own at an invented address; there is no cache, so no address comes back, and the allocator's settings (`PYTORCH_CUDA_ALLOC_CONF`, growing segments, rounding) change nothing"),
-    ("out of memory", APPROXIMATED, "CUDA's error at the limit, counted as above; recoverable"),
+    ("out of memory", APPROXIMATED, "CUDA's error at the limit, counted as above, recoverable, and looked at before the computer is asked where a call says how much it makes; where a GPU has room and the computer has none, an error of labkit's says so, but one operation's result larger than the computer's memory may end the process"),
     ("`autocast(\"cuda\")`", APPROXIMATED, "CUDA's lists at torch's Python functions, the CPU's inside composite ones; no cache of cast weights"),
     ("random numbers", APPROXIMATED, "a generator for each GPU, seeded as CUDA's are, but the CPU's numbers"),
     ("order of replicas", APPROXIMATED, "in device order unless `order=\"threads\"`; real GPUs run them in any order; one that waits for another by a lock, queue or barrier of Python hands its turn on, by a pipe or other C code it does not; they race where the locks of Python cannot be watched (another Python than CPython)"),

@@ -170,8 +170,14 @@ def _of_the_engine() -> Iterator[Patch]:
         outputs = (t_outputs,) if isinstance(t_outputs, Tensor) else t_outputs
         for output, grad in zip(outputs, grad_tensors, strict=False):
             check_seed(output, grad)
-        with watched_backward(machine_in_use(), outputs):
-            result = seeing(engine, t_outputs, grad_tensors, keep, create, inputs, *args, **kwargs)
+        try:
+            with watched_backward(machine_in_use(), outputs):
+                result = seeing(engine, t_outputs, grad_tensors, keep, create, inputs, *args, **kwargs)
+        except RuntimeError as error:
+            gpu = gpu_of(outputs[0]) if outputs else None
+            if gpu is None or (raised := gpu.refused(error)) is error:
+                raise
+            raise raised from None
         if isinstance(result, tuple):
             wanted = (inputs,) if isinstance(inputs, Tensor) else inputs
             result = tuple(

@@ -28,6 +28,9 @@ def instead(
 ) -> Any:
     """What ``func`` on ``home`` gives on CUDA, where the CPU's kernels raised ``error``; or raise what CUDA raises."""
     words = str(error)
+    raised = home.refused(error)
+    if raised is not error:
+        raise raised from None
     found = lacking(words)
     if found is not None:
         return _widened(func, args, kwargs, *found)

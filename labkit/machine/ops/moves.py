@@ -23,6 +23,7 @@ from ..state.placement import gpu_of, name_of, put, put_all, type_name
 from .draws import with_generator
 from .mode import MachineMode
 from .pinned import remember, without_pinning
+from .sizes import make_room
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -40,8 +41,15 @@ def move(
     options = {} if memory_format is None else {"memory_format": memory_format}
     started = perf_counter() if trace.recording is not None else 0.0
     # Real values never leave the backing device: between two devices only copy=True gives a storage of its own.
-    place = machine.real(target)
-    moved: Tensor = _to(tensor, place, dtype or tensor.dtype, copy=copy or source is not target, **options)
+    place, copy = machine.real(target), copy or source is not target
+    if target is not None and copy and tensor.layout is torch.strided:
+        target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
+    try:
+        moved: Tensor = _to(tensor, place, dtype or tensor.dtype, copy=copy, **options)
+    except RuntimeError as error:
+        if target is None or (raised := target.refused(error)) is error:
+            raise
+        raise raised from None
     if target is not None:
         put(moved, target)
     if trace.recording is not None:
@@ -161,7 +169,14 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     pinned = kwargs.get("pin_memory")
     if pinned:
         kwargs = without_pinning(kwargs, target)
-    result = func(*args, **with_generator(mode, func, target, kwargs))
+    if target is not None:
+        make_room(func, args, kwargs, target)
+    try:
+        result = func(*args, **with_generator(mode, func, target, kwargs))
+    except RuntimeError as error:
+        if target is None or (raised := target.refused(error)) is error:
+            raise
+        raise raised from None
     if target is not None:
         put_all(result, target)
     elif pinned:

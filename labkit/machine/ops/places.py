@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -47,9 +48,24 @@ def _ctc_loss(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 @handles(Tensor.resize_, Tensor.resize_as_)
 def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    result = func(*args, **kwargs)
-    put_again(args[0].untyped_storage())
+    tensor, gpu = args[0], gpu_of(args[0])
+    if gpu is not None:
+        sizes = args[1].shape if func is Tensor.resize_as_ else _sizes(args[1:])
+        wanted = (math.prod(sizes) + tensor.storage_offset()) * tensor.element_size()
+        if wanted > tensor.untyped_storage().nbytes():
+            gpu.make_room(wanted, written=False)  # beside the old one (aten/src/ATen/native/cuda/Resize.cpp)
+    try:
+        result = func(*args, **kwargs)
+    except RuntimeError as error:
+        if gpu is None or (raised := gpu.refused(error)) is error:
+            raise
+        raise raised from None
+    put_again(tensor.untyped_storage())
     return result
+
+
+def _sizes(args: tuple[Any, ...]) -> Any:
+    return args[0] if args and isinstance(args[0], (tuple, list)) else args
 
 
 @handles(torch._C._nn.unflatten_dense_tensors)

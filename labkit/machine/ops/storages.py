@@ -35,13 +35,29 @@ def patches(machine: Machine) -> Iterator[Patch]:
         if device is not None:
             gpu = None if seen is None else seen.resolve(device)
             options["device"] = device if gpu is None else gpu.machine.backing
-        storage: torch.UntypedStorage = real_new(cls, *args, **options)
-        if gpu is not None:
-            gpu.put(storage)
+        if gpu is None:
+            return real_new(cls, *args, **options)
+        if args and isinstance(args[0], int):
+            gpu.make_room(args[0], written=False)
+        try:
+            storage: torch.UntypedStorage = real_new(cls, *args, **options)
+        except RuntimeError as error:
+            if (raised := gpu.refused(error)) is error:
+                raise
+            raise raised from None
+        gpu.put(storage)
         return storage
 
     def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
-        result = real_resize(storage, size)
+        gpu = getattr(storage, MARK).gpu
+        if gpu is not None and size > storage.nbytes():
+            gpu.make_room(size, written=False)
+        try:
+            result = real_resize(storage, size)
+        except RuntimeError as error:
+            if gpu is None or (raised := gpu.refused(error)) is error:
+                raise
+            raise raised from None
         put_again(storage)
         return result
 

@@ -65,7 +65,10 @@ class LegacyType(type):
         if not _warned or torch.is_warn_always_enabled():  # torch/csrc/tensor/python_tensor.cpp, Tensor_new
             warnings.warn(_NOT_RECOMMENDED, stacklevel=2)
             _warned = True
-        host: Tensor = getattr(torch, cls.__name__)(*args)
+        kind: Any = getattr(torch, cls.__name__)
+        if args and all(type(size) is int for size in args):
+            return torch.empty(args, dtype=kind.dtype, device="cuda" if device is None else device)
+        host: Tensor = kind(*args)
         return host.cuda(device)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...base.units import cuda_bytes
+from . import host
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -31,6 +32,11 @@ BLOCK = 512
 
 # Bytes per virtual second: about the memory bandwidth of an A100.
 BANDWIDTH = 2e12
+
+
+def _block(size: int) -> int:
+    """What CUDA's allocator hands out for ``size`` bytes."""
+    return -(-size // BLOCK) * BLOCK
 
 
 class Clock:
@@ -71,7 +77,7 @@ class Gpu:
 
     __slots__ = (
         "cache_emptied", "capacity", "clock", "cores", "device", "failures", "fraction", "index", "machine", "marks",
-        "peak", "room", "suspended", "total_at_reset", "freed_at_reset", "_counted", "_granted",
+        "peak", "room", "suspended", "total_at_reset", "freed_at_reset", "_counted", "_granted", "_seen",
     )  # fmt: skip
 
     def __init__(self, index: int, capacity: int, machine: Machine) -> None:
@@ -91,6 +97,8 @@ class Gpu:
         # While the machine is not in use: whatever is put here is refused.
         self.suspended = False
         self.failures = self.cache_emptied = 0
+        # The bytes that lived here when the computer's own memory was last looked at.
+        self._seen = 0
         # Bytes ever marked, up to the last count.
         self._counted = 0
         self.total_at_reset = self.freed_at_reset = 0
@@ -111,7 +119,36 @@ class Gpu:
 
     def new_mark(self, size: int) -> Mark:
         """The mark for storages of ``size`` bytes."""
-        return self.marks.setdefault(size, Mark(self, -(-size // BLOCK) * BLOCK))
+        return self.marks.setdefault(size, Mark(self, _block(size)))
+
+    def make_room(self, size: int, *, written: bool = True) -> None:
+        """Raise before the computer is asked for ``size`` bytes for this GPU, if they would be too many.
+
+        written   whether they will be written to: what never is takes none of the computer's memory.
+        """
+        if size <= self.room and size < host.WORTH:
+            return
+        if self.suspended:
+            raise RuntimeError(self.machine.stale_text(self))
+        if self.live() + _block(size) > self._limit():
+            gc.collect()  # as recount() does
+            if (live := self.live()) + _block(size) > self._limit():
+                raise self.out_of_memory(_block(size), live)
+        if written and size >= host.WORTH and self.machine.backing.type == "cpu":
+            host.check(self.device, size)
+
+    def refused(self, error: Exception) -> Exception:
+        """What to raise for ``error``: if the computer's allocator gave no memory for this GPU, CUDA's own."""
+        size = host.refused(error)
+        if size is None:
+            return error
+        live = self.live()
+        if live + _block(size) > self._limit():
+            return self.out_of_memory(_block(size), live)
+        return host.OutOfHostMemory(self.device, size, None)
+
+    def _limit(self) -> int:
+        return int(self.capacity * self.fraction)
 
     def suspend(self) -> None:
         """From now on, refuse what is put here."""
@@ -152,23 +189,33 @@ class Gpu:
         """
         if self.suspended:
             raise RuntimeError(self.machine.stale_text(self))
-        live = self.live()
-        limit = int(self.capacity * self.fraction)
+        live, limit = self.live(), self._limit()
         if live > limit:
             # CUDA's allocator gives its cache back to the driver and tries once more (CUDACachingAllocator.cpp, malloc:
             # release_cached_blocks, then alloc_block). Here what was dropped in a cycle is all that could come back.
             gc.collect()
             live = self.live()
             if live > limit and newest is not None:
-                block = getattr(newest, MARK).block
-                setattr(newest, MARK, HOST)
-                self.room += block
-                self.failures += 1
+                block = self._take_off(newest)
                 raise self.out_of_memory(block, live - block)
+        if live - self._seen >= host.WORTH and newest is not None and self.machine.backing.type == "cpu":
+            try:
+                host.check(self.device, getattr(newest, MARK).block, written=True)
+            except host.OutOfHostMemory:
+                self._take_off(newest)
+                raise
+            self._seen = live
+        self._seen = min(self._seen, live)
         self.peak = max(self.peak, live)
         self._counted += self._granted - self.room
         self.room = self._granted = max(0, min(max(self.peak - live, PEAK_STEP), limit - live))
         return live
+
+    def _take_off(self, newest: torch.UntypedStorage) -> int:
+        block: int = getattr(newest, MARK).block
+        setattr(newest, MARK, HOST)
+        self.room += block
+        return block
 
     def reset_peak(self) -> None:
         """Begin the peak anew at what is live now."""
@@ -180,19 +227,21 @@ class Gpu:
         return max(0, self.capacity - self.recount())
 
     def out_of_memory(self, wanted: int, live: int) -> torch.OutOfMemoryError:
-        """CUDA's own error for ``wanted`` bytes on this GPU with ``live`` bytes taken.
+        """Count, and return, CUDA's own error for ``wanted`` bytes on this GPU with ``live`` bytes taken.
 
         The text is that of c10/cuda/CUDACachingAllocator.cpp, malloc: "wanted" is the request rounded up to blocks, and
         what a fraction allows stands in it where one was set (set_per_process_memory_fraction).
         """
+        self.failures += 1
+        if wanted >= 2**60:  # before anything is looked at (NativeCachingAllocator, allocate)
+            return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
         free = cuda_bytes(max(0, self.capacity - live))
         used = cuda_bytes(live)
-        allowed = f"{cuda_bytes(int(self.capacity * self.fraction))} allowed; " * (self.fraction < 1)
+        allowed = f"{cuda_bytes(self._limit())} allowed; " * (self.fraction < 1)
         return torch.OutOfMemoryError(
             f"CUDA out of memory. Tried to allocate {cuda_bytes(wanted)}. GPU {self.index} has a total "
             f"capacity of {cuda_bytes(self.capacity)} of which {free} is free. "
-            f"{allowed}"
-            f"Including non-PyTorch memory, this process has {used} memory in use. "
+            f"Including non-PyTorch memory, this process has {used} memory in use. {allowed}"
             f"Of the allocated memory {used} is allocated by PyTorch, and 0 bytes is reserved by PyTorch "
             "but unallocated. If reserved but unallocated memory is large try setting "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for "

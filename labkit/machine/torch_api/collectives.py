@@ -164,6 +164,8 @@ class Collectives:
         started = perf_counter() if trace.recording is not None else 0.0
         # cat chooses the memory format as comm.cpp does (aten/src/ATen/native/TensorShape.cpp,
         # cat_compute_output_memory_format), but another dtype where they differ.
+        if target is not None:
+            target.make_room(sum(tensor.numel() for tensor in tensors) * tensors[0].element_size())
         gathered = torch.cat([tensor.to(tensors[0].dtype) for tensor in tensors], dim)
         gathered = gathered.to(self._machine.real(target))
         if target is not None:

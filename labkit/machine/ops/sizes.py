@@ -1,0 +1,73 @@
+"""What a call will make on a GPU, where that can be known: too much is refused before the computer is asked for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from ..handlers import handles, named
+from ..state.gpu import Gpu
+from ..state.host import WORTH
+from ..state.placement import gpu_of, put
+from .mode import MachineMode
+
+# Made from what is there already, which is no smaller.
+_OF_DATA = frozenset(named("tensor as_tensor asarray from_numpy frombuffer from_file"))
+# These leave the memory that they are given as it is.
+_UNWRITTEN = frozenset(
+    named("empty empty_strided empty_permuted empty_like Tensor.new_empty Tensor.new_empty_strided")
+)
+
+
+def make_room(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu) -> None:
+    """Raise if what ``func`` will make on ``gpu`` is too much for it, or for the computer."""
+    if func in _OF_DATA or kwargs.get("out") is not None:
+        return
+    # Not more elements than the product of all numbers, whatever they mean; no element has more than 16 bytes.
+    most = math.prod(_numbers((*args, *kwargs.values())))
+    if 16 * most < WORTH:
+        return
+    chosen = {"device": "meta", "pin_memory": False} if "pin_memory" in kwargs else {"device": "meta"}
+    asked = {name: value for name, value in kwargs.items() if name not in ("generator", "requires_grad")}
+    try:
+        made = func(*args, **{**asked, **chosen})
+        size = made.untyped_storage().nbytes()
+    except (RuntimeError, TypeError, ValueError):
+        return  # the call itself says what is wrong with it
+    gpu.make_room(size, written=func not in _UNWRITTEN)
+
+
+def _numbers(values: Iterable[Any]) -> Iterator[float]:
+    for value in values:
+        kind = value.__class__
+        if kind is int or kind is float:
+            yield max(1, abs(value))
+        elif isinstance(value, Tensor):
+            yield max(1, value.numel())
+        elif isinstance(value, (tuple, list)):
+            yield from _numbers(value)
+
+
+@handles(
+    *named(
+        "zeros_like ones_like full_like empty_like Tensor.new_empty Tensor.new_empty_strided Tensor.new_zeros "
+        "Tensor.new_ones Tensor.new_full"
+    )
+)
+def _beside(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    if len(args) == 1 and not kwargs and tensor.__class__ is Tensor and tensor.numel() < WORTH / 16:
+        gpu = gpu_of(tensor)  # as most calls are: no larger than what is there
+        mode.own(gpu)
+        result = func(tensor)
+        if gpu is not None:
+            put(result, gpu)
+        return result
+    device = kwargs.get("device")
+    gpu = gpu_of(args[0]) if device is None else mode.machine.resolve(device)
+    if gpu is not None:
+        make_room(func, args, kwargs, gpu)
+    return mode.general(func, args, kwargs)

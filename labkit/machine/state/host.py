@@ -1,0 +1,120 @@
+"""The computer's own memory, in which the tensors on simulated GPUs are kept: there may be less of it than of theirs.
+
+A GPU that is full is CUDA's error. Where a GPU has room and the computer has none, the error says so, before Linux ends
+the process for it. What is never written costs nothing: ``torch.empty`` of more than there is goes through.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ...base.language import say
+from ...base.units import cuda_bytes
+
+# Fewer bytes than this are not worth a look.
+WORTH = 32 * 2**20
+# So much is left to everybody else; of a small computer, a 32nd part.
+_LEFT = 256 * 2**20
+
+_PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+# Where the limit of a container is, what it has taken, and what of that is only cached files: the second version of
+# Linux's control groups, and the first (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
+_VERSIONS = (
+    ("0::", "", "memory.max", "memory.current", ("inactive_file ", "active_file ")),
+    (
+        ":memory:",
+        "memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file ", "total_active_file "),
+    ),
+)
+# What c10/core/impl/alloc_cpu.cpp says.
+_REFUSED = re.compile(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes", re.DOTALL)
+
+
+class OutOfHostMemory(RuntimeError):
+    """The computer has no memory for a tensor for which its simulated GPU has room."""
+
+    def __init__(self, device: object, wanted: int, left: int | None) -> None:
+        there = (
+            "" if left is None else say(en=f" ({cuda_bytes(left)} left)", zh=f"（还剩 {cuda_bytes(left)}）")
+        )
+        super().__init__(
+            say(
+                en=f"{device} is simulated and has room for {cuda_bytes(wanted)}, but this computer, which keeps its "
+                f"tensors in its own memory, has not{there}: simulate smaller GPUs "
+                '(labkit.simulate(..., memory="1 GiB")), which fill up as real ones do, or use smaller tensors.',
+                zh=f"{device} 是模拟的，它放得下这 {cuda_bytes(wanted)}；但它的张量其实存放在这台电脑的内存里，"
+                f'而内存不够了{there}。请模拟小一些的 GPU（labkit.simulate(..., memory="1 GiB")），'
+                "它们会像真实的 GPU 一样被占满；或者改用小一些的张量。",
+            )
+        )
+
+
+def refused(error: BaseException) -> int | None:
+    """The bytes that the computer's allocator did not give, if that is what ``error`` says."""
+    found = _REFUSED.search(str(error))
+    return None if found is None else int(found[1])
+
+
+def check(device: object, wanted: int, *, written: bool = False) -> None:
+    """Raise :class:`OutOfHostMemory` if this computer has not ``wanted`` bytes for a tensor on ``device``.
+
+    written   whether they have been taken already, and nothing else is left.
+    """
+    needed = 0 if written else wanted
+    left = available()
+    if left is None or left > needed:
+        return
+    gc.collect()
+    with suppress(
+        OSError, AttributeError
+    ):  # what glibc's allocator keeps of freed memory, it gives back when asked
+        ctypes.CDLL(None).malloc_trim(0)
+    left = available()
+    if left is not None and left <= needed:
+        raise OutOfHostMemory(device, wanted, left)
+
+
+def available() -> int | None:
+    """The bytes that this process could still write; None where nobody has to ask (Linux alone ends processes)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    found: list[int] = []
+    total = 0
+    with suppress(OSError, ValueError):
+        lines = dict(line.split(":") for line in (_PROC / "meminfo").read_text("ascii").splitlines())
+        total, free, swap = (
+            1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable", "SwapFree")
+        )
+        found.append(free + swap)
+    found.extend(_containers())
+    return max(0, min(found) - min(_LEFT, total // 32)) if found else None
+
+
+def _containers() -> Iterator[int]:
+    """What each control group of this process has left."""
+    with suppress(OSError):
+        mine = (_PROC / "self/cgroup").read_text("utf-8").splitlines()
+        for mark, folder, limit, taken, files in _VERSIONS:
+            for line in mine:
+                _, found, path = line.partition(mark)
+                if not found:
+                    continue
+                place = _CGROUPS / folder / path.lstrip("/")
+                # Within a container the path may be the host's, and its own group is what is mounted.
+                for group in (place, *place.parents):
+                    if not group.is_relative_to(_CGROUPS / folder):
+                        break
+                    with suppress(OSError, ValueError):
+                        most = int((group / limit).read_text("ascii"))
+                        stat = (group / "memory.stat").read_text("ascii").splitlines()
+                        cached = sum(int(row.split()[1]) for row in stat if row.startswith(files))
+                        yield most - int((group / taken).read_text("ascii")) + cached
