@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from html import escape
 
 from ..base.language import say
+from ..base.numbers import must
 from . import progress
 from .exercise import Exercise, Unreadable
 from .exercises import EXERCISES
+from .kinds import shown
 
 
 @dataclass(frozen=True)
@@ -99,25 +101,32 @@ def _judged(found: Exercise, answer: object, facts: dict[str, int]) -> str | Non
         return found.hint(answer, **facts)
     except Unreadable as refused:
         return str(refused) or say(
-            en=f"the question asks for {wanted()}; this is {_shown(answer)}",
-            zh=f"这道题要的是{wanted()}；现在给的是 {_shown(answer)}",
+            en=f"the question asks for {wanted()}; this is {shown(answer)}",
+            zh=f"这道题要的是{wanted()}；现在给的是 {shown(answer)}",
         )
-    except (Exception, SystemExit) as error:  # the learner's own code, or an object that no judge thought of
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the learner's own code, or an object that no judge thought of
         return say(
-            en=f"trying this answer raised {type(error).__name__}: {error}. The question asks for {wanted()}",
-            zh=f"试用这个答案时出现 {type(error).__name__}：{error}。这道题要的是{wanted()}",
+            en=f"trying this answer raised {_named(error, ': ')}. The question asks for {wanted()}",
+            zh=f"试用这个答案时出现 {_named(error, '：')}。这道题要的是{wanted()}",
         )
 
 
 def find(exercise: str) -> Exercise:
-    if exercise not in EXERCISES:
-        raise ValueError(f"exercise must be one of {', '.join(sorted(EXERCISES))}; got {exercise!r}")
+    if not isinstance(exercise, str) or exercise not in EXERCISES:
+        names = ", ".join(sorted(EXERCISES))
+        raise ValueError(must("exercise", exercise, en=f"one of {names}", zh=f"是 {names} 之一"))
     return EXERCISES[exercise]
 
 
-def _shown(answer: object) -> str:
-    text = f"`{answer!r}`"
-    return text if len(text) <= 60 else f"{text[:56]}…` ({type(answer).__name__})"
+def _named(error: BaseException, colon: str) -> str:
+    """The error's type and words, of which some have none, and some an odd ``__str__``."""
+    try:
+        words = str(error)
+    except Exception:
+        words = ""
+    return f"{type(error).__name__}{colon}{words}" if words else type(error).__name__
 
 
 def as_html(text: str) -> str:

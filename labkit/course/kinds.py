@@ -39,7 +39,7 @@ def number(answer: object) -> float:
         raise Unreadable
     try:
         return float(answer)  # type: ignore[arg-type]  # whatever it is
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise Unreadable from None
 
 
@@ -58,13 +58,13 @@ def numbers(answer: Any) -> tuple[int, ...]:
 
 def gpu_number(answer: object) -> object:
     """``cuda:1`` as 1; everything else as it is."""
-    name, _, number = str(answer).strip().lower().partition(":")
+    name, _, number = _text(answer).partition(":")
     return int(number) if name == "cuda" and number.isdigit() else answer
 
 
 def device(answer: object) -> str:
     """The answer as a device's name: ``"cpu"``, ``"cuda:0"``; a torch.device counts."""
-    text = str(answer).strip().lower()
+    text = _text(answer)
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
         raise Unreadable
     return "cuda:0" if text == "cuda" else text
@@ -79,6 +79,7 @@ def shape(answer: object) -> tuple[int, ...]:
 
 
 A_WHOLE_NUMBER = Kind(whole, lambda: say(en="a whole number", zh="一个整数"))
+SOME_WHOLE_NUMBERS = Kind(numbers, lambda: say(en="a list of whole numbers", zh="一个整数列表"))
 A_NUMBER = Kind(number, lambda: say(en="a number", zh="一个数"))
 A_DEVICE = Kind(
     device,
@@ -103,8 +104,8 @@ def a_function(name: str, wanted: Callable[[], str]) -> Kind:
     return Kind(read, wanted)
 
 
-def returned(value: Any, *, en: str = "the function", zh: str = "函数") -> Any:
-    """What the learner's function gave back; a function still without ``return`` is Unreadable."""
+def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", zh: str = "函数") -> Any:
+    """What the learner's function gave back, read as ``kind``; Unreadable is about that, not about the answer."""
     if value is None or value is ...:
         raise Unreadable(
             say(
@@ -112,7 +113,43 @@ def returned(value: Any, *, en: str = "the function", zh: str = "函数") -> Any
                 zh=f"{zh}还没有返回任何东西：最后写了 `return` 吗？",
             )
         )
-    return value
+    if kind is None:
+        return value
+    try:
+        return kind.read(value)
+    except Unreadable:
+        raise wrong_return(value, kind.wanted(), en=en, zh=zh) from None
+
+
+def wrong_return(value: object, wanted: str, *, en: str = "the function", zh: str = "函数") -> Unreadable:
+    """That the learner's function gave back something else than ``wanted``."""
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    fraction = any(isinstance(part, float) and not part.is_integer() for part in parts)
+    return Unreadable(
+        say(
+            en=f"{en} has to return {wanted}; it returned {shown(value)}"
+            + (": `/` gives fractions, `//` rounds down to whole numbers" if fraction else ""),
+            zh=f"{zh}应该返回{wanted}，现在返回的是 {shown(value)}"
+            + ("：`/` 得到的是小数，`//` 向下取整，得到整数" if fraction else ""),
+        )
+    )
+
+
+def shown(value: object) -> str:
+    """``value`` between backticks, in few letters, whatever it is."""
+    try:
+        text = " ".join(repr(value).split())
+    except (Exception, SystemExit):  # its own __repr__, or a number with more digits than Python writes
+        return f"`<{type(value).__name__}>`"
+    return f"`{text}`" if len(text) <= 58 else f"`{text[:55]}…` ({type(value).__name__})"
+
+
+def _text(answer: object) -> str:
+    """The answer as text, without what stands around it and capitals."""
+    try:
+        return str(answer).strip().lower()
+    except Exception:  # its own __str__, or a number with more digits than Python writes
+        raise Unreadable from None
 
 
 def _single(answer: Any) -> Any:

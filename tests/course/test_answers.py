@@ -14,6 +14,7 @@ from torch.nn.parallel import data_parallel
 
 import labkit
 from labkit.author import sync
+from labkit.base.language import using
 from labkit.course import check, glossary, reveal
 from labkit.course.exercise import exercise
 from labkit.course.exercises import EXERCISES
@@ -167,7 +168,8 @@ WRONG = {
         (10, "the function itself"), (lambda rows, size: ..., "return"), (lambda rows, size: None, "return"),
         (lambda rows, size: rows % size, "never gives an empty batch"), (lambda rows, size: size, "a full batch"),
         (lambda rows, size: 1, "the last batch has"), (lambda rows: 1, "raised TypeError"),
-        (lambda rows, size: "ten", "asks for a function"),
+        (lambda rows, size: "ten", "the function has to return a whole number; it returned `'ten'`"),
+        (lambda rows, size: rows / size, "it returned `3.3333333333333335`: `/` gives fractions"),
     ],
     "02.tensor_copy": [("cuda:0", "copy"), ("cuda", "copy"), ("gpu", "asks for a device"), (0, "asks for a device")],
     "02.inside": [(30, "outside"), (60, "not given to every GPU"), (2, "number of GPUs"), (3, "2 equal pieces")],
@@ -204,7 +206,7 @@ WRONG = {
     ],
     "04.call": [
         (7, "the function itself"), (lambda m, b, d: ..., "return"), (lambda m, b, d: [b], "gather, is missing"),
-        (lambda m, b, d: "x", "asks for a function"), (lambda m, b, d: b * 2, "never called"),
+        (lambda m, b, d: "x", "has to return a tensor; it returned `'x'`"), (lambda m, b, d: b * 2, "never called"),
         (lambda m, b, d: m(b.to(d[0])), "everything ran on cuda:0"), (whole_batch_everywhere, "saw all 7 rows"),
         (lambda m, b, d: data_parallel(m, b, d, d[-1]), "gathered on the first device, cuda:0"),
         (lambda m, b, d: data_parallel(m, b, d).flip(0), "in the order of its rows"), (on_copies, "no gradient"),
@@ -220,7 +222,8 @@ WRONG = {
     "05.plain": [
         ({"weight": 1}, "the function itself"), (lambda state: ..., "return"), (lambda state: 1 / 0, "raised"),
         (lambda state: [k.removeprefix("module.") for k in state], "the values are missing"),
-        (lambda state: "weight", "asks for a function"), (lambda state: state, "still begin with"),
+        (lambda state: "weight", "has to return a dict; it returned `'weight'`"),
+        (lambda state: state, "still begin with"),
         (lambda state: {k.removeprefix("module."): 1 for k in state}, "the values changed"),
         (lambda state: {k.lstrip("module."): v for k, v in state.items()}, "`lstrip` removes any of the letters"),
         (lambda state: {k.replace("module.", ""): v for k, v in state.items()}, "`replace` removes"),
@@ -238,7 +241,8 @@ WRONG = {
     ],
     "06.repair": [
         (1, "asks for a model"), (lambda images: images, "asks for a model"), (Returns(), "return"),
-        (Returns(...), "return"), (Returns("x"), "asks for a model"), (Returns(torch.zeros(6, 12, 10)), "one tensor"),
+        (Returns(...), "return"), (Returns("x"), "`forward` has to return two tensors"),
+        (Returns(torch.zeros(6, 12, 10)), "one tensor"),
         (Digits(), "the columns first"), (Repaired(lambda x: x[:, 0]), "12 columns and 10 digits"),
         (Repaired(hidden=lambda x: x), "its layers first"), (Repaired(hidden=lambda x: x[0, 0]), "1 layer and 7"),
         (Repaired(lambda x: x.reshape(x.size(1), 12, 10)), "`reshape` and `view`"),
@@ -254,8 +258,9 @@ WRONG = {
         (3.0, "the function itself"), (lambda m, s: ..., "return"), (lambda m, s: 1 / 0, "raised"),
         (lambda m, s: sum(m) / len(m), "counts as much as"), (lambda m, s: sum(m), "adds the means up"),
         (lambda m, s: sum(a * b for a, b in zip(m, s, strict=True)), "still to be divided"),
-        (lambda m, s: 1, "the mean over all 7 rows is 3"), (lambda m, s: m, "asks for a function"),
-        (lambda m, s: True, "asks for a function"),
+        (lambda m, s: 1, "the mean over all 7 rows is 3"),
+        (lambda m, s: m, "has to return a number; it returned `[0.0, 7.0]`"),
+        (lambda m, s: True, "has to return a number; it returned `True`"),
     ],
     "08.rows": [
         ([3, 7], "must read as many"), ([9], "neighbouring"), ([7, 8, 9], "neighbouring"), ([3, 7, 0], "whose turn"),
@@ -306,6 +311,69 @@ def test_no_answer_of_any_kind_breaks_the_lesson(name, odd):
     verdict = check(name, odd)
     assert verdict.right is False
     assert verdict.text
+
+
+class Hostile:
+    """An object of which nothing can be asked."""
+
+    def __repr__(self):
+        raise ValueError(self)  # whose own text is this object's again
+
+    __str__ = __iter__ = __len__ = __index__ = __float__ = __hash__ = __eq__ = __bool__ = __repr__
+
+    @property
+    def item(self):
+        raise Stop
+
+    def __getattr__(self, name):
+        raise Stop
+
+
+class Stop(BaseException):
+    """What no ``except Exception`` catches, without words."""
+
+    def __str__(self):
+        raise RuntimeError
+
+
+class Silent:
+    def __repr__(self):
+        raise RecursionError
+
+
+def stops(*_):
+    raise Stop
+
+
+@pytest.mark.parametrize("name", sorted(RIGHT))
+@pytest.mark.parametrize(
+    "make",
+    [Hostile, Silent, lambda: 10**5000, lambda: [10**5000], lambda: lambda *_: 10**5000, lambda: lambda *_: Hostile(),
+     lambda: lambda *_: [Silent()], lambda: stops, lambda: torch.tensor([]), lambda: lambda *_: 10**400],
+)  # fmt: skip
+def test_an_odd_answer_is_judged_as_wrong_in_a_word(name, make):
+    verdict = check(name, make())
+    assert verdict.right is False
+    assert verdict.text
+    assert verdict._repr_html_()
+
+
+def test_an_interrupt_is_the_learners_own():
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check("03.rule", interrupted)
+
+
+def test_the_complaint_is_about_what_the_function_returned():
+    wrong = check("03.rule", lambda rows, gpus: [rows / gpus] * gpus).text
+    assert wrong.startswith("the function has to return a list of whole numbers; it returned `[3.75, 3.75")
+    assert wrong.endswith("`/` gives fractions, `//` rounds down to whole numbers")
+    with using("zh"):
+        assert check("01.last_batch", lambda rows, size: rows / size).text == (
+            "函数应该返回一个整数，现在返回的是 `3.3333333333333335`：`/` 得到的是小数，`//` 向下取整，得到整数"
+        )
 
 
 @pytest.mark.parametrize("name", sorted(RIGHT))
@@ -376,7 +444,7 @@ def test_what_a_learner_writes_is_shown_as_text_never_as_html():
 
 
 def test_an_unknown_exercise_is_named():
-    with pytest.raises(ValueError, match=r"exercise must be one of 00\.bytes, .*; got '99\.none'"):
+    with pytest.raises(ValueError, match=r"exercise must be one of 00\.bytes, .*, got '99\.none'"):
         check("99.none", 1)
 
 

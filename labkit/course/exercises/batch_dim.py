@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...base.language import say
 from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, Unreadable, exercise
-from ..kinds import A_SHAPE, returned
+from ..kinds import A_SHAPE, returned, wrong_return
 from .gpus import some_gpus
 
 
@@ -147,7 +147,7 @@ def _alone(results: object) -> Iterator[str]:
         and len(results) == 2
         and all(isinstance(result, Tensor) for result in results)
     ):
-        raise Unreadable
+        raise wrong_return(results, say(en="two tensors", zh="两个张量"), en="`forward`", zh="`forward` ")
     scores, hidden = results
     if list(scores.shape) == [12, 6, 10]:
         yield say(

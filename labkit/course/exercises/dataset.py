@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ...base.language import say
 from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
-from ..kinds import a_function, numbers, returned, whole
+from ..kinds import A_WHOLE_NUMBER, a_function, numbers, returned, whole
 
 
 @exercise(
@@ -96,7 +96,8 @@ def last_batch(rows, batch_size):
 )
 def _last_batch(answer: Callable[..., object]) -> Iterator[str]:
     for rows, batch_size in ((100, 30), (90, 30), (3, 30), (7, 1), (64, 64), (1000, 32)):
-        got, want = whole(returned(answer(rows, batch_size))), rows % batch_size or min(rows, batch_size)
+        got = returned(answer(rows, batch_size), A_WHOLE_NUMBER)
+        want = rows % batch_size or min(rows, batch_size)
         if got == want:
             continue
         if got == 0:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ...base.language import say
-from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, Unreadable, exercise
-from ..kinds import A_DEVICE, a_function, gpu_number, numbers, returned
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..kinds import A_DEVICE, a_function, gpu_number, numbers, returned, wrong_return
 
 
 def _gpu_numbers(answer: object) -> tuple[int, ...]:
@@ -118,12 +118,12 @@ def _stripped(answer: Callable[..., Any], keys: list[str], wanted: list[str]) ->
     values = [torch.tensor([float(at)]) for at in range(len(keys))]
     got = returned(answer(dict(zip(keys, values, strict=True))))
     if not isinstance(got, Mapping):
-        if not isinstance(got, str) and list(got) == wanted:
+        if isinstance(got, (list, tuple)) and list(got) == wanted:
             yield say(
                 en="the keys are right, but the values are missing: a dict is wanted",
                 zh="键是对的，但值不见了：要的是一个字典",
             )
-        raise Unreadable
+        raise wrong_return(got, say(en="a dict", zh="一个字典"))
     if list(got) == wanted:
         same = all(
             isinstance(value, torch.Tensor) and torch.equal(value, mine)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ...base.language import say
-from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, Unreadable, exercise
-from ..kinds import a_function, returned, whole
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..kinds import a_function, returned, whole, wrong_return
 from .gpus import some_gpus
 
 
@@ -122,7 +122,7 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Iterat
             zh=f"{case_zh}返回了 {len(got)} 份输出，每个分块一份：还缺最后一步，收集",
         )
     if not isinstance(got, torch.Tensor):
-        raise Unreadable
+        raise wrong_return(got, say(en="a tensor", zh="一个张量"))
     if not seen:
         yield say(
             en=f"{case_en} it gives a tensor, but the model was never called",

@@ -8,7 +8,7 @@ from ...base.language import say
 from ...base.numbers import plural
 from ...plans.split import split
 from ..exercise import ANY_OTHER, RIGHT, Fact, Hints, Kind, choice, exercise
-from ..kinds import a_function, gpu_number, numbers, returned, whole
+from ..kinds import SOME_WHOLE_NUMBERS, a_function, gpu_number, returned, whole
 
 
 def _chunk(rows: int, gpus: int) -> int:
@@ -194,7 +194,7 @@ def pieces(rows, gpus):
 )
 def _rule(answer: Callable[..., object]) -> Iterator[str]:
     for rows, gpus in ((30, 8), (10, 8), (9, 4), (7, 2), (1, 3), (64, 64), (10, 3), (9, 8)):
-        yield from _compared(rows, gpus, list(numbers(returned(answer(rows, gpus)))))
+        yield from _compared(rows, gpus, list(returned(answer(rows, gpus), SOME_WHOLE_NUMBERS)))
 
 
 def _compared(rows: int, gpus: int, got: list[int]) -> Iterator[str]:

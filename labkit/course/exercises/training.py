@@ -7,7 +7,7 @@ from math import isclose
 
 from ...base.language import say
 from ..exercise import ANY_OTHER, RIGHT, Hints, exercise
-from ..kinds import A_WHOLE_NUMBER, a_function, number, returned
+from ..kinds import A_NUMBER, A_WHOLE_NUMBER, a_function, returned
 
 
 @exercise(
@@ -94,7 +94,7 @@ def _mean(answer: Callable[..., object]) -> Iterator[str]:
         ([5.0], [3]),
         ([2.0, 4.0], [5, 5]),
     ):
-        yield from _compared(number(returned(answer(list(means), list(sizes)))), means, sizes)
+        yield from _compared(returned(answer(list(means), list(sizes)), A_NUMBER), means, sizes)
 
 
 def _compared(got: float, means: list[float], sizes: list[int]) -> Iterator[str]:
