@@ -24,8 +24,8 @@ machine.stack     |
 machine.state     | base machine.in_use
 machine.rules     | base machine.handlers machine.state
 machine.ops       | base machine.in_use machine.handlers machine.stack machine.state machine.rules trace
-machine.torch_api | base machine.in_use machine.state machine.rules machine.ops trace
-machine           | base machine.in_use machine.stack machine.state machine.ops machine.torch_api plans
+machine.torch_api | base launch machine.in_use machine.handlers machine.state machine.rules machine.ops trace
+machine           | base launch machine.in_use machine.stack machine.state machine.ops machine.torch_api plans
 
 cost              | base plans trace
 view              | base plans trace cost
@@ -37,7 +37,7 @@ course            | base plans machine launch
 runs              | base plans course
 author            | base course runs
 
-cli               | base machine launch diagnosis runs
+cli               | base machine machine.torch_api launch trace trace.recording view diagnosis runs
 __init__          | base
 __main__          | cli
 """

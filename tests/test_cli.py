@@ -74,77 +74,28 @@ def test_the_traceback_is_the_scripts_own(labkit, script):
     done = labkit("run", "--gpus", 2, path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[1] == f'  File "{path}", line 3, in <module>'
-    assert "labkit" not in done.stderr
+    assert "labkit/" not in done.stderr
     assert done.stderr.endswith(
         "RuntimeError: module must have its parameters and buffers on device cuda:0 (device_ids[0]) but found "
         "one of them on device: cuda:1\n"
+        "labkit: lesson 05_devices explains this; `labkit diagnose FILE.py:FUNCTION` checks a whole model\n"
     )
 
 
-@pytest.mark.parametrize(("listed", "count"), [("3,1", 2), ("", 0), ("0,4,1", 1), ("-1", 0), ("0,0", 0)])
-def test_cuda_visible_devices_hides_gpus(labkit, script, monkeypatch, listed, count):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+def test_cuda_visible_devices_hides_gpus(labkit, script, monkeypatch):
     path = script("import torch\nprint(torch.cuda.device_count(), torch.cuda.is_available())")
-    done = labkit("run", "--gpus", 4, path)
-    assert done.stdout == f"{count} {count > 0}\n"
-    assert done.stderr == f"CUDA_VISIBLE_DEVICES={listed}: {count} of 4 GPUs visible\n"
-
-
-def test_spawned_processes_see_the_gpus(script):
-    path = script(
-        "import torch\n"
-        "def work(rank):\n"
-        "    total = torch.cuda.get_device_properties(rank).total_memory\n"
-        "    print(total, torch.ones(1, device=f'cuda:{rank}').device)\n"
-        "if __name__ == '__main__':\n"
-        "    x = torch.ones(1, device='cuda')\n"
-        "    torch.multiprocessing.spawn(work, nprocs=2)\n"
-    )
-    done = process("run", "--gpus", 2, "--memory", "1 MiB", path)
-    assert sorted(done.stdout.splitlines()) == ["1048576 cuda:0", "1048576 cuda:1"], done.stderr
+    for listed, count in (("3,1", 2), ("", 0)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+        done = labkit("run", "--gpus", 4, path)
+        assert done.stdout == f"{count} {count > 0}\n"
+        assert done.stderr == f"CUDA_VISIBLE_DEVICES={listed}: {count} of 4 GPUs visible\n"
 
 
 def test_frames_of_the_machine_are_left_out_of_the_traceback(labkit, script):
     path = script("import torch\ntorch.ones(2, device='cuda:0') + torch.ones(2, device='cuda:1')\n")
     done = labkit("run", "--gpus", 2, path)
-    assert "labkit" not in done.stderr
+    assert "labkit/" not in done.stderr
     assert "found at least two devices, cuda:0 and cuda:1!" in done.stderr
-
-
-@pytest.mark.parametrize(("code", "expected"), [("7", 7), ("None", 0), ("'bad luck'", 1)])
-def test_exit_codes_are_kept(labkit, script, code, expected):
-    done = labkit("run", "--gpus", 2, script(f"import sys\nsys.exit({code})\n"))
-    assert done.returncode == expected
-    assert ("bad luck" in done.stderr) == (expected == 1)
-
-
-def test_what_the_script_does_with_its_own_exceptions_is_kept(labkit, script):
-    path = script(
-        "import sys\nsys.excepthook = lambda kind, error, where: print('mine:', error)\nraise ValueError('oops')\n"
-    )
-    done = labkit("run", "--gpus", 2, path)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "mine: oops\n", "")
-
-
-def test_a_script_that_is_interrupted_ends_with_130(labkit, script):
-    done = labkit("run", "--gpus", 2, script("raise KeyboardInterrupt\n"))
-    assert done.returncode == 130
-    assert done.stderr.endswith("KeyboardInterrupt\n")
-
-
-def test_a_syntax_error_is_shown_as_python_shows_it(labkit, script):
-    path = script("if True print(1)\n")
-    done = labkit("run", path)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f'  File "{path}", line 1\n')
-    assert "labkit" not in done.stderr
-
-
-def test_a_module_that_lacks_one_of_its_own_imports_says_which(labkit, script):
-    path = script("import not_there\n", "mod.py")
-    done = labkit("run", "-m", "mod", cwd=path.parent)
-    assert done.returncode == 1
-    assert done.stderr.endswith("ModuleNotFoundError: No module named 'not_there'\n")
 
 
 def test_a_module_runs_with_the_machine_up_before_it_is_imported(script):
@@ -153,17 +104,6 @@ def test_a_module_runs_with_the_machine_up_before_it_is_imported(script):
     )
     done = process("run", "--gpus", 3, "-m", "mod", "-x", cwd=path.parent)
     assert done.stdout == "seen at import: 3\n", done.stderr
-
-
-def test_nothing_of_how_labkit_is_written_reaches_the_script(labkit, script):
-    done = labkit("run", script("def f(x: int): ...\nprint(f.__annotations__)\n"))
-    assert done.stdout == "{'x': <class 'int'>}\n", done.stderr
-
-
-def test_the_process_is_as_before_when_the_script_has_ended(labkit, script):
-    before = sys.argv, list(sys.path), sys.modules["__main__"], sys.excepthook
-    labkit("run", script("import sys\nsys.argv, sys.excepthook = [], print\nsys.path.append('mine')\n"))
-    assert (sys.argv, sys.path, sys.modules["__main__"], sys.excepthook) == before
 
 
 def test_replicas_print_in_the_order_asked_for(labkit, script):
@@ -191,10 +131,10 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, 
     assert done.returncode == 1
     assert "Caught RuntimeError in replica 1 on device 1." in done.stderr
     assert f'File "{path}", line 4, in forward' in done.stderr
-    assert done.stderr.splitlines()[-2].startswith(
-        "RuntimeError: Expected all tensors to be on the same device"
-    )
-    assert "labkit" not in done.stderr
+    *_, said, empty, hint = done.stderr.splitlines()
+    assert said.startswith("RuntimeError: Expected all tensors to be on the same device")
+    assert (empty, hint[:21]) == ("", "labkit: lesson 05_dev")
+    assert "labkit/" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -206,8 +146,9 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, 
         (["run", "missing.py"], "no such script: missing.py"),
         (["run"], "no script given"),
         (["run", "-m"], "-m needs the name of a module"),
-        (["run", "-m", "no_such_module"], "no such module: no_such_module"),
-        (["run", "-m", "no_such_package.part"], "no such module: no_such_package.part"),
+        (["run", "-c"], "-c needs a program"),
+        (["run", "-I", "x.py"], "-E, -I and -S keep Python from reading its environment"),
+        (["run", "--timeline", "no/where.html", "-c", ""], "--timeline: cannot write no/where.html"),
         (["fly"], "invalid choice: 'fly'"),
         (["lab", "missing.ipynb"], "no such notebook: 'missing.ipynb'; the lessons are in notebooks/en"),
         ([], "required: command"),

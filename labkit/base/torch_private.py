@@ -494,8 +494,23 @@ PRIVATE = [
             "a profiler that leaves the GPUs alone (machine.torch_api.profiling)",
             lambda: torch.autograd.profiler.profile(use_cpu=True).profiler_kind.name
             in ("KINETO_GPU_FALLBACK", "KINETO")),
-    Private("torch.UntypedStorage._share_cuda_", "to send one to a process is refused (machine.torch_api.processes)",
-            lambda: _asks(torch.multiprocessing.reductions.reduce_tensor, "_share_cuda_")),
+    Private("torch.UntypedStorage: _share_cuda_, _new_shared_cuda, _release_ipc_counter_cuda",
+            "a tensor on a GPU goes to another process (machine.torch_api.processes)",
+            lambda: _asks(torch.multiprocessing.reductions.reduce_tensor, "_share_cuda_")
+            and _asks(torch.multiprocessing.reductions.rebuild_cuda_tensor, "_new_shared_cuda")
+            and _asks(torch.UntypedStorage._release_ipc_counter.__func__, "_release_ipc_counter_cuda")),
+    Private("torch.UntypedStorage: _share_fd_cpu_, _new_shared_fd_cpu, _share_filename_cpu_, "
+            "_new_shared_filename_cpu, _shared_incref, _shared_decref",
+            "the shared memory in which its values go (machine.torch_api.processes)",
+            lambda: _asks(torch.multiprocessing.reductions.reduce_storage, "_share_fd_cpu_", "_share_filename_cpu_",
+                          "_shared_incref")
+            and _asks(torch.multiprocessing.reductions.rebuild_storage_fd, "_new_shared_fd_cpu")
+            and _asks(torch.multiprocessing.reductions.rebuild_storage_filename, "_new_shared_filename_cpu",
+                      "_shared_decref")),
+    Private("torch.distributed.distributed_c10d._new_process_group_helper, where groups are made",
+            "it says what there is instead of NCCL (machine.torch_api.processes)",
+            lambda: not torch.distributed.is_available() or list(inspect.signature(
+                torch.distributed.distributed_c10d._new_process_group_helper).parameters)[3] == "backend"),
 ]  # fmt: skip
 
 

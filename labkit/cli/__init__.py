@@ -1,7 +1,8 @@
 """The command line: ``labkit run``, ``sweep``, ``diagnose``, ``lab``, ``doctor``.
 
 Each command is a module of this folder with ``add_arguments(parser)`` and ``run(options) -> exit code``.
-Bad usage is one line on stderr and exit code 2, before anything is written or run. ``--lang`` may stand before the
+Bad usage is one line on stderr and exit code 2, before anything is written or run; a crash of labkit itself is 70, so
+that 1 is always what a command has found. ``--lang`` may stand before the
 command or among its options; what a script is given is the script's.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from importlib import import_module
 
 from .. import __version__
 from ..base.language import LANGUAGES, VARIABLE, get_language, say, using
+from . import console
 from .usage import Lenient, Parser, UsageError, in_the_language_in_use
 
 # Each command and what it is for. Only the module of the one that is asked for is imported.
@@ -41,17 +44,23 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    alone = argv is None  # the process is this command's own
     argv = sys.argv[1:] if argv is None else argv
+    if alone:
+        console.forgive()
     with warnings.catch_warnings(record=True) as complaints:
         warnings.simplefilter("always")
         get_language()
     for complaint in complaints:
         print(f"labkit: {complaint.message}", file=sys.stderr)
     command, language = _asked(argv)
+    if (language or get_language()) == "zh" and not console.shows_chinese():
+        print("labkit: this console cannot show Chinese; PYTHONIOENCODING=utf-8 may help", file=sys.stderr)
+        language = "en"
     try:
         with _speaking(language):
             with in_the_language_in_use():
-                options = _parser(command).parse_args(argv)
+                options = _parser(command).parse_args(argv, Namespace(alone=alone))
             code: int = options.run(options)
         sys.stdout.flush()
         return code
@@ -63,6 +72,13 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads the output has gone, as ``| head`` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except Exception:
+        traceback.print_exc()
+        fault = say(
+            en="this is a fault of labkit's own, not of yours", zh="这是 labkit 自身的错误，不是你的问题"
+        )
+        print(f"labkit: {fault}", file=sys.stderr)
+        return 70  # EX_SOFTWARE of sysexits.h
 
 
 def _parser(command: str | None) -> Parser:

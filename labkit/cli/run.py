@@ -1,29 +1,30 @@
 """Run a Python script on simulated GPUs, unmodified.
 
-The script sees what it would see on its own: its ``__main__``, its arguments, its folder first on the
-path. Its exit code and its traceback are kept.
+The script runs as ``python`` runs it, for it is python that runs it: this command says in the environment what machine
+there is to see, and becomes the interpreter. Children of the script see the machine too, whatever starts them.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
-import re
-import runpy
+import subprocess
 import sys
-import traceback
 from pathlib import Path
 
 from ..base.language import say
-from ..launch import rank
+from ..launch import children
+from . import ending
 from .usage import UsageError, at_least
+
+# Python's own options. Those that make it look away from its environment are refused: there it is told of the GPUs.
+_FLAGS, _WITH_VALUE, _REFUSED = "bBdiOPqsuvx", "WX", "EIS"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = say(
-        en="labkit run [options] (SCRIPT | -m MODULE) [ARGS ...]",
-        zh="labkit run [选项] (SCRIPT | -m MODULE) [ARGS ...]",
+        en="labkit run [options] [Python's own options] (SCRIPT | -m MODULE | -c CODE | -) [ARGS ...]",
+        zh="labkit run [选项] [Python 自己的选项] (SCRIPT | -m MODULE | -c CODE | -) [ARGS ...]",
     )
     parser.add_argument(
         "--gpus",
@@ -55,12 +56,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     parser.add_argument(
+        "--summary",
+        action="store_true",
+        help=say(
+            en="say at the end what each GPU held and did, and what could not be simulated",
+            zh="结束时列出每块 GPU 用了多少显存、分到多少行，以及有什么不能模拟",
+        ),
+    )
+    parser.add_argument(
+        "--timeline",
+        type=Path,
+        metavar="FILE.html",
+        help=say(en="write at the end what happened when, as a page", zh="结束时把运行的时间线写成一个网页"),
+    )
+    parser.add_argument(
         "-m",
         dest="module",
         nargs=argparse.REMAINDER,
         metavar="MODULE [ARGS ...]",
         help=say(en="a module", zh="运行一个模块"),
     )
+    parser.add_argument(
+        "-c",
+        dest="code",
+        nargs=argparse.REMAINDER,
+        metavar="CODE [ARGS ...]",
+        help=say(en="a program given as text", zh="直接给出程序文本"),
+    )
+    for flag in _FLAGS + _REFUSED:
+        parser.add_argument(
+            f"-{flag}", dest="flags", action="append_const", const=flag, help=argparse.SUPPRESS
+        )
+    for option in _WITH_VALUE:
+        parser.add_argument(f"-{option}", dest=option, action="append", help=argparse.SUPPRESS)
     parser.add_argument(
         "program",
         nargs=argparse.REMAINDER,
@@ -70,15 +98,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    as_module = options.module is not None
-    program = options.module if as_module else options.program
-    if as_module and not program:
+    command = [sys.executable, *_flags(options), *_program(options)]
+    wanted = ending.Wanted(_timeline(options.timeline), options.summary)
+    told = children.told(os.environ, _machine(options).text())
+    environment = {**told, ending.VARIABLE: wanted.text()}
+    sys.stdout.flush()
+    if options.alone and sys.platform != "win32":
+        os.execve(sys.executable, command, environment)
+    code = subprocess.call(command, env=environment)
+    return code if code >= 0 else 128 - code  # ended by a signal: as a shell says it
+
+
+def _flags(options: argparse.Namespace) -> list[str]:
+    """Python's own options: those that were given, and those that labkit itself was started with."""
+    flags = options.flags or []
+    if set(flags) & set(_REFUSED) or sys.flags.ignore_environment or sys.flags.no_site:
         raise UsageError(
             say(
-                en="-m needs the name of a module: labkit run --gpus 2 -m pytest FILE",
-                zh="-m 后面要写模块名：labkit run --gpus 2 -m pytest FILE",
+                en="-E, -I and -S keep Python from reading its environment, by which it is told of the GPUs",
+                zh="用了 -E、-I 或 -S，Python 就不读环境变量，也就看不到模拟的 GPU",
             )
         )
+    values = {f"-{option}": vars(options)[option] or [] for option in _WITH_VALUE}
+    own: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # multiprocessing's too
+    given = [part for option, texts in values.items() for text in texts for part in (option, text)]
+    return [*own, *(f"-{flag}" for flag in flags), *given]
+
+
+def _program(options: argparse.Namespace) -> list[str]:
+    """What Python is to run, as its own arguments."""
+    if options.module is not None:
+        if not options.module:
+            raise UsageError(
+                say(
+                    en="-m needs the name of a module: labkit run --gpus 2 -m pytest FILE",
+                    zh="-m 后面要写模块名：labkit run --gpus 2 -m pytest FILE",
+                )
+            )
+        return ["-m", *options.module, *options.program]  # argparse splits it where a -- stands
+    if options.code is not None:
+        if not options.code:
+            raise UsageError(
+                say(
+                    en="-c needs a program: labkit run --gpus 2 -c 'import torch'",
+                    zh="-c 后面要写程序：labkit run --gpus 2 -c 'import torch'",
+                )
+            )
+        return ["-c", *options.code, *options.program]
+    program: list[str] = options.program[options.program[:1] == ["--"] :]
     if not program:
         raise UsageError(
             say(
@@ -86,8 +153,12 @@ def run(options: argparse.Namespace) -> int:
                 zh="没有给出脚本：labkit run --gpus 8 train.py",
             )
         )
-    if not as_module and not Path(program[0]).is_file():
+    if program[0] != "-" and not Path(program[0]).exists():
         raise UsageError(say(en=f"no such script: {program[0]}", zh=f"没有脚本 {program[0]}"))
+    return ["--", *program]  # a script's name may begin with a hyphen
+
+
+def _machine(options: argparse.Namespace) -> children.Described:
     order = options.order
     if order not in (None, "threads"):
         try:
@@ -99,115 +170,26 @@ def run(options: argparse.Namespace) -> int:
                     zh=f'--order 必须是 "threads" 或 GPU 编号如 2,0,1，现在是 {order!r}',
                 )
             ) from None
-
-    from ..machine import simulate, use_gpus
-
-    gpus = options.gpus
-    if options.backing == "cpu":  # else it says which of the real GPUs are there
-        gpus = _visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     try:
-        machine = (
-            simulate(gpus, memory=options.memory, backing=options.backing, order=order)
-            if gpus
-            else use_gpus(0)
-        )
+        machine = children.asked(options.gpus, options.memory, options.backing, order)
+        if machine.backing != "cpu":
+            from ..machine import simulate  # heavy: torch, which alone knows the real GPUs
+
+            simulate(machine.gpus, backing=machine.backing).close()
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
-    with machine:
-        return _run_as_main(program, as_module)
+    seen = len(machine.visible(os.environ))
+    if seen < machine.gpus:
+        listed = os.environ[children.VISIBLE]
+        text = say(en=f"{seen} of {machine.gpus} GPUs visible", zh=f"{machine.gpus} 块 GPU 中可见 {seen} 块")
+        print(f"CUDA_VISIBLE_DEVICES={listed}: {text}", file=sys.stderr)
+    return machine
 
 
-def _visible(gpus: int, listed: str | None) -> int:
-    """How many of ``gpus`` GPUs CUDA_VISIBLE_DEVICES leaves to see: those before the first that is none."""
-    if listed is None:
-        return gpus
-    visible = []
-    for part in listed.split(","):
-        if not part.strip().isdecimal() or int(part) >= gpus:
-            break
-        visible.append(int(part))
-    if len(set(visible)) < len(visible):
-        visible = []  # naming one twice hides all of them, as with CUDA
-    if len(visible) < gpus:
-        print(
-            say(
-                en=f"CUDA_VISIBLE_DEVICES={listed}: {len(visible)} of {gpus} GPUs visible",
-                zh=f"CUDA_VISIBLE_DEVICES={listed}：{gpus} 块 GPU 中可见 {len(visible)} 块",
-            ),
-            file=sys.stderr,
-        )
-    return len(visible)
-
-
-def _run_as_main(argv: list[str], as_module: bool) -> int:
-    before = sys.argv, list(sys.path), sys.modules["__main__"], sys.excepthook
-    sys.argv = list(argv)
-    # python SCRIPT puts the script's folder first on the path, python -m the current one.
-    sys.path.insert(0, os.getcwd() if as_module else str(Path(argv[0]).resolve().parent))
-    try:
-        if not as_module:
-            rank.run_as_main(argv[0])
-        elif _is_missing(argv[0]):
-            raise UsageError(say(en=f"no such module: {argv[0]}", zh=f"没有模块 {argv[0]}"))
-        else:
-            runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
-    except UsageError:
-        raise
-    except SystemExit as stop:
-        return _exit_code(stop.code)
-    except KeyboardInterrupt:
-        _show_exception()
-        return 130
-    except BaseException:
-        _show_exception()
-        return 1
-    finally:
-        sys.argv, sys.path[:], sys.modules["__main__"], sys.excepthook = before
-    return 0
-
-
-def _is_missing(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is None
-    except ModuleNotFoundError as error:  # its package is missing (or the package's own import fails)
-        return error.name is not None and f"{module}.".startswith(f"{error.name}.")
-    except ValueError:  # a relative name
-        return True
-
-
-def _exit_code(code: object) -> int:
-    if code is None or isinstance(code, int):
-        return code or 0
-    print(code, file=sys.stderr)  # sys.exit("text") prints the text and exits with 1
-    return 1
-
-
-def _show_exception() -> None:
-    """Report the exception as the real machine would: without labkit's own frames."""
-    if sys.excepthook is not sys.__excepthook__:
-        sys.excepthook(*sys.exc_info())  # the script has its own way
-        return
-    report = traceback.TracebackException(*sys.exc_info())
-    _without_our_frames(report)
-    # What failed in a replica stands as text in the message of the error that is raised for it.
-    print(_OUR_FRAME.sub("", "".join(report.format())), end="", file=sys.stderr)
-
-
-def _without_our_frames(report: traceback.TracebackException | None) -> None:
-    if report is None:
-        return
-    kept = [frame for frame in report.stack if not _ours(frame.filename)]
-    report.stack = traceback.StackSummary.from_list(kept)
-    _without_our_frames(report.__cause__)
-    _without_our_frames(report.__context__)
-    for inner in getattr(report, "exceptions", None) or ():
-        _without_our_frames(inner)
-
-
-_MACHINE = str(Path(__file__).parents[1] / "machine") + os.sep
-_OURS = (__file__, rank.__file__, runpy.__file__, "<frozen runpy", _MACHINE)
-_OUR_FRAME = re.compile(rf'^  File "{re.escape(_MACHINE)}.*\n(?:    .*\n)*', re.MULTILINE)
-
-
-def _ours(filename: str) -> bool:
-    return filename.startswith(_OURS)
+def _timeline(path: Path | None) -> str | None:
+    """Where the page is to be, whatever folder the script goes to; it must be possible to write it there."""
+    if path is None:
+        return None
+    if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
+        raise UsageError(say(en=f"--timeline: cannot write {path}", zh=f"--timeline：无法写入 {path}"))
+    return str(path.resolve())

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 import types
+from importlib.machinery import SourceFileLoader
 
 
 def main() -> None:
@@ -29,10 +30,11 @@ def main() -> None:
         stream.reconfigure(encoding="utf-8", line_buffering=True)  # type: ignore[union-attr]  # a fresh process's own
     note = Note(os.path.join(folder, f"{rank}.json"))
     note.write(pid=os.getpid())
-    threading.Thread(target=end_with_the_launcher, args=(note, script), daemon=True).start()
     sys.argv = [script, *arguments]
+    script = os.path.abspath(script)  # as Python does before it runs a file; sys.argv has what was typed
     # Python puts the script's folder first on the path, not this file's: its neighbours are no modules of the script.
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    sys.path[0] = os.path.dirname(script)
+    threading.Thread(target=end_with_the_launcher, args=(note, script), daemon=True).start()
     try:
         run_as_main(script)
     except SystemExit as stop:
@@ -77,10 +79,15 @@ class Note:
 
 
 def run_as_main(script: str) -> None:
-    """Run a script as ``__main__``, so that what it pickles and what it starts finds its names there."""
+    """Run a file as ``__main__``, with all that Python gives that module; ``script`` is an absolute path."""
     module = types.ModuleType("__main__")
-    module.__file__ = script
-    module.__dict__["__builtins__"] = builtins  # as the interpreter gives every module its own
+    module.__dict__.update(
+        __file__=script,
+        __builtins__=builtins,
+        __annotations__={},
+        __cached__=None,
+        __loader__=SourceFileLoader("__main__", script),
+    )
     sys.modules["__main__"] = module
     with open(script, "rb") as file:
         code = compile(file.read(), script, "exec", dont_inherit=True)

@@ -4,7 +4,7 @@ from .in_use import machine_in_use
 from .machine import Machine
 from .ops import batch_norms, moves, places  # noqa: F401 (their handlers register themselves)
 from .real_gpus import RealGpus
-from .simulate import simulate, use_gpus
+from .simulate import inherit, simulate, use_gpus
 from .state.gpu import Gpu
 
-__all__ = ["Gpu", "Machine", "RealGpus", "machine_in_use", "simulate", "use_gpus"]
+__all__ = ["Gpu", "Machine", "RealGpus", "inherit", "machine_in_use", "simulate", "use_gpus"]

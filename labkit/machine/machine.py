@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from ..base.language import say
 from ..base.numbers import plural, whole
 from ..base.patches import Patches
 from ..base.units import cuda_bytes, parse_bytes
+from ..launch.children import VISIBLE, Described
 from ..plans.footprint import Occupancy
 from .in_use import machine_in_use, use
 from .ops.mode import MachineMode
@@ -42,6 +44,8 @@ class Machine:
     gpus       the simulated GPUs, a tuple.
     order      how replicas take turns: None (device order), "threads" (they race) or a tuple of numbers.
     backing    where the values really are: the CPU or one real GPU.
+    numbers    which GPUs of the computer these are, where CUDA_VISIBLE_DEVICES hides some or changes their order.
+    told       the machine in words for child processes (:mod:`labkit.launch.children`), all of it.
     """
 
     def __init__(
@@ -50,6 +54,9 @@ class Machine:
         memory: str | int | Sequence[str | int] = "16 GiB",
         backing: str | torch.device = "cpu",
         order: str | tuple[int, ...] | None = None,
+        *,
+        numbers: Sequence[int] | None = None,
+        told: str | None = None,
     ) -> None:
         self.backing = torch.device(backing)
         self.order = order
@@ -62,6 +69,8 @@ class Machine:
         self.syncs = Syncs()
         self.stream_ids = itertools.count(32)  # CUDA's pools of streams begin there too
         self.closed = False
+        self.numbers = tuple(range(gpus) if numbers is None else numbers)
+        self.told = self._described().text() if told is None else told
         self._patches = Patches(lambda: table(self))
         self._in_block = False
 
@@ -190,13 +199,12 @@ class Machine:
             f"the tensor (or the model) again, or move it with .cpu(){f' or .to({str(gpu.device)!r})' * there} first"
         )
 
-    def program(self) -> str:
-        """Python code that makes another machine like this one."""
-        memory, order = [gpu.capacity for gpu in self.gpus], self.order
-        return (
-            f"import labkit; labkit.simulate({len(self.gpus)}, memory={memory}, "
-            f"backing={str(self.backing)!r}, order={order!r})"
-        )
+    def _described(self) -> Described:
+        sizes = [gpu.capacity for gpu in self.gpus]
+        return Described(
+            len(sizes), sizes[0] if len(set(sizes)) == 1 else sizes, str(self.backing),
+            list(self.order) if isinstance(self.order, tuple) else self.order, os.environ.get(VISIBLE),
+        )  # fmt: skip
 
     def describe(self) -> str:
         """``simulate(gpus=2)``, and whether it is closed."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import torch
 
 from ..base.numbers import MOST_GPUS, whole
 from ..base.torch_private import warn_if_untried
+from ..launch import children
+from .frames import hide_ours
 from .in_use import machine_in_use
 from .machine import Machine, set_aside
 from .real_gpus import RealGpus, release
@@ -38,15 +41,24 @@ def simulate(
         raise ValueError(
             f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}"
         )
-    if isinstance(order, (list, tuple)):
-        order = tuple(order)
-        if sorted(order) != list(range(gpus)):
-            raise ValueError(f"order must name each of the {gpus} GPUs once, got {list(order)}")
-    elif order not in (None, "threads"):
-        raise ValueError(f"order must be None, 'threads' or a list of GPU numbers, got {order!r}")
+    order = children.checked_order(order, gpus)
     _check_backing(backing)
     warn_if_untried(torch.__version__)
     return _take_over(Machine(gpus, memory, backing, order))
+
+
+def inherit() -> Machine | None:
+    """Open the machine that the environment tells of, as in a child process of one that has it; None if there is none.
+
+    A plain call, as ``simulate()``, but CUDA_VISIBLE_DEVICES counts here, and errors are shown without our frames.
+    """
+    told = os.environ.get(children.MACHINE)
+    if told is None:
+        return None
+    found = children.described(told)
+    hide_ours()
+    warn_if_untried(torch.__version__)
+    return _take_over(Machine(**found.options(os.environ), numbers=found.visible(os.environ), told=told))
 
 
 def use_gpus(gpus: int) -> Machine | RealGpus:

@@ -202,13 +202,16 @@ class _Replica:
         if not starts or not ends or not torch.is_grad_enabled():
             return
         started: list[float] = []
+        place = (
+            self._place
+        )  # not self, which has the replica: its weights would live until the next gc.collect()
 
         def begin(grad: Tensor) -> None:
             started[:] = [perf_counter()]
 
         def finish(grads: Sequence[Tensor | None]) -> None:
             if started:
-                with trace.at(self._place):
+                with trace.at(place):
                     trace.emit("parallel_apply", device, started=started.pop(), **facts)
 
         # Both are called once for each backward pass, of which there may be several through one graph.

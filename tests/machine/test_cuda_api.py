@@ -184,9 +184,6 @@ def test_a_fork_that_follows_the_first_use_is_refused():
         assert answers.get().startswith(expected)
         child.join()
         torch.ones(1, device="cuda")  # used, though nothing is left of it
-    x = torch.ones(1, device="cuda")
-    with pytest.raises(NotImplementedError, match="no CUDA IPC; send it from the host"):
-        answers.put(x)
 
 
 def test_autocast_casts_on_gpus_only():

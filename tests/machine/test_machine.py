@@ -1,12 +1,13 @@
 """A machine comes and goes: torch sees its GPUs while it is there, and is itself again afterwards."""
 
+import sys
 import threading
 
 import pytest
 import torch
 
 import labkit
-from labkit.machine import machine_in_use
+from labkit.machine import inherit, machine_in_use
 from labkit.machine.torch_api.table import table
 
 
@@ -164,12 +165,16 @@ def test_a_way_back_is_named_only_to_a_gpu_that_is_there():
             older + 1
 
 
-def test_a_machines_program_makes_one_like_it():
+def test_what_children_are_told_makes_a_machine_like_it():
     with labkit.simulate(gpus=3, memory=["1 GiB", "2 GiB", 4096], order=[2, 0, 1]) as machine:
         keep = torch.ones(1, device="cuda")
-        exec(machine.program(), {})
-        other = machine_in_use()
-        assert other is not machine
+        hooks = sys.excepthook, sys.__excepthook__, threading.excepthook
+        try:
+            other = inherit()
+        finally:
+            sys.excepthook, sys.__excepthook__, threading.excepthook = hooks
+        assert other is machine_in_use() is not machine
+        assert other.told == machine.told
         assert other.order == (2, 0, 1)
         assert [gpu.capacity for gpu in other.gpus] == [2**30, 2**31, 4096]
     assert keep.tolist() == [1]

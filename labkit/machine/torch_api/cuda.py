@@ -56,9 +56,10 @@ class DeviceProperties:
     """What ``torch.cuda.get_device_properties`` returns."""
 
     def __init__(self, gpu: Gpu) -> None:
+        number = gpu.machine.numbers[gpu.index]
         vars(self).update(
-            _PROPERTIES, total_memory=gpu.capacity, multi_processor_count=gpu.cores, pci_bus_id=gpu.index,
-            uuid=_Uuid(gpu.index), gcnArchName=_PROPERTIES["name"],
+            _PROPERTIES, total_memory=gpu.capacity, multi_processor_count=gpu.cores, pci_bus_id=number,
+            uuid=_Uuid(number), gcnArchName=_PROPERTIES["name"],
         )  # fmt: skip
 
     def __repr__(self) -> str:

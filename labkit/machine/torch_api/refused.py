@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,7 +16,16 @@ if TYPE_CHECKING:
 
 
 class Absent(AttributeError, NotImplementedError):
-    """Something of torch that the simulated machine does not have."""
+    """Something of torch that the simulated machine does not have. What was asked for and refused is counted."""
+
+    def __init__(self, text: str, *, asked: bool = True) -> None:
+        super().__init__(text)
+        if asked:
+            REFUSED[text] += 1
+
+
+# How often what was refused, by what the error says: `labkit run --summary` tells.
+REFUSED: Counter[str] = Counter()
 
 
 def refusing(name: str) -> Callable[..., NoReturn]:
@@ -23,17 +33,18 @@ def refusing(name: str) -> Callable[..., NoReturn]:
     return functools.partial(_refuse, name)
 
 
-def _refuse(name: str, *_: object, **__: object) -> NoReturn:
+def _refuse(name: str, *_: object, asked: bool = True, **__: object) -> NoReturn:
     raise Absent(
         f"labkit's simulated machine has no torch._C.{name}: this part of torch.cuda needs a real GPU "
-        "(python -m labkit.machine prints what is simulated)"
+        "(python -m labkit.machine prints what is simulated)",
+        asked=asked,
     )
 
 
 def absent(name: str) -> NoReturn:
     """What ``torch._C`` says of a name that it does not have."""
     if name.startswith(("_cuda_", "_nccl_", "_cudnn_", "_cublas")):
-        _refuse(name)
+        _refuse(name, asked=False)  # whoever looks whether it is there
     raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
 
 

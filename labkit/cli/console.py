@@ -1,0 +1,55 @@
+"""Output that any console can show: what its encoding lacks is replaced by what says the same, never by an error.
+
+Windows consoles and old locales write GBK, cp1252 or ASCII; ``LANG=C`` and ``PYTHONIOENCODING`` ask for them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import sys
+import unicodedata
+from io import TextIOWrapper
+
+# Characters that our texts use, and what stands for them.
+INSTEAD = {
+    "⌈": "ceil(", "⌉": ")", "⌊": "floor(", "⌋": ")", "✓": "ok", "✔": "ok", "✗": "x", "✘": "x", "→": "->", "←": "<-",
+    "↔": "<->", "⇒": "=>", "×": "x", "÷": "/", "·": "-", "•": "-", "…": "...", "–": "-", "—": "-", "−": "-", "≤": "<=",
+    "≥": ">=", "≠": "!=", "≈": "~", "±": "+-", "∞": "inf", "∑": "sum", "Σ": "sum", "√": "sqrt", "½": "1/2", "¼": "1/4",
+    "‘": "'", "’": "'", "“": '"', "”": '"', "°": " deg", "µ": "u", "μ": "u", "█": "#", "░": ".", "▒": ":", "■": "#",
+    "│": "|", "─": "-", "└": "+", "├": "+", "▶": ">", "\N{NO-BREAK SPACE}": " ",
+}  # fmt: skip
+_ERRORS = "labkit.instead"
+
+
+def instead(error: UnicodeError) -> tuple[str, int]:
+    """What is written for the characters of ``error``, an error handler as codecs have them."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_instead, error.object[error.start : error.end])), error.end
+
+
+def _instead(character: str) -> str:
+    """In ASCII, which every console has: what the table says, the letter without its accent, or its number."""
+    said = INSTEAD.get(character)
+    if said is None:
+        plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+        said = plain or f"\\u{ord(character):04x}"
+    return said
+
+
+def forgive() -> None:
+    """From now on standard output and error write what they can."""
+    codecs.register_error(_ERRORS, instead)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # nothing else has an encoding of its own
+            stream.reconfigure(errors=_ERRORS)
+
+
+def shows_chinese() -> bool:
+    """Whether what we print can be read where it is in Chinese."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            "课程".encode(getattr(stream, "encoding", None) or "utf-8")
+        except (UnicodeEncodeError, LookupError):
+            return False
+    return True

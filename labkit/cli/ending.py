@@ -1,0 +1,167 @@
+"""What ``labkit run`` says when its script has ended: which lesson explains an error, a summary, a timeline.
+
+The script has the process for itself: this is called there (launch/bootstrap) when torch has been imported, and speaks
+when Python has run the script and waited for its threads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+from ..base.language import say
+from ..base.numbers import plural
+from ..base.units import cuda_bytes
+from ..trace.events import Event
+
+VARIABLE = "LABKIT_RUN"
+
+# Beginnings of what torch says, and the lesson about it. Of these the first that is found counts.
+LESSONS = (
+    ("module must have its parameters and buffers on device", "05_devices"),
+    ("Expected all tensors to be on the same device", "05_devices"),
+    ("is different from other tensors on", "05_devices"),
+    ("Attempting to deserialize object on", "05_devices"),
+    ("invalid device ordinal", "05_devices"),
+    ("has invalid shape", "06_batch_dim"),
+    ("Expected input batch_size", "06_batch_dim"),
+    ("Expected more than 1 value per channel when training", "07_training"),
+    ("CUDA out of memory", "07_training"),
+    ("chunk expects at least a 1-dimensional tensor", "04_primitives"),
+    ("Distributed package doesn't have NCCL", "08_beyond"),
+)
+# A timeline of more events is not drawn any finer, and they take memory.
+MOST_EVENTS = 50_000
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for: the path of a timeline, and whether a summary."""
+
+    timeline: str | None
+    summary: bool
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Kept(list[Event]):
+    """The first events of a run, and what was counted of all of them."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.left_out = most, 0
+        self.calls: set[int] = set()
+        self.rows: Counter[str] = Counter()
+        self.busy: Counter[str] = Counter()  # the calls in which a device got rows
+
+    def append(self, event: Event) -> None:
+        if event.phase == "scatter" and event.direction == "forward" and event.call is not None:
+            self.calls.add(event.call)
+            rows = next((shape[0] for shape in event.shapes if shape), 0)
+            self.rows[event.device] += rows
+            self.busy[event.device] += rows > 0
+        if len(self) < self.most:
+            super().append(event)
+        else:
+            self.left_out += 1
+
+
+def begin(text: str) -> None:
+    """Watch this process, which sees its machine now, and say at its end what ``text`` (a :class:`Wanted`) asks for."""
+    show = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        show(kind, error, trace)
+        hint = hint_of(error)
+        if hint:
+            print(hint, file=sys.stderr)
+
+    sys.excepthook = sys.__excepthook__ = excepthook
+    wanted = Wanted(**json.loads(text))
+    if wanted.timeline is None and not wanted.summary:
+        return
+
+    from ..trace.recording import record  # with the engine: only for those who ask
+
+    recording = record()
+    trace = recording.__enter__()
+    trace.events = kept = Kept(MOST_EVENTS if wanted.timeline else 0)
+
+    def end() -> None:
+        recording.__exit__(None, None, None)
+        if wanted.summary:
+            print(summary(kept), file=sys.stderr)
+        if wanted.timeline:
+            from ..view.page import timeline_page
+
+            notes = [
+                (
+                    f"{kept.left_out:,} later events are not drawn.",
+                    f"之后还有 {kept.left_out:,} 个事件没有画出。",
+                )
+            ] * bool(kept.left_out)
+            page = timeline_page(trace, Path(sys.argv[0]).name or "python", notes)
+            try:
+                Path(wanted.timeline).write_text(page, "utf-8")
+            except OSError as error:
+                print(f"labkit: --timeline: {error}", file=sys.stderr)
+
+    atexit.register(end)
+
+
+def hint_of(error: BaseException) -> str | None:
+    """The line that points to the lesson about ``error``; None if there is none."""
+    lesson = next((name for words, name in LESSONS if words in str(error)), None)
+    return lesson and say(
+        en=f"labkit: lesson {lesson} explains this; `labkit diagnose FILE.py:FUNCTION` checks a whole model",
+        zh=f"labkit：课程 {lesson} 讲的就是这个错误；`labkit diagnose FILE.py:FUNCTION` 可以检查整个模型",
+    )
+
+
+def summary(kept: Kept) -> str:
+    """What happened on each GPU, and what could not be simulated."""
+    from ..machine import machine_in_use
+    from ..machine.torch_api.refused import REFUSED
+
+    machine = machine_in_use()
+    if machine is None:
+        return say(
+            en="labkit: no simulated machine was in use at the end", zh="labkit：结束时没有在用的模拟机器"
+        )
+    calls = len(kept.calls)
+    lines = [
+        say(
+            en=f"labkit: {plural(len(machine.gpus), 'simulated GPU')}, {plural(calls, 'data-parallel call')}",
+            zh=f"labkit：{len(machine.gpus)} 块模拟 GPU，{calls} 次数据并行调用",
+        )
+    ]
+    for gpu in machine.gpus:
+        gpu.recount()
+        peak, whole = cuda_bytes(gpu.peak), cuda_bytes(gpu.capacity)
+        line = say(
+            en=f"  cuda:{gpu.index}  peak {peak} of {whole}", zh=f"  cuda:{gpu.index}  峰值 {peak} / {whole}"
+        )
+        device, busy = str(gpu.device), kept.busy[str(gpu.device)]
+        if calls and not busy:
+            line += say(en=", no rows: idle", zh="，没有分到行：空闲")
+        elif calls:
+            line += say(en=f", {kept.rows[device]:,} rows", zh=f"，{kept.rows[device]:,} 行")
+            if busy < calls:
+                line += say(en=f", idle in {calls - busy} calls", zh=f"，{calls - busy} 次调用中空闲")
+        lines.append(line)
+    if REFUSED:
+        lines.append(say(en="could not be simulated:", zh="无法模拟："))
+        lines += [f"  {text} (×{count})" for text, count in REFUSED.most_common()]
+    lines.append(
+        say(
+            en="Memory, random numbers and more are approximations: python -m labkit.machine says which.",
+            zh="显存、随机数等只是近似：python -m labkit.machine 会逐项说明。",
+        )
+    )
+    return "\n".join(lines)

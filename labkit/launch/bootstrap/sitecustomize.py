@@ -1,0 +1,111 @@
+"""What Python itself runs first in every process that is to see a simulated machine (see ``..children``).
+
+Until torch is imported it costs such a process a look at each import; a process that never imports torch never loads
+labkit. When torch has been imported, the machine is opened. The ``sitecustomize`` that this one hides has its turn.
+
+Whatever Python is started finds this file: it keeps to what older ones understand, imports nothing of labkit by name
+(labkit need not be on that Python's path), and keeps no process from running.
+"""
+
+import os
+import sys
+from importlib.machinery import PathFinder
+from typing import Any
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MACHINE, PATH = "LABKIT_MACHINE", "PYTHONPATH"
+# What `labkit run` wants to be said at the end (cli/ending.py): of this process, and of none of its children.
+ENDING = os.environ.pop("LABKIT_RUN", None)
+
+
+def begin() -> None:
+    """Wait for torch, if there is a machine to be seen."""
+    if MACHINE in os.environ and not any(map(waits, sys.meta_path)):
+        sys.meta_path.insert(0, Finder())
+
+
+def follow(told: str, path: str) -> None:
+    """See the machine that ``told`` describes, from now on: the environment of a fork server is of another time."""
+    known = os.environ.get(MACHINE)
+    os.environ[MACHINE], os.environ[PATH] = told, path
+    if "torch" not in sys.modules:
+        begin()
+    elif known != told:
+        open_machine()
+
+
+def open_machine() -> None:
+    """Open the machine that the environment tells of, by the labkit that told it."""
+    import importlib
+    import importlib.util
+
+    try:
+        if "labkit" not in sys.modules:
+            package = os.path.dirname(os.path.dirname(HERE))
+            spec: Any = importlib.util.spec_from_file_location(
+                "labkit", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+            )
+            sys.modules["labkit"] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules["labkit"])
+        importlib.import_module("labkit.machine").inherit()
+        if ENDING is not None:
+            importlib.import_module("labkit.cli.ending").begin(ENDING)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        sys.stderr.write(f"labkit: this process ({sys.executable}) sees no simulated GPU: {why}\n")
+
+
+class Finder:
+    """Finds torch as the others do; its loader then opens the machine."""
+
+    waits_for_torch = (
+        True  # by this it is known: this file may run twice, and its classes are not the same then
+    )
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "torch":
+            return None
+        for finder in sys.meta_path:
+            if not waits(finder) and hasattr(finder, "find_spec"):
+                spec: Any = finder.find_spec(name, path, target)
+                if spec is not None:
+                    if spec.loader is not None:  # a folder without an __init__ has none, and is no torch
+                        spec.loader = Loader(spec.loader)
+                    return spec
+        return None
+
+
+def waits(finder: Any) -> bool:
+    return hasattr(finder, "waits_for_torch")
+
+
+class Loader:
+    """torch's own loader, but for what follows the import."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def exec_module(self, module: Any) -> None:
+        module.__loader__ = module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not waits(finder)]
+        open_machine()
+
+
+def run_hidden() -> None:
+    """Run the ``sitecustomize`` that is found without this one, as Python would have."""
+    sys.path[:] = [entry for entry in sys.path if entry != HERE]
+    spec: Any = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        from importlib.util import module_from_spec
+
+        module = sys.modules["sitecustomize"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+if __name__ == "sitecustomize":
+    begin()
+    run_hidden()

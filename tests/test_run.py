@@ -1,0 +1,180 @@
+"""``labkit run`` is ``python``: each program is run by both, and what comes out is compared."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LABKIT = [sys.executable, "-m", "labkit", "run"]
+
+
+def outcome(command, folder, **options):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LABKIT")}
+    environment["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, timeout=120, **options
+    )
+    return done.returncode, *(re.sub("0x[0-9a-f]+", "ADDRESS", text) for text in (done.stdout, done.stderr))
+
+
+def alike(folder, *arguments, **options):
+    """What both make of it; it is the same."""
+    expected = outcome([sys.executable, *arguments], folder, **options)
+    found = outcome([*LABKIT, "--gpus", "2", *arguments], folder, **options)
+    assert found == expected
+    return expected
+
+
+REPORT = """
+import __main__, atexit, inspect, pickle, sys, threading, warnings
+class Kept: pass
+note: int = 1
+print({name: value for name, value in vars(__main__).items() if name.startswith("__") and name != "__builtins__"})
+print(sys.argv, sys.path, sys.flags, sys.warnoptions, sys._xoptions, __builtins__)
+print(pickle.dumps(Kept()), sys.excepthook is sys.__excepthook__)
+try:
+    print(inspect.getsource(Kept))
+except OSError as error:
+    print(error)
+atexit.register(print, "registered first")
+atexit.register(print, "registered last")
+done = threading.Event()
+threading.Thread(target=lambda: (done.wait(), print("a thread goes on"))).start()
+atexit.register(print, "thread over")
+done.set()
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    (tmp_path / "report.py").write_text(REPORT)
+    for name in ("folder", "package"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__main__.py").write_text(REPORT)
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "part.py").write_text(REPORT)
+    with zipfile.ZipFile(tmp_path / "zipped.pyz", "w") as zipped:
+        zipped.writestr("__main__.py", REPORT)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report.py", "-x", "--gpus", "3", "-m"], ["./folder/../report.py"], ["folder", "a"], ["zipped.pyz"],
+        ["-m", "report", "-c"], ["-m", "package"], ["-m", "package.part", "--", "a"], ["-c", REPORT, "-m", "a"],
+        ["-u", "-OO", "-B", "-W", "error::ImportWarning", "-Xdev", "-q", "report.py"],
+    ],
+    ids=lambda arguments: " ".join(arguments).replace(REPORT, "CODE"),
+)  # fmt: skip
+def test_what_a_program_sees_is_what_it_sees_under_python(program, arguments):
+    code, out, _ = alike(program, *arguments)
+    assert code == 0
+    assert out.endswith("a thread goes on\nthread over\nregistered last\nregistered first\n")
+
+
+def test_a_program_from_standard_input(program):
+    assert alike(program, "-", "a", input=REPORT)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "ends"),
+    [
+        ("import sys; sys.exit(7)", 7), ("import sys; sys.exit()", 0), ("import sys; sys.exit('bad luck')", 1),
+        ("raise KeyboardInterrupt", -2), ("import os; os.kill(os.getpid(), 15)", -15), ("import os; os._exit(3)", 3),
+        ("def f(): 1/0\ntry: f()\nexcept Exception as error: raise ValueError('so') from error", 1),
+        ("raise ExceptionGroup('two', [ValueError(1), TypeError(2)])", 1), ("import not_there", 1),
+        ("import threading\nt = threading.Thread(target=lambda: 1/0, name='t')\nt.start(); t.join()", 0),
+        ("import sys\nsys.excepthook = lambda *error: print('mine:', error[1])\n1/0", 1),
+        ("import atexit\natexit.register(lambda: 1/0)", 0), ("print('x'); import sys; print('y', file=sys.stderr)", 0),
+        ("if True print(1)", 1), ("import warnings; warnings.warn('careful')", 0),
+    ],
+)  # fmt: skip
+def test_a_program_ends_as_it_does_under_python(tmp_path, code, ends):
+    (tmp_path / "script.py").write_text(code)
+    assert alike(tmp_path, "script.py")[0] == ends
+
+
+@pytest.mark.parametrize("arguments", [["-m", "no_such_module"], ["-m", "no.such"], ["empty"]])
+def test_what_python_cannot_find_python_says(tmp_path, arguments):
+    (tmp_path / "empty").mkdir()
+    assert alike(tmp_path, *arguments)[0] == 1
+
+
+def test_a_script_whose_name_is_like_an_option(tmp_path):
+    (tmp_path / "-x.py").write_text("import sys; print(sys.argv)")
+    assert outcome([*LABKIT, "--", "-x.py", "-u"], tmp_path) == (0, "['-x.py', '-u']\n", "")
+
+
+def test_a_reader_that_has_gone(tmp_path):
+    code = "import sys\nfor k in range(100000): print(k)"
+    ends = []
+    for command in ([sys.executable], LABKIT):
+        with subprocess.Popen(
+            [*command, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        ) as running:
+            running.stdout.readline()
+            running.stdout.close()
+            ends.append((running.stderr.read().splitlines()[-1], running.wait()))
+    assert ends[0] == ends[1]
+    assert "BrokenPipeError" in ends[0][0]
+
+
+def test_python_that_never_imports_torch_does_not_load_labkit(tmp_path):
+    code = "import sys, subprocess; print([name for name in sys.modules if name.startswith('labkit')])"
+    assert outcome([*LABKIT, "-c", code], tmp_path)[1] == "[]\n"
+
+
+def test_errors_beside_torch_are_shown_as_without_a_machine(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import threading, sys\nimport torch\n"
+        "def f(x):\n    return torch.ones(2) @ x\n"
+        "t = threading.Thread(target=f, args=(3,), name='t')\nt.start(); t.join()\n"
+        "print(sys.excepthook is sys.__excepthook__, torch.__spec__.loader is torch.__loader__)\n"
+        "try:\n    f(torch.ones(3))\nexcept RuntimeError as error:\n    raise ValueError('so') from error\n"
+    )
+    code, out, err = alike(tmp_path, "script.py")
+    assert (code, out) == (1, "True True\n")
+    assert "Exception in thread t" in err
+
+
+def test_the_summary_and_the_timeline(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import os, torch\nfrom torch import nn\n"
+        "model = nn.DataParallel(nn.Linear(5, 2).cuda())\n"
+        "for rows in (6, 2):\n    model(torch.ones(rows, 5)).sum().backward()\n"
+        "try:\n    torch.compile(model)\nexcept NotImplementedError:\n    pass\n"
+        "hasattr(torch._C, '_cuda_nothing')\n"
+        "os.mkdir('elsewhere')\nos.chdir('elsewhere')\n"
+        "print([torch.cuda.max_memory_allocated(k) for k in range(2)])\n"
+    )
+    code, out, err = outcome(
+        [*LABKIT, "--gpus", "4", "--summary", "--timeline", "t.html", "script.py"], tmp_path
+    )
+    assert (code, out) == (0, "[1536, 512]\n"), err
+    lines = err.splitlines()
+    assert lines[:5] == [
+        "labkit: 4 simulated GPUs, 2 data-parallel calls",
+        "  cuda:0  peak 1.50 KiB of 16.00 GiB, 3 rows",
+        "  cuda:1  peak 512 bytes of 16.00 GiB, 3 rows",
+        "  cuda:2  peak 512 bytes of 16.00 GiB, 2 rows, idle in 1 calls",
+        "  cuda:3  peak 0 bytes of 16.00 GiB, no rows: idle",
+    ]
+    assert lines[5] == "could not be simulated:"
+    assert lines[6].startswith("  torch.compile does not see")
+    assert lines[7].startswith("Memory, random numbers and more are approximations")
+    assert len(lines) == 8
+    page = (tmp_path / "t.html").read_text("utf-8")
+    for text in (
+        "Timeline of script.py",
+        "script.py 的时间线",
+        "The last of 2 calls",
+        "cuda:2 · compute",
+    ):
+        assert text in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
