@@ -199,7 +199,9 @@ class _Run:
                 en=f"rank {rank} of {self.ranks} failed with {notes[rank]['error']} (the other ranks were ended).",
                 zh=f"{self.ranks} 个进程中，rank {rank} 出错：{notes[rank]['error']}（其他进程已终止）。",
             )
-            return RankError(f"{head}\n\n{notes[rank]['traceback'].rstrip()}", rank)
+            # By its name, as elsewhere here: lessons write their scripts to a folder that nobody knows.
+            told = notes[rank]["traceback"].rstrip().replace(f'"{self.script}"', f'"{self.script.name}"')
+            return RankError(f"{head}\n\n{told}", rank)
         if timeout is not None:
             head = say(
                 en=f"{self.script.name} had not ended after {timeout:g} s; all ranks were ended. Where they were:",
