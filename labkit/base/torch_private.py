@@ -174,6 +174,51 @@ def _functorch_wrappers() -> bool:
     return inside == [True]
 
 
+def _modes_can_hand_on() -> bool:
+    class Named(Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return torch._C._len_torch_function_stack(), torch._C._is_torch_function_enabled()
+
+    class HandsOn(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return NotImplemented if types == (Named,) else func(*args, **(kwargs or {}))
+
+    named = torch.ones(1).as_subclass(Named)
+    with HandsOn():
+        found = named + 1
+    with torch._C.DisableTorchFunctionSubclass():
+        return bool(found == (1, True)) and not torch._C._is_torch_function_enabled()
+
+
+def _batched_gradients() -> bool:
+    inside: list[bool] = []
+
+    def look(grads: tuple[Tensor, ...], _: Any) -> None:
+        inner = torch._remove_batch_dim(grads[0], 1, 1, 0)
+        legacy = torch._C._functorch.is_legacy_batchedtensor
+        inside.append(legacy(grads[0]) and not legacy(inner) and inner.shape == (3, 2))
+
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    y.grad_fn.register_hook(look)
+    torch.autograd.grad(y, x, torch.ones(3, 2), is_grads_batched=True)
+    return inside == [True]
+
+
+def _wrappers() -> bool:
+    make: Any = Tensor._make_wrapper_subclass
+
+    def dispatch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func
+
+    kind = type("Wrapper", (Tensor,), {"__torch_dispatch__": classmethod(dispatch)})
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate)
+    wrapper = make(kind, (2,), dtype=torch.float32, device="cpu", _extra_dispatch_keys=keys)
+    plain = Tensor.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    return plain and wrapper.untyped_storage().nbytes() == 8 and wrapper.is_conj()
+
+
 def _versions() -> bool:
     x = torch.ones(2)
     before = x._version
@@ -229,6 +274,27 @@ def _schemas() -> bool:
     names = op._schema.name, op._overloadname, op.overloadpacket.__name__
     writes = first.alias_info is None and out.is_out and out.alias_info.is_write
     return writes and names == ("aten::add", "out", "add")
+
+
+def _kernels_of_python() -> bool:
+    library, name = torch.library.Library("labkit_probe", "FRAGMENT"), "labkit_probe::twice"
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CPU")
+    first = torch.library.get_kernel(name, "CPU")
+    over: Any = torch._C._dispatch_library("IMPL", "labkit_probe", "", __file__, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        over.impl("twice", "CPU", lambda keys, x: first.call_boxed(keys, x) + 1, True)
+    operator, packet = torch._library.utils.lookup_op(name), torch.ops.labkit_probe.twice
+    known = (
+        "labkit_probe/twice/CPU" in torch.library._impls
+        and packet._qualified_op_name == operator._name == name
+    )
+    stood_over = operator(torch.ones(1)).item()
+    del over
+    found = known and (stood_over, operator(torch.ones(1)).item()) == (3, 2)
+    library._destroy()
+    return found
 
 
 def _operator_table() -> bool:
@@ -352,9 +418,15 @@ PRIVATE = [
     Private("torch._C: DisableTorchFunction, DisableTorchFunctionSubclass",
             "the first switches modes off too, the second subclasses only (machine, diagnosis)",
             _switches),
+    Private("torch._C._is_torch_function_enabled",
+            "a mode that gives NotImplemented hands on to a subclass, and is on in there (machine.ops.mode)",
+            _modes_can_hand_on),
     Private("torch._C._functorch: is_functorch_wrapped_tensor, get_unwrapped",
             "what vmap and grad wrap is looked through to its storage (machine.state.placement)",
             _functorch_wrappers),
+    Private("torch._C._functorch.is_legacy_batchedtensor, torch._remove_batch_dim, torch._add_batch_dim",
+            "what batched gradients wrap, too (machine.state.placement)",
+            _batched_gradients),
     Private("torch.Tensor: _values, _indices", "sparse tensors: two storages (machine.state.placement)",
             lambda: torch.eye(2).to_sparse()._values().tolist() == [1, 1]
             and torch.eye(2).to_sparse()._indices().tolist() == [[0, 1], [0, 1]]),
@@ -387,9 +459,13 @@ PRIVATE = [
             _generators_can_be_subclassed),
 
     # Operators and their rules.
-    Private("torch.utils._python_dispatch.TorchDispatchMode",
-            "a mixed call is replayed operator by operator (machine.ops.mixed); draws are made alike (diagnosis.draws)",
+    Private("torch.utils._python_dispatch.TorchDispatchMode, torch._C._len_torch_dispatch_stack",
+            "a mixed call is replayed operator by operator (machine.ops.mixed); modes see devices (machine.ops.below); "
+            "draws are made alike (diagnosis.draws)",
             _dispatch_mode),
+    Private("torch.Tensor._make_wrapper_subclass, _extra_dispatch_keys, torch._C._disabled_torch_dispatch_impl",
+            "wrappers are on a GPU and take no room there (machine.ops.below)",
+            _wrappers),
     Private("of a torch._ops.OpOverload: _schema, _overloadname",
             "which argument an operator writes, its entry in the operator table (machine.rules.operators); "
             "what a draw is given (diagnosis.draws)",
@@ -401,6 +477,11 @@ PRIVATE = [
     Private("torch.ops.aten: _copy_from, _has_compatible_shallow_copy_type, _unsafe_index, _index_put_impl_, "
             "_unsafe_index_put, _foreach_copy_, _native_batch_norm_legit",
             "operators with rules of their own (machine.rules)"),
+    Private("torch.library._impls, torch.library.Library._resolve_op_name, torch._library.utils.lookup_op, "
+            "torch._C._dispatch_library, torch.utils._python_dispatch._disable_current_modes, _qualified_op_name",
+            "a router stands at the CPU's key of an operator and hands on to CUDA's (machine.ops.libraries)",
+            _kernels_of_python),
+    Private("torch._library.triton.wrap_triton", "refused (machine.torch_api.refused)"),
     Private("torchgen/packaged/ATen/native/native_functions.yaml",
             "how each operator checks devices (machine.rules.operators)",
             _operator_table),

@@ -32,6 +32,8 @@ PARTS = (
     ("kernels under `nn.SyncBatchNorm`", FAITHFUL, "statistics in float32 for half precision, memory formats kept"),
     ("operations that mix devices", FAITHFUL, "refused with CUDA's two messages, by torch's own operator table; 0-dim CPU tensors and CPU indices pass where CUDA lets them"),
     ("`nn.parallel`, `torch.cuda.comm`", FAITHFUL, "PyTorch's own Python code over the seven collectives that a CPU build lacks"),
+    ("Python below the operators", FAITHFUL, "`__torch_function__` and `__torch_dispatch__` of subclasses and modes, wrapper subclasses, operators of `torch.library` with their kernels for CPU and CUDA: devices, memory and refusals as on the real machine"),
+    ("`torch.func`, batched gradients", FAITHFUL, "what `vmap`, `grad` and `is_grads_batched` wrap is where its values are"),
     ("optimizers, `GradScaler`, `clip_grad_norm_`", FAITHFUL, "grouped by simulated device; foreach and fused use the CPU's kernels"),
     ("`torch.save`, `torch.load`, pickling", FAITHFUL, "locations and `map_location` as on the real machine"),
     ("current device, threads, `torch.accelerator`", FAITHFUL, "each thread has its own current device; threads started while the machine is up see it"),
@@ -111,6 +113,9 @@ def changed(rows: Iterable[Patch]) -> dict[str, list[str]]:
     """The modules and classes outside ``torch._C`` that ``rows`` change, each with the names."""
     found: dict[str, list[str]] = {}
     for owner, name, _ in rows:
+        if name == "__torch_dispatch__":  # of whichever modules are loaded
+            found["every class of tensors or modes that has it"] = [name]
+            continue
         where = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
         found.setdefault(where, []).append(name)
     return {owner: sorted(names) for owner, names in sorted(found.items()) if owner != "torch._C"}

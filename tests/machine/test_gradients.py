@@ -282,6 +282,7 @@ def test_a_checkpoint_may_change_the_default_device_inside():
         )  # fmt: skip
         y.backward()
         assert x.grad.device == torch.device("cuda:1")
+    torch.set_default_device(None)  # before was a device too, and would stay
 
 
 def test_a_module_that_moves_keeps_its_gradients_as_the_objects_that_they_are():
@@ -300,3 +301,33 @@ def test_a_module_that_moves_keeps_its_gradients_as_the_objects_that_they_are():
     assert parameter.grad.device == CUDA1  # until it is moved, and no longer than it lives
     parameter.grad = None
     assert torch.cuda.memory_allocated(1) == 0
+
+
+def test_batched_gradients():
+    x = leaf(CUDA1, 2, 2)
+    for vectorize in (True, False):
+        jacobian = torch.autograd.functional.jacobian(lambda a: a.exp() @ a, x, vectorize=vectorize)
+        assert (jacobian.device, jacobian.shape) == (CUDA1, (2, 2, 2, 2))
+    forward = torch.autograd.functional.jacobian(torch.exp, x, vectorize=True, strategy="forward-mode")
+    assert forward.device == CUDA1
+    (grad,) = torch.autograd.grad(x**2, x, torch.ones(5, 2, 2, device=CUDA1), is_grads_batched=True)
+    assert (grad.device, grad.shape) == (CUDA1, (5, 2, 2))
+    with pytest.raises(RuntimeError, match="expected device cuda:1 but got cuda:0"):
+        torch.autograd.grad(x**2, x, torch.ones(5, 2, 2, device=CUDA0), is_grads_batched=True)
+
+
+def test_gradcheck_with_batched_gradients():
+    x = torch.randn(2, 2, device=CUDA1, dtype=torch.float64, requires_grad=True)
+    options = {"check_batched_grad": True, "check_forward_ad": True, "check_batched_forward_grad": True}
+    assert torch.autograd.gradcheck(lambda a: a.sin() @ a, x, **options)
+    assert torch.autograd.gradgradcheck(torch.sin, x, check_batched_grad=True)
+
+
+def test_the_gradient_of_a_move_is_moved_back():
+    seen = []
+    x = leaf(CUDA0)
+    half = x * 2
+    half.grad_fn.register_prehook(lambda grads: seen.append(grads[0].device))
+    (half.to(CUDA1) * 3).cpu().sum().backward()
+    assert seen == [CUDA0]
+    assert x.grad.unique().tolist() == [6]

@@ -19,6 +19,7 @@ from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ..stack import leave as take_off
 from ..state.placement import gpu_of
+from .below import hands_on
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -53,6 +54,8 @@ class AutocastMode(TorchFunctionMode):
     """Casts as ``torch.autocast("cuda")`` does, while that is on in this thread."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and types[0] is not Tensor and hands_on():
+            return NotImplemented
         kwargs = kwargs or {}
         if not torch.is_autocast_enabled("cuda"):
             return func(*args, **kwargs)

@@ -29,6 +29,7 @@ from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, chec
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, put
 from .watching import watched_backward
+from ..state.work import at_work
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -55,7 +56,8 @@ def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
     if at is gpu:
         return grad
     if at is not None:
-        grad = grad.clone()
+        with torch._C.DisableTorchFunction():  # or the clone would be where the gradient is
+            grad = grad.clone()
     if gpu is not None:
         put(grad, gpu)
     return grad
@@ -170,8 +172,9 @@ def _of_the_engine() -> Iterator[Patch]:
         outputs = (t_outputs,) if isinstance(t_outputs, Tensor) else t_outputs
         for output, grad in zip(outputs, grad_tensors, strict=False):
             check_seed(output, grad)
+        grad_tensors = tuple(map(_seed, outputs, grad_tensors))
         try:
-            with watched_backward(machine_in_use(), outputs):
+            with watched_backward(machine_in_use(), outputs), at_work(None, engine=True):
                 result = seeing(engine, t_outputs, grad_tensors, keep, create, inputs, *args, **kwargs)
         except RuntimeError as error:
             gpu = gpu_of(outputs[0]) if outputs else None
@@ -189,13 +192,22 @@ def _of_the_engine() -> Iterator[Patch]:
     yield Patch(torch.autograd, "_engine_run_backward", run_backward)
 
 
+def _seed(output: Any, grad: Any) -> Any:
+    """The gradient to start from: a single value comes from the host, where torch made it below the mode."""
+    gpu = gpu_of(output) if isinstance(output, Tensor) else None
+    if gpu is None or not isinstance(grad, Tensor) or gpu_of(grad) is not None:
+        return grad
+    return surface(grad.clone(), gpu)
+
+
 def _of_functions() -> Iterator[Patch]:
     """A Function's node remembers where its outputs are; its backward gets its gradients there."""
     # A classmethod in Python up to torch 2.13, one in C from 2.14 on: bound by hand, both are the same.
     forward = inspect.getattr_static(Function, "apply")
 
     def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
-        result = forward.__get__(None, cls)(*args, **kwargs)
+        # Of an operator that Python registered, autograd is a Function that C++ calls (torch/_library/autograd.py).
+        result = seeing(forward.__get__(None, cls), *args, **kwargs)
         outputs = (result,) if isinstance(result, Tensor) else result
         if isinstance(outputs, (tuple, list)):
             for output in outputs:

@@ -19,6 +19,7 @@ from ..rules.functions import check_function
 from ..rules.operators import check_lists, check_operator
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, name_of, put_all
+from ..state.work import at_work
 
 
 def run_mixed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], home: Gpu | None) -> Any:
@@ -29,7 +30,7 @@ def run_mixed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], home: Gp
     if any(tensor.device.type == "meta" for tensor in tensors_in(args, kwargs)):
         return _with_meta(func, args, kwargs)
     check_function(func, args, kwargs)
-    with _Replay(home):
+    with at_work(home), _Replay(home):
         return func(*args, **kwargs)
 
 

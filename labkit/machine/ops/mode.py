@@ -30,7 +30,10 @@ from ..in_use import seeing
 from ..rules.functions import ALWAYS, check_function
 from ..state.gpu import HOST, Gpu
 from ..state.placement import gpu_of, put, put_again, put_all
+from ..state.work import at_work
+from .below import hands_on
 from .kernels import instead
+from .libraries import by_python
 from .mixed import run_mixed
 from .pinned import remember, without_pinning
 
@@ -55,6 +58,10 @@ class MachineMode(TorchFunctionMode):
         # The path of every operation: no call, loop or allocation that is not needed. While it runs, C++ has
         # taken this mode off the stack (torch/csrc/utils/python_arg_parser.cpp,
         # handle_torch_function_no_python_arg_parser): what is called here does not come back here.
+        if types and types[0] is not Tensor and types[0] is not Parameter and hands_on():
+            # A tensor subclass (or anything else) with a __torch_function__ of its own: C++ asks that next, with this
+            # mode back on the stack (dispatch_on_subclass there), so that it sees the machine and comes back here.
+            return NotImplemented
         if func in HANDLERS:
             handler: Any = HANDLERS[func]
             if handler is None:
@@ -143,6 +150,8 @@ class MachineMode(TorchFunctionMode):
         gpus = {gpu_of(tensor) for tensor in tensors}
         for gpu in gpus:
             self.own(gpu)
+        if (len(gpus) > 1 or "device" in kwargs) and by_python(func):
+            return func(*args, **kwargs)
         chosen = kwargs.get("device")
         if chosen is None:
             target = next(iter(gpus)) if len(gpus) == 1 else None
@@ -152,9 +161,12 @@ class MachineMode(TorchFunctionMode):
         pinned = kwargs.get("pin_memory")
         if pinned:
             kwargs = without_pinning(kwargs, target)
-        mixed = len(gpus) > 1
         try:
-            result = run_mixed(func, args, kwargs, gpu_of(tensors[0])) if mixed else func(*args, **kwargs)
+            if len(gpus) > 1:
+                result = run_mixed(func, args, kwargs, gpu_of(tensors[0]))
+            else:
+                with at_work(target, whole=target in gpus):
+                    result = func(*args, **kwargs)
         except (RuntimeError, IndexError) as error:
             home = target or (gpu_of(tensors[0]) if tensors else None)
             if home is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,17 @@ from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils.dlpack import DLDeviceType
 
 from ...base.patches import Patch
+from ...base.tree import tensors_in
 from ...trace import events as trace
 from ..handlers import handles
+from ..in_use import machine_in_use, seeing
 from ..rules.functions import check_alias
 from ..stack import on_stack
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, name_of, put, put_all, type_name
+from ..state.work import at_work
 from .draws import with_generator
+from .gradients import surface
 from .mode import MachineMode
 from .pinned import remember, without_pinning
 from .sizes import make_room
@@ -45,13 +50,16 @@ def move(
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
     try:
-        moved: Tensor = _to(tensor, place, dtype or tensor.dtype, copy=copy, **options)
+        with at_work(target):
+            moved: Tensor = _to(tensor, place, dtype or tensor.dtype, copy=copy, **options)
     except RuntimeError as error:
         if target is None or (raised := target.refused(error)) is error:
             raise
         raise raised from None
     if target is not None:
         put(moved, target)
+    if source is not target and moved.requires_grad and moved.grad_fn is not None:
+        moved.grad_fn.register_hook(functools.partial(_back, source, target))
     if trace.recording is not None:
         note_copy(source, target, moved, started)
     return moved
@@ -61,6 +69,17 @@ def _wait(machine: Any, source: Gpu | None, target: Gpu | None, non_blocking: bo
     """The host waits for what it gives or takes (``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``)."""
     if machine.syncs.level and not non_blocking and (source is None) is not (target is None):
         machine.syncs.tell()
+
+
+def _back(source: Gpu | None, target: Gpu | None, grads: tuple[Any, ...], _: Any) -> tuple[Any, ...] | None:
+    """The gradient of a copy is a copy back: on the backing device C++ would hand the same tensor on."""
+    if machine_in_use() is None:
+        return None
+    there: Any = "cpu" if source is None else source.device
+    surfaced = (surface(grad, target) for grad in grads)
+    # A recording tells of the copy, not of its gradient's.
+    with trace.at(replace(trace.place(), verb="backward")):
+        return tuple(None if grad is None else seeing(grad.to, there) for grad in surfaced)
 
 
 def note_copy(source: Gpu | None, target: Gpu | None, tensor: Tensor, started: float) -> None:
@@ -171,8 +190,11 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
         kwargs = without_pinning(kwargs, target)
     if target is not None:
         make_room(func, args, kwargs, target)
+    # What C++ makes of plain data is there; data that are tensors, alone or in lists, are where they were.
+    fresh = not tensors_in(args, kwargs)
     try:
-        result = func(*args, **with_generator(mode, func, target, kwargs))
+        with at_work(target if fresh or data is not None else None, whole=fresh):
+            result = func(*args, **with_generator(mode, func, target, kwargs))
     except RuntimeError as error:
         if target is None or (raised := target.refused(error)) is error:
             raise

@@ -2,46 +2,31 @@
 
 The hooks are called from C++ in the middle of an operation (torch/csrc/autograd/saved_variable.cpp,
 set_hooks_and_pack_data): what an operation saves of its own result carries no mark yet, for the machine's mode marks
-it when the call has come back. While hooks are in use, a second function mode notes on which GPU each operation runs,
-so that what is packed is there. Unpacking comes from the engine, during backward and maybe on another thread.
+it when the call has come back. While hooks are in use, a second function mode notes on which GPU each operation runs
+(:class:`.below.NoteHome`), so that what is packed is there. Unpacking comes from the engine, during backward and maybe
+on another thread.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.overrides import TorchFunctionMode
 
 from ...base.patches import Patch
-from ...base.tree import tensors_in
 from ..in_use import seeing
 from ..stack import leave as take_off
-from ..state.placement import gpu_of, put
+from ..state.placement import put
+from ..state.work import work
+from .below import NoteHome
 
 if TYPE_CHECKING:
     from ..machine import Machine
 
 Hook = Callable[[Any], Any]
-_running = threading.local()
-
-
-class _NoteHome(TorchFunctionMode):
-    """Notes the GPU of each operation while it runs."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        before = getattr(_running, "gpu", None)
-        tensors = tensors_in(args, kwargs)
-        _running.gpu = next((gpu for gpu in map(gpu_of, tensors) if gpu is not None), None)
-        try:
-            return func(*args, **kwargs)
-        finally:
-            _running.gpu = before
 
 
 def patches(machine: Machine) -> Iterator[Patch]:
@@ -51,9 +36,8 @@ def patches(machine: Machine) -> Iterator[Patch]:
     def init(self: saved_tensors_hooks, pack_hook: Hook, unpack_hook: Hook) -> None:
         @functools.wraps(pack_hook, updated=())
         def pack(tensor: Tensor) -> Any:
-            gpu = getattr(_running, "gpu", None)
-            if gpu is not None and isinstance(tensor, Tensor):
-                put(tensor, gpu)
+            if work.gpu is not None and isinstance(tensor, Tensor):
+                put(tensor, work.gpu)
             return seeing(pack_hook, tensor)
 
         @functools.wraps(unpack_hook, updated=())
@@ -64,7 +48,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
 
     # One object can be entered several times, and entered hooks can outlast the machine: the modes are kept on it.
     def enter_noting(self: Any) -> Any:
-        self.__dict__.setdefault("_labkit_modes", []).append(_NoteHome())
+        self.__dict__.setdefault("_labkit_modes", []).append(NoteHome())
         self._labkit_modes[-1].__enter__()
         return enter(self)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...base.tree import tensors_in
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, place
-from .wrappers import device_check
+from .wrappers import DeviceCheck, device_check
 
 # The tensors of a call with their arguments' names: what is written first, then by position.
 Named = list[tuple[str, Tensor]]
@@ -35,8 +35,7 @@ def check_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     rule = RULES.get(func.overloadpacket.__name__)
     if rule is not None:
         return rule(named)
-    overload = "" if func._overloadname == "default" else f".{func._overloadname}"
-    check, renamed = device_check(func._schema.name.removeprefix("aten::") + overload)
+    check, renamed = _check_of(func)
     if check.wrapper is not None:
         # c10/core/impl's check_and_update_common_device, which the generated wrapper calls for each argument.
         common = named[0][1]
@@ -47,6 +46,19 @@ def check_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                     f"tensors on {place(common)} (when checking argument in method {check.wrapper})"
                 )
     return _check_iterator(named, _written(func), scalars=check.iterator)
+
+
+def on_one_device(func: Any, tensors: list[Tensor]) -> list[Tensor]:
+    """Those of the ``tensors`` that CUDA takes from no other device than where ``func`` runs."""
+    if func.overloadpacket.__name__ in RULES:
+        return []
+    check, _ = _check_of(func)
+    return tensors if check.wrapper is not None else [tensor for tensor in tensors if tensor.dim()]
+
+
+def _check_of(func: Any) -> tuple[DeviceCheck, dict[str, str]]:
+    overload = "" if func._overloadname == "default" else f".{func._overloadname}"
+    return device_check(func._schema.name.removeprefix("aten::") + overload)
 
 
 def check_lists(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Gpu | None]:

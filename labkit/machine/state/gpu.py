@@ -67,9 +67,22 @@ class Mark:
 
 # What every storage that was never put on a simulated GPU has, by class attribute.
 HOST = Mark(None, 0)
+# What those have that are known to be the host's: no call whose result they are takes them to a GPU.
+KEPT = Mark(None, 0)
 # A mark in ``Gpu.marks`` is referenced by the dictionary, by a loop over its values and by getrefcount.
 _probe = {0: Mark(None, 0)}
 _IDLE_REFERENCES = next(sys.getrefcount(mark) for mark in _probe.values())
+
+
+def _has_memory(storage: torch.UntypedStorage) -> bool:
+    """Whether there are bytes behind ``storage``: not for a tensor subclass that wraps others.
+
+    It has a size and no data (torch/csrc/autograd/python_variable.cpp, make_tensor_for_subclass_helper).
+    """
+    try:
+        return storage.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 class Gpu:
@@ -106,7 +119,7 @@ class Gpu:
 
     def put(self, storage: torch.UntypedStorage) -> None:
         """Mark ``storage`` as living here. Raises torch.OutOfMemoryError when the GPU is full."""
-        size = storage.nbytes()
+        size = storage.nbytes() if _has_memory(storage) else 0
         try:
             mark = self.marks[size]
         except KeyError:

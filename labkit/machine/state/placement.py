@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from ...base.tree import tensors_in
-from .gpu import HOST, MARK, Gpu
+from .gpu import HOST, KEPT, MARK, Gpu
 
 _storage: Any = Tensor.untyped_storage
 _real_type = Tensor.type
+# aten/src/ATen/LegacyBatchedTensorImpl.h, kVmapNumLevels
+_MOST_LEVELS = 64
 
 
 def parts(tensor: Tensor) -> list[Tensor]:
@@ -30,9 +32,22 @@ def parts(tensor: Tensor) -> list[Tensor]:
         return [tensor.values(), tensor.ccol_indices(), tensor.row_indices()]
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return parts(torch._C._functorch.get_unwrapped(tensor))
+    if torch._C._functorch.is_legacy_batchedtensor(tensor):
+        return parts(_unbatched(tensor))
     if tensor.is_nested:
         return [tensor.values()] if layout is torch.jagged else [tensor]
     return [tensor]
+
+
+def _unbatched(tensor: Tensor) -> Tensor:
+    """What ``tensor`` wraps, one of those with which autograd batches gradients: its view without a batch."""
+    level = 1
+    inner = tensor
+    # The outermost batch is taken out of it; what has none of this level is only given another wrapper.
+    while torch._C._functorch.is_legacy_batchedtensor(inner) and level <= _MOST_LEVELS:
+        inner = torch._remove_batch_dim(tensor, level, 1, 0)
+        level += 1
+    return inner
 
 
 def gpu_of(tensor: Tensor) -> Gpu | None:
@@ -72,6 +87,23 @@ def put(tensor: Tensor, gpu: Gpu) -> None:
     for storage in storages:
         if storage._labkit_mark is HOST and storage.device.type != "meta":
             gpu.put(storage)
+
+
+def put_wrapper(tensor: Tensor, gpu: Gpu) -> None:
+    """Mark ``tensor``, which only stands for others and has no memory of its own, as living on ``gpu``."""
+    with torch._C.DisableTorchFunctionSubclass():
+        setattr(_storage(tensor), MARK, gpu.marks.get(0) or gpu.new_mark(0))
+
+
+def keep_on_host(tensor: Tensor) -> None:
+    """Whatever call it comes out of, ``tensor`` is on the host if it is there now."""
+    try:
+        storages = [_storage(tensor)]
+    except (NotImplementedError, RuntimeError, ValueError):
+        storages = _storages(tensor)
+    for storage in storages:
+        if storage._labkit_mark is HOST:
+            setattr(storage, MARK, KEPT)
 
 
 def put_all(result: object, gpu: Gpu) -> None:

@@ -62,6 +62,13 @@ def _no_compile(*args: object, **kwargs: object) -> NoReturn:
     )
 
 
+def _no_triton(*args: object, **kwargs: object) -> NoReturn:
+    raise Absent(
+        "Triton kernels run on a real GPU: on labkit's simulated machine give the operator a kernel in PyTorch "
+        "(torch.library.custom_op, or register_kernel('cuda'))"
+    )
+
+
 def patches(machine: Machine) -> Iterator[Patch]:
     """What is refused in Python; the functions of torch._C that are not answered stand with those that are."""
     cuda = torch.cuda
@@ -77,6 +84,8 @@ def patches(machine: Machine) -> Iterator[Patch]:
     # torch.cuda._sanitizer and _gpu_trace ask for callbacks that would never come.
     yield Patch(torch._C, "_activate_gpu_trace", refusing("_activate_gpu_trace"))
     yield Patch(torch, "compile", _no_compile)
+    for owner in (torch.library, torch._library.triton):
+        yield Patch(owner, "wrap_triton", _no_triton)
     # Their fake tensors ask C++ for CUDA, which ends the process where there is none.
     yield Patch(torch.export, "export", _no_export)
     yield Patch(torch.export, "draft_export", _no_export)

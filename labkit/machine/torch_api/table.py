@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...base.patches import Patch
-from ..ops import autocast, gradients, mode, moves, saved_tensors, scripts, storages, types, watching
+from ..ops import (
+    autocast, below, gradients, libraries, mode, moves, saved_tensors, scripts, storages, types, watching,
+)  # fmt: skip
 from ..state import random, streams, threads
 from . import cuda, processes, profiling, refused
 
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
     from ..machine import Machine
 
 SUBJECTS = (
-    storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, mode, moves,
-    watching, threads, processes, profiling,
+    storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, below, libraries,
+    mode, moves, watching, threads, processes, profiling,
 )  # fmt: skip
 
 # What no closing takes back, and why that is harmless.
@@ -23,6 +25,10 @@ STAYS = (
     (
         "`mallopt(M_ARENA_MAX, 1)`",
         "new threads take memory that old ones warmed up; glibc's allocator only, once",
+    ),
+    (
+        "`__torch_dispatch__` of classes made while a machine is in use",
+        "wrapped, so that it sees the machine; without one it is called as it is",
     ),
     ("`os.register_at_fork`", "Python cannot take a callback back; without a machine ours does nothing"),
 )

@@ -1,0 +1,45 @@
+"""Where the call that a thread is in the middle of is at work.
+
+The machine's mode knows where a call runs, and places what comes out. Python that C++ calls before that (a dispatch
+mode, a hook that packs saved tensors) meets tensors that C++ has just made, and devices that are those of the values:
+both mean the device of the call.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from .gpu import Gpu
+
+
+class _Work(threading.local):
+    gpu: Gpu | None = None
+    # That all tensors of the call are on that GPU: one without a mark is an intermediate result, and there too.
+    whole = False
+    # That the engine is at work: it makes sure of devices itself, and no call of Python's says where.
+    engine = False
+    # The GPU that the engine's last operator was on.
+    last: Gpu | None = None
+
+
+work = _Work()
+
+
+class at_work:
+    """Context manager: inside, this thread is at work on ``gpu`` (None: the host, or several devices).
+
+    whole    whether all tensors of the call are there.
+    engine   whether autograd's engine calls, and not Python.
+    """
+
+    __slots__ = ("_before", "_now")
+
+    def __init__(self, gpu: Gpu | None, whole: bool = False, engine: bool = False) -> None:
+        self._now = gpu, whole, engine
+
+    def __enter__(self) -> None:
+        self._before = work.gpu, work.whole, work.engine
+        work.gpu, work.whole, work.engine = self._now
+
+    def __exit__(self, *exc_info: object) -> None:
+        work.gpu, work.whole, work.engine = self._before
