@@ -28,8 +28,8 @@ from ..in_use import machine_in_use, seeing
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, put
-from .watching import watched_backward
 from ..state.work import at_work
+from .watching import watched_backward
 
 if TYPE_CHECKING:
     from ..machine import Machine

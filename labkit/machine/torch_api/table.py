@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 from ...base.patches import Patch
 from ..ops import (
-    autocast, below, gradients, libraries, mode, moves, saved_tensors, scripts, storages, types, watching,
+    autocast,
+    below,
+    gradients,
+    libraries,
+    mode,
+    moves,
+    saved_tensors,
+    scripts,
+    storages,
+    types,
+    watching,
 )  # fmt: skip
 from ..state import random, streams, threads
 from . import cuda, processes, profiling, refused
