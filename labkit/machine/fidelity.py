@@ -65,6 +65,7 @@ PARTS = (
     ("NCCL", ABSENT, "`init_process_group(\"nccl\")` refuses; gloo carries tensors on the GPUs"),
     ("CUDA graphs, custom kernels, memory pools", ABSENT, "refuse with an error that names the missing function; so do external streams, the history of memory (`_record_memory_history`), statistics of pinned memory and TunableOp"),
     ("`torch.cuda._sanitizer`, callbacks of the runtime", ABSENT, "refuse with an error: nothing would be heard of what is allocated"),
+    ("operators that PyTorch has for CUDA alone", ABSENT, "products of packed 4-bit weights and the like: PyTorch's own error, which speaks of the CPU"),
     ("one real GPU as backing", APPROXIMATED, "written, not yet run on a GPU"),
 )  # fmt: skip
 

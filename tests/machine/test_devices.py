@@ -532,3 +532,24 @@ def test_indices_along_a_dimension_are_where_the_tensor_is():
         RuntimeError, match="Expected tensor to have cuda:1 Device, but got tensor with cpu Device"
     ):
         torch.take_along_dim(x, at, dim=0)
+
+
+def test_a_list_of_tensors_and_a_single_one():
+    here = [torch.ones(2, device="cuda:1") for _ in range(2)]
+    packed = torch.tensor([1.0, 2.0])
+    assert [t.tolist() for t in torch._foreach_addcmul(here, here, here, packed)] == [[2, 2], [3, 3]]
+    assert {t.device for t in torch._foreach_addcdiv(here, here, here, packed)} == {torch.device("cuda:1")}
+    with pytest.raises(RuntimeError, match="Expected scalars to be on CPU, got cuda:1 instead."):
+        torch._foreach_addcmul_(here, here, here, packed.to("cuda:1"))
+    with pytest.raises(RuntimeError, match="scalar tensor expected to be on cuda:1 but is on cpu"):
+        torch._foreach_add(here, torch.tensor(1.0))
+    with pytest.raises(RuntimeError, match="scalar tensor is expected to be on cuda:1 but is on cpu"):
+        torch._foreach_add_(here, torch.tensor(1.0))
+    # Without the fast kernel it is as a single addition, and a product reads it on the host.
+    assert torch._foreach_add(here, torch.tensor(1.0, dtype=torch.double))[0].is_cuda
+    assert torch._foreach_mul(here, torch.tensor(2.0))[1].tolist() == [2, 2]
+
+
+def test_a_chain_of_products_names_the_first_that_is_elsewhere():
+    with pytest.raises(RuntimeError, match="tensor 0 is on cuda:1 and tensor 2 on cpu"):
+        torch.linalg.multi_dot([*torch.ones(2, 2, 2, device="cuda:1"), torch.ones(2, 2)])

@@ -90,6 +90,47 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) ->
         )
 
 
+@_rule("linalg.multi_dot chain_matmul")
+def _multi_dot(first: Any, *others: Any, **_: Any) -> None:
+    # aten/src/ATen/native/LinearAlgebra.cpp, multi_dot_impl; chain_matmul takes its matrices one by one
+    tensors = tensors_in(first, *others)
+    for at, other in enumerate(tensors):
+        if _elsewhere(other, tensors[0]):
+            raise RuntimeError(
+                f"multi_dot(): all tensors must be on the same device but tensor 0 is on {place(tensors[0])} "
+                f"and tensor {at} on {place(other)}"
+            )
+
+
+def _foreach_sum(words: str) -> Rule:
+    # aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu: where the fast kernels are not used, it may be anywhere
+    # that a single addition allows; a product or quotient reads it on the host.
+    def rule(tensors: Any, other: Any = None, *_: Any, **__: Any) -> None:
+        first = tensors[0] if tensors else None
+        if (
+            first is None
+            or gpu_of(first) is None
+            or not isinstance(other, Tensor)
+            or not _elsewhere(other, first)
+        ):
+            return
+        if {(gpu_of(tensor), tensor.dtype) for tensor in tensors} == {(gpu_of(first), other.dtype)}:
+            raise RuntimeError(f"scalar tensor {words} {place(first)} but is on {place(other)}")
+
+    return rule
+
+
+_rule("_foreach_add")(_foreach_sum("expected to be on"))
+_rule("_foreach_add_")(_foreach_sum("is expected to be on"))
+
+
+@_rule("_foreach_addcmul _foreach_addcmul_ _foreach_addcdiv _foreach_addcdiv_", always=True)
+def _packed_scalars(tensors: Any, first: Any, second: Any, scalars: Any = None, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/ForeachUtils.h, convert_tensor_to_scalar_list
+    if isinstance(scalars, Tensor) and gpu_of(scalars) is not None:
+        raise RuntimeError(f"Expected scalars to be on CPU, got {place(scalars)} instead.")
+
+
 @_rule("take_along_dim Tensor.take_along_dim")
 def _take_along_dim(input: Tensor, indices: Tensor, *_: Any, out: Tensor | None = None, **__: Any) -> None:
     # aten/src/ATen/native/TensorAdvancedIndexing.cpp, checkDevice

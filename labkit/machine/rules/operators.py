@@ -67,9 +67,13 @@ def check_lists(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
     On CUDA too, lists that mix devices go entry by entry: the fast kernels want one device
     (``aten/src/ATen/native/ForeachUtils.h``, ``can_use_fast_route``).
     """
-    values = [*args, *kwargs.values()]
-    lists = [list(v) for v in values if isinstance(v, (list, tuple)) and v and isinstance(v[0], Tensor)]
-    single = [("other", v) for v in values if isinstance(v, Tensor)]
+    names = [argument.name for argument in func._schema.arguments]
+    values = dict(zip(names, args, strict=False)) | kwargs
+    lists = [
+        list(v) for v in values.values() if isinstance(v, (list, tuple)) and v and isinstance(v[0], Tensor)
+    ]
+    # A tensor of packed scalars is read on the host.
+    single = [("other", v) for name, v in values.items() if isinstance(v, Tensor) and name != "scalars"]
     homes = []
     for entry in zip(*lists, strict=False):
         home = gpu_of(entry[0])
