@@ -55,7 +55,7 @@ class Fit:
     axis       the dimension in which it lies there; None if it does not.
     over_rows  its shape does not depend on the number of rows: it is computed over them.
     uncut      every piece gives the whole of it: it does not come from what is cut.
-    short      it lies in dimension 0, cut off in another one: each piece has its own length there.
+    short      it lies in the dimension that is cut, cut off in another one: each piece has its own length there.
     pairs      it has two dimensions of the batch, and the piece gives what both rows of the piece have there.
     """
 
@@ -70,10 +70,10 @@ class _Refused(Exception):
     """The model does not take a piece, or gives other outputs for it than for the whole batch."""
 
 
-def batch_of(inputs: ModelInputs) -> int:
-    """How many rows there are by DataParallel's reckoning: the size most tensors have in dimension 0."""
+def batch_of(inputs: ModelInputs, dim: int = 0) -> int:
+    """How many rows there are by DataParallel's reckoning: the size most tensors have in dimension ``dim``."""
     found = inputs.scattered() or inputs.tensors()
-    sizes = [tensor.size(0) for tensor in found.values() if tensor.dim()]
+    sizes = [tensor.size(dim) for tensor in found.values() if tensor.dim() > dim]
     return max(sizes, key=lambda size: (sizes.count(size), -sizes.index(size)), default=0)
 
 
@@ -84,6 +84,7 @@ class Search:
     run     the model on one device, the same for the same inputs.
     whole   what it gives for ``inputs``.
     agree   whether two tensors are the same up to rounding.
+    dim     the dimension along which DataParallel cuts and glues.
     """
 
     run: Callable[[ModelInputs], Any]
@@ -91,6 +92,7 @@ class Search:
     whole: Any
     gpus: int
     agree: Callable[[Tensor, Tensor], bool]
+    dim: int = 0
 
     def layout(self) -> Layout | None:
         """The layout nearest to what DataParallel does, under which pieces give the rows of ``whole``."""
@@ -98,7 +100,7 @@ class Search:
         if listed := self._list_layout():
             return listed
         began = monotonic()
-        for batch, axes in _candidates(self.inputs):
+        for batch, axes in _candidates(self.inputs, self.dim):
             if monotonic() - began > _SECONDS:
                 return None
             if outputs := self._outputs(batch, partial(_cut, self.inputs, axes)):
@@ -110,10 +112,12 @@ class Search:
 
         Inputs with another number of rows than the batch are given whole.
         """
-        batch = batch_of(self.inputs)
+        batch = batch_of(self.inputs, self.dim)
         pieces = split(batch, self.gpus).pieces[:_PIECES]
         try:
-            results = list(self._results(pieces, partial(_cut, self.inputs, _along_rows(self.inputs, batch))))
+            results = list(
+                self._results(pieces, partial(_cut, self.inputs, _along_rows(self.inputs, batch, self.dim)))
+            )
         except _Refused:
             return {}
         return {
@@ -150,14 +154,17 @@ class Search:
         except _Refused:
             return None
         axes = {
-            path: min(found, key=lambda axis: (axis is None, axis or 0)) for path, found in agreed.items()
+            path: min(found, key=lambda axis: (axis is None, axis != self.dim, axis or 0))
+            for path, found in agreed.items()
         }
         return axes if any(axis is not None for axis in axes.values()) else None
 
     def _fit(self, whole: Tensor, found: list[tuple[Tensor, Piece]], batch: int) -> Fit:
         axes = set.intersection(*(self._fitting(result, whole, piece, batch) for result, piece in found))
         if axes - {WHOLE}:
-            return Fit(min(axis for axis in axes if axis is not None))
+            return Fit(
+                min((axis for axis in axes if axis is not None), key=lambda axis: (axis != self.dim, axis))
+            )
         if all(self._begins(whole, result, piece, batch) for result, piece in found):
             return Fit(None, short=True)
         if all(self._is_block(whole, result, piece, batch) for result, piece in found):
@@ -167,12 +174,12 @@ class Search:
 
     def _begins(self, whole: Tensor, result: Tensor, piece: Piece, batch: int) -> bool:
         """Whether ``result`` is the beginning of its rows of ``whole``, in every dimension."""
-        if not whole.dim() or result.dim() != whole.dim():
+        if whole.dim() <= self.dim or result.dim() != whole.dim():
             return False
-        if whole.size(0) != batch or result.size(0) != piece.rows:
+        if whole.size(self.dim) != batch or result.size(self.dim) != piece.rows:
             return False
-        wanted = whole.narrow(0, piece.start, piece.rows)
-        for axis, size in enumerate(result.shape[1:], 1):
+        wanted = whole.narrow(self.dim, piece.start, piece.rows)
+        for axis, size in enumerate(result.shape):
             if size > wanted.size(axis):
                 return False
             wanted = wanted.narrow(axis, 0, size)
@@ -244,38 +251,46 @@ def _cut_list(inputs: ModelInputs, at: int, piece: Piece) -> ModelInputs:
     return replace(cut, args=(*cut.args[:at], items[piece.start : piece.stop], *cut.args[at + 1 :]))
 
 
-def _along_rows(inputs: ModelInputs, batch: int) -> Axes:
-    """Dimension 0 of all that has ``batch`` rows there, the others whole."""
+def _along_rows(inputs: ModelInputs, batch: int, dim: int = 0) -> Axes:
+    """Dimension ``dim`` of all that has ``batch`` rows there, the others whole."""
     return {
-        path: 0 if tensor.dim() and tensor.size(0) == batch else WHOLE
+        path: dim if tensor.dim() > dim and tensor.size(dim) == batch else WHOLE
         for path, tensor in inputs.scattered().items()
     }
 
 
-def _candidates(inputs: ModelInputs) -> Iterator[tuple[int, Axes]]:
+def _candidates(inputs: ModelInputs, dim: int) -> Iterator[tuple[int, Axes]]:
     """Batch sizes with, for each input tensor, the dimension to cut; the nearest to DataParallel's first."""
     found = inputs.scattered()
     first = next(iter(found.values()), None)
-    usual = batch_of(inputs)
+    usual = batch_of(inputs, dim)
     others = [size for size in (first.shape if first is not None else ()) if size != usual]
     batches = [batch for batch in dict.fromkeys([usual, *others]) if batch > 1]
     for batch in batches:
         # Of each tensor first what DataParallel does, then the other dimensions of that size, then the whole.
         choices = [
-            [*(axis for axis, size in enumerate(tensor.shape) if size == batch), WHOLE]
+            [
+                *sorted(
+                    (axis for axis, size in enumerate(tensor.shape) if size == batch),
+                    key=lambda axis: axis != dim,
+                ),
+                WHOLE,
+            ]
             for tensor in found.values()
         ]
-        for axes in islice(_nearest_first(choices), _MOST // len(batches)):
+        for axes in islice(_nearest_first(choices, (dim, int(not dim))), _MOST // len(batches)):
             if any(axis is not None for axis in axes):
                 yield batch, dict(zip(found, axes, strict=True))
 
 
-def _nearest_first(choices: list[list[int | None]]) -> Iterator[tuple[int | None, ...]]:
+def _nearest_first(
+    choices: list[list[int | None]], dims: tuple[int, int]
+) -> Iterator[tuple[int | None, ...]]:
     """Every choice once, those with the fewest tensors that DataParallel would have to treat otherwise first.
 
     Before the many mixtures come those where all tensors have their batch in one dimension.
     """
-    yield from (same := [tuple(_at(options, axis) for options in choices) for axis in (0, 1)])
+    yield from (same := [tuple(_at(options, axis) for options in choices) for axis in dims])
     fixed = [options[0] for options in choices]
     # The first input is most likely to hold the batch: the last ones are tried otherwise first.
     free = [at for at, options in reversed(list(enumerate(choices))) if len(options) > 1]

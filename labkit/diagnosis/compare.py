@@ -16,6 +16,11 @@ RELATIVE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-9}
 _MOST_NODES = 100_000
 
 
+def is_number(tensor: Tensor) -> bool:
+    """Whether it is one number, of which each replica makes its own: of shape [], or [1], as ``loss[None]`` is."""
+    return tensor.numel() == 1 and tensor.dim() <= 1
+
+
 def difference(one: Tensor, other: Tensor) -> float:
     """The largest difference, in units of the largest value; inf for other shapes or types."""
     if one.shape != other.shape or one.dtype != other.dtype:

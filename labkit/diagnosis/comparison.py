@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ..base.tree import mapped, tensors
-from .compare import least_precise, same
+from .compare import is_number, least_precise, same
 from .draws import Draws, seed_python
 from .inputs import ModelInputs
-from .state import move_unregistered
 from .subject import Subject
 
 # The GPU from which DataParallel replicates: device_ids[0].
@@ -65,7 +63,7 @@ class Comparison:
 
     def fresh(self, device: str = SOURCE) -> nn.Module:
         """A copy of the model on one GPU, in this mode."""
-        model = copied_to(self.subject.model, device)
+        model = self.subject.copied_to(device)
         if not self.training:
             model.eval()
         for norm in batch_norms(model):
@@ -95,7 +93,7 @@ class Comparison:
     @cached_property
     def many(self) -> Outcome:
         """The model in ``nn.DataParallel`` on all GPUs."""
-        return self._run(lambda model: nn.DataParallel(model, self.ids))
+        return self._run(lambda model: self.subject.in_parallel(model, self.ids))
 
     def _run(self, wrapped: Callable[[nn.Module], nn.Module]) -> Outcome:
         try:
@@ -178,12 +176,13 @@ class Comparison:
             many = self.many.tensors[path]
             if self.same(one, many):
                 continue
-            if one.dim() or many.dim() != 1 or not one.is_floating_point():
+            if not is_number(one) or many.dim() != 1 or not one.is_floating_point():
                 return None
-            ways = [way for way in (torch.mean, torch.sum) if self.same(one, way(many))]
-            if not ways:
+            ways = [way for way in (torch.mean, torch.sum) if self.same(one.reshape(()), way(many))]
+            if ways:
+                found[path] = ways[0]
+            elif self.loss is None:  # a loss of the user's own may know how
                 return None
-            found[path] = ways[0]
         return found
 
     def backward(self, outcome: Outcome) -> Tensor | None:
@@ -209,10 +208,14 @@ def loss_of(
         value = loss(mapped(outputs, lambda path, tensor: tensor.to(subject.inputs_at)))
         if not isinstance(value, Tensor):
             raise TypeError(f"loss must return a tensor of one number, it returned {value!r}")
+        if not is_number(value):
+            raise ValueError(
+                f"loss must return one number, it returned a tensor of shape {list(value.shape)}"
+            )
     if value is None or not value.requires_grad:
         return None
-    (value if value.dim() == 0 else value.mean()).backward()
-    return value.detach()
+    value.reshape(()).backward()
+    return value.detach().reshape(())
 
 
 def _weighted_sum(outputs: Any, reductions: dict[str, Callable[[Tensor], Tensor]]) -> Tensor | None:
@@ -232,14 +235,6 @@ def _weighted_sum(outputs: Any, reductions: dict[str, Callable[[Tensor], Tensor]
 def _registered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_parameters()
     yield from model.named_buffers()
-
-
-def copied_to(model: nn.Module, device: str) -> nn.Module:
-    """A copy of the model on ``device``."""
-    model = copy.deepcopy(model).to(device)
-    # What the model holds without registering it: where its owner would have put it.
-    move_unregistered(model, device)
-    return model
 
 
 def batch_norms(model: nn.Module) -> list[nn.Module]:

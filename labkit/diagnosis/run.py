@@ -7,16 +7,18 @@ GPUs, so they need none.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from ..base.numbers import MOST_GPUS, whole
 from ..base.units import parse_bytes
+from .findings.kind import listed
 from .inputs import ModelInputs
 from .probes import in_order
-from .result import SEVERITIES, Diagnosis
+from .result import SEVERITIES, Diagnosis, Finding
 from .runs import Runs
 from .subject import Subject
 from .undisturbed import undisturbed
@@ -24,41 +26,71 @@ from .undisturbed import undisturbed
 # A check-up has torch to itself: of two threads that want one, the second waits.
 _alone = threading.RLock()
 
+# As many findings of one kind are told one by one.
+_FEW = 3
+
 
 def diagnose(
     model: nn.Module,
     *inputs: Any,
-    gpus: int = 8,
+    gpus: int | None = None,
     loss: Callable[[Any], Any] | None = None,
     kwargs: dict[str, Any] | None = None,
     memory: str | int | None = None,
+    dim: int | None = None,
 ) -> Diagnosis:
     """Would ``model(*inputs, **kwargs)`` survive ``nn.DataParallel`` on ``gpus`` GPUs? A :class:`Diagnosis`.
 
     The model runs on one GPU and, wrapped in ``torch.nn.DataParallel``, on ``gpus`` simulated ones; outputs and
     gradients are compared, and what differs is explained, each with its fix and the lesson to read.
 
-    model    the plain model (a wrapped one is unwrapped), on any device. It is copied, and never changed.
+    model    the plain model, on any device, or an ``nn.DataParallel`` of it, which is asked about as it is: its
+             ``dim``, ``output_device`` and number of GPUs. It is copied, and never changed.
     inputs   a batch as training would give it, on any device.
-    gpus     how many GPUs, at least 2.
+    gpus     how many GPUs, at least 2; as many as the wrapper given has, or 8.
     loss     output -> a loss of one number, called with the output on the device of the inputs. Without it,
              a fixed weighted sum of the outputs stands for it.
     memory   the memory of the GPUs you think of, "11 GiB": does a training step with Adam fit?
+    dim      the dimension that holds the batch, as in ``nn.DataParallel(model, dim=1)``; the wrapper's, or 0. A wrapper
+             that was made where there is no GPU has forgotten its own.
 
     Raises TypeError or ValueError, naming the argument, for arguments that are not as described.
     """
     if kwargs is not None and not isinstance(kwargs, dict):
         raise TypeError(f"kwargs must be a dict of keyword inputs, got {type(kwargs).__name__}")
-    gpus = whole("gpus", gpus, 2, MOST_GPUS)
     capacity = None if memory is None else parse_bytes(memory)
     with _alone:
         given = ModelInputs(inputs, dict(kwargs or {}))
         _check(model, given, loss)
-        with undisturbed(gpus, lambda: Subject(model, given)) as subject:
+        gpus, dim, output = _wrapping(model, gpus, dim)
+        if not any(tensor.dim() > dim for tensor in given.tensors().values()):
+            raise ValueError(f"dim is {dim}, and no input has such a dimension: the first is 0")
+        with undisturbed(gpus, lambda: Subject(model, given, dim, output)) as subject:
             try:
                 return _asked(Runs(subject, gpus, loss, capacity))
             finally:
                 subject.outside.restore()
+
+
+def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, int | None]:
+    """How many GPUs, which dimension and which output device are asked about, by the arguments or the wrapper given."""
+    ids, output, own = [], None, None
+    if isinstance(model, nn.DataParallel):
+        # Where there is no GPU, torch/nn/parallel/data_parallel.py sets neither dim nor output_device.
+        ids, own = list(model.device_ids), getattr(model, "dim", None)
+        output = getattr(model, "output_device", None)
+        if ids != list(range(len(ids))):
+            raise ValueError(
+                f"model is wrapped for device_ids={ids}, and the check-up wraps it for the first GPUs, in order: "
+                "give its .module, or wrap it for device_ids=[0, 1, …]"
+            )
+    gpus = whole("gpus", (len(ids) if len(ids) > 1 else 8) if gpus is None else gpus, 2, MOST_GPUS)
+    if output is not None and not 0 <= output < gpus:
+        raise ValueError(f"model is wrapped with output_device={output}, and gpus={gpus} has no such GPU")
+    if dim is not None and own is not None and dim != own:
+        raise ValueError(f"dim is {dim}, and model is wrapped with dim={own}: give one of them")
+    dim = whole("dim", (own or 0) if dim is None else dim, 0)
+    return gpus, dim, output or None
 
 
 def _asked(runs: Runs) -> Diagnosis:
@@ -69,7 +101,7 @@ def _asked(runs: Runs) -> Diagnosis:
         _ask(runs, "each")
     _ask(runs, "last")
     runs.say_how()
-    findings = sorted(runs.findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    findings = sorted(_joined(runs.findings), key=lambda finding: SEVERITIES.index(finding.severity))
     return Diagnosis(
         runs.subject.name,
         runs.plan,
@@ -78,6 +110,22 @@ def _asked(runs: Runs) -> Diagnosis:
         tuple(runs.compared),
         tuple(runs.uncompared),
     )
+
+
+def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """What is found of several in the same words, once; in other words for each (numbers, shapes), up to a few."""
+    same: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        same.setdefault((finding.name, finding.reason, finding.fix), []).append(finding)
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for (name, _, fix), group in same.items():
+        where = listed(list(dict.fromkeys(one.where for one in group if one.where)))
+        alike.setdefault((name, fix), []).append(replace(group[0], where=where))
+    for group in alike.values():
+        if len(group) <= _FEW:
+            yield from group
+        else:
+            yield replace(group[0], where=listed([one.where for one in group]))
 
 
 def _ask(runs: Runs, *asked: str) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..base.language import say
 from ..plans.split import Split, split
 from .axes import batch_of
-from .comparison import SOURCE, Comparison, Outcome, batch_norms, copied_to, loss_of, quiet
+from .comparison import SOURCE, Comparison, Outcome, batch_norms, loss_of, quiet
 from .findings.kind import Kind, gap_text
 from .inputs import ModelInputs
 from .result import Finding, GpuMemory
@@ -45,7 +45,8 @@ class Runs:
         )
         self.mode = self.evaluation
         self.inputs = self.mode.inputs
-        self.batch = batch_of(self.inputs)
+        self.batch = batch_of(self.inputs, subject.dim)
+        subject.settle(self._runs_at_all, SOURCE)
         self.findings: list[Finding] = []
         self.names: set[str] = set()
         self.compared: list[str] = []
@@ -77,9 +78,17 @@ class Runs:
             finding = replace(finding, where=where)
         self.findings.append(finding)
 
+    def _runs_at_all(self, model: nn.Module) -> bool:
+        try:
+            with quiet(0):
+                self.inputs.of(model.eval())
+        except Exception:
+            return False
+        return True
+
     def as_given(self) -> nn.Module:
         """A copy of the model on one GPU, in the mode in which it was given."""
-        return copied_to(self.subject.model, SOURCE)
+        return self.subject.copied_to(SOURCE)
 
     def fresh(self, device: str = SOURCE) -> nn.Module:
         """A copy of the model on one GPU, in the mode that is asked about."""

@@ -57,11 +57,15 @@ def _once(found: Iterable[tuple[str, T]]) -> dict[str, T]:
     return dict(first.values())
 
 
-def move_unregistered(model: nn.Module, device: torch.device | str) -> None:
-    """Move what the model holds and has not registered, as its owner would have to do by hand."""
+def move_unregistered(
+    model: nn.Module, device: torch.device | str, staying: frozenset[str] = frozenset()
+) -> None:
+    """Move what the model holds and has not registered, but what is ``staying``, as its owner would have to by hand."""
     for module in unregistered_modules(model).values():
         module.to(device)
-    for tensor in unregistered_tensors(model).values():
+    for where, tensor in unregistered_tensors(model).items():
+        if where in staying:
+            continue
         # The tensor itself is moved, as torch/nn/modules/module.py, Module._apply does: whoever holds it, holds it.
         tensor.grad = None
         tensor.data = tensor.data.to(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,10 @@ from ..base.tree import leaves
 from .errors import words
 from .inputs import ModelInputs
 from .outside import Outside
-from .state import attributes_of, move_unregistered
+from .state import attributes_of, move_unregistered, unregistered_tensors
+
+# Of what a model holds unregistered, no more are tried each by itself.
+_MOST_ALONE = 8
 
 
 class Subject:
@@ -24,9 +28,15 @@ class Subject:
     compiled    the modules in it that are compiled (``""`` is the model itself): the copy has those inside.
     wrapped     the data-parallel wrappers inside it, which the copy is without.
     outside     what its functions reach outside of it, which no copy can be made of.
+    dim         the dimension along which DataParallel is to cut and glue.
+    output      the GPU on which it is to gather; None for the first.
+    staying     what it holds unregistered, by name, that stays on the CPU.
     """
 
-    def __init__(self, model: nn.Module, inputs: ModelInputs) -> None:
+    def __init__(
+        self, model: nn.Module, inputs: ModelInputs, dim: int = 0, output: int | None = None
+    ) -> None:
+        self.dim, self.output = dim, output
         if isinstance(model, nn.DataParallel):
             model = model.module
         whole = _plain(model)
@@ -37,11 +47,38 @@ class Subject:
         self.inputs_at = next((t.device for t in inputs.tensors().values()), torch.device("cpu"))
         self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
         self.outside = Outside(model)
+        self._on_host = [
+            name for name, one in unregistered_tensors(model).items() if one.device.type == "cpu"
+        ]
+        self.staying: frozenset[str] = frozenset()
         self.model = _copied(model).to("cpu")
         move_unregistered(self.model, "cpu")
         self.wrapped, compiled = _unwrap(self.model)
         self.compiled += compiled
         self.inputs = inputs.moved("cpu")
+
+    def settle(self, runs: Callable[[nn.Module], bool], device: str) -> None:
+        """Find out what the model holds on the CPU on purpose: that with which it ``runs`` on ``device``.
+
+        What its owner has not registered, ``.to()`` does not move. It may be a table for the CPU, which must stay, or
+        a tensor that was forgotten, which its owner would have to move by hand.
+        """
+        alone = [frozenset([name]) for name in self._on_host[:_MOST_ALONE]] if len(self._on_host) > 1 else []
+        for staying in (frozenset(self._on_host), frozenset[str](), *alone) if self._on_host else ():
+            self.staying = staying
+            if runs(self.copied_to(device)):
+                return
+        self.staying = frozenset()
+
+    def copied_to(self, device: str) -> nn.Module:
+        """A copy of the model on ``device``."""
+        model = copy.deepcopy(self.model).to(device)
+        move_unregistered(model, device, self.staying)
+        return model
+
+    def in_parallel(self, model: nn.Module, gpus: Sequence[int]) -> nn.Module:
+        """``model``, one of the copies, in the ``DataParallel`` that is asked about."""
+        return nn.DataParallel(model, list(gpus), self.output, self.dim)
 
 
 def _copied(model: nn.Module) -> nn.Module:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -51,10 +52,8 @@ def kinds_found(request, monkeypatch):
     assert set(getattr(request.function, "finds", ())) <= found
 
 
-def test_every_kind_is_planted_somewhere():
-    promised = {kind for test in globals().values() for kind in getattr(test, "finds", ())}
-    planted = {kind for kind, *_ in FAULTS.values()}
-    assert promised | planted == set(KINDS)
+def test_every_kind_is_planted_and_its_advice_applied():
+    assert {kind for kind, *_ in FAULTS.values()} == set(KINDS)
 
 
 def check(model, *inputs, gpus=4, **options):
@@ -753,7 +752,198 @@ def attended(self, rows, starts):
     return torch.cat([self.linear(one).softmax(0) for one in rows.tensor_split(starts[1:-1].cpu())])
 
 
+def squares(self, x):
+    return self.linear(x).square()
+
+
+def refusing(few, training_only=False):
+    def forward(self, x):
+        if len(x) <= few and (self.training or not training_only):
+            raise ValueError("too few rows")
+        return self.linear(x)
+
+    return Does(forward)
+
+
+def run_once(model):
+    model(X)
+    return model
+
+
+def one_way(self, x):
+    return self.linear(x) + (0 if x.device.index == 0 else self.linear(x).detach() - self.linear(x))
+
+
 FAULTS = {
+    "parameters in a list": (
+        modules.PARAMETER_NOT_REGISTERED,
+        lambda: (
+            Does(lambda self, x: self.linear(x) * self.scales[0], scales=[nn.Parameter(torch.ones(5))]),
+            X,
+        ),
+        lambda: (
+            Does(lambda self, x: self.linear(x) * self.scales[0], scales=nn.ParameterList([torch.ones(5)])),
+            X,
+        ),
+    ),
+    "compiled": (
+        modules.COMPILED_MODEL,
+        lambda: (torch.compile(nn.Linear(5, 5)), X),
+        lambda: (nn.Linear(5, 5), X),
+    ),
+    "on several devices": (
+        modules.SEVERAL_DEVICES,
+        lambda: (nn.Sequential(nn.Linear(5, 4).cuda(), nn.Linear(4, 2)), X),
+        lambda: (nn.Sequential(nn.Linear(5, 4).cuda(), nn.Linear(4, 2)).to("cuda:0"), X),
+    ),
+    "lazy": (
+        modules.LAZY_MODULES,
+        lambda: (nn.Sequential(nn.LazyLinear(4)), X),
+        lambda: (run_once(nn.Sequential(nn.LazyLinear(4))), X),
+    ),
+    "the last output kept": (
+        modules.ATTRIBUTES_LOST,
+        lambda: (Does(lambda self, x: setattr(self, "last", x) or self.linear(x)), X),
+        lambda: (Does(lambda self, x: (self.linear(x), x)), X),
+    ),
+    "few rows for a norm": (
+        modules.BATCH_NORM_OF_FEW,
+        lambda: (nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)), X),
+        lambda: (nn.Sequential(nn.Linear(5, 4), nn.GroupNorm(2, 4)), X),
+    ),
+    "rows enough for a norm": (
+        modules.BATCH_NORM,
+        lambda: (nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)), MANY),
+        lambda: (nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4)), MANY),
+    ),
+    "one row for a norm": (
+        failures.BATCH_NORM_OF_ONE,
+        lambda: (nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)), X[:9], With(gpus=8)),
+        lambda: (nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)), MANY, With(gpus=8)),
+    ),
+    "a mean over the batch": (
+        outputs.BATCH_LOST,
+        lambda: (Does(lambda self, x: self.linear(x).mean(0)), X),
+        lambda: (Does(lambda self, x: self.linear(x)), X, With(loss=lambda out: out.mean(0).square().sum())),
+    ),
+    "a loss in forward": (
+        outputs.SCALAR_OUTPUT,
+        lambda: (Does(lambda self, x: squares(self, x).mean()), X),
+        lambda: (Does(lambda self, x: squares(self, x).mean()), X, With(loss=lambda loss: loss.mean())),
+    ),
+    "a loss in forward that is a sum": (
+        outputs.SCALAR_OUTPUT,
+        lambda: (Does(lambda self, x: squares(self, x).sum()), X),
+        lambda: (Does(lambda self, x: squares(self, x).sum()), X, With(loss=lambda loss: loss.sum())),
+    ),
+    "a loss in forward, with a dimension": (
+        outputs.SCALAR_OUTPUT,
+        lambda: (Does(lambda self, x: squares(self, x).mean()[None]), X),
+        lambda: (Does(lambda self, x: squares(self, x).mean()[None]), X, With(loss=lambda loss: loss.mean())),
+    ),
+    "a sum inside, a mean outside": (
+        outputs.LOSS_OF_NUMBERS,
+        lambda: (Does(lambda self, x: squares(self, x).sum()), X, With(loss=lambda loss: loss.mean())),
+        lambda: (Does(lambda self, x: squares(self, x).sum()), X, With(loss=lambda loss: loss.sum())),
+    ),
+    "a loss of uneven pieces": (
+        outputs.BIASED_LOSS,
+        lambda: (Does(lambda self, x: squares(self, x).mean()), X[:10]),
+        lambda: (
+            Does(lambda self, x: squares(self, x).mean(1)),
+            X[:10],
+            With(loss=lambda losses: losses.mean()),
+        ),
+    ),
+    "a number beside": (
+        outputs.NOT_TENSORS,
+        lambda: (Does(lambda self, x: (self.linear(x), 1.5)), X),
+        lambda: (Does(lambda self, x: (self.linear(x), x.new_full((len(x),), 1.5))), X),
+    ),
+    "a dataclass": (
+        outputs.DATACLASS_OUTPUT,
+        lambda: (Does(lambda self, x: Answer(self.linear(x))), X),
+        lambda: (Does(lambda self, x: {"logits": self.linear(x)}), X),
+    ),
+    "noise of the system's": (
+        outputs.RANDOM_OUTPUTS,
+        lambda: (Does(lambda self, x: self.linear(x) + random.SystemRandom().random()), X),
+        lambda: (Does(lambda self, x: self.linear(x) + torch.rand(x.shape, device=x.device)), X),
+    ),
+    "a mean over the batch taken off": (
+        outputs.OUTPUTS_DIFFER,
+        lambda: (Does(lambda self, x: self.linear(x) - self.linear(x).mean(0)), X),
+        lambda: (
+            Does(lambda self, x: self.linear(x)),
+            X,
+            With(loss=lambda out: (out - out.mean(0)).square().sum()),
+        ),
+    ),
+    "a gradient cut off": (
+        outputs.GRADIENTS_DIFFER,
+        lambda: (Does(one_way), X),
+        lambda: (Does(lambda self, x: self.linear(x)), X),
+    ),
+    "fewer rows of one input": (
+        inputs.ROWS_DROPPED,
+        lambda: (Does(lambda self, x, y: self.linear(x)), X, X[:2]),
+        lambda: (Does(lambda self, x, y: self.linear(x)), X, X),
+    ),
+    "more GPUs than pieces": (
+        inputs.IDLE_GPUS,
+        lambda: (nn.Linear(5, 2), X[:10], With(gpus=8)),
+        lambda: (nn.Linear(5, 2), X, With(gpus=8)),
+    ),
+    "the batch second": (
+        inputs.INPUT_AXIS,
+        lambda: (nn.RNN(5, 6), torch.randn(12, 8, 5)),
+        lambda: (nn.RNN(5, 6), torch.randn(12, 8, 5), With(dim=1)),
+    ),
+    "compiled inside": (
+        failures.NOT_SIMULATED,
+        lambda: (Does(lambda self, x: torch.compile(torch.sin)(self.linear(x))), X),
+        lambda: (Does(lambda self, x: torch.sin(self.linear(x))), X),
+    ),
+    "a layer of another width": (
+        failures.FAILS_ON_ONE,
+        lambda: (nn.Linear(3, 2), X),
+        lambda: (nn.Linear(5, 2), X),
+    ),
+    "few rows refused": (
+        failures.FAILS_ON_MANY,
+        lambda: (refusing(4), X),
+        lambda: (refusing(3), X),
+    ),
+    "few rows refused in training": (
+        failures.FAILS_IN_TRAINING,
+        lambda: (refusing(4, training_only=True), X),
+        lambda: (refusing(3, training_only=True), X),
+    ),
+    "a loss of another width": (
+        failures.LOSS_FAILS,
+        lambda: (nn.Linear(5, 2), X, With(loss=lambda out: F.mse_loss(out, torch.ones(3, 7)))),
+        lambda: (nn.Linear(5, 2), X, With(loss=lambda out: F.mse_loss(out, torch.ones(16, 2)))),
+    ),
+    "a loss of several numbers": (
+        failures.LOSS_FAILS,
+        lambda: (nn.Linear(5, 2), X, With(loss=lambda out: out.square().mean(1))),
+        lambda: (nn.Linear(5, 2), X, With(loss=lambda out: out.square().mean())),
+    ),
+    "memory that is enough": (
+        memory.MEMORY_FITS,
+        lambda: (nn.Linear(500, 500), torch.randn(64, 500), With(memory="1 GiB")),
+        lambda: (nn.Linear(500, 500), torch.randn(64, 500), With(memory="2 GiB")),
+    ),
+    "memory that is too small": (
+        memory.MEMORY_TOO_SMALL,
+        lambda: (nn.Linear(5, 5000), MANY, With(memory="6 MiB")),
+        lambda: (nn.Linear(5, 5000), MANY[:32], With(memory="6 MiB")),
+    ),
+    "large outputs": (
+        memory.HOME_MEMORY,
+        lambda: (nn.Linear(5, 20_000), MANY),
+        lambda: (Does(lambda self, x: self.wide(x).square().mean(1), wide=nn.Linear(5, 20_000)), MANY),
+    ),
     "images and texts compared": (
         outputs.ROWS_COMPARED,
         lambda: (Does(lambda self, a, b: (a, self.linear(a) @ b.t())), X, X.flip(0)),
@@ -1041,15 +1231,82 @@ class Buffered(Does):
 def test_the_advice_mends_the_fault(fault, kinds_found):
     torch.manual_seed(0)
     kind, broken, mended = FAULTS[fault]
-    model, *given = broken()
-    found = check(model, *given)
-    beside = {"batch_norm"} | (
-        {"rows_dropped"} if kind in (inputs.LIST_CUT, inputs.INPUT_CUT, inputs.ROWS_REFER) else set()
+    with labkit.simulate(gpus=4) if kind is modules.SEVERAL_DEVICES else nullcontext():
+        found = checked(*broken())
+        assert names(found) - BESIDE.get(kind, {"batch_norm", "home_memory"} - {kind.name}) == {kind.name}, found
+        assert kind in {made for made, _ in kinds_found.values()}
+        found = checked(*mended())
+    assert found.ok, found
+    assert kind is memory.MEMORY_FITS or kind.name not in names(found)
+
+
+# What comes along with a fault, and goes with it.
+BESIDE = {
+    inputs.LIST_CUT: {"rows_dropped"},
+    inputs.INPUT_CUT: {"rows_dropped", "batch_norm"},
+    inputs.INPUT_AXIS: {"batch_moved"},
+    inputs.ROWS_DROPPED: {"input_cut"},
+    failures.BATCH_NORM_OF_ONE: {"batch_norm", "idle_gpus"},
+    memory.MEMORY_FITS: {"home_memory"},
+    memory.MEMORY_TOO_SMALL: {"home_memory"},
+}
+
+
+class With(dict):
+    """Options of a check-up, after the inputs."""
+
+
+def checked(model, *given):
+    *given, options = given if isinstance(given[-1], With) else (*given, {})
+    return check(model, *given, **options)
+
+
+@pytest.mark.parametrize("wrapper", [nn.DataParallel, labkit.DataParallel])
+def test_a_wrapper_is_asked_about_as_it_is(wrapper):
+    rnn, x = nn.RNN(5, 6), torch.randn(12, 8, 5)
+    with labkit.simulate(gpus=4):
+        assert "input_axis" in check(wrapper(rnn.cuda()), x, gpus=None)
+        found = check(wrapper(rnn.cuda(), dim=1), x, gpus=None)
+        assert found.ok, found
+        assert found.gpus == 4
+        # Eight and what goes with them are asked about as well, and the outputs gathered where it says.
+        assert "idle_gpus" in check(wrapper(rnn, dim=1), x[:, :5], gpus=8)
+        wide = nn.Linear(5, 20_000).cuda()
+        peaks = [check(wrapper(wide, None, k), MANY, gpus=None).memory[k].peak for k in (0, 1)]
+        assert peaks[1] - check(wrapper(wide), MANY, gpus=None).memory[1].peak > MANY.size(0) * 20_000 * 3
+        for message, arguments in (
+            ("dim is 0, and model is wrapped with dim=1", {"dim": 0}),
+            ("output_device=3, and gpus=2 has no such GPU", {"gpus": 2}),
+        ):
+            with pytest.raises(ValueError, match=message):
+                labkit.diagnose(wrapper(rnn, output_device=3, dim=1), x, **arguments)
+        with pytest.raises(ValueError, match=r"wrapped for device_ids=\[1, 0\]"):
+            labkit.diagnose(wrapper(rnn, [1, 0]), x)
+    with pytest.raises(ValueError, match="dim is 3, and no input has such a dimension"):
+        check(rnn, x, dim=3)
+
+
+def test_what_stays_on_the_cpu_on_purpose_is_left_there():
+    def forward(self, x):
+        sizes = torch.from_numpy(self.table.numpy() * 2).to(x.device)  # fails where the table is on a GPU
+        return self.linear(x) + sizes + self.one
+
+    assert check(Does(forward, table=torch.ones(5), one=torch.tensor(2.0)), X).ok
+    forgotten = Does(
+        lambda self, x: forward(self, x) + self.shift, table=torch.ones(5), one=1, shift=torch.ones(5)
     )
-    assert names(found) - beside == {kind.name}, found
-    assert kind in {made for made, _ in kinds_found.values()}
-    model, *given = mended()
-    assert check(model, *given).ok
+    assert [(f.name, f.where) for f in check(forgotten, X).findings] == [("not_registered", "shift")]
+
+
+def test_the_same_finding_is_said_once():
+    layers = {f"layer {at}": at for at in range(8)}
+    found = check(Does(lambda self, x: {name: self.linear(x).t() for name in layers}), X)
+    assert [(f.name, f.where.count("output[")) for f in found.findings] == [("batch_moved", 5)]
+    assert "… (8)" in found.findings[0].where
+    apart = lambda self, x: {name: self.linear(x).softmax(0) * at for name, at in layers.items() if at}  # noqa: E731
+    assert [f.name for f in check(Does(apart), X).findings] == ["outputs_differ"]
+    sizes = lambda self, x: [self.linear(x).t(), self.linear(x)[:, :2].t()]  # noqa: E731
+    assert [f.where for f in check(Does(sizes), X).findings] == ["output[0]", "output[1]"]
 
 
 def test_of_an_error_that_came_of_another_the_last_is_named():

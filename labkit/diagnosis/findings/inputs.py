@@ -4,9 +4,9 @@ from ...base.language import say
 from .kind import BATCH, PRIMITIVES, SPLIT, error, warning
 
 INPUT_CUT = error("input_cut", BATCH)("""
-    en: Every replica needs the whole of it, of shape {shape}; DataParallel cuts every tensor input along dimension 0,
+    en: Every replica needs the whole of it, of shape {shape}; DataParallel cuts every tensor input along dimension {dim},
         so each of the {gpus} GPUs gets a part of its {rows} rows.
-    zh: 每个副本都需要完整的它（形状 {shape}）；但 DataParallel 会把每个输入张量都沿第 0 维切分，
+    zh: 每个副本都需要完整的它（形状 {shape}）；但 DataParallel 会把每个输入张量都沿第 {dim} 维切分，
         {gpus} 块 GPU 各自只得到它的 {rows} 行中的一部分。
     fix en: Make it a buffer of the module (`self.register_buffer`), which is replicated, not cut. If it is another one
         every time, compute what it is needed for outside the wrapped model.
@@ -27,12 +27,14 @@ HIDDEN_STATE_CUT = error("hidden_state_cut", BATCH)("""
 
 INPUT_AXIS = error("input_axis", BATCH)("""
     en: Its batch of {batch} rows is in dimension {axis} of {shape}; DataParallel does not know that and cuts along
-        dimension 0.
-    zh: 它的批次（{batch} 行）在 {shape} 的第 {axis} 维；DataParallel 并不知道，仍然沿第 0 维切分。
-    fix en: Pass it with the batch first (`x.transpose(0, {axis})`) and turn it back inside forward; if all inputs and
-        outputs have their batch there, `nn.DataParallel(model, dim={axis})` will do.
-    fix zh: 传入时把批次放到最前（`x.transpose(0, {axis})`），在 forward 里再换回来；如果所有输入和输出的批次都在这一维，
-        用 `nn.DataParallel(model, dim={axis})` 就行。
+        dimension {dim}.
+    zh: 它的批次（{batch} 行）在 {shape} 的第 {axis} 维；DataParallel 并不知道，仍然沿第 {dim} 维切分。
+    fix en: Pass it with the batch in dimension {dim} (`x.transpose({dim}, {axis})`) and turn it back inside forward; if all inputs and
+        outputs have their batch where this one has, `nn.DataParallel(model, dim={axis})` will do, which
+        `diagnose(..., dim={axis})` checks.
+    fix zh: 传入时把批次放到第 {dim} 维（`x.transpose({dim}, {axis})`），在 forward 里再换回来；
+        如果所有输入和输出的批次都在第 {axis} 维，用 `nn.DataParallel(model, dim={axis})` 就行，
+        可用 `diagnose(..., dim={axis})` 检查。
 """)
 
 SPARSE_INPUT = error("sparse_input", BATCH)("""

@@ -5,12 +5,13 @@ from .kind import BATCH, PRIMITIVES, TRAINING, error, note, warning
 
 BATCH_MOVED = error("batch_moved", BATCH)("""
     en: On one GPU the shape is {shape}, with the batch of {batch} rows in dimension {axis}. DataParallel glues the pieces
-        along dimension 0, whatever it means: {outcome}
-    zh: 在一块 GPU 上形状是 {shape}，批次的 {batch} 行在第 {axis} 维。DataParallel 总是把各分块沿第 0 维拼接，
+        along dimension {dim}, whatever it means: {outcome}
+    zh: 在一块 GPU 上形状是 {shape}，批次的 {batch} 行在第 {axis} 维。DataParallel 总是把各分块沿第 {dim} 维拼接，
         不管这一维是什么意思：{outcome}
-    fix en: Return the batch first, `return output.transpose(0, {axis})` at the end of forward, and transpose back outside
-        the wrapped model.
-    fix zh: 让 forward 返回时批次在最前，例如结尾写 `return output.transpose(0, {axis})`，在包装后的模型外面再换回来。
+    fix en: Return the batch in dimension {dim}, `return output.transpose({dim}, {axis})` at the end of forward, and transpose
+        back outside the wrapped model.
+    fix zh: 让 forward 返回时批次在第 {dim} 维，例如结尾写 `return output.transpose({dim}, {axis})`，
+        在包装后的模型外面再换回来。
 """)
 
 
@@ -63,9 +64,10 @@ SCALAR_OUTPUT = warning("scalar_output", TRAINING)("""
         so `backward()` needs a reduction first. Here their {how} is the right one.
     zh: 在一块 GPU 上它是一个数。每个副本各算一个，DataParallel 把 {pieces} 个数排成向量，
         所以 `backward()` 之前要先归约成一个数。这里取{how}就对。
-    fix en: `loss = loss.{method}()` outside the wrapped model; better, return one value for each row and compute the loss
-        outside.
-    fix zh: 在包装后的模型外面写 `loss = loss.{method}()`；更好的办法是每行返回一个值，在外面计算损失。
+    fix en: `loss = loss.{method}()` outside the wrapped model, which `diagnose(..., loss=lambda loss: loss.{method}())` then
+        checks; better, return one value for each row and compute the loss outside.
+    fix zh: 在包装后的模型外面写 `loss = loss.{method}()`，再用 `diagnose(..., loss=lambda loss: loss.{method}())` 检查一遍；
+        更好的办法是每行返回一个值，在外面计算损失。
 """)
 
 _BIASED_LOSS = error("biased_loss", TRAINING)
@@ -87,14 +89,25 @@ BIASED_LOSS_OF_EVEN_PIECES = _BIASED_LOSS("""
     fix zh: 返回每一行的输出，在包装后的模型外面对整个批次计算损失。
 """)
 
+LOSS_OF_NUMBERS = _BIASED_LOSS("""
+    en: On one GPU it is {one:.6g}, on {gpus} it is {many:.6g}: forward returns one number, so the loss is given {pieces} of
+        them, one from each replica, and makes something else of them. Gradients are wrong alike.
+    zh: 在一块 GPU 上它是 {one:.6g}，在 {gpus} 块上是 {many:.6g}：forward 返回一个数，于是损失函数拿到 {pieces} 个数
+        （每个副本一个），归约的方式却不对。梯度也错得一样多。
+    fix en: Here `output.{method}()` puts them together as one GPU would; better, return one value for each row and compute
+        the loss outside the wrapped model.
+    fix zh: 这里用 `output.{method}()` 归约，就与一块 GPU 一致；更好的办法是每行返回一个值，在包装后的模型外面计算损失。
+""")
+
 NOT_TENSORS = error("not_tensors", PRIMITIVES)("""
     en: DataParallel gathers tensors from {gpus} GPUs, in tuples, lists and dicts. A number raises
         `'float' object is not iterable`, most other objects alike, a text comes back as a map object.
     zh: DataParallel 从 {gpus} 块 GPU 收集的是张量（可以放在元组、列表、字典里）。
         数字会报错 `'float' object is not iterable`，其他对象大多也一样，字符串则变成一个 map 对象。
-    fix en: Return tensors: `torch.tensor([value], device=x.device)`, of an object its tensors; texts, settings and caches
-        belong to the caller.
-    fix zh: 返回张量：`torch.tensor([value], device=x.device)`；如果是对象，就返回里面的张量；文字、设置和缓存留给调用者。
+    fix en: Return tensors with a row for each row of the batch: `x.new_full((len(x),), value)`, of an object its tensors;
+        texts, settings and caches belong to the caller.
+    fix zh: 返回张量，批次的每一行对应一行：`x.new_full((len(x),), value)`；如果是对象，就返回里面的张量；
+        文字、设置和缓存留给调用者。
 """)
 
 DATACLASS_OUTPUT = error("dataclass_output", PRIMITIVES)("""

@@ -110,8 +110,13 @@ def _written(runs: Runs, model: nn.Module, names: list[str]) -> list[str]:
     before = Contents(model, names)
 
     def first_row_only(path: str, tensor: Tensor) -> Tensor:
-        rows = tensor.dim() and tensor.size(0) == runs.batch
-        return tensor[:1].expand_as(tensor).clone() if rows and tensor.layout is torch.strided else tensor
+        dim = runs.subject.dim
+        rows = tensor.dim() > dim and tensor.size(dim) == runs.batch
+        return (
+            tensor.narrow(dim, 0, 1).expand_as(tensor).clone()
+            if rows and tensor.layout is torch.strided
+            else tensor
+        )
 
     given = runs.inputs.mapped(first_row_only)
     others = given.tensors()
@@ -129,7 +134,7 @@ def _mixes(runs: Runs, model: nn.Module) -> bool:
     """Whether ``model``, which has run on one GPU, mixes devices on several."""
     try:
         with quiet(0):
-            runs.inputs.of(nn.DataParallel(model, runs.ids))
+            runs.inputs.of(runs.subject.in_parallel(model, runs.ids))
     except Exception as error:
         return is_mix(error)
     return False

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...base.language import say
 from ...plans.split import split
 from ..axes import Layout, Search
-from ..compare import difference
+from ..compare import difference, is_number
 from ..errors import is_beyond, short_text
 from ..findings import failures, inputs, outputs
 from ..findings.kind import gap_text, listed
@@ -43,7 +43,7 @@ def layout(runs: Runs) -> Iterator[Finding]:
         return
     expected, found = runs.one.tensors, runs.many.tensors
     explained = _explained(runs)
-    search = Search(runs.evaluated, runs.inputs, runs.one.outputs, runs.gpus, runs.same)
+    search = Search(runs.evaluated, runs.inputs, runs.one.outputs, runs.gpus, runs.same, runs.subject.dim)
     fits = search.fits()
     if pairs := [path for path, fit in fits.items() if fit.pairs]:
         shape = list(found[pairs[0]].shape) if pairs[0] in found else None
@@ -58,12 +58,14 @@ def layout(runs: Runs) -> Iterator[Finding]:
         return
     for path, fit in fits.items():
         one, many = expected[path], found.get(path)
-        if fit.axis:
+        if fit.axis not in (None, runs.subject.dim):
             yield _moved(runs, path, fit.axis)
-        elif fit.axis == 0 or fit.short or fit.pairs:
+        elif fit.axis is not None or fit.short or fit.pairs:
             continue
-        elif not one.dim():
-            if many is not None and not explained:
+        elif is_number(one):
+            if (
+                many is not None and not explained and runs.loss is None
+            ):  # or the loss is held against one GPU's
                 yield from _number(runs, path, one, many)
         elif fit.uncut and (objects := runs.inputs.objects()):
             yield inputs.UNCUT_INPUT(listed(objects))
@@ -88,24 +90,26 @@ def _explained(runs: Runs) -> bool:
 
 def _elsewhere(runs: Runs, found: Layout) -> Iterator[Finding]:
     """What a layout other than DataParallel's says."""
-    runs.batch = found.batch
+    runs.batch, dim = found.batch, runs.subject.dim
     for path in found.lists:
         yield inputs.LIST_CUT(path, rows=found.batch)
     # Inputs of one shape that are cut alike, such as the two states of an LSTM, are one finding.
     alike: dict[tuple[int | None, torch.Size], list[str]] = {}
     for path, tensor in runs.inputs.scattered().items():
-        if (axis := found.inputs.get(path, 0)) != 0:
+        if (axis := found.inputs.get(path, dim)) != dim:
             alike.setdefault((axis, tensor.shape), []).append(path)
     for (axis, size), paths in alike.items():
         where, shape = listed(paths), list(size)
         if axis is None:
-            yield inputs.INPUT_CUT(where, shape=shape, gpus=runs.gpus, rows=shape[0] if shape else 0)
+            yield inputs.INPUT_CUT(
+                where, shape=shape, gpus=runs.gpus, rows=shape[dim] if len(shape) > dim else 0, dim=dim
+            )
         elif axis == 1 and _is_hidden_state(runs.subject.model, shape):
             yield inputs.HIDDEN_STATE_CUT(where, shape=shape, batch=runs.batch)
         else:
-            yield inputs.INPUT_AXIS(where, shape=shape, batch=runs.batch, axis=axis)
+            yield inputs.INPUT_AXIS(where, shape=shape, batch=runs.batch, axis=axis, dim=dim)
     for path, axis in found.outputs.items():
-        if axis:
+        if axis not in (None, dim):
             yield _moved(runs, path, axis)
 
 
@@ -118,18 +122,26 @@ def _is_hidden_state(model: nn.Module, shape: list[int]) -> bool:
     return len(shape) == 3 and shape[0] in layers
 
 
-def _moved(runs: Runs, path: str, axis: int) -> Finding:
+def _moved(runs: Runs, path: str, axis: int | None) -> Finding:
     many = runs.many.tensors.get(path)
     outcome = outputs.glued(None if many is None else list(many.shape), runs.gpus)
     return outputs.BATCH_MOVED(
-        path, shape=list(runs.one.tensors[path].shape), batch=runs.batch, axis=axis, outcome=outcome
+        path,
+        shape=list(runs.one.tensors[path].shape),
+        batch=runs.batch,
+        axis=axis,
+        dim=runs.subject.dim,
+        outcome=outcome,
     )
 
 
 def _is_lost(runs: Runs, one: Tensor, many: Tensor) -> bool:
     """Whether each replica has given a result of the shape that one GPU gives."""
-    used = len(runs.plan.pieces)
-    return one.dim() > 0 and list(many.shape) == [used * one.size(0), *one.shape[1:]]
+    glued, dim = list(one.shape), runs.subject.dim
+    if len(glued) <= dim:
+        return False
+    glued[dim] *= len(runs.plan.pieces)
+    return list(many.shape) == glued
 
 
 def _lost(path: str, one: Tensor, many: Tensor | None) -> Finding:
@@ -142,6 +154,7 @@ def _number(runs: Runs, path: str, one: Tensor, many: Tensor) -> Iterator[Findin
     """A number computed in forward, a loss most likely, that became a number for each replica."""
     if many.dim() != 1 or not one.is_floating_point():
         return
+    one = one.reshape(())
     if runs.same(one, many.mean()):
         yield outputs.SCALAR_OUTPUT(path, pieces=many.numel(), method="mean", how=say(en="mean", zh="平均"))
     elif runs.same(one, many.sum()):
@@ -179,11 +192,11 @@ def _differs(runs: Runs, path: str, one: Tensor, many: Tensor) -> Finding:
 @probe(inputs.ROWS_DROPPED, after=(layout,), explained_by=(references,), asked="each")
 def rows(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: counts the pieces that each input is cut into."""
-    error, found = runs.many.error, runs.inputs.scattered()
+    error, found, dim = runs.many.error, runs.inputs.scattered(), runs.subject.dim
     counts = {
-        path: len(split(tensor.size(0), runs.gpus).pieces)
+        path: len(split(tensor.size(dim), runs.gpus).pieces)
         for path, tensor in found.items()
-        if tensor.dim() and tensor.size(0)
+        if tensor.dim() > dim and tensor.size(dim)
     }
     # An error that a wrong cut explains drops nothing.
     if not runs.unlike or len(set(counts.values())) < 2 or (error and (runs.has(*CUT) or _explained(runs))):

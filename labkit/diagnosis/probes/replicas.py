@@ -79,7 +79,8 @@ def devices(runs: Runs) -> Iterator[Finding]:
     if error is None or not is_mix(error):
         return
     objects = runs.inputs.objects()
-    left = unregistered_tensors(runs.subject.model)  # no parameters: those would have explained the error
+    # No parameters, which would have explained the error, and nothing that is not on a GPU.
+    left = [name for name in unregistered_tensors(runs.subject.model) if name not in runs.subject.staying]
     if objects:
         yield inputs.UNCUT_INPUT(listed(objects))
     for where in left:

@@ -26,7 +26,8 @@ SMALL = 2**20
 
 
 @probe(
-    failures.LOSS_FAILS, outputs.BIASED_LOSS, outputs.BIASED_LOSS_OF_EVEN_PIECES, outputs.GRADIENTS_DIFFER,
+    failures.LOSS_FAILS, outputs.BIASED_LOSS, outputs.BIASED_LOSS_OF_EVEN_PIECES,
+    outputs.LOSS_OF_NUMBERS, outputs.GRADIENTS_DIFFER,
     after=(returned, layout), asked="last",
 )  # fmt: skip
 def gradients(runs: Runs) -> Iterator[Finding]:
@@ -45,9 +46,9 @@ def gradients(runs: Runs) -> Iterator[Finding]:
         return
     if first is None or second is None:
         return
-    second = second if second.shape == first.shape else second.mean()
-    if runs.loss is not None and not same(first, second, mode.one.least):
-        yield biased_loss(runs, "loss", float(first), float(second.mean()))
+    biased = runs.loss is not None and not same(first, second, mode.one.least)
+    if biased:
+        yield _biased(runs, float(first), float(second))
     one, many = mode.one.model, mode.many.model
     assert one is not None  # both have run
     assert many is not None
@@ -64,8 +65,17 @@ def gradients(runs: Runs) -> Iterator[Finding]:
         worst,
         agree,
     )
-    if not agree:
+    if not agree and not biased:
         yield outputs.GRADIENTS_DIFFER(name, gap=gap_text(worst))
+
+
+def _biased(runs: Runs, one: float, many: float) -> Finding:
+    """What is said of a loss of the user's own that is another on n GPUs."""
+    ways = set((runs.mode.reductions or {}).values())
+    if len(ways) != 1:
+        return biased_loss(runs, "loss", one, many)
+    facts = {"one": one, "many": many, "gpus": runs.gpus, "pieces": len(runs.plan.pieces)}
+    return outputs.LOSS_OF_NUMBERS("loss", method="sum" if ways == {torch.sum} else "mean", **facts)
 
 
 def _worst_gap(one: nn.Module, many: nn.Module, rounding: float) -> tuple[float, str, bool, int]:
@@ -142,7 +152,7 @@ def training_step(runs: Runs) -> Iterator[Finding]:
     for gpu in runs.ids:
         torch.cuda.reset_peak_memory_stats(gpu)
     try:
-        runs.step(nn.DataParallel(model, runs.ids))
+        runs.step(runs.subject.in_parallel(model, runs.ids))
     except Exception as error:
         if runs.subject.training and not known(runs, error):
             yield _failure(runs, error)
