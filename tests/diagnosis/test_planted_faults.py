@@ -1233,7 +1233,9 @@ def test_the_advice_mends_the_fault(fault, kinds_found):
     kind, broken, mended = FAULTS[fault]
     with labkit.simulate(gpus=4) if kind is modules.SEVERAL_DEVICES else nullcontext():
         found = checked(*broken())
-        assert names(found) - BESIDE.get(kind, {"batch_norm", "home_memory"} - {kind.name}) == {kind.name}, found
+        assert names(found) - BESIDE.get(kind, {"batch_norm", "home_memory"} - {kind.name}) == {kind.name}, (
+            found
+        )
         assert kind in {made for made, _ in kinds_found.values()}
         found = checked(*mended())
     assert found.ok, found
