@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...base.language import say
-from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, Unreadable, exercise
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, Unreadable, choice, exercise
 from ..kinds import A_SHAPE, returned, wrong_return
 from .gpus import some_gpus
 
@@ -17,6 +17,7 @@ from .gpus import some_gpus
 @exercise(
     "06.shape",
     A_SHAPE,
+    ask=lambda: say(en="Which shape has the output on two GPUs?", zh="在两块 GPU 上，输出是什么形状？"),
     solution=lambda: say(
         en="`[130, 16, 5530]`: each replica returns `[65, 16, 5530]` for its 16 images, and gather joins the two "
         "along dimension 0.",
@@ -54,10 +55,16 @@ def _output(shape: tuple[int, ...]) -> Hints:
 @exercise(
     "06.hidden",
     A_SHAPE,
+    ask=lambda: say(
+        en="Which shape has the part of the hidden state in each replica?",
+        zh="每个副本拿到的那部分隐藏状态是什么形状？",
+    ),
     solution=lambda: say(
-        en="`[1, 8, 6]`: dimension 0 is cut, and in a hidden state that is the layers, `batch_first` or not. One layer "
+        en="`[1, 8, 6]`: dimension 0 is cut, and in a hidden state that is the layers, `batch_first` or not. One "
+        "layer "
         "for each replica, with all 8 rows.",
-        zh="`[1, 8, 6]`：切的是第 0 维，而隐藏状态的第 0 维是层数，与 `batch_first` 无关。每个副本拿到一层，8 行都在。",
+        zh="`[1, 8, 6]`：切的是第 0 维，而隐藏状态的第 0 维是层数，与 `batch_first` 无关。每个副本拿到一层，8 "
+        "行都在。",
     ),
 )
 def _hidden(shape: tuple[int, ...]) -> Hints:
@@ -163,7 +170,8 @@ def _alone(results: object) -> Iterator[str]:
         )
     if list(hidden.shape) in ([1, 6, 7], [1, 12, 7]):
         yield say(
-            en=f"the scores have the right shape, but the hidden state is {list(hidden.shape)}, its layers first, with "
+            en=f"the scores have the right shape, but the hidden state is {list(hidden.shape)}, its layers first, "
+            f"with "
             "`batch_first` too: gather would join it along its layers",
             zh=f"分数的形状对了，但隐藏状态是 {list(hidden.shape)}，层数在最前，写了 `batch_first` 也一样："
             "收集会沿层数把它拼起来",
@@ -198,3 +206,192 @@ def _rows(model: nn.Module, images: Tensor, scores: Tensor, hidden: Tensor) -> I
 
 def _same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, atol=1e-3)
+
+
+choice(
+    "06.whose",
+    lambda: say(en="Whose scores are in `two[70, 3]`?", zh="`two[70, 3]` 里是谁的分数？"),
+    lambda: [
+        (
+            say(en="Image 3, column 70", zh="图像 3，第 70 列"),
+            say(
+                en="an image has only 65 columns: what comes after them along dimension 0?",
+                zh="一幅图像只有 65 列：沿第 0 维，65 列之后是什么？",
+            ),
+        ),
+        (
+            say(en="Image 3, column 5", zh="图像 3，第 5 列"),
+            say(
+                en="column 5 is right; but from 65 on it is the second replica's, and its images begin at 16",
+                zh="第 5 列是对的；但从 65 起是第二个副本的，它的图像从 16 开始",
+            ),
+        ),
+        (say(en="Image 19, column 5", zh="图像 19，第 5 列"), RIGHT),
+    ],
+    solution=lambda: say(
+        en="Row 70 is column 70 − 65 = 5 of the second replica, and its place 3 is image 16 + 3 = 19.",
+        zh="第 70 行是第二个副本的第 70 − 65 = 5 列；它的第 3 个位置是图像 16 + 3 = 19。",
+    ),
+)
+
+choice(
+    "06.odd",
+    lambda: say(en="And with 31 images?", zh="换成 31 幅图像呢？"),
+    lambda: [
+        (
+            say(en="[130, 16, 5530], the last image doubled", zh="[130, 16, 5530]，最后一幅算两次"),
+            say(
+                en="nothing is doubled to fill up: the pieces are 16 and 15",
+                zh="不会为了凑满而重复：分块是 16 和 15",
+            ),
+        ),
+        (
+            say(en="[130, 15, 5530], the rest dropped", zh="[130, 15, 5530]，多余的丢弃"),
+            say(
+                en="gather drops nothing: it joins what it gets, or refuses",
+                zh="收集不会丢弃什么：要么把拿到的拼起来，要么拒绝",
+            ),
+        ),
+        (say(en="An error in gather", zh="收集那一步报错"), RIGHT),
+    ],
+    solution=lambda: say(
+        en="16 and 15 images do not fit side by side, and gather joins along dimension 0 only.",
+        zh="16 幅和 15 幅对不齐，而收集只会沿第 0 维拼接。",
+    ),
+)
+
+choice(
+    "06.advice",
+    lambda: say(en="What will the check-up advise?", zh="体检会建议怎么做？"),
+    lambda: [
+        (
+            "`drop_last=True`",
+            say(
+                en="that takes away the error and leaves the fault: full batches are wrong too",
+                zh="这样只是不再报错，毛病还在：装满的批次也是错的",
+            ),
+        ),
+        (say(en="Return the batch first", zh="返回时让批次在最前"), RIGHT),
+        (
+            say(en="`batch_first=True` for the hidden state", zh="给隐藏状态写 `batch_first=True`"),
+            say(en="no hidden state enters or leaves this model", zh="没有隐藏状态进出这个模型"),
+        ),
+    ],
+    solution=lambda: say(
+        en="What leaves `forward` must have the batch on dimension 0, where gather joins.",
+        zh="离开 `forward` 的张量，批次要在第 0 维，因为收集就在那里拼接。",
+    ),
+)
+
+choice(
+    "06.cured",
+    lambda: say(en="Which shape comes out of the wrapped model now?", zh="现在包装后的模型输出什么形状？"),
+    lambda: [
+        (
+            "[65, 32, 5530]",
+            say(
+                en="that is the columns first, as before the cure: `forward` now ends in `transpose(0, 1)`",
+                zh="这是列在最前，和治之前一样：现在 `forward` 最后有 `transpose(0, 1)`",
+            ),
+        ),
+        ("[32, 65, 5530]", RIGHT),
+        (
+            "[16, 130, 5530]",
+            say(
+                en="each replica returns [16, 65, 5530]; which dimension does gather make longer?",
+                zh="每个副本返回 [16, 65, 5530]；收集会让哪一维变长？",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Two outputs of [16, 65, 5530] are joined along dimension 0, and that is the batch now.",
+        zh="两份 [16, 65, 5530] 沿第 0 维拼接，而这一维现在就是批次。",
+    ),
+)
+
+choice(
+    "06.album",
+    lambda: say(
+        en="A list of six images on two GPUs: what comes out?", zh="六幅图像的列表，两块 GPU：得到什么？"
+    ),
+    lambda: [
+        (
+            say(en="Six numbers, three from each GPU", zh="六个数，每块 GPU 三个"),
+            say(
+                en="that would cut the list; scatter walks into it and cuts each tensor in it",
+                zh="那是把列表切开；分发会走进列表，把里面每个张量都切开",
+            ),
+        ),
+        (say(en="Twelve numbers", zh="十二个数"), RIGHT),
+        (
+            say(en="An error", zh="报错"),
+            say(
+                en="every image has channels to cut, so nothing fails",
+                zh="每幅图像都有通道可切，所以什么错也不报",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Every image is cut along its channels, so both replicas have some channels of all six, and each "
+        "returns six numbers.",
+        zh="每幅图像都沿通道切开，两个副本各有六幅图像的一部分通道，各返回六个数。",
+    ),
+)
+
+choice(
+    "06.table",
+    lambda: say(
+        en="Eight rows and a table of ten on two GPUs: what comes out?",
+        zh="八行数据和十行的表，两块 GPU：得到什么？",
+    ),
+    lambda: [
+        (
+            say(en="0 to 7, as on one GPU", zh="0 到 7，和一块 GPU 上一样"),
+            say(
+                en="only if each replica had the whole table; but every tensor among the inputs is cut",
+                zh="除非每个副本都有整张表；可输入里的每个张量都会被切开",
+            ),
+        ),
+        (say(en="Eight numbers, the second half wrong", zh="八个数，后一半是错的"), RIGHT),
+        (
+            say(en="An error: rows and table do not fit", zh="报错：行和表对不上"),
+            say(
+                en="four rows and five lines of a table fit each other well: that is why nobody notices",
+                zh="四行数据和五行的表完全对得上，所以没有人发现",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="The second replica has the lower half of the table, and counts from its own row 0.",
+        zh="第二个副本只有下半张表，行号从它自己的第 0 行数起。",
+    ),
+)
+
+choice(
+    "06.dim",
+    lambda: say(
+        en="`dim=1`, 4 time steps with 8 rows: which shape comes out on two GPUs?",
+        zh="`dim=1`，时间步 4 个、8 行：在两块 GPU 上得到什么形状？",
+    ),
+    lambda: [
+        (
+            "[8, 5]",
+            say(
+                en="that would be joined along dimension 0; with `dim=1` outputs are joined along dimension 1 as well",
+                zh="那是沿第 0 维拼接；写了 `dim=1`，输出也沿第 1 维拼接",
+            ),
+        ),
+        ("[4, 10]", RIGHT),
+        (
+            say(en="An error", zh="报错"),
+            say(
+                en="two outputs of [4, 5] can be joined along dimension 1 without any error",
+                zh="两份 [4, 5] 沿第 1 维拼接，一点错也不会报",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Each replica has 4 of the 8 rows and returns [4, 5], and these are joined along dimension 1.",
+        zh="每个副本拿到 8 行里的 4 行，返回 [4, 5]，再沿第 1 维拼起来。",
+    ),
+)

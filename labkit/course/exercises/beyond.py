@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...base.language import say
-from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, choice, exercise
 from ..kinds import A_NUMBER, numbers
 
 
@@ -11,6 +11,9 @@ from ..kinds import A_NUMBER, numbers
     "08.rows",
     Kind(
         numbers, lambda: say(en="a list of row numbers, such as `[0, 4]`", zh="一个行号的列表，例如 `[0, 4]`")
+    ),
+    ask=lambda: say(
+        en="10 rows, 4 ranks: which rows does rank 3 read?", zh="10 行，4 个进程：rank 3 读哪些行？"
     ),
     solution=lambda: say(
         en="`[3, 7, 1]`: every fourth row from 3 on. Four ranks need 12 rows to read 3 each; "
@@ -55,6 +58,7 @@ def _rows(rows: tuple[int, ...]) -> Hints:
 @exercise(
     "08.average",
     A_NUMBER,
+    ask=lambda: say(en="What stands in `weight.grad` on rank 0?", zh="rank 0 上的 `weight.grad` 是多少？"),
     solution=lambda: say(
         en="`3.0`, on both ranks: all-reduce sums to 6.0, and DDP divides by the 2 ranks.",
         zh="`3.0`，两个 rank 上都是：全归约得到和 6.0，DDP 再除以 rank 的个数 2。",
@@ -113,3 +117,94 @@ def _zero(value: float) -> Hints:
             zh="权重 4 + 梯度 4 + 优化器状态的一个分片（八分之一）",
         ),
     }
+
+
+choice(
+    "08.equal",
+    lambda: say(
+        en="Are the weights of the ranks equal, and equal to those of one process?",
+        zh="各 rank 的权重彼此相同吗？和一个进程训练出来的相同吗？",
+    ),
+    lambda: [
+        (
+            say(
+                en="Bit for bit, among themselves and with one process",
+                zh="彼此逐位相同，和一个进程也逐位相同",
+            ),
+            say(
+                en="among themselves, yes; but one process adds up in another order, which rounds otherwise",
+                zh="彼此确实如此；但一个进程求和的顺序不同，舍入也就不同",
+            ),
+        ),
+        (
+            say(
+                en="Bit for bit among themselves; with one process up to rounding",
+                zh="彼此逐位相同；和一个进程只差舍入误差",
+            ),
+            RIGHT,
+        ),
+        (
+            say(en="Only about equal: each rank reads other rows", zh="都只是差不多：每个 rank 读的行不同"),
+            say(
+                en="each rank computes another gradient, but all step with the same average",
+                zh="每个 rank 算出的梯度不同，但大家走的那一步用的是同一个平均",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="The same start and the same average gradient in every step: the same weights.",
+        zh="起点相同，每一步的平均梯度相同，权重就相同。",
+    ),
+)
+
+choice(
+    "08.faster",
+    lambda: say(
+        en="This loop in one process, in two, in four: which is fastest?",
+        zh="这个循环，用一个、两个、四个进程：哪个最快？",
+    ),
+    lambda: [
+        (
+            say(en="Four: each has a quarter of the rows", zh="四个：每个只有四分之一的行"),
+            say(
+                en="each has less to compute, but in every step all wait for each other: is there enough to compute?",
+                zh="每个要算的少了，但每一步大家都要互相等：要算的东西够多吗？",
+            ),
+        ),
+        (say(en="One", zh="一个"), RIGHT),
+        (
+            say(en="All about the same", zh="都差不多"),
+            say(en="then the waiting would have to cost nothing", zh="那互相等待就得一点代价也没有"),
+        ),
+    ],
+    solution=lambda: say(
+        en="The task is tiny, and all-reduce is in every step: sharing costs more than it saves.",
+        zh="任务太小，而每一步都有全归约：分摊的代价比省下的多。",
+    ),
+)
+
+choice(
+    "08.stuck",
+    lambda: say(en="What happens to rank 0, if nobody steps in?", zh="要是没人管，rank 0 会怎样？"),
+    lambda: [
+        (
+            say(en="It goes on with its own gradient", zh="用自己的梯度继续"),
+            say(
+                en="all-reduce gives a result only when everybody has sent theirs",
+                zh="人人都发送之后，全归约才有结果",
+            ),
+        ),
+        (say(en="It fails, or waits until the time limit", zh="报错，或者一直等到时限"), RIGHT),
+        (
+            say(en="It starts rank 1 again", zh="重新启动 rank 1"),
+            say(
+                en="a rank knows nothing of how the others are started: that is the launcher's job",
+                zh="rank 并不管别人怎么启动：那是启动器的事",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="It waits for a sum that never comes, until the connection breaks or the time is up.",
+        zh="它在等一个永远不会来的和，直到连接断开或时间用完。",
+    ),
+)

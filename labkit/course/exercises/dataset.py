@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ...base.language import say
-from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, choice, exercise
 from ..kinds import A_WHOLE_NUMBER, a_function, numbers, returned, whole
 
 
@@ -14,6 +14,10 @@ from ..kinds import A_WHOLE_NUMBER, a_function, numbers, returned, whole
     Kind(
         numbers,
         lambda: say(en="a list of whole numbers, such as `[60, 40]`", zh="一个整数列表，例如 `[60, 40]`"),
+    ),
+    ask=lambda: say(
+        en="100 rows, 30 at a time: how many rows has each batch?",
+        zh="100 行，每次取 30 行：每个批次各有几行？",
     ),
     solution=lambda: say(
         en="`[30, 30, 30, 10]`: three full batches, then the 10 rows that are left.",
@@ -49,6 +53,9 @@ def _batches(sizes: tuple[int, ...]) -> Hints:
 @exercise(
     "01.dropped",
     Kind(whole, lambda: say(en="a whole number of rows", zh="一个整数（行数）")),
+    ask=lambda: say(
+        en="How many rows does the model never see in an epoch?", zh="一轮里，有几行是模型见不到的？"
+    ),
     solution=lambda: say(
         en="`10`: the rows of the short batch, 100 − 3 × 30.", zh="`10`：不满的那个批次的行数，100 − 3 × 30。"
     ),
@@ -116,3 +123,58 @@ def _last_batch(answer: Callable[..., object]) -> Iterator[str]:
             en=f"for {rows} rows in batches of {batch_size} it gives {got}, but the last batch has {want}",
             zh=f"{rows} 行、每批 {batch_size} 行时得到 {got}，而最后一批有 {want} 行",
         )
+
+
+choice(
+    "01.shuffle",
+    lambda: say(en="What changes from one epoch to the next?", zh="从这一轮到下一轮，变的是什么？"),
+    lambda: [
+        (
+            say(en="The sizes of the batches", zh="批次的大小"),
+            say(
+                en="the loader still fills each batch to `batch_size` before it begins the next",
+                zh="加载器仍然先给一个批次装满 `batch_size` 行，再装下一个",
+            ),
+        ),
+        (say(en="The rows in the batches", zh="批次里装了哪些行"), RIGHT),
+        (
+            say(en="Both", zh="两者都变"),
+            say(
+                en="the order is drawn anew, not the sizes: 8 rows, three at a time, is 3, 3 and 2 in any order",
+                zh="重新抽的是顺序，不是大小：8 行、每次三行，怎么排都是 3、3、2",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Only the order of the rows is drawn anew; the sizes follow from 8 and 3 alone.",
+        zh="重新抽的只是行的顺序；大小只取决于 8 和 3。",
+    ),
+)
+
+choice(
+    "01.where",
+    lambda: say(
+        en="On which device is a batch that the loader hands out?", zh="加载器交出来的批次在哪个设备上？"
+    ),
+    lambda: [
+        (
+            say(en="cuda:0, if there is one", zh="有 cuda:0 就在 cuda:0 上"),
+            say(
+                en="a loader knows nothing of GPUs: it stacks the rows where the dataset made them",
+                zh="加载器不知道有 GPU：数据集在哪里生成各行，它就在哪里把它们叠起来",
+            ),
+        ),
+        (
+            say(en="Spread over all GPUs", zh="摊在各块 GPU 上"),
+            say(
+                en="that is what a wrapped model does with a batch that it is given; nobody has done it yet",
+                zh="那是包装过的模型拿到批次之后才做的事；现在还没有人做",
+            ),
+        ),
+        (say(en="The CPU", zh="在 CPU 上"), RIGHT),
+    ],
+    solution=lambda: say(
+        en="The dataset made its rows on the CPU, and nobody has moved them.",
+        zh="数据集在 CPU 上生成各行，之后谁也没有搬动过。",
+    ),
+)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...base.language import say
-from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, choice, exercise
 from ..kinds import A_DEVICE, a_function, gpu_number, numbers, returned, wrong_return
 
 
@@ -22,6 +22,7 @@ def _gpu_numbers(answer: object) -> tuple[int, ...]:
         _gpu_numbers,
         lambda: say(en="a list of GPU numbers, such as `[0, 1]`", zh="一个 GPU 编号的列表，例如 `[0, 1]`"),
     ),
+    ask=lambda: say(en="Which `device_ids`?", zh="`device_ids` 该怎么写？"),
     solution=lambda: say(
         en="`[1, 0]`: the first id is home, so it must be the GPU that the model is on. The others may follow in "
         "any order.",
@@ -57,6 +58,7 @@ def _ids(ids: tuple[int, ...]) -> Iterator[str]:
 @exercise(
     "05.output",
     A_DEVICE,
+    ask=lambda: say(en="Where is the output?", zh="输出在哪里？"),
     solution=lambda: say(
         en='`"cuda:1"`: gather joins the outputs on the home device, `device_ids[0]`, wherever the input was. '
         "`output_device` can name another GPU.",
@@ -157,3 +159,209 @@ def _stripped(answer: Callable[..., Any], keys: list[str], wanted: list[str]) ->
         en=f"{case_en}; a model without a wrapper has `{wanted}`",
         zh=f"{case_zh}；没有包装的模型是 `{wanted}`",
     )
+
+
+choice(
+    "05.home",
+    lambda: say(
+        en="The model is on cuda:1; both GPUs are to be used. Does it matter where the model is?",
+        zh="模型在 cuda:1 上，两块 GPU 都要用。模型放在哪块上，有关系吗？",
+    ),
+    lambda: [
+        (
+            say(
+                en="No: the wrapper copies it to both GPUs anyway",
+                zh="没有：包装器反正会把它复制到两块 GPU 上",
+            ),
+            say(
+                en="it copies from one device, and does not look for the model elsewhere",
+                zh="它只从一个设备往外复制，不会到别处去找模型",
+            ),
+        ),
+        (say(en="Yes: there will be an error", zh="有：会报错"), RIGHT),
+        (
+            say(en="Yes: it will be slower, but run", zh="有：会慢一些，但能运行"),
+            say(
+                en="PyTorch could move it in each call, but refuses: nothing is moved behind your back",
+                zh="PyTorch 本可以每次调用都替你搬，但它拒绝：不会背着你搬动任何东西",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Replicas are copied from the first device of the list, cuda:0 here, and the model must be there.",
+        zh="副本从列表里的第一个设备拷贝出去，这里是 cuda:0；模型必须在那里。",
+    ),
+)
+
+choice(
+    "05.moved",
+    lambda: say(en="What is still on the CPU?", zh="还在 CPU 上的是哪一个？"),
+    lambda: [
+        (say(en="The tensor `x`", zh="张量 `x`"), RIGHT),
+        (
+            say(en="The module `layer`", zh="模块 `layer`"),
+            say(
+                en="`module.to()` moves the module's own parameters in place",
+                zh="`module.to()` 会原地移动模块自己的参数",
+            ),
+        ),
+        (
+            say(en="Both", zh="两个都在"),
+            say(
+                en="one of the two is moved in place and gives back itself: the module",
+                zh="两者之中有一个是原地移动、返回自己的：模块",
+            ),
+        ),
+        (
+            say(en="Neither", zh="两个都不在"),
+            say(
+                en="a tensor is copied: who does not keep the result has nothing on the GPU",
+                zh="张量得到的是拷贝：不把结果留下来，GPU 上就什么也没有",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Each of the three calls made a copy of the tensor that nobody kept; the module moved in place.",
+        zh="三次调用各得到张量的一个拷贝，谁也没有留下；模块则是原地移动的。",
+    ),
+)
+
+choice(
+    "05.mixed",
+    lambda: say(
+        en="The loss of the wrapped model with labels that were left on the CPU: which two devices will the message "
+        "name?",
+        zh="用包装后的模型算损失，标签忘在 CPU 上：报错会提到哪两个设备？",
+    ),
+    lambda: [
+        (
+            say(en="cuda:0 and cpu", zh="cuda:0 和 cpu"),
+            say(
+                en="the outputs are at home; which GPU is home for `device_ids=[1, 0]`?",
+                zh="输出在主设备上；`device_ids=[1, 0]` 时，主设备是哪一块？",
+            ),
+        ),
+        (say(en="cuda:1 and cpu", zh="cuda:1 和 cpu"), RIGHT),
+        (
+            say(en="cuda:0 and cuda:1", zh="cuda:0 和 cuda:1"),
+            say(
+                en="the outputs of both replicas have been gathered on one GPU before the loss sees them",
+                zh="两个副本的输出在算损失之前已经收集到一块 GPU 上了",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="The outputs are gathered at home, cuda:1; the labels never left the CPU.",
+        zh="输出收集在主设备 cuda:1 上；标签一直在 CPU 上。",
+    ),
+)
+
+choice(
+    "05.absent",
+    lambda: say(
+        en='Two GPUs, and someone writes `"cuda:2"`. What happens?',
+        zh='只有两块 GPU，有人写了 `"cuda:2"`。会怎样？',
+    ),
+    lambda: [
+        (
+            say(en="The second GPU is used", zh="用第二块 GPU"),
+            say(
+                en="GPUs are counted from zero: the second one is cuda:1",
+                zh="GPU 从 0 开始编号：第二块是 cuda:1",
+            ),
+        ),
+        (
+            say(en="The tensor stays on the CPU", zh="张量留在 CPU 上"),
+            say(
+                en="PyTorch never chooses another device than the one you name",
+                zh="PyTorch 从不自作主张换一个设备",
+            ),
+        ),
+        (say(en="An error: there is no such GPU", zh="报错：没有这块 GPU"), RIGHT),
+    ],
+    solution=lambda: say(en="Two GPUs are cuda:0 and cuda:1.", zh="两块 GPU 就是 cuda:0 和 cuda:1。"),
+)
+
+choice(
+    "05.listed",
+    lambda: say(en="Which of the two replicas will fail?", zh="两个副本里，哪一个会出错？"),
+    lambda: [
+        (
+            say(en="Replica 0, on cuda:0", zh="副本 0，在 cuda:0 上"),
+            say(
+                en="the hidden layer is on cuda:0, and so is this replica's piece: for it all fits",
+                zh="藏起来的那一层就在 cuda:0 上，这个副本的分块也在：它这里都对得上",
+            ),
+        ),
+        (say(en="Replica 1, on cuda:1", zh="副本 1，在 cuda:1 上"), RIGHT),
+        (
+            say(en="None: the layer was moved by hand", zh="都不会：那一层已经手工搬过去了"),
+            say(
+                en="moved, yes, to one GPU; but the other replica needs it on its own",
+                zh="是搬了，但只搬到一块 GPU 上；另一个副本要的是在它自己那块上",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="What lies in a plain list is not replicated: both replicas share the layer on cuda:0.",
+        zh="放在普通列表里的层不会被复制：两个副本共用 cuda:0 上的那一个。",
+    ),
+)
+
+choice(
+    "05.keys",
+    lambda: say(en="Which of the two loads?", zh="哪一种能加载？"),
+    lambda: [
+        (
+            say(
+                en="A bare model loads the weights of a wrapped one",
+                zh="没有包装的模型加载包装过的模型的权重",
+            ),
+            say(
+                en="the keys of a wrapped model begin with `module.`, and the bare one does not know them",
+                zh="包装过的模型，键以 `module.` 开头，没有包装的模型不认识",
+            ),
+        ),
+        (
+            say(
+                en="A wrapped model loads the weights of a bare one",
+                zh="包装过的模型加载没有包装的模型的权重",
+            ),
+            say(
+                en="then the wrapper looks for `module.weight` and finds `weight`",
+                zh="这时包装器要找 `module.weight`，找到的却是 `weight`",
+            ),
+        ),
+        (
+            say(en="Both: the layer inside is the same", zh="都能：里面的层是一样的"),
+            say(
+                en="the numbers are the same, but the names are paths, and one path begins at the wrapper",
+                zh="数值一样，但键是路径，其中一条从包装器开始",
+            ),
+        ),
+        (say(en="Neither", zh="都不能"), RIGHT),
+    ],
+    solution=lambda: say(
+        en="A key is the path to a weight, and the two paths begin in different places.",
+        zh="键就是通往权重的路径，而两条路径的起点不同。",
+    ),
+)
+
+choice(
+    "05.loaded",
+    lambda: say(en="After loading, where is `single`?", zh="加载之后，`single` 在哪里？"),
+    lambda: [
+        (
+            say(en="On cuda:0, where the weights came from", zh="在 cuda:0 上，权重就是从那里来的"),
+            say(
+                en="`load_state_dict` copies values into the weights where they are; it moves no module",
+                zh="`load_state_dict` 只把数值拷进现有的权重里，不会移动模块",
+            ),
+        ),
+        (say(en="On the CPU, as before", zh="还在 CPU 上"), RIGHT),
+    ],
+    solution=lambda: say(
+        en="Values are copied into the weights where they are.",
+        zh="数值拷进了权重，权重原来在哪里，就还在哪里。",
+    ),
+)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...base.language import say
-from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, choice, exercise
 from ..kinds import a_function, returned, whole, wrong_return
 from .gpus import some_gpus
 
@@ -17,6 +17,10 @@ from .gpus import some_gpus
 @exercise(
     "04.gradient",
     Kind(whole, lambda: say(en="a whole number of parameters", zh="一个整数（参数的个数）")),
+    ask=lambda: say(
+        en="How many of `model`'s four parameters have a gradient then?",
+        zh="到时候 `model` 的四个参数里，有几个得到了梯度？",
+    ),
     solution=lambda: say(
         en="`0`: a deep copy is a model with parameters of its own. The gradients land in the three copies; "
         "nothing connects them with `model`.",
@@ -45,6 +49,7 @@ def _gradient(count: int) -> Hints:
 @exercise(
     "04.parameters",
     Kind(whole, lambda: say(en="a whole number of parameters", zh="一个整数（参数的个数）")),
+    ask=lambda: say(en="How many parameters has one replica?", zh="一个副本有几个参数？"),
     solution=lambda: say(
         en="`0`: the weights of a replica are results of copying, plain tensors that autograd connects with the "
         "originals. Parameters would be leaf tensors, without that connection.",
@@ -155,3 +160,125 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Iterat
             en="the output is right, but no gradient comes back to `model`: deep copies are models of their own",
             zh="输出是对的，但没有梯度传回 `model`：深拷贝出来的是各自独立的模型",
         )
+
+
+choice(
+    "04.bytes",
+    lambda: say(
+        en="What makes up most of the bytes that travel in this call?",
+        zh="这次调用里，搬来搬去的字节大部分是什么？",
+    ),
+    lambda: [
+        (
+            say(en="The rows", zh="数据行"),
+            say(
+                en="7 rows of 5 numbers are 140 bytes, and each GPU gets only a part of them",
+                zh="7 行、每行 5 个数，一共 140 字节，而且每块 GPU 只拿到一部分",
+            ),
+        ),
+        (say(en="The weights", zh="权重"), RIGHT),
+        (
+            say(en="The outputs", zh="输出"),
+            say(
+                en="7 rows of 2 numbers, and those of cuda:0 need not travel at all",
+                zh="7 行、每行 2 个数，而且 cuda:0 上的那部分不用搬",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Every other GPU gets all the weights, in every call; of the rows it gets only its piece.",
+        zh="另外每块 GPU 每次调用都要拿到全部权重，而数据行只拿自己的分块。",
+    ),
+)
+
+choice(
+    "04.undo",
+    lambda: say(en="Does gather undo scatter?", zh="先分发、再收集，能还原吗？"),
+    lambda: [
+        (
+            say(en="Only if the rows come out even", zh="只有行数恰好整除时才能"),
+            say(
+                en="a short piece is a piece as well: `cat` does not ask for equal lengths",
+                zh="不满的分块也是分块：`cat` 并不要求长度相同",
+            ),
+        ),
+        (say(en="Yes, whatever the number of rows", zh="能，多少行都行"), RIGHT),
+        (
+            say(en="The rows are there, but in another order", zh="行都在，但顺序变了"),
+            say(
+                en="pieces are neighbouring rows, and they are joined in the order of the list",
+                zh="分块是相邻的行，又按列表的顺序拼起来",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Neighbouring rows, joined in the order of the list, are the batch again.",
+        zh="相邻的行按列表的顺序拼起来，又是原来的批次。",
+    ),
+)
+
+choice(
+    "04.equal",
+    lambda: say(
+        en="Your four steps against PyTorch's wrapper: outputs and gradients are …",
+        zh="你的四步和 PyTorch 的包装器相比，输出和梯度……",
+    ),
+    lambda: [
+        (
+            say(en="both equal to the last bit", zh="两者都连最后一位也相同"),
+            say(
+                en="the outputs, yes; but gradients are sums over the replicas, and another order of adding may "
+                "round otherwise",
+                zh="输出确实如此；但梯度是各副本之和，相加的顺序不同，舍入就可能不同",
+            ),
+        ),
+        (
+            say(
+                en="outputs equal to the last bit, gradients up to rounding",
+                zh="输出逐位相同，梯度只差舍入误差",
+            ),
+            RIGHT,
+        ),
+        (
+            say(
+                en="both a little different: threads are never quite alike",
+                zh="两者都略有不同：线程每次都不完全一样",
+            ),
+            say(
+                en="threads change when something is computed, not what: each row goes through the same operations",
+                zh="线程改变的只是先后，不是内容：每一行经过的运算都一样",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="The same numbers go through the same operations; only the sum of the gradients may be taken in another "
+        "order.",
+        zh="同样的数经过同样的运算；只有梯度求和的顺序可能不同。",
+    ),
+)
+
+choice(
+    "04.half",
+    lambda: say(en="Which layers run on cuda:1?", zh="哪些层会在 cuda:1 上运行？"),
+    lambda: [
+        (
+            say(en="All three", zh="三层都在"),
+            say(
+                en="the first and the last layer are on the CPU, and nobody has wrapped them",
+                zh="第一层和最后一层在 CPU 上，谁也没有包装它们",
+            ),
+        ),
+        (say(en="The block alone", zh="只有中间那个模块"), RIGHT),
+        (
+            say(en="None: the model is on the CPU", zh="一层也没有：模型在 CPU 上"),
+            say(
+                en="a wrapped block scatters what it is given, wherever its input is: here from the CPU",
+                zh="包装过的模块会把拿到的输入分发出去，不管输入在哪里；这里是从 CPU 分发",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Only what is wrapped is replicated; its output comes home to cuda:0.",
+        zh="只有包装过的才会复制；它的输出回到主设备 cuda:0。",
+    ),
+)

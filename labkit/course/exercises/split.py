@@ -27,7 +27,8 @@ _GPUS: Fact = (8, 1, 64)
     Kind(whole, lambda: say(en="a whole number of lines", zh="一个整数（打印的条数）")),
     facts={"rows": _rows(10), "gpus": (8, 0, 64)},
     ask=lambda rows, gpus: say(
-        en=f"The last batch has {plural(rows, 'row')}; there are {gpus} GPUs. How many lines `In Model` will it print?",
+        en=f"The last batch has {plural(rows, 'row')}; there are {gpus} GPUs. How many lines `In Model` will it "
+        f"print?",
         zh=f"最后一个批次有 {rows} 行，一共 {gpus} 块 GPU。它会打印几条 `In Model`？",
     ),
     solution=lambda rows, gpus: say(
@@ -226,7 +227,8 @@ def _compared(rows: int, gpus: int, got: list[int]) -> Iterator[str]:
         )
     if max(got) - min(got) <= 1 and len(got) == min(rows, gpus):
         yield say(
-            en=f"{case_en}: that is an even share; PyTorch fills pieces of ceil({rows} / {gpus}) rows and gives {want}",
+            en=f"{case_en}: that is an even share; PyTorch fills pieces of ceil({rows} / {gpus}) rows and gives "
+            f"{want}",
             zh=f"{case_zh}：这是尽量平均的分法；PyTorch 每个分块装满 ⌈{rows} / {gpus}⌉ 行，得到 {want}",
         )
     yield say(en=f"{case_en}, but the pieces are {want}", zh=f"{case_zh}，而实际的分块是 {want}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...base.language import say
-from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, choice, exercise
 from ..kinds import numbers, whole
 
 
 @exercise(
     "00.bytes",
     Kind(whole, lambda: say(en="a whole number of bytes", zh="一个整数（字节数）")),
+    ask=lambda: say(en="How many bytes does the tensor need?", zh="这个张量需要多少字节？"),
     solution=lambda: say(
         en="`20000`: 1000 × 5 numbers, 4 bytes each in float32. PyTorch's CUDA allocator rounds up to 512 bytes, "
         "so the GPU shows 40 × 512 = 20480.",
@@ -51,6 +52,10 @@ def _bytes(count: int) -> Hints:
     Kind(
         numbers, lambda: say(en="a list of whole numbers, such as `[5, 4]`", zh="一个整数列表，例如 `[5, 4]`")
     ),
+    ask=lambda: say(
+        en="9 rows on 4 GPUs: how many rows has each piece, in order?",
+        zh="9 行分给 4 块 GPU：各分块依次是几行？",
+    ),
     solution=lambda: say(
         en="`[3, 3, 3]`: a piece has ceil(9 / 4) = 3 rows; after three pieces no row is left, "
         "so the fourth GPU is idle.",
@@ -87,3 +92,63 @@ def _first_split(sizes: tuple[int, ...]) -> Iterator[str]:
         en="how many rows is ceil(9 / 4)? Fill pieces of that size until the rows run out",
         zh="⌈9 / 4⌉ 是几行？按这个大小依次装满分块，直到行分完",
     )
+
+
+choice(
+    "00.asked",
+    lambda: say(en="What does PyTorch answer?", zh="PyTorch 会怎么回答？"),
+    lambda: [
+        (
+            say(
+                en="As the hardware is: on a laptop without a GPU, `False` and 0",
+                zh="看硬件：没有 GPU 的笔记本上是 `False` 和 0",
+            ),
+            say(
+                en="then no program could be tried here: PyTorch's own functions answer for the machine that the "
+                "line above names",
+                zh="那样就什么程序也试不了：PyTorch 自己的函数说的是上面那一行里的机器",
+            ),
+        ),
+        (say(en="As many GPUs as the parameters say", zh="参数里写几块，就回答有几块"), RIGHT),
+        (
+            say(en="One GPU, however many the parameters say", zh="不管参数写几块，都回答一块"),
+            say(
+                en="each simulated GPU counts as one of its own, with its own number and its own memory",
+                zh="每块模拟 GPU 都单独算一块，有自己的编号和显存",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Code that asks for GPUs finds them, so it runs unmodified; with `num_gpus = 0` it finds none.",
+        zh="代码来问，就有 GPU，所以一字不改就能运行；写 `num_gpus = 0` 时，就一块也没有。",
+    ),
+)
+
+choice(
+    "00.mix",
+    lambda: say(
+        en="A tensor on cuda:2 plus one on the CPU gives …", zh="cuda:2 上的张量加 CPU 上的张量，结果是……"
+    ),
+    lambda: [
+        (
+            say(en="a result on cuda:2", zh="结果在 cuda:2 上"),
+            say(
+                en="PyTorch never moves data on its own: a hidden copy in every step would be a slow program "
+                "without a word",
+                zh="PyTorch 从不自己搬数据：每一步都悄悄拷贝，程序会变慢而没有任何提示",
+            ),
+        ),
+        (
+            say(en="a result on the CPU", zh="结果在 CPU 上"),
+            say(
+                en="that would be a hidden copy too, the other way; which of the two should it guess?",
+                zh="那也是一次悄悄的拷贝，只是方向相反；它该猜哪一边呢？",
+            ),
+        ),
+        (say(en="an error", zh="报错"), RIGHT),
+    ],
+    solution=lambda: say(
+        en="An operation needs all its tensors on one device; whoever wrote the code must say which.",
+        zh="一个运算要求所有张量都在同一个设备上；放在哪里，由写代码的人说清楚。",
+    ),
+)

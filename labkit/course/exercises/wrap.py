@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ...base.language import say
-from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, exercise
+from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, choice, exercise
 from ..kinds import A_DEVICE, whole
 
 
 @exercise(
     "02.tensor_copy",
     A_DEVICE,
+    ask=lambda: say(en="Where is `x`?", zh="`x` 在哪里？"),
     solution=lambda: say(
         en='`"cpu"`: `x.to("cuda:0")` makes a copy on cuda:0. Nobody kept that copy, and `x` itself has not moved.',
         zh='`"cpu"`：`x.to("cuda:0")` 在 cuda:0 上生成一个拷贝；没有人把这个拷贝留下来，`x` 自己并没有动。',
@@ -28,6 +29,10 @@ def _tensor_copy(found: str) -> Hints:
 @exercise(
     "02.inside",
     Kind(whole, lambda: say(en="a whole number of rows", zh="一个整数（行数）")),
+    ask=lambda: say(
+        en="How many of the 30 rows does `forward` see on one GPU?",
+        zh="30 行里，`forward` 在一块 GPU 上看到几行？",
+    ),
     solution=lambda: say(
         en="`15`: scatter cuts the 30 rows into two pieces, and `forward` runs once on each GPU with its own piece.",
         zh="`15`：分发把 30 行切成两个分块，`forward` 在每块 GPU 上各运行一次，只拿到自己的分块。",
@@ -55,6 +60,9 @@ def _inside(rows: int) -> Hints:
 @exercise(
     "02.lines",
     Kind(whole, lambda: say(en="a whole number of lines", zh="一个整数（打印了几条）")),
+    ask=lambda: say(
+        en="Four batches: how many lines are printed inside the model?", zh="四个批次，模型里面一共打印几条？"
+    ),
     solution=lambda: say(
         en="`8`: four batches, and for each of them `forward` runs on two GPUs.",
         zh="`8`：四个批次，每个批次 `forward` 都在两块 GPU 上各运行一次。",
@@ -85,6 +93,7 @@ def _lines(count: int) -> Hints:
 @exercise(
     "02.wrapping",
     A_DEVICE,
+    ask=lambda: say(en="Where are the weights of the wrapped model?", zh="包装好的模型，权重在哪里？"),
     solution=lambda: say(
         en='`"cpu"`: wrapping only puts your module inside another one. Moving it is your step, `.to("cuda:0")`; '
         "the copies on the other GPUs are made in each call and thrown away after it.",
@@ -105,3 +114,68 @@ def _wrapping(found: str) -> Hints:
             zh="包装不会往任何 GPU 上放东西：副本要到每次调用时才生成",
         ),
     }
+
+
+choice(
+    "02.zero",
+    lambda: say(
+        en="Four batches: how many lines are printed inside the model without a GPU, and with one?",
+        zh="四个批次：没有 GPU 时，模型里面打印几条？有一块时呢？",
+    ),
+    lambda: [
+        (
+            say(en="None without a GPU, four with one", zh="没有 GPU 时一条也没有，有一块时四条"),
+            say(
+                en="without a GPU the model runs as well, on the CPU: `forward` is called for every batch",
+                zh="没有 GPU，模型照样在 CPU 上运行：每个批次都会调用 `forward`",
+            ),
+        ),
+        (say(en="Four, both times", zh="两次都是四条"), RIGHT),
+        (
+            say(en="One, both times", zh="两次都是一条"),
+            say(
+                en="`forward` is called once for each batch, and there are four batches",
+                zh="每个批次调用一次 `forward`，一共四个批次",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="One model, whole batches: `forward` runs once for each of the four.",
+        zh="一个模型，完整的批次：四个批次各运行一次 `forward`。",
+    ),
+)
+
+choice(
+    "02.alone",
+    lambda: say(
+        en="Somebody wraps a model where there are not two GPUs. What happens?",
+        zh="没有两块 GPU，也照样包装，会怎样？",
+    ),
+    lambda: [
+        (
+            say(en="An error", zh="报错"),
+            say(
+                en="the wrapper takes what there is: it is made for programs that run anywhere",
+                zh="有多少 GPU 它就用多少：包装器本来就要让程序在哪里都能运行",
+            ),
+        ),
+        (
+            say(en="A warning, then a result on the CPU", zh="先警告，再给出 CPU 上的结果"),
+            say(
+                en="there is no warning, which is why code that seems to use GPUs may use none",
+                zh="没有警告；正因为如此，看起来用了 GPU 的代码可能一块也没用上",
+            ),
+        ),
+        (
+            say(
+                en="A result, without a word: on the CPU, or on the only GPU",
+                zh="不声不响地给出结果：在 CPU 上，或在仅有的那块 GPU 上",
+            ),
+            RIGHT,
+        ),
+    ],
+    solution=lambda: say(
+        en="Without a GPU the call is passed on; with one, the model is moved there.",
+        zh="没有 GPU 时，调用原样转给模型；只有一块时，模型会被搬过去。",
+    ),
+)
