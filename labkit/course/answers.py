@@ -69,9 +69,10 @@ def check(exercise: str, answer: object, **facts: int) -> Verdict:
             zh="还没有作答：把 `None` 换成你的答案，再运行一次这个单元格。",
         )
         return Verdict(None, text, solution)
-    hint = _judged(found, answer, facts)
+    hint, counts = _judged(found, answer, facts)
+    if counts:
+        progress.note(exercise, hint is None)
     if hint is None:
-        progress.note(exercise)
         right = say(en="Right.", zh="正确。")
         # After a prediction the reason is worth a line; after an exercise the reader has just written the solution.
         return (
@@ -95,22 +96,25 @@ def reveal(exercise: str, **facts: int) -> Solution:
     )
 
 
-def _judged(found: Exercise, answer: object, facts: dict[str, int]) -> str | None:
+def _judged(found: Exercise, answer: object, facts: dict[str, int]) -> tuple[str | None, bool]:
+    """What is wrong, None if nothing is; and whether this was an answer at all, rather than a slip of the pen."""
     wanted = found.kind.wanted
     try:
-        return found.hint(answer, **facts)
+        return found.hint(answer, **facts), True
     except Unreadable as refused:
-        return str(refused) or say(
+        asks = say(
             en=f"the question asks for {wanted()}; this is {shown(answer)}",
             zh=f"这道题要的是{wanted()}；现在给的是 {shown(answer)}",
         )
+        return str(refused) or asks, False
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the learner's own code, or an object that no judge thought of
-        return say(
+        raised = say(
             en=f"trying this answer raised {_named(error, ': ')}. The question asks for {wanted()}",
             zh=f"试用这个答案时出现 {_named(error, '：')}。这道题要的是{wanted()}",
         )
+        return raised, False
 
 
 def find(exercise: str) -> Exercise:

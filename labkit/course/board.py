@@ -16,7 +16,7 @@ from . import progress
 from .exercises import EXERCISES
 from .outline import lessons
 
-_DONE, _OPEN = "●", "○"
+_FIRST, _LATER, _OPEN = "●", "◐", "○"
 
 
 class Progress:
@@ -28,15 +28,15 @@ class Progress:
 
     def __repr__(self) -> str:
         progress.write()  # what could not be written before: the disk has room again, perhaps
-        done = progress.done()
-        lines = [f"{title}  {_marks(names, done)}" for title, names in _exercises()]
+        done, first = progress.done(), progress.at_first_try()
+        lines = [f"{title}  {_marks(names, done, first)}" for title, names in _exercises()]
         return "\n".join([*lines, *_footer()])
 
     def refresh(self) -> None:
         """Show what is noted now."""
         if self._widget is not None:
             with using(self._language):
-                self._widget.value = _table(progress.done(), _footer())
+                self._widget.value = _table(progress.done(), progress.at_first_try(), _footer())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         import ipywidgets as widgets  # heavy: only a notebook needs it
@@ -61,8 +61,8 @@ def _exercises() -> list[tuple[str, list[str]]]:
     return [(title, ids) for title, ids in found if ids]
 
 
-def _marks(names: list[str], done: set[str]) -> str:
-    return " ".join(_DONE if name in done else _OPEN for name in names)
+def _marks(names: list[str], done: set[str], first: set[str]) -> str:
+    return " ".join(_FIRST if name in first else _LATER if name in done else _OPEN for name in names)
 
 
 def _footer() -> list[str]:
@@ -81,15 +81,23 @@ def _footer() -> list[str]:
         en=f"Kept in {where}: the file is yours; delete it to start again.",
         zh=f"进度保存在 {where}：这个文件归你，删掉它就从头开始。",
     )
-    return [text for text in (progress.trouble(), kept) if text]
+    signs = say(
+        en=f"{_FIRST} right at the first try, {_LATER} right later, {_OPEN} still open",
+        zh=f"{_FIRST} 第一次就答对，{_LATER} 后来答对，{_OPEN} 还没答对",
+    )
+    return [text for text in (progress.trouble(), signs, kept) if text]
 
 
-def _table(done: set[str], footer: list[str]) -> str:
+def _table(done: set[str], first: set[str], footer: list[str]) -> str:
+    heads = ("", "", say(en="answered", zh="已答对"), say(en="first try", zh="一次答对"))
+    head = "".join(f'<th style="text-align:right;padding-left:1.5em">{text}</th>' for text in heads)
     rows = [
         f'<tr><td style="text-align:left;padding-right:1.5em">{escape(title)}</td>'
-        f'<td style="text-align:left;padding-right:1.5em" title="{escape(", ".join(names))}">{_marks(names, done)}</td>'
-        f'<td style="text-align:right">{len(done & set(names))}/{len(names)}</td></tr>'
+        f'<td style="text-align:left;padding-right:1.5em" title="{escape(", ".join(names))}">'
+        f"{_marks(names, done, first)}</td>"
+        f'<td style="text-align:right">{len(done & set(names))}/{len(names)}</td>'
+        f'<td style="text-align:right">{len(first & set(names))}</td></tr>'
         for title, names in _exercises()
     ]
     notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
-    return f"<div><table>{''.join(rows)}</table>{notes}</div>"
+    return f"<div><table><tr>{head}</tr>{''.join(rows)}</table>{notes}</div>"

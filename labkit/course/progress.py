@@ -1,4 +1,4 @@
-"""Which exercises the learner has answered: a small JSON file that is theirs.
+"""Which exercises the learner has answered, and which at the first try: a small JSON file that is theirs.
 
 It is ``~/.labkit/progress.json``, or the file that the environment variable ``LABKIT_PROGRESS`` names
 ("off" keeps nothing). It is written whole or not at all, by one process at a time. What else stands in it stays; a
@@ -23,8 +23,10 @@ _PATIENCE = 5  # seconds for another process to write its note; it takes millise
 # What shows progress (see .board): its ``refresh()`` is called when an exercise has been noted.
 watchers: WeakSet[Any] = WeakSet()
 
-# Exercises answered in this process that the file does not know yet.
-_unwritten: set[str] = set()
+# The lists that the file keeps: exercises that are answered, and those whose first answer was wrong.
+DONE, MISSED = "done", "missed"
+# What was noted in this process and the file does not know yet: (list, exercise).
+_unwritten: set[tuple[str, str]] = set()
 # Why, and where a file that could not be understood has gone.
 _error: Exception | None = None
 _aside: Path | None = None
@@ -48,17 +50,18 @@ def file() -> Path | None:
 
 def done() -> set[str]:
     """The ids of the exercises answered so far; of a file that is missing or cannot be read, none."""
-    try:
-        path = file()
-        return _unwritten | _answered(_load(real_file(path))) if path else set()
-    except (OSError, _NotOurs):
-        return set(_unwritten)
+    return _listed(DONE)
 
 
-def note(exercise: str) -> None:
-    """Note that ``exercise`` was answered. What goes wrong here costs the note, never the lesson."""
-    if os.environ.get("LABKIT_PROGRESS") != "off":
-        _unwritten.add(exercise)
+def at_first_try() -> set[str]:
+    """Those of them whose first answer was right."""
+    return _listed(DONE) - _listed(MISSED)
+
+
+def note(exercise: str, right: bool = True) -> None:
+    """Note an answer to ``exercise``; a wrong one counts only if it is the first. What fails costs the note alone."""
+    if os.environ.get("LABKIT_PROGRESS") != "off" and (right or exercise not in done()):
+        _unwritten.add((DONE if right else MISSED, exercise))
     write()
     for watcher in list(watchers):
         with suppress(Exception):  # a widget whose page is gone
@@ -92,7 +95,16 @@ def trouble() -> str:
     return ""
 
 
-def _add(path: Path, exercises: set[str]) -> Path | None:
+def _listed(name: str) -> set[str]:
+    unwritten = {exercise for listed, exercise in _unwritten if listed == name}
+    try:
+        path = file()
+        return unwritten | _kept(_load(real_file(path)), name) if path else set()
+    except (OSError, _NotOurs):
+        return unwritten
+
+
+def _add(path: Path, noted: set[tuple[str, str]]) -> Path | None:
     """Write the notes; gives where a file that could not be understood was moved, if there was one."""
     from filelock import FileLock  # not before somebody answers
 
@@ -100,20 +112,21 @@ def _add(path: Path, exercises: set[str]) -> Path | None:
     # What is read and written back must not change in between: other notebooks have their answers, too.
     with FileLock(path.with_name(f".{path.name}.lock"), timeout=_PATIENCE):
         try:
-            aside, text = None, _with(_load(path), exercises)
+            aside, text = None, _with(_load(path), noted)
         except _NotOurs:
-            aside, text = _set_aside(path), _with({}, exercises)
+            aside, text = _set_aside(path), _with({}, noted)
         if text:
             write_whole(path, text)
     return aside
 
 
-def _with(known: dict[str, object], exercises: set[str]) -> str:
+def _with(known: dict[str, object], noted: set[tuple[str, str]]) -> str:
     """The file's new text; "" if it says so already."""
-    answered = _answered(known)
-    if exercises <= answered:
+    kept = {(name, exercise) for name in (DONE, MISSED) for exercise in _kept(known, name)}
+    if noted <= kept:
         return ""
-    known["done"] = sorted(answered | exercises)
+    for name in {listed for listed, _ in noted}:
+        known[name] = sorted(exercise for listed, exercise in kept | noted if listed == name)
     try:
         text = json.dumps(known, indent=1, ensure_ascii=False)
     except RecursionError as error:  # read by C, written by Python, which does not go as deep
@@ -142,8 +155,8 @@ def _load(path: Path) -> dict[str, object]:
     return found
 
 
-def _answered(found: dict[str, object]) -> set[str]:
-    listed = found.get("done", [])
+def _kept(found: dict[str, object], name: str) -> set[str]:
+    listed = found.get(name, [])
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise _NotOurs
     return set(listed)

@@ -13,6 +13,7 @@ import pytest
 
 import labkit
 from labkit.course import Progress, check, progress
+from labkit.course.exercises import EXERCISES
 
 
 @pytest.fixture
@@ -28,14 +29,18 @@ def _nothing_left_to_write(monkeypatch):
     monkeypatch.setattr(progress, "_aside", None)
 
 
-def test_only_right_answers_are_noted(file):
+def test_answers_are_noted_and_which_were_right_at_the_first_try(file):
     check("03.idle", None)
-    check("03.idle", 0)
+    check("03.idle", "three")  # no answer at all: a slip of the pen
     assert not file.exists()
+    check("03.idle", 0)
     check("03.idle", 3)
     check("03.idle", 3)
     check("02.inside", 15)
-    assert json.loads(file.read_text("utf-8")) == {"done": ["02.inside", "03.idle"]}
+    check("02.inside", 30)  # tried out afterwards: the first answer was right
+    assert json.loads(file.read_text("utf-8")) == {"done": ["02.inside", "03.idle"], "missed": ["03.idle"]}
+    assert progress.done() == {"02.inside", "03.idle"}
+    assert progress.at_first_try() == {"02.inside"}
     assert sorted(os.listdir(file.parent)) == [".progress.json.lock", "progress.json"]
 
 
@@ -245,13 +250,24 @@ def test_the_board_follows_the_answers_and_keeps_its_language(file):
     board = Progress()
     board._repr_mimebundle_()
     labkit.set_language("en")
-    assert "●" not in board._widget.value
+    asked = sum(name.startswith("03.") for name in EXERCISES)
+    assert marks(board) == ["○" * asked]
+    check("03.idle", 0)
     check("03.idle", 3)
-    assert board._widget.value.count("●") == 1
-    assert re.findall(r">([1-9]/\d)<", board._widget.value) == ["1/3"]  # of lesson 03, of no other
+    check("03.last", 5)
+    assert sorted(marks(board)[0]) == sorted("◐" + "●" + "○" * (asked - 2))
+    # Of lesson 03, of no other: two answered, one of them at the first try.
+    assert re.findall(rf">([1-9]/{asked})</td><td[^>]*>(\d)<", board._widget.value) == [
+        ("2/" + str(asked), "1")
+    ]
     assert "03 · 哪些行归谁？" in board._widget.value
     assert str(file) in board._widget.value
     assert labkit.get_language() == "en"
+
+
+def marks(board):
+    """The signs of lesson 03."""
+    return [row.replace(" ", "") for row in re.findall(r'title="03[^>]*>([^<]*)<', board._widget.value)]
 
 
 def test_what_a_notebook_stores_does_not_depend_on_progress(file):
