@@ -481,6 +481,12 @@ PRIVATE = [
             "torch._C._dispatch_library, torch.utils._python_dispatch._disable_current_modes, _qualified_op_name",
             "a router stands at the CPU's key of an operator and hands on to CUDA's (machine.ops.libraries)",
             _kernels_of_python),
+    Private("torch._C: _to_dlpack, _to_dlpack_versioned, _from_dlpack, _torchDeviceToDLDevice",
+            "capsules of tensors on simulated GPUs say so (machine.ops.dlpack)",
+            lambda: torch._C._torchDeviceToDLDevice(torch.device("cuda:1")) == (2, 1)
+            and torch._C._from_dlpack(torch._C._to_dlpack_versioned(torch.ones(1), dl_device=None, copy=None)) == 1
+            and _asks(torch.utils.dlpack.from_dlpack, "_from_dlpack")
+            and _asks(Tensor.__dlpack__, "_to_dlpack", "_to_dlpack_versioned")),
     Private("torch._library.triton.wrap_triton", "refused (machine.torch_api.refused)"),
     Private("torchgen/packaged/ATen/native/native_functions.yaml",
             "how each operator checks devices (machine.rules.operators)",

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, TypedStorage, UntypedStorage
 from torch._C import _get_function_stack_at, _len_torch_function_stack
 from torch.utils._device import DeviceContext, _device_constructors
-from torch.utils.dlpack import DLDeviceType
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ...trace import events as trace
-from ..handlers import handles
+from ..handlers import handles, named
 from ..in_use import machine_in_use, seeing
 from ..rules.functions import check_alias
 from ..stack import on_stack
@@ -150,6 +149,10 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     _wait(mode.machine, ends[1], there, args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     started = perf_counter()
     result: Tensor = func(*args, **kwargs)
+    if there is not None and result.layout is not torch.strided:
+        put(
+            result, there
+        )  # it was given new indices and values (aten/src/ATen/native/sparse, copy_sparse_to_sparse_)
     if trace.recording is not None and isinstance(source, Tensor):
         note_copy(ends[1], there, source, started)
     return result
@@ -241,6 +244,35 @@ def _of_storage(machine: Any, storage: TypedStorage | UntypedStorage, kwargs: di
     return move(machine, tensor, target).requires_grad_(kwargs.get("requires_grad", False))
 
 
+@handles(*named("sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
+                "sparse_bsc_tensor"))  # fmt: skip
+def _construct_sparse(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Sparse tensors take their values to ``device=``, and their indices to the values (tensor_new.cpp)."""
+    machine, device = mode.machine, kwargs.get("device")
+    at = 1 if func is torch.sparse_coo_tensor else 2
+    values = args[at] if len(args) > at else kwargs.get("values")
+    if device is not None:
+        target = machine.resolve(device)
+    elif isinstance(values, Tensor):
+        target = gpu_of(values)
+    else:
+        target = _default_gpu(machine)
+
+    def brought(value: Any) -> Any:
+        if not isinstance(value, Tensor) or gpu_of(value) is target:
+            return value
+        return move(machine, value, target)
+
+    args = tuple(map(brought, args))
+    kwargs = {name: brought(value) for name, value in kwargs.items()}
+    if device is not None or target is not None:
+        kwargs["device"] = machine.real(target, device)
+    result = func(*args, **kwargs)
+    if target is not None:
+        put_all(result, target)
+    return result
+
+
 def _default_gpu(machine: Any) -> Gpu | None:
     """The GPU that ``with torch.device(...)`` or ``torch.set_default_device`` chose, if one did."""
     if not _len_torch_function_stack():
@@ -266,12 +298,6 @@ def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     parsed = func(*args, **kwargs)
     gpu = gpu_of(first) if isinstance(first, Tensor) else None
     return parsed if gpu is None else (gpu.device, *parsed[1:])
-
-
-@handles(Tensor.__dlpack_device__)
-def _dlpack_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    gpu = gpu_of(args[0])
-    return func(*args, **kwargs) if gpu is None else (DLDeviceType.kDLCUDA, gpu.index)
 
 
 def patches(machine: Machine) -> Iterator[Patch]:

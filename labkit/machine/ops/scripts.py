@@ -1,4 +1,4 @@
-"""Scripted and traced code (TorchScript) on simulated GPUs.
+"""Scripted and traced code (TorchScript) and functionalized code on simulated GPUs.
 
 Its operations run below torch's Python API: only what comes out of a call can be placed, on the GPU of the
 tensors that went in (or of the module's parameters). Devices that mix inside are not noticed.
@@ -34,13 +34,20 @@ def patches(machine: Machine) -> Iterator[Patch]:
         return load(f, "cpu", *args, **kwargs).to(gpu.device)
 
     yield Patch(torch.jit, "load", load_there)
+    functionalize = torch.func.functionalize
+
+    @functools.wraps(functionalize)
+    def functionalize_there(func: Any, **options: Any) -> Any:
+        return functools.wraps(func)(_placing(functionalize(func, **options)))
+
+    yield Patch(torch.func, "functionalize", functionalize_there)
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
         yield Patch(kind, "__call__", _placing(kind.__call__))
 
 
 def _placing(call: Callable[..., Any]) -> Callable[..., Any]:
-    def placed(script: Any, *args: Any, **kwargs: Any) -> Any:
-        result = call(script, *args, **kwargs)
+    def placed(*args: Any, **kwargs: Any) -> Any:
+        result = call(*args, **kwargs)
         gpus = (gpu_of(tensor) for tensor in tensors_in(args, kwargs))
         home = next((gpu for gpu in gpus if gpu is not None), None)
         if home is not None:

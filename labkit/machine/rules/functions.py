@@ -225,12 +225,6 @@ for _name in ("apply_", "map_", "map2_"):
     _only_on_host(_name)
 
 
-@_rule("Tensor.__dlpack__", always=True)
-def _dlpack(tensor: Tensor, *_: Any, **__: Any) -> None:
-    if gpu_of(tensor) is not None:
-        raise BufferError(f"{_no_memory(tensor)}; use .cpu() to share the values")
-
-
 @_rule("Tensor.__cuda_array_interface__.__get__", always=True)
 def _cuda_array_interface(tensor: Tensor, *_: Any) -> None:
     if gpu_of(tensor) is not None:

@@ -9,6 +9,7 @@ from ...base.patches import Patch
 from ..ops import (
     autocast,
     below,
+    dlpack,
     gradients,
     libraries,
     mode,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 SUBJECTS = (
     storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, below, libraries,
-    mode, moves, watching, threads, processes, profiling,
+    dlpack, mode, moves, watching, threads, processes, profiling,
 )  # fmt: skip
 
 # What no closing takes back, and why that is harmless.

@@ -1,0 +1,96 @@
+"""Sparse tensors and DLPack: what is made of several parts, or handed to others, stays where it is."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.dlpack import DLDeviceType, from_dlpack
+
+pytestmark = pytest.mark.usefixtures("gpus")
+CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
+
+
+def places(sparse):
+    """The devices of a sparse tensor and of its parts."""
+    if sparse.layout is torch.sparse_coo:
+        parts = sparse._indices(), sparse._values()
+    elif sparse.layout is torch.sparse_csr:
+        parts = sparse.crow_indices(), sparse.col_indices(), sparse.values()
+    else:
+        parts = sparse.ccol_indices(), sparse.row_indices(), sparse.values()
+    return {sparse.device, *(part.device for part in parts)}
+
+
+def test_indices_are_brought_to_the_values_and_stay_where_they_were():
+    indices, values = torch.tensor([[0, 1], [0, 1]]), torch.ones(2, device=CUDA1, requires_grad=True)
+    there = torch.sparse_coo_tensor(indices, values)
+    assert places(there) == {CUDA1}
+    assert places(torch.sparse_coo_tensor(indices, values, device="cuda:0")) == {CUDA0}
+    assert places(torch.sparse_coo_tensor(indices, values, (2, 2), device="cpu")) == {CPU}
+    rows, columns = torch.tensor([0, 1, 2], device=CUDA0), torch.tensor([0, 1])
+    assert places(torch.sparse_csr_tensor(rows, columns, values)) == {CUDA1}
+    assert places(torch.sparse_csc_tensor(rows, columns, values.detach(), device=CUDA0)) == {CUDA0}
+    assert (indices.device, columns.device, rows.device, values.device) == (CPU, CPU, CUDA0, CUDA1)
+    there.to_dense().sum().backward()
+    assert values.grad.device == CUDA1
+    with torch.device("cuda:1"):
+        assert places(torch.sparse_coo_tensor([[0], [0]], [1.0])) == {CUDA1}
+    assert places(torch.sparse_coo_tensor(size=(2, 3), device=CUDA0)) == {CUDA0}
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
+def test_copies_between_sparse_tensors_stay(layout):
+    one, other, host = (getattr(torch.eye(3, device=device), layout)() for device in (CUDA1, CUDA0, CPU))
+    for source in (other, host):
+        assert one.copy_(source) is one
+        assert places(one) == {CUDA1}
+    host.copy_(one)
+    assert (places(host), places(other)) == ({CPU}, {CUDA0})
+    assert places(one * 2) == places(one.clone()) == {CUDA1}
+
+
+def test_functionalized_code():
+    x = torch.ones(2, device=CUDA1)
+    y = torch.func.functionalize(lambda a: a.clone().add_(1))(x)
+    assert (y.device, y.tolist()) == (CUDA1, [2, 2])
+
+
+def test_dlpack_shares_memory_between_torch_and_torch(gpus):
+    x = torch.arange(4.0, device=CUDA0)
+    before = gpus.memory(0)
+    for other in (torch.from_dlpack(x), from_dlpack(torch.utils.dlpack.to_dlpack(x))):
+        assert (other.device, other.data_ptr()) == (CUDA0, x.data_ptr())
+        assert gpus.memory(0) == before
+    other.add_(1)
+    assert x.tolist() == [1, 2, 3, 4]
+    assert x.__dlpack_device__() == (DLDeviceType.kDLCUDA, 0)
+    copied = torch.from_dlpack(x, copy=True)
+    assert (copied.device, copied.data_ptr() == x.data_ptr()) == (CUDA0, False)
+
+
+def test_dlpack_between_devices():
+    x = torch.arange(4.0, device=CUDA0)
+    assert torch.from_dlpack(x, device="cuda:1").device == CUDA1
+    assert torch.from_dlpack(x.cpu(), device="cuda:1").device == CUDA1
+    assert from_dlpack(x.__dlpack__(dl_device=(DLDeviceType.kDLCPU, 0))).device == CPU
+    with pytest.raises(
+        ValueError, match=r"cannot move \(i.e. copy=False\) tensor from cuda:0 to cpu without"
+    ):
+        x.__dlpack__(dl_device=(DLDeviceType.kDLCPU, 0), copy=False)
+    with pytest.raises(BufferError, match=r"Expected: 1. Current device: 0."):
+        torch.from_dlpack(x.to(CUDA1))
+    with pytest.raises(BufferError, match="require gradient"):
+        torch.from_dlpack(x.requires_grad_())
+
+
+def test_dlpack_never_passes_a_gpu_for_the_host(gpus):
+    x = torch.arange(4.0, device=CUDA0)
+    with pytest.raises((RuntimeError, BufferError), match="[Uu]nsupported device"):
+        np.from_dlpack(x)
+    assert np.from_dlpack(x.cpu()).tolist() == [0, 1, 2, 3]
+    assert torch.from_dlpack(np.ones(2)).device == CPU
+    assert from_dlpack(x.__dlpack__(stream=1)).device == CUDA0
+    for stream, error in ((2, BufferError), (0, AssertionError), ("1", TypeError)):
+        with pytest.raises(error):
+            x.__dlpack__(stream=stream)
+    assert torch.ones(2).pin_memory().__dlpack_device__()[0] == DLDeviceType.kDLCUDAHost
+    assert torch.ones(2).__dlpack_device__() == (DLDeviceType.kDLCPU, 0)
