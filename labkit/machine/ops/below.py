@@ -31,13 +31,13 @@ from ..state.work import at_work, work
 if TYPE_CHECKING:
     from ..machine import Machine
 
-# torch's own machinery of compilation, which is refused, and the machine's: they want what C++ has.
+# torch's own machinery of compilation, which is refused, and labkit's, in every room: they want what C++ has.
 _LEFT_ALONE = (
     "torch._subclasses.",
     "torch.fx.",
     "torch._functorch.",
     "torch._higher_order_ops.",
-    __package__,
+    "labkit.",
 )
 
 # The attribute of a __torch_dispatch__ that is ours.
