@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # type checkers take it for true by its name; typing's ow
 if TYPE_CHECKING:
     from .base.language import get_language as get_language
     from .base.language import set_language as set_language
+    from .base.turns import Deadlock as Deadlock
     from .cost import PROFILES as PROFILES
     from .cost import Hardware as Hardware
     from .cost import Scaling as Scaling
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from .explore.explorers import TimelineExplorer as TimelineExplorer
     from .machine import Gpu as Gpu
     from .machine import Machine as Machine
+    from .machine import OutOfHostMemory as OutOfHostMemory
     from .machine import RealGpus as RealGpus
     from .machine import simulate as simulate
     from .machine import use_gpus as use_gpus
@@ -69,6 +71,7 @@ else:
 
     _ROOMS = {
         "base.language": "get_language set_language",
+        "base.turns": "Deadlock",
         "plans.split": "Piece Split split",
         "plans.batches": "Batches batches",
         "plans.ring": "Ring Send ring_all_reduce",
@@ -76,7 +79,7 @@ else:
         "cost": "PROFILES Hardware Scaling Step Workload predict_scaling",
         "trace.events": "Call Event Trace",
         "trace.recording": "record",
-        "machine": "Gpu Machine RealGpus simulate use_gpus",
+        "machine": "Gpu Machine OutOfHostMemory RealGpus simulate use_gpus",
         "engine": "DataParallel data_parallel gather parallel_apply replicate scatter",
         "view.draw": "draw_all_reduce draw_batches draw_flow draw_memory draw_scaling draw_shapes draw_split "
         "draw_timeline",

@@ -6,5 +6,8 @@ from .ops import batch_norms, moves, places  # noqa: F401 (their handlers regist
 from .real_gpus import RealGpus
 from .simulate import inherit, simulate, use_gpus
 from .state.gpu import Gpu
+from .state.host import OutOfHostMemory
 
-__all__ = ["Gpu", "Machine", "RealGpus", "inherit", "machine_in_use", "simulate", "use_gpus"]
+__all__ = [
+    "Gpu", "Machine", "OutOfHostMemory", "RealGpus", "inherit", "machine_in_use", "simulate", "use_gpus",
+]  # fmt: skip

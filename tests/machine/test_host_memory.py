@@ -6,12 +6,13 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import labkit
 from labkit.machine.state import host
 
 pytestmark = pytest.mark.usefixtures("quick_collections", "gpus")
-HUGE = 300 * 2**30  # elements: no computer has as much
+HUGE = 2**45  # elements: more bytes than addresses
 OUT = r"^CUDA out of memory\. Tried to allocate .* GPU 1 has a total capacity of 16\.00 GiB of which "
 linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="Linux alone promises more than it has"
@@ -27,11 +28,11 @@ def quick_collections():
 
 
 def wide():
-    return torch.ones(400_000, 1, device="cuda:1", requires_grad=True)
+    return torch.ones(2**23, 1, device="cuda:1", requires_grad=True)
 
 
 def backward_that_makes_too_much():
-    whole = wide().expand(400_000, 400_000)
+    whole = wide().expand(-1, 2**23)
     whole.as_strided((1,), (1,)).sum().backward()
 
 
@@ -44,14 +45,14 @@ def backward_that_makes_too_much():
         lambda: torch.randperm(HUGE, device="cuda:1"),
         lambda: torch.ones(1).expand(HUGE).to("cuda:1"),
         lambda: wide().new_zeros(HUGE),
-        lambda: torch.ones_like(wide().expand(-1, HUGE)),
+        lambda: torch.ones_like(wide().expand(-1, 2**23)),
         lambda: wide() @ wide().T,
         lambda: wide() + wide().T,
-        lambda: wide().repeat(1, HUGE),
-        lambda: torch.cat([wide().expand(-1, HUGE)] * 2),
-        lambda: wide().expand(-1, HUGE).clone(),
+        lambda: wide().repeat(1, 2**23),
+        lambda: torch.cat([wide().expand(-1, 2**23)] * 2),
+        lambda: wide().expand(-1, 2**23).clone(),
         lambda: torch.add(wide().detach(), wide().detach().T, out=torch.empty(0, device="cuda:1")),
-        lambda: nn.Linear(2**20, 2**20, device="cuda:1"),
+        lambda: nn.Linear(2**23, 2**23, device="cuda:1"),
         lambda: torch.cuda.FloatTensor(HUGE, device="cuda:1"),
         lambda: torch.empty(1, device="cuda:1").resize_(HUGE),
         lambda: torch.empty(1, device="cuda:1").untyped_storage().resize_(HUGE),
@@ -81,18 +82,35 @@ def test_a_tensor_that_cannot_grow_is_what_it_was():
     assert (x.device, x.tolist()) == (torch.device("cuda:1"), [1, 1])
 
 
-def test_the_limit_is_looked_at_before_the_computer_is_asked(monkeypatch):
-    asked = []
-    monkeypatch.setattr(host, "check", lambda *_, **__: asked.append(1))
-    for make in (
-        lambda: torch.ones(5 * 2**30, device="cuda:1"),  # 20 GiB: some computers have them
-        lambda: torch.ones(1).expand(5 * 2**30).cuda(1),
-        lambda: torch.zeros_like(torch.ones(1, device="cuda:1").expand(5 * 2**30)),
-        lambda: nn.parallel.gather([torch.ones(1, device=k).expand(3 * 2**30) for k in (0, 1)], 1),
-    ):
-        with pytest.raises(torch.OutOfMemoryError, match=OUT):
-            make()
-    assert not asked
+class Largest(TorchDispatchMode):
+    """Knows how many bytes the computer was asked for at once."""
+
+    nbytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.device.type == "cpu":
+            self.nbytes = max(self.nbytes, made.untyped_storage().nbytes())
+        return made
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: torch.ones(n, device="cuda:1"),
+        lambda n: torch.ones(1).expand(n).cuda(1),
+        lambda n: torch.zeros_like(torch.ones(1, device="cuda:1").expand(n)),
+        lambda n: torch.ones(1, device="cuda:1").new_full((n,), 1.0),
+        lambda n: nn.parallel.gather([torch.ones(1, device=k).expand(n) for k in (0, 1)], 1, dim=0),
+        lambda n: torch.empty(1, device="cuda:1").resize_(n),
+        lambda n: torch.UntypedStorage(4 * n, device="cuda:1"),
+    ],
+)
+def test_the_limit_is_looked_at_before_the_computer_is_asked(make):
+    with labkit.simulate(gpus=2, memory="64 MiB"):
+        with Largest() as largest, pytest.raises(torch.OutOfMemoryError):
+            make(20 * 2**20)
+        assert largest.nbytes < 2**20
 
 
 def test_what_was_dropped_in_a_cycle_makes_room():
@@ -105,15 +123,15 @@ def test_what_was_dropped_in_a_cycle_makes_room():
 
 
 def test_what_the_computer_has_not_is_said_of_the_computer(monkeypatch):
-    monkeypatch.setattr(host, "available", lambda: 2**30)
+    monkeypatch.setattr(host, "available", lambda: 2**27)
     kept = torch.ones(2**20, device="cuda:1")
     for make in (
-        lambda: torch.ones(2**30, device="cuda:1"),
-        lambda: torch.full_like(kept, 1, dtype=torch.float64).expand(2**10, -1).to(torch.float32, copy=True),
-        lambda: torch.ones(1).expand(2**30).to("cuda:1"),
+        lambda: torch.ones(2**26, device="cuda:1"),
+        lambda: torch.full_like(kept, 1, dtype=torch.float64).expand(2**6, -1).to(torch.float32, copy=True),
+        lambda: torch.ones(1).expand(2**26).to("cuda:1"),
     ):
         with pytest.raises(
-            host.OutOfHostMemory, match=r"cuda:1 is simulated and has room for 4\.00 GiB, but this "
+            host.OutOfHostMemory, match=r"cuda:1 is simulated and has room for 256\.00 MiB, but this "
         ):
             make()
     assert not isinstance(host.OutOfHostMemory("cuda:1", 1, None), torch.OutOfMemoryError)
@@ -121,7 +139,7 @@ def test_what_the_computer_has_not_is_said_of_the_computer(monkeypatch):
     assert torch.cuda.memory_stats(1)["num_ooms"] == 0
     labkit.set_language("zh")
     with pytest.raises(host.OutOfHostMemory, match="cuda:1 是模拟的"):
-        torch.ones(2**30, device="cuda:1")
+        torch.ones(2**26, device="cuda:1")
     labkit.set_language("en")
 
 
