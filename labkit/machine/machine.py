@@ -73,6 +73,9 @@ class Machine:
         self.told = self._described().text() if told is None else told
         self._patches = Patches(lambda: table(self))
         self._in_block = False
+        # Who opened it, and who else ended it.
+        self._thread = threading.current_thread()
+        self._ended_by: threading.Thread | None = None
 
     # What torch asks for.
 
@@ -114,6 +117,7 @@ class Machine:
     def open(self) -> Machine:
         """Come into use, in the place of the machine that is, which a ``with`` block's end brings back."""
         with _changing:
+            refuse_beside_a_block()
             if _opened and not _opened[-1]._in_block:
                 _end_plain_below(len(_opened) - 1)  # only the last one can come back
             _opened.append(self)
@@ -138,6 +142,16 @@ class Machine:
 
     def __enter__(self) -> Machine:
         with _changing:
+            if self._ended_by is not None:
+                raise _one_at_a_time(self._ended_by)
+            try:
+                refuse_beside_a_block()
+            except RuntimeError:
+                # Nobody else will end it, and it would come back when the other's block ends.
+                if self in _opened:
+                    _opened.remove(self)
+                self._end()
+                raise
             if self.closed:
                 raise RuntimeError(f"{self.describe()}: make a new machine")
             self._in_block = True
@@ -163,6 +177,8 @@ class Machine:
         if self.closed:
             return
         self.closed = True
+        if threading.current_thread() is not self._thread:
+            self._ended_by = threading.current_thread()
         if machine_in_use() is self:
             self.deactivate()
         leave(self.mode)  # also where another machine has been opened since, on another thread
@@ -242,6 +258,26 @@ class Machine:
         return Occupancy(used, there)._repr_svg_()
 
 
+def refuse_beside_a_block() -> None:
+    """Raise if another thread is within a machine's block, whose machine it would lose."""
+    with _changing:
+        for machine in _opened:
+            other = machine._thread
+            if machine._in_block and other is not threading.current_thread() and other.is_alive():
+                raise _one_at_a_time(other)
+
+
+def _one_at_a_time(other: threading.Thread) -> RuntimeError:
+    return RuntimeError(
+        say(
+            en=f"thread {other.name} has a simulated machine in use, and torch shows all threads the same one: "
+            "open it once, around the threads, or let them take turns with a lock around each block",
+            zh=f"线程 {other.name} 正在使用一台模拟机器，而 torch 让所有线程看到的是同一台：请在启动线程之前打开一次，"
+            "或者给每个 with 块加同一把锁，让各线程轮流使用",
+        )
+    )
+
+
 # The machines that are open, the one that torch sees last. Those below it wait: a ``with`` block for its own code
 # to go on, another for the block above it to end. One that was closed inside its block keeps its place to the
 # block's end, so that the machine before it comes back there and not earlier.
@@ -276,6 +312,7 @@ def _settle() -> None:
 def set_aside() -> Iterator[None]:
     """Inside, torch is as it really is."""
     with _changing:
+        refuse_beside_a_block()
         machine = machine_in_use()
         if machine is not None:
             machine.deactivate()

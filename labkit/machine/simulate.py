@@ -12,7 +12,7 @@ from ..base.torch_private import warn_if_untried
 from ..launch import children
 from .frames import hide_ours
 from .in_use import machine_in_use
-from .machine import Machine, set_aside
+from .machine import Machine, refuse_beside_a_block, set_aside
 from .real_gpus import RealGpus, release
 
 
@@ -34,7 +34,8 @@ def simulate(
               print is the same every time; "threads" lets them race as on real GPUs; a list such as
               [2, 0, 1] runs them in that order.
 
-    Raises TypeError or ValueError, naming the argument, before anything is changed.
+    Raises TypeError or ValueError, naming the argument, and RuntimeError within another thread's block, before
+    anything is changed.
     """
     gpus = whole("gpus", gpus, 1, MOST_GPUS)
     if isinstance(memory, (list, tuple)) and len(memory) != gpus:
@@ -67,6 +68,7 @@ def use_gpus(gpus: int) -> Machine | RealGpus:
     With one real GPU, the simulated ones keep their values on it; with none, on the CPU.
     """
     gpus = whole("gpus", gpus, 0, MOST_GPUS)
+    refuse_beside_a_block()
     machine = machine_in_use()
     if machine is not None:
         machine.close()

@@ -80,6 +80,11 @@ def test_a_tensor_that_cannot_grow_is_what_it_was():
     with pytest.raises(torch.OutOfMemoryError):
         x.resize_(HUGE)
     assert (x.device, x.tolist()) == (torch.device("cuda:1"), [1, 1])
+    with labkit.simulate(gpus=2, memory="64 MiB"):
+        storage = torch.ones(2, device="cuda:1").untyped_storage()
+        with pytest.raises(torch.OutOfMemoryError):
+            storage.resize_(80 * 2**20)
+        assert (storage.device, storage.nbytes()) == (torch.device("cuda:1"), 8)
 
 
 class Largest(TorchDispatchMode):
@@ -145,10 +150,11 @@ def test_what_the_computer_has_not_is_said_of_the_computer(monkeypatch):
 
 def test_many_small_tensors_end_before_the_computers_memory_does(monkeypatch):
     monkeypatch.setattr(host, "WORTH", 2**20)
-    left = [True]
-    monkeypatch.setattr(host, "available", lambda: 2**40 if left[0] else 0)
+    left, looks = [True], []
+    monkeypatch.setattr(host, "available", lambda: looks.append(1) or (2**40 if left[0] else 0))
     x = torch.ones(2**17, device="cuda:1")
     kept = [x * 2 for _ in range(8)]
+    assert 2 <= len(looks) <= 5  # one for each MiB
     left[0] = False
     before = torch.cuda.memory_allocated(1)
     with pytest.raises(host.OutOfHostMemory, match="but this computer"):

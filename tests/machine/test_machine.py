@@ -285,3 +285,55 @@ def test_a_device_context_ends_whatever_machines_came_and_went_in_it():
     assert torch.zeros(1, device="cuda").device == torch.device("cuda:0")
     machine.close()
     assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_second_thread_is_told_of_the_first_ones_block():
+    """Torch shows all threads one machine: what another thread works on is not taken from it."""
+    within, go, told = threading.Event(), threading.Event(), []
+    with labkit.simulate(gpus=3):
+        pass
+    late = labkit.simulate(gpus=4)
+
+    def work():
+        with labkit.simulate(gpus=2):
+            within.set()
+            go.wait(20)
+            told.append((torch.ones(1, device="cuda:1") * 2).device)
+
+    thread = threading.Thread(target=work, name="loader")
+    thread.start()
+    assert within.wait(60)
+    for open_one in (lambda: labkit.simulate(gpus=1), lambda: labkit.use_gpus(1), late.__enter__):
+        with pytest.raises(
+            RuntimeError, match="^thread loader has a simulated machine in use, and torch shows all"
+        ):
+            open_one()
+    with pytest.raises(RuntimeError, match="thread loader"):
+        labkit.diagnose(torch.nn.Linear(1, 1), torch.ones(2, 1), gpus=2)
+    labkit.set_language("zh")
+    with pytest.raises(RuntimeError, match="^线程 loader 正在使用一台模拟机器"):
+        labkit.simulate(gpus=1)
+    labkit.set_language("en")
+    go.set()
+    thread.join()
+    assert told == [torch.device("cuda", 1)]
+    assert (machine_in_use(), torch._C._len_torch_function_stack()) == (None, 0)
+    with labkit.simulate(gpus=1):
+        assert seen() == 1
+
+
+def test_threads_with_a_lock_around_each_block_have_their_machines_in_turn():
+    turn, made = threading.Lock(), []
+
+    def work(gpus):
+        for _ in range(5):
+            with turn, labkit.simulate(gpus=gpus):
+                made.append((torch.ones(2, device=f"cuda:{gpus - 1}") * 2).sum().item())
+
+    threads = [threading.Thread(target=work, args=[gpus]) for gpus in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [4] * 15
+    assert (machine_in_use(), torch._C._len_torch_function_stack()) == (None, 0)
