@@ -125,6 +125,16 @@ class Search:
             for path, whole in tensors(self.whole, "output").items()
         }
 
+    def piece_refused(self) -> bool:
+        """Whether the model fails with a piece of the batch on one device too."""
+        batch = batch_of(self.inputs, self.dim)
+        for piece in split(batch, self.gpus).pieces[:_PIECES]:
+            try:
+                self.run(_cut(self.inputs, _along_rows(self.inputs, batch, self.dim), piece))
+            except Exception:
+                return True
+        return False
+
     def _results(
         self, pieces: Sequence[Piece], cut: Callable[[Piece], ModelInputs]
     ) -> Iterator[tuple[Piece, dict[str, Tensor]]]:

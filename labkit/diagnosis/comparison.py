@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import warnings
 from collections.abc import Callable, Iterator
@@ -84,6 +85,17 @@ class Comparison:
         # With gradients on, as in training: forward may itself call autograd.
         with self.quiet(seed):
             return inputs.of(self.fresh())
+
+    def in_double(self) -> Comparison:
+        """The same in double precision, where rounding decides nothing that it decided here."""
+        subject = copy.copy(self.subject)
+        subject.model = copy.deepcopy(subject.model).double()
+        subject.inputs = subject.inputs.mapped(
+            lambda path, tensor: tensor.double() if tensor.is_floating_point() else tensor
+        )
+        other = Comparison(subject, self.ids, self.loss, self.training)
+        other.draws = self.draws
+        return other
 
     @cached_property
     def one(self) -> Outcome:

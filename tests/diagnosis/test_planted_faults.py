@@ -487,7 +487,7 @@ def test_the_users_innermost_line_is_named(replicas_only):
     assert found.findings[0].where.endswith("in helper")
 
 
-@finds(failures.FAILS_ON_MANY)
+@finds(failures.FAILS_ON_A_PIECE)
 def test_a_replica_that_fails():
     def forward(self, x):
         if len(x) < 16:
@@ -774,6 +774,29 @@ def one_way(self, x):
     return self.linear(x) + (0 if x.device.index == 0 else self.linear(x).detach() - self.linear(x))
 
 
+def hooked(self, x):
+    """Has its layer tell what it gives, by a hook that the first call installs."""
+    told = []
+    if not self.hooked:
+        self.linear.register_forward_hook(lambda module, given, out: module.told.append(out))
+        self.hooked = True
+    self.linear.told = told
+    out = self.linear(x)
+    (only,) = told
+    return out + only
+
+
+def seen_once(self, x):
+    out = self.linear(x)
+    return out + out
+
+
+def halved(self, x):
+    with torch.no_grad():
+        self.linear.weight.div_(2)
+    return self.linear(x)
+
+
 FAULTS = {
     "parameters in a list": (
         modules.PARAMETER_NOT_REGISTERED,
@@ -910,9 +933,19 @@ FAULTS = {
         lambda: (nn.Linear(5, 2), X),
     ),
     "few rows refused": (
-        failures.FAILS_ON_MANY,
+        failures.FAILS_ON_A_PIECE,
         lambda: (refusing(4), X),
         lambda: (refusing(3), X),
+    ),
+    "hooks set up at the first call": (
+        failures.FAILS_IN_REPLICAS,
+        lambda: (Does(hooked, hooked=False), X),
+        lambda: (Does(seen_once), X),
+    ),
+    "a weight changed in place": (
+        modules.REPLICA_WEIGHTS,
+        lambda: (Does(halved), X),
+        lambda: (Does(lambda self, x: F.linear(x, self.linear.weight / 2, self.linear.bias)), X),
     ),
     "few rows refused in training": (
         failures.FAILS_IN_TRAINING,

@@ -473,6 +473,21 @@ def test_what_every_forward_would_write_alike_is_not_lost(forward, parts):
     assert not found.findings, found
 
 
+def switched(self, x):
+    """A switch that rounding throws: in single precision the whole batch comes out above zero, a piece below."""
+    tiny = 1e-8 if x.dtype is torch.float64 or len(x) == 16 else -1e-8
+    y = self.linear(x)
+    return y + 0.01 * F.relu(y - y.detach() + tiny)
+
+
+def test_what_rounding_decides_is_looked_at_in_double_precision():
+    model = Does(switched, linear=nn.Linear(5, 2))
+    found = labkit.diagnose(model, torch.randn(16, 5), gpus=2)
+    assert not found.findings, found
+    always = Does(lambda self, x: switched(self, x.float()), linear=nn.Linear(5, 2))
+    assert "gradients_differ" in labkit.diagnose(always, torch.randn(16, 5), gpus=2)
+
+
 def test_a_loss_without_a_gradient_has_none_to_compare():
     model = Does(lambda self, x: self.linear(x).detach(), linear=nn.Linear(5, 2))
     found = labkit.diagnose(model, torch.randn(16, 5), gpus=2, loss=lambda out: out.sum())

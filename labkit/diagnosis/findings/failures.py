@@ -35,12 +35,21 @@ FAILS_ON_ONE = error("fails_on_one", DEVICES)("""
     fix zh: 先让它在不包装时跑通。
 """)
 
-FAILS_ON_MANY = error("fails_on_many", PRIMITIVES)("""
-    en: It runs on one GPU and fails on {gpus}: {problem}.
-    zh: 在一块 GPU 上能跑，在 {gpus} 块上出错：{problem}。
-    fix en: A replica gets its piece of every input and shares no work with the others: look at the line named here with
-        such a piece.
-    fix zh: 每个副本只拿到各个输入的一个分块，副本之间互不交换数据：用这样的分块去看上面指出的那一行。
+_FAILS_ON_MANY = error("fails_on_many", PRIMITIVES)
+FAILS_ON_A_PIECE = _FAILS_ON_MANY("""
+    en: It takes the whole batch and fails with a piece of it, on one GPU just as on {gpus}: {problem}.
+    zh: 它能处理整个批次，却处理不了其中的一个分块：在一块 GPU 上和在 {gpus} 块上都会出错：{problem}。
+    fix en: Give the unwrapped model such a piece, without any DataParallel, and look at the line named here: what it asks
+        for must hold for any number of rows.
+    fix zh: 不用 DataParallel，直接把这样一个分块交给未包装的模型，去看上面指出的那一行：它的要求应对任意行数都成立。
+""")
+FAILS_IN_REPLICAS = _FAILS_ON_MANY("""
+    en: On one GPU it takes the whole batch and its pieces; on {gpus}, in replicas, it fails: {problem}.
+    zh: 在一块 GPU 上，整个批次和各个分块它都能处理；在 {gpus} 块上，副本里却出错：{problem}。
+    fix en: Look for what replicas share. They are shallow copies that run in threads: hooks, lists, dicts and globals are
+        the same objects in all of them. What forward sets up at its first call belongs in `__init__`.
+    fix zh: 检查各副本共用的东西。副本是浅拷贝，在各自的线程里运行：钩子、列表、字典和全局变量在所有副本里是同一个对象。
+        forward 第一次调用时才做的准备应放到 `__init__` 里。
 """)
 
 _FAILS_IN_TRAINING = error("fails_in_training", TRAINING)

@@ -144,6 +144,16 @@ REPLICA_PARAMETERS = error("replica_parameters", PRIMITIVES)("""
         对全部参数计算的项（例如权重惩罚）应放到包装后的模型外面。
 """)
 
+REPLICA_WEIGHTS = error("replica_weights", PRIMITIVES)("""
+    en: Forward changes a weight in place. In a replica the weights are views of what was sent from GPU 0, and no
+        parameters: PyTorch refuses to change them ({problem}), and a change would be lost with the replica.
+    zh: forward 原地修改了权重。副本里的权重是从 0 号 GPU 发来的数据的视图，不是参数：PyTorch 不允许修改（{problem}），
+        就算改了也会随副本一起丢失。
+    fix en: Compute with a changed copy, `F.linear(x, self.linear.weight / 2)`, and change the weights themselves outside
+        the wrapped model.
+    fix zh: 用改过的副本来计算：`F.linear(x, self.linear.weight / 2)`；权重本身要改，就在包装后的模型外面改。
+""")
+
 
 def asked(problem: str | None) -> str:
     """What comes of asking a replica for its parameters: an error, ``problem``, or another result."""

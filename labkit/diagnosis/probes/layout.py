@@ -43,7 +43,7 @@ def layout(runs: Runs) -> Iterator[Finding]:
         return
     expected, found = runs.one.tensors, runs.many.tensors
     explained = _explained(runs)
-    search = Search(runs.evaluated, runs.inputs, runs.one.outputs, runs.gpus, runs.same, runs.subject.dim)
+    search = _search(runs)
     fits = search.fits()
     if pairs := [path for path, fit in fits.items() if fit.pairs]:
         shape = list(found[pairs[0]].shape) if pairs[0] in found else None
@@ -80,6 +80,10 @@ def layout(runs: Runs) -> Iterator[Finding]:
                 yield _lost(path, one, many)
             elif not runs.same(one, many) and not explained:
                 yield _differs(runs, path, one, many)
+
+
+def _search(runs: Runs) -> Search:
+    return Search(runs.evaluated, runs.inputs, runs.one.outputs, runs.gpus, runs.same, runs.subject.dim)
 
 
 def _explained(runs: Runs) -> bool:
@@ -220,13 +224,14 @@ def idle(runs: Runs) -> Iterator[Finding]:
     inputs.SPARSE_INPUT,
     inputs.UNCUT_INPUT,
     failures.NOT_SIMULATED,
-    failures.FAILS_ON_MANY,
+    failures.FAILS_ON_A_PIECE,
+    failures.FAILS_IN_REPLICAS,
     failures.FAILS_IN_TRAINING,
     explained_by=(references, replicas, devices, layout, rows),
     asked="each",
 )
 def unexplained(runs: Runs) -> Iterator[Finding]:
-    """Runs nothing new: names an error on n GPUs for which no other probe has found the reason."""
+    """Runs pieces on one GPU: names an error on n GPUs for which no other probe has found the reason."""
     error = runs.many.error
     if error is None or known(runs, error):
         return
@@ -240,5 +245,6 @@ def unexplained(runs: Runs) -> Iterator[Finding]:
     elif is_beyond(error):
         yield failures.NOT_SIMULATED.of(error)
     else:
-        kind = failures.FAILS_IN_TRAINING if runs.mode.training else failures.FAILS_ON_MANY
-        yield kind.of(error, gpus=runs.gpus)
+        refused = _search(runs).piece_refused()
+        alike = failures.FAILS_ON_A_PIECE if refused else failures.FAILS_IN_REPLICAS
+        yield (failures.FAILS_IN_TRAINING if runs.mode.training else alike).of(error, gpus=runs.gpus)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...base.tree import tensors
-from ..errors import is_mix, line_of, short_text, user_line
+from ..errors import is_mix, line_of, short_text, user_line, words
 from ..findings import failures, inputs, modules
 from ..findings.kind import listed
 from ..references import reference
@@ -20,7 +20,7 @@ from ..state import unregistered_tensors
 from .probe import probe
 
 
-@probe(modules.REPLICA_PARAMETERS, modules.DEVICE_DEPENDENT, asked="each")
+@probe(modules.REPLICA_PARAMETERS, modules.REPLICA_WEIGHTS, modules.DEVICE_DEPENDENT, asked="each")
 def replicas(runs: Runs) -> Iterator[Finding]:
     """Runs the whole batch in a replica on the source GPU, and in the model itself on the next; compares the outputs.
 
@@ -35,7 +35,9 @@ def replicas(runs: Runs) -> Iterator[Finding]:
             lines = _lines_that_ask_for_parameters(replica)
             found = tensors(runs.inputs.of(replica), "output")
     except Exception as error:
-        if not is_mix(error):
+        if "modified by an inplace" in words(error) or "modified inplace" in words(error):
+            yield modules.REPLICA_WEIGHTS.of(error)
+        elif not is_mix(error):
             yield modules.REPLICA_PARAMETERS(line_of(error), outcome=modules.asked(short_text(error)))
         return
     if not runs.all_same(found):

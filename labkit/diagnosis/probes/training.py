@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...base.language import say
 from ...base.units import cuda_bytes
 from ..compare import difference, largest_gap, same, tolerance
-from ..comparison import SOURCE
+from ..comparison import SOURCE, Comparison
 from ..errors import is_mix, short_text
 from ..findings import failures, memory, modules, outputs
 from ..findings.kind import gap_text, listed
@@ -20,6 +20,9 @@ from ..runs import Runs
 from .alone import known, returned
 from .layout import biased_loss, layout
 from .probe import probe
+
+# A gap below this, in units of the largest gradient, may come of a ReLU whose input is zero but for rounding.
+ROUNDED = 0.05
 
 # Bytes on a GPU that nobody has to think about.
 SMALL = 2**20
@@ -53,6 +56,8 @@ def gradients(runs: Runs) -> Iterator[Finding]:
     assert one is not None  # both have run
     assert many is not None
     worst, name, agree, count = _worst_gap(one, many, tolerance(mode.one.least))
+    if not agree and not biased and worst < ROUNDED and _agree_in_double(mode.in_double()):
+        worst, agree = 0.0, True
     total = sum(parameter.requires_grad for parameter in one.parameters())
     number = (
         str(count) if count == total else say(en=f"{count} of {total}", zh=f"{total} 个参数中 {count} 个")
@@ -67,6 +72,16 @@ def gradients(runs: Runs) -> Iterator[Finding]:
     )
     if not agree and not biased:
         yield outputs.GRADIENTS_DIFFER(name, gap=gap_text(worst))
+
+
+def _agree_in_double(mode: Comparison) -> bool:
+    """Whether gradients agree there, and all that is needed to say so runs."""
+    try:
+        mode.backward(mode.one), mode.backward(mode.many)
+    except Exception:
+        return False
+    one, many = mode.one.model, mode.many.model
+    return one is not None and many is not None and _worst_gap(one, many, tolerance(torch.float64))[2]
 
 
 def _biased(runs: Runs, one: float, many: float) -> Finding:
