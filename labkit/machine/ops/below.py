@@ -31,13 +31,14 @@ from ..state.work import at_work, work
 if TYPE_CHECKING:
     from ..machine import Machine
 
-# torch's own machinery of compilation, which is refused, and labkit's, in every room: they want what C++ has.
+# torch's own machinery of compilation, which is refused, and labkit's (.mixed, the check-up's draws): they want what
+# C++ has.
 _LEFT_ALONE = (
     "torch._subclasses.",
     "torch.fx.",
     "torch._functorch.",
     "torch._higher_order_ops.",
-    "labkit.",
+    f"{__package__.partition('.')[0]}.",
 )
 
 # The attribute of a __torch_dispatch__ that is ours.
