@@ -309,3 +309,12 @@ def test_what_cuda_checks_on_the_host_stays_as_it_is(gpus, call, kind):
     with pytest.raises(kind) as caught:
         call(torch.ones(3, device="cuda:1"))
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sparse_tensors_are_added_in_half_precision_too(dtype):
+    dense = torch.eye(2, device="cuda:1", dtype=dtype)
+    x = dense.to_sparse()
+    for result in (x + x, x.clone().add_(x), dense + x):
+        assert (result.dtype, result.device) == (dtype, torch.device("cuda:1"))
+        assert result.to_dense().tolist() == [[2, 0], [0, 2]]

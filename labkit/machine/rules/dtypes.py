@@ -114,7 +114,7 @@ _COMPLEX_HALF = (
 COMPUTED: dict[str, frozenset[torch.dtype]] = {
     **dict.fromkeys(
         "avg_pool3d_out_frame compute_index_ranges_weights multi_margin_loss_cpu_kernel rrelu_with_noise_out_cpu "
-        "multilabel_margin_loss_forward_out_frame".split(),
+        "multilabel_margin_loss_forward_out_frame cadd_sparse add_out_sparse_cpu".split(),
         _HALVES,
     ),
     **dict.fromkeys(_COMPLEX_HALF.split(), frozenset((torch.complex32,))),
