@@ -312,7 +312,7 @@ def test_what_cuda_checks_on_the_host_stays_as_it_is(gpus, call, kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_sparse_tensors_are_added_in_half_precision_too(dtype):
+def test_sparse_tensors_are_added_in_half_precision_too(gpus, dtype):
     dense = torch.eye(2, device="cuda:1", dtype=dtype)
     x = dense.to_sparse()
     for result in (x + x, x.clone().add_(x), dense + x):
