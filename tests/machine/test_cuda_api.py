@@ -446,3 +446,42 @@ def test_a_fused_optimizer_reads_its_rate_on_the_host_or_on_its_own_gpu(kind):
     if kind is torch.optim.SGD:  # the others bring it over, in Python
         with pytest.raises(RuntimeError, match="lr must be on the same GPU device as the params"):
             kind([weight], lr=torch.tensor(0.5, device="cuda:0"), fused=True).step()
+
+
+def test_memory_of_the_host_is_pinned_by_the_runtime_and_by_a_copy_that_nobody_waits_for():
+    x, runtime = torch.ones(4), torch.cuda.cudart()
+    assert runtime.cudaHostRegister(x.data_ptr(), x.nbytes, 0) == 0
+    assert x.is_pinned()
+    assert not torch.ones(4).is_pinned()
+    assert runtime.cudaHostRegister(x.data_ptr(), x.nbytes, 0) == 712
+    assert runtime.cudaHostUnregister(x.data_ptr()) == 0
+    assert not x.is_pinned()
+    assert runtime.cudaHostUnregister(x.data_ptr()) == 713
+    here = x.to("cuda:1", non_blocking=True)
+    assert here.to("cpu", non_blocking=True).is_pinned()
+    assert not here.cpu().is_pinned()
+
+
+def test_backward_of_a_function_runs_on_the_stream_and_the_gpu_of_its_forward():
+    seen = []
+
+    class Watched(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.append((torch.cuda.current_stream(), torch.cuda.current_device()))
+            return grad * 2
+
+    x, stream = torch.ones(2, device="cuda:1", requires_grad=True), torch.cuda.Stream(1)
+    with torch.cuda.stream(stream):
+        y = Watched.apply(x)
+    (y + Watched.apply(x)).sum().backward()
+    assert sorted(seen, key=lambda each: each[0].stream_id) == [
+        (torch.cuda.default_stream(1), 1),
+        (stream, 1),
+    ]
+    assert torch.cuda.current_device() == 0
+    assert torch.cuda.current_stream(1) == torch.cuda.default_stream(1)

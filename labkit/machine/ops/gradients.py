@@ -13,6 +13,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +42,7 @@ _storage = Tensor.untyped_storage
 # What Function.apply leaves on the graph node: the GPU of each output and of each input, in order. The node is the
 # ctx of forward and backward (torch/csrc/autograd/python_function.cpp, THPFunction), and lives as long as the graph.
 _OUTPUTS, _INPUTS = "_labkit_outputs", "_labkit_inputs"
+_STREAM = "_labkit_stream"  # the one that was current on the first output's GPU
 
 
 def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
@@ -215,6 +217,9 @@ def _of_functions() -> Iterator[Patch]:
                 if isinstance(node, BackwardCFunction):
                     setattr(node, _OUTPUTS, [gpu_of(o) if isinstance(o, Tensor) else None for o in outputs])
                     setattr(node, _INPUTS, [gpu_of(a) if isinstance(a, Tensor) else ANYWHERE for a in args])
+                    gpu = next(filter(None, getattr(node, _OUTPUTS)), None)
+                    if gpu is not None:
+                        setattr(node, _STREAM, gpu.machine.current.stream(gpu.index))
                     break
         return result
 
@@ -227,7 +232,8 @@ def _of_functions() -> Iterator[Patch]:
             gpus = getattr(node, _OUTPUTS, ())
             if machine is None or len(gpus) != len(grads):
                 return run(node, *grads)
-            with machine.entered():
+            # On the stream of its forward, and on that stream's GPU (torch/csrc/autograd/engine.cpp, evaluate_function).
+            with machine.entered(), getattr(node, _STREAM, None) or nullcontext():
                 results = run(node, *map(surface, grads, gpus))
                 returned = results if isinstance(results, tuple) else (results,)
                 check_returned(type(node).__name__, returned, getattr(node, _INPUTS, ()))

@@ -57,6 +57,8 @@ def move(
         raise raised from None
     if target is not None:
         put(moved, target)
+    elif non_blocking and source is not None and tensor.layout is torch.strided:
+        remember(moved)  # only to pinned memory is a copy without waiting (TensorConversions.cpp, _to_copy)
     if source is not target and moved.requires_grad and moved.grad_fn is not None:
         moved.grad_fn.register_hook(functools.partial(_back, source, target))
     if trace.recording is not None:

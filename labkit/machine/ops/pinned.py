@@ -30,6 +30,28 @@ def remember(tensor: Tensor) -> None:
         part.untyped_storage()._labkit_pinned = True
 
 
+# Memory that was pinned where it is, by ``cudaHostRegister``: address -> bytes.
+_registered: dict[int, int] = {}
+
+
+def register(address: int, nbytes: int, _flags: int = 0) -> int:
+    """``cudaHostRegister``: 0, or CUDA's code for memory that is registered already (712)."""
+    if address in _registered:
+        return 712
+    _registered[address] = nbytes
+    return 0
+
+
+def unregister(address: int) -> int:
+    """``cudaHostUnregister``: 0, or CUDA's code for memory that is not registered (713)."""
+    return 713 if _registered.pop(address, None) is None else 0
+
+
+def _in_registered(tensor: Tensor) -> bool:
+    at = tensor.untyped_storage().data_ptr()
+    return any(start <= at < start + nbytes for start, nbytes in _registered.items())
+
+
 @handles(Tensor.pin_memory)
 def _pin_memory(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     check_function(func, args, kwargs)
@@ -42,4 +64,7 @@ def _pin_memory(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 @handles(Tensor.is_pinned)
 def _is_pinned(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return all(part.untyped_storage()._labkit_pinned for part in parts(args[0]))
+    return all(
+        part.untyped_storage()._labkit_pinned or (_registered and _in_registered(part))
+        for part in parts(args[0])
+    )

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...base.patches import Patch
 from ..in_use import below_modes, machine_here
+from ..ops.pinned import register, unregister
 from ..ops.watching import settle
 from ..rules.together import check_optimizer_entry
 from ..state.gpu import Gpu
@@ -302,7 +303,8 @@ _ERRORS = {
     600: "device not ready", 700: "an illegal memory access was encountered",
     701: "too many resources requested for launch", 702: "the launch timed out and was terminated",
     704: "peer access is already enabled", 705: "peer access has not been enabled",
-    710: "device-side assert triggered", 716: "misaligned address", 719: "unspecified launch failure",
+    710: "device-side assert triggered", 712: "part or all of the requested memory range is already mapped",
+    713: "pointer does not correspond to a registered memory region", 716: "misaligned address", 719: "unspecified launch failure",
     800: "operation not permitted", 801: "operation not supported", 999: "unknown error",
 }  # fmt: skip
 
@@ -314,7 +316,8 @@ def _cudart() -> types.SimpleNamespace:
     runtime.cudaGetErrorString = lambda code: _ERRORS.get(int(code), "unrecognized error code")
     runtime.cudaMemGetInfo = lambda index: _memory_info(machine_here().gpu(index))
     runtime.cudaProfilerStart = runtime.cudaProfilerStop = lambda: 0
-    runtime.cudaHostRegister = runtime.cudaHostUnregister = lambda *_: 0
+    runtime.cudaHostRegister = register
+    runtime.cudaHostUnregister = unregister
     return runtime
 
 
