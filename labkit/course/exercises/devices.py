@@ -365,3 +365,58 @@ choice(
         zh="数值拷进了权重，权重原来在哪里，就还在哪里。",
     ),
 )
+
+choice(
+    "05.map",
+    lambda: say(
+        en="Weights saved on cuda:1 are loaded where there is one GPU. What happens?",
+        zh="在 cuda:1 上保存的权重，在只有一块 GPU 的机器上加载，会怎样？",
+    ),
+    lambda: [
+        (
+            say(en="They go to cuda:0", zh="放到 cuda:0 上"),
+            say(
+                en="PyTorch does not guess another place than the file names",
+                zh="文件里写的是哪个设备，PyTorch 不会替你换一个",
+            ),
+        ),
+        (
+            say(en="They go to the CPU", zh="放到 CPU 上"),
+            say(
+                en='that is what `map_location="cpu"` is for; without it the file\'s own device is asked for',
+                zh='要这样就得写 `map_location="cpu"`；不写，就要用文件里写的设备',
+            ),
+        ),
+        (say(en="An error that names `map_location`", zh="报错，并提到 `map_location`"), RIGHT),
+    ],
+    solution=lambda: say(
+        en="Each tensor goes back to where it was saved from, and there is no cuda:1 here.",
+        zh="每个张量都要回到保存时所在的设备，而这里没有 cuda:1。",
+    ),
+)
+
+choice(
+    "05.cards",
+    lambda: say(
+        en="With `CUDA_VISIBLE_DEVICES=2,3`, which device is the real card 3?",
+        zh="设了 `CUDA_VISIBLE_DEVICES=2,3`，真正的 3 号卡是哪个设备？",
+    ),
+    lambda: [
+        (
+            "cuda:3",
+            say(
+                en="the process sees two cards only, and counts them anew",
+                zh="进程只看得到两块卡，而且重新编号",
+            ),
+        ),
+        ("cuda:1", RIGHT),
+        (
+            "cuda:0",
+            say(en="cuda:0 is the first in the list, card 2", zh="cuda:0 是列表里的第一块，即 2 号卡"),
+        ),
+    ],
+    solution=lambda: say(
+        en="The cards are numbered in the order of the list: card 2 is cuda:0 and card 3 is cuda:1.",
+        zh="按列表的顺序重新编号：2 号卡是 cuda:0，3 号卡是 cuda:1。",
+    ),
+)

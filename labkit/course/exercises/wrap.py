@@ -179,3 +179,32 @@ choice(
         zh="没有 GPU 时，调用原样转给模型；只有一块时，模型会被搬过去。",
     ),
 )
+
+choice(
+    "02.default",
+    lambda: say(
+        en='Four GPUs, a layer and 30 rows on `"cuda"`: on how many GPUs does something lie?',
+        zh='四块 GPU，一个层和 30 行都放到 `"cuda"`：有几块 GPU 上有东西？',
+    ),
+    lambda: [
+        (say(en="On one", zh="一块"), RIGHT),
+        (
+            say(en="On all four", zh="四块都有"),
+            say(
+                en='`"cuda"` is no pool: it is the current device, cuda:0 unless it was changed',
+                zh='`"cuda"` 不是一个公共的池子，而是当前设备；没有改过的话就是 cuda:0',
+            ),
+        ),
+        (
+            say(en="On two: the layer on one, the rows on the next", zh="两块：层在一块上，行在下一块上"),
+            say(
+                en="nothing is spread out on its own; both lines name the same device",
+                zh="没有什么会自动摊开；两处写的是同一个设备",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="By default everything goes to one GPU; the other three stay empty until the code names them.",
+        zh="默认全都放在一块 GPU 上；另外三块一直空着，直到代码点到它们。",
+    ),
+)
