@@ -297,6 +297,17 @@ def _kernels_of_python() -> bool:
     return found
 
 
+def _dtensors() -> bool:
+    dispatch = resolve_name("torch.distributed.tensor._dispatch").OpDispatcher
+    tracker = resolve_name("torch.distributed.tensor._random").OffsetBasedRNGTracker
+    slow = dispatch._dispatch_get_local_results_slow_path
+    return (
+        isinstance(vars(dispatch)["redistribute_local_args"], staticmethod)
+        and _asks(slow, "redistribute_local_args", "OffsetBasedRNGTracker", "distribute_region_enabled")
+        and _parameters(tracker._distribute_region)[:2] == ["self", "spec"]
+    )
+
+
 def _operator_table() -> bool:
     text = files("torchgen").joinpath("packaged/ATen/native/native_functions.yaml").read_text("utf-8")
     entries = dict(part.split("(", 1) for part in text.split("\n- func: ")[1:])
@@ -481,6 +492,10 @@ PRIVATE = [
             "torch._C._dispatch_library, torch.utils._python_dispatch._disable_current_modes, _qualified_op_name",
             "a router stands at the CPU's key of an operator and hands on to CUDA's (machine.ops.libraries)",
             _kernels_of_python),
+    Private("torch.Tensor._dtensor__new__, torch._utils._rebuild_wrapper_subclass, _op_dispatcher, _local_tensor, "
+            "_random, _distribute_region",
+            "DTensors and what they hold are on the rank's GPU, and wrappers are loaded there (machine.ops.dtensors)",
+            _dtensors),
     Private("torch._C: _to_dlpack, _to_dlpack_versioned, _from_dlpack, _torchDeviceToDLDevice",
             "capsules of tensors on simulated GPUs say so (machine.ops.dlpack)",
             lambda: torch._C._torchDeviceToDLDevice(torch.device("cuda:1")) == (2, 1)

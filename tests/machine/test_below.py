@@ -1,5 +1,7 @@
 """Python that C++ calls in the middle of an operation is on the machine too."""
 
+import io
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -155,6 +157,16 @@ def test_a_wrapper_is_on_its_device_and_its_inner_tensor_counts(monkeypatch):
     assert (moved.device, moved.inner.device) == (CUDA0, CUDA0)
     assert (back.device, back.inner.device, type(back)) == (CPU, CPU, Wrapper)
     assert ("_to_copy.default", CUDA0, CUDA0) in Wrapper.seen
+
+
+def test_a_wrapper_is_loaded_where_it_was():
+    x = Wrapper(torch.ones(2, device=CUDA1))
+    file = io.BytesIO()
+    torch.save(x, file)
+    for location, device in ((None, CUDA1), ("cuda:0", CUDA0), ("cpu", CPU)):
+        file.seek(0)
+        loaded = torch.load(file, map_location=location, weights_only=False)
+        assert (loaded.device, loaded.inner.device) == (device, device)
 
 
 def test_a_wrapper_is_where_it_says_it_is():

@@ -21,12 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
+from ..handlers import handles
 from ..in_use import machine_in_use
 from ..rules.operators import on_one_device
 from ..stack import leave as take_off
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, keep_on_host, put, put_wrapper
 from ..state.work import at_work, work
+from .dtensors import class_made
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -169,8 +171,11 @@ def _watching(base: Any) -> Any:
             super(base, cls).__init_subclass__(**options)
         else:
             before.__func__(cls, **options)
+        if machine_in_use() is None:
+            return
+        class_made(cls)
         raw = _own_dispatch(cls)
-        if raw is not None and machine_in_use() is not None:
+        if raw is not None:
             cls.__torch_dispatch__ = _dispatching(raw)
 
     return classmethod(init_subclass)
@@ -195,6 +200,17 @@ def _of_modes() -> Iterator[Patch]:
 
     yield Patch(TorchDispatchMode, "__enter__", enter_noting)
     yield Patch(TorchDispatchMode, "__exit__", leave_noting)
+
+
+@handles(Tensor.__reduce_ex__)
+def _reduce(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a wrapper is saved as: made anew, by its options, where it is (torch/_tensor.py, _reduce_ex_internal)."""
+    found, gpu = func(*args, **kwargs), gpu_of(args[0])
+    if gpu is None or found[1][0] is not torch._utils._rebuild_wrapper_subclass:
+        return found
+    rebuild, (make, kind, options, *state) = found
+    there = tuple(gpu.device if isinstance(option, torch.device) else option for option in options)
+    return rebuild, (make, kind, there, *state)
 
 
 def _of_wrappers() -> Iterator[Patch]:

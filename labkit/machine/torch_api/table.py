@@ -10,6 +10,7 @@ from ..ops import (
     autocast,
     below,
     dlpack,
+    dtensors,
     gradients,
     libraries,
     mode,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 SUBJECTS = (
     storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, below, libraries,
-    dlpack, mode, moves, watching, threads, processes, profiling,
+    dlpack, dtensors, mode, moves, watching, threads, processes, profiling,
 )  # fmt: skip
 
 # What no closing takes back, and why that is harmless.
@@ -36,6 +37,10 @@ STAYS = (
     (
         "`mallopt(M_ARENA_MAX, 1)`",
         "new threads take memory that old ones warmed up; glibc's allocator only, once",
+    ),
+    (
+        "two methods of `torch.distributed.tensor` where it is imported while a machine is in use",
+        "wrapped likewise",
     ),
     (
         "`__torch_dispatch__` of classes made while a machine is in use",

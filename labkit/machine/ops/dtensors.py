@@ -1,0 +1,85 @@
+"""``DTensor`` on simulated GPUs: the wrapper and its local tensor are on the rank's GPU.
+
+C++ runs the operators of local tensors and wraps what comes out (torch/csrc/autograd/python_variable.cpp,
+dispatchDTensorOp), so a local result has no mark when ``DTensor.__new__`` gets it: it is where the call is at work,
+or, in backward, on the thread's current GPU, which is the rank's.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ...base.patches import Patch
+from ..in_use import machine_in_use, seeing
+from ..state.placement import gpu_of, put, put_wrapper
+from ..state.work import work
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+
+class _Tracker:
+    """DTensor's random states, by an offset into CUDA's generator: the generators of simulated GPUs have none.
+
+    So each rank draws from its GPU's generator as any tensor there does.
+    """
+
+    distribute_region_enabled = False
+
+    def _distribute_region(self, *_: Any, **__: Any) -> Any:
+        return nullcontext()
+
+
+def patches(machine: Machine) -> Iterator[Patch]:
+    """How DTensors are made, and what of their Python C++ calls."""
+    make = getattr(Tensor, "_dtensor__new__", None)
+    if make is None:
+        return  # a build without torch.distributed
+    yield Patch(Tensor, "_dtensor__new__", staticmethod(_making(make)))
+    loaded: Any = sys.modules.get("torch.distributed.tensor")
+    if loaded is not None:
+        yield Patch(loaded.DTensor, "__new__", staticmethod(_making(loaded.DTensor.__new__)))
+        yield from _rows(loaded.DTensor)
+
+
+def class_made(kind: Any) -> None:
+    """``kind`` is a new class of tensors: DTensor, which a script imports while the machine is in use, is looked after.
+
+    It has taken our ``_dtensor__new__``; all of this does nothing without a machine.
+    """
+    if (kind.__module__, kind.__name__) == ("torch.distributed.tensor._api", "DTensor"):
+        for owner, name, value in _rows(kind):
+            setattr(owner, name, value)
+
+
+def _rows(kind: Any) -> Iterator[Patch]:
+    dispatcher: Any = type(kind._op_dispatcher)
+    change = functools.partial(seeing, dispatcher.redistribute_local_args)
+    yield Patch(dispatcher, "redistribute_local_args", staticmethod(change))
+    tracker: Any = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
+
+    def new(cls: type, mesh: Any, *_: Any, **__: Any) -> Any:
+        simulated = machine_in_use() is not None and mesh.device_type == "cuda"
+        return _Tracker() if simulated else object.__new__(cls)
+
+    yield Patch(tracker, "__new__", staticmethod(new))
+
+
+def _making(make: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def new(cls: type, local_tensor: Tensor, spec: Any, **options: Any) -> Any:
+        made = make(cls, local_tensor, spec, **options)
+        machine = machine_in_use()
+        if machine is not None and machine.gpus and spec.mesh.device_type == "cuda":
+            gpu = gpu_of(local_tensor) or work.gpu or machine.gpu(None)
+            put(local_tensor, gpu)
+            put_wrapper(made, gpu)
+        return made
+
+    return new

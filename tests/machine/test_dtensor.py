@@ -1,0 +1,100 @@
+"""DTensor and FSDP2 on one rank of a simulated machine: wrappers, local tensors, gradients and memory on its GPU."""
+
+import gc
+import io
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import labkit
+from labkit.machine.ops import dtensors
+
+CUDA1, CPU = torch.device("cuda:1"), torch.device("cpu")
+
+
+@pytest.fixture
+def mesh():
+    with labkit.simulate(gpus=2):
+        torch.cuda.set_device(1)
+        dist.init_process_group("cpu:gloo,cuda:gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            yield dist.device_mesh.init_device_mesh("cuda", (1,))
+        finally:
+            dist.destroy_process_group()
+
+
+def places(tensor):
+    return {tensor.device, tensor._local_tensor.device, tensor.to_local().device}
+
+
+def test_a_dtensor_and_what_is_made_of_it(mesh):
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, rand, zeros
+
+    x = distribute_tensor(torch.ones(4, 4, device=CUDA1), mesh, [Shard(0)])
+    made = [x, x + 1, x @ x.redistribute(placements=[Replicate()]), x.sum(), x.t(), x.split(2, dim=1)[0]]
+    made += [
+        x.view(2, 2, 4),
+        x.add_(1),
+        nn.functional.dropout(x),
+        zeros(2, device_mesh=mesh),
+        rand(2, device_mesh=mesh),
+    ]
+    assert [places(each) for each in made] == [{CUDA1}] * len(made)
+    assert x.is_cuda
+    assert x.full_tensor().device == CUDA1
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    assert places(torch.load(file, weights_only=False)) == {CUDA1}
+    weight = distribute_tensor(torch.randn(4, 4), mesh, [Shard(1)]).requires_grad_()
+    (x @ weight).relu().sum().backward()
+    assert places(weight.grad) == {CUDA1}
+
+
+def test_tensor_parallel_training(mesh):
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).to(CUDA1)
+    parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(2, 4, device=CUDA1)).sum().backward()
+    optimizer.step()
+    parameter = net[0].weight
+    assert places(parameter) == places(parameter.grad) == {CUDA1}
+    assert places(optimizer.state[parameter]["exp_avg"]) == {CUDA1}
+
+
+def test_the_memory_of_fully_sharded_training(mesh):
+    from torch.distributed.fsdp import fully_shard
+
+    def mebibytes():
+        gc.collect()
+        return torch.cuda.memory_allocated(1) / 2**20
+
+    layer = fully_shard(nn.Linear(1024, 1024, bias=False, device=CUDA1), mesh=mesh)
+    assert mebibytes() == 4
+    optimizer = torch.optim.Adam(layer.parameters())
+    layer(torch.ones(1, 1024, device=CUDA1)).sum().backward()
+    assert mebibytes() == 8
+    optimizer.step()
+    assert 16 <= mebibytes() < 16.01
+    assert places(layer.weight.grad) == {CUDA1}
+
+
+def test_dtensor_is_looked_after_when_it_comes_later(gpus, monkeypatch):
+    import torch.distributed.tensor  # so that its modules are there
+
+    class Dispatcher:
+        @staticmethod
+        def redistribute_local_args():
+            return torch.zeros(1, device="cuda:1").device
+
+    tracker = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
+    monkeypatch.setattr(tracker, "__new__", tracker.__new__)
+    names = {"__module__": "torch.distributed.tensor._api", "_op_dispatcher": Dispatcher()}
+    dtensors.class_made(type("DTensor", (), names))
+    assert type(Dispatcher.redistribute_local_args).__name__ == "partial"
+    assert Dispatcher.redistribute_local_args() == CUDA1
