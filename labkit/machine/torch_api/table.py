@@ -39,8 +39,9 @@ STAYS = (
         "new threads take memory that old ones warmed up; glibc's allocator only, once",
     ),
     (
-        "two methods of `torch.distributed.tensor` where it is imported while a machine is in use",
-        "wrapped likewise",
+        "in `torch.distributed.tensor`: `DTensor.__new__`, `OpDispatcher.redistribute_local_args`, "
+        "`OffsetBasedRNGTracker.__new__`, where it is imported while a machine is in use",
+        "wrapped likewise; imported earlier, they are taken back",
     ),
     (
         "`__torch_dispatch__` of classes made while a machine is in use",
