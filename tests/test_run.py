@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from labkit.cli.ending import LESSONS, hint_of
+
 ROOT = Path(__file__).parents[1]
 LABKIT = [sys.executable, "-m", "labkit", "run"]
 
@@ -126,8 +128,11 @@ def test_a_reader_that_has_gone(tmp_path):
 
 
 def test_python_that_never_imports_torch_does_not_load_labkit(tmp_path):
-    code = "import sys, subprocess; print([name for name in sys.modules if name.startswith('labkit')])"
-    assert outcome([*LABKIT, "-c", code], tmp_path)[1] == "[]\n"
+    code = (
+        "import os, sys, subprocess; print([name for name in sys.modules if name.startswith('labkit')])\n"
+        "print([name for name in os.environ if name.startswith('LABKIT')])"
+    )
+    assert outcome([*LABKIT, "-c", code], tmp_path)[1] == "[]\n['LABKIT_MACHINE']\n"
 
 
 def test_errors_beside_torch_are_shown_as_without_a_machine(tmp_path):
@@ -178,3 +183,31 @@ def test_the_summary_and_the_timeline(tmp_path):
     ):
         assert text in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_what_a_script_says_of_its_gpus_before_torch_and_what_it_does_with_them_after_its_end(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '3,1'\n"
+        "import atexit, threading, torch\n"
+        "def use(): print(torch.ones(2, device='cuda:1').device, torch.cuda.get_device_properties(0).pci_bus_id)\n"
+        "atexit.register(use)\n"
+        "def late():\n    threading.main_thread().join()\n    use()\n"
+        "threading.Thread(target=late).start()\n"
+        "torch.ones(2, device='cuda:2')\n"
+    )
+    code, out, err = outcome([*LABKIT, "--gpus", "4", "script.py"], tmp_path)
+    assert (code, out) == (1, "cuda:1 3\ncuda:1 3\n"), err
+    assert "invalid device ordinal" in err
+    assert "labkit: lesson 05_devices explains this" in err
+
+
+@pytest.mark.parametrize("lesson", {name for _, name in LESSONS})
+def test_the_lessons_that_errors_point_to_are_there(lesson):
+    assert (ROOT / "notebooks" / "en" / f"{lesson}.ipynb").is_file()
+
+
+def test_an_error_that_no_lesson_explains_is_left_alone():
+    assert hint_of(ValueError("a fault of the script's own")) is None
+    assert "06_batch_dim" in hint_of(
+        RuntimeError("Input tensor at index 1 has invalid shape [1, 2], but expected [1, 3]")
+    )

@@ -54,8 +54,9 @@ def main(argv: list[str] | None = None) -> int:
     for complaint in complaints:
         print(f"labkit: {complaint.message}", file=sys.stderr)
     command, language = _asked(argv)
-    if (language or get_language()) == "zh" and not console.shows_chinese():
-        print("labkit: this console cannot show Chinese; PYTHONIOENCODING=utf-8 may help", file=sys.stderr)
+    encoding = console.without_chinese() if (language or get_language()) == "zh" else None
+    if encoding:
+        print(f"labkit: the encoding of this console, {encoding}, has no Chinese: English", file=sys.stderr)
         language = "en"
     try:
         with _speaking(language):

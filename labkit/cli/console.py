@@ -16,7 +16,7 @@ INSTEAD = {
     "↔": "<->", "⇒": "=>", "×": "x", "÷": "/", "·": "-", "•": "-", "…": "...", "–": "-", "—": "-", "−": "-", "≤": "<=",
     "≥": ">=", "≠": "!=", "≈": "~", "±": "+-", "∞": "inf", "∑": "sum", "Σ": "sum", "√": "sqrt", "½": "1/2", "¼": "1/4",
     "‘": "'", "’": "'", "“": '"', "”": '"', "°": " deg", "µ": "u", "μ": "u", "█": "#", "░": ".", "▒": ":", "■": "#",
-    "│": "|", "─": "-", "└": "+", "├": "+", "▶": ">", "\N{NO-BREAK SPACE}": " ",
+    "│": "|", "─": "-", "└": "+", "├": "+", "╭": "+", "╮": "+", "╰": "+", "╯": "+", "▶": ">", "○": "o", "●": "*", "\N{NO-BREAK SPACE}": " ",
 }  # fmt: skip
 _ERRORS = "labkit.instead"
 
@@ -45,11 +45,12 @@ def forgive() -> None:
             stream.reconfigure(errors=_ERRORS)
 
 
-def shows_chinese() -> bool:
-    """Whether what we print can be read where it is in Chinese."""
+def without_chinese() -> str | None:
+    """The encoding of standard output or error, if what is said in Chinese could not be read there."""
     for stream in (sys.stdout, sys.stderr):
+        encoding = getattr(stream, "encoding", None) or "utf-8"
         try:
-            "课程".encode(getattr(stream, "encoding", None) or "utf-8")
+            "课程".encode(encoding)
         except (UnicodeEncodeError, LookupError):
-            return False
-    return True
+            return str(encoding)
+    return None

@@ -322,3 +322,11 @@ def test_exit_functions_and_threads_of_a_rank_run_to_their_end(script):
         "go.set()\n"
     )
     assert set(launch(path, 1, torchrun=False).outputs[0].split("\n")) == {"thread", "at exit", ""}
+
+
+def test_a_rank_is_what_python_makes_of_its_script(script):
+    path = script(
+        "import __main__\nos.chdir('/')\nprint(__file__, sys.argv, __annotations__, __main__.__loader__.path)\n"
+    )
+    (printed,) = launch(path, 1, "a", torchrun=False).outputs
+    assert printed == f"{path} ['script.py', 'a'] {{}} {path}\n"

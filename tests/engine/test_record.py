@@ -1,5 +1,6 @@
 """record(): what a data-parallel call did, by either engine, and nothing left behind."""
 
+import gc
 import importlib
 import re
 import sys
@@ -306,3 +307,18 @@ def test_a_replica_without_tensors_is_where_it_was_sent(gpus):
     with labkit.record() as trace:
         calls.parallel_apply([Counts(), Counts()], [(1,), (2,)], devices=[1, 0])
     assert [event.device for event in trace.only(phase="parallel_apply")] == ["cuda:1", "cuda:0"]
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+def test_recording_keeps_no_replica_alive(wrap, gpus):
+    """What a recording keeps of a replica must not be a circle: memory would grow until Python collects it."""
+    model = wrap(nn.Linear(64, 64).cuda())
+    gc.collect()
+    gc.disable()
+    try:
+        with labkit.record():
+            for _ in range(2):
+                model(torch.ones(4, 64)).sum().backward()
+            assert torch.cuda.memory_allocated(1) == 0
+    finally:
+        gc.enable()

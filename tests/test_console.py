@@ -1,0 +1,126 @@
+"""Whatever a console can write, every command's output gets there, and can be read."""
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.base.language import using
+from labkit.cli import COMMANDS, console, main
+
+ROOT = Path(__file__).parents[1] / "labkit"
+ENCODINGS = ("ascii", "gbk", "cp1252", "latin-1", "utf-8")
+
+
+@pytest.fixture
+def labkit(monkeypatch, tmp_path):
+    """The command as a process of its own has it, on a console of some encoding: its exit code and what is written."""
+
+    def command(encoding, *arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["labkit", *arguments])
+        written = []
+        for name in ("stdout", "stderr"):
+            stream = io.TextIOWrapper(io.BytesIO(), encoding)
+            monkeypatch.setattr(sys, name, stream)
+            written.append(stream)
+        try:
+            code = main()
+        except SystemExit as stop:
+            code = stop.code
+        for stream in written:
+            stream.flush()
+        out, err = (stream.buffer.getvalue().decode(encoding) for stream in written)
+        return code, out, err
+
+    return command
+
+
+CHINESE = re.compile("[\u4e00-\u9fff]")
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(labkit, command, encoding):
+    code, out, err = labkit(encoding, "--lang", "zh", command, "--help")
+    assert code == 0
+    shown = encoding in ("gbk", "utf-8")
+    assert bool(CHINESE.search(out)) == shown
+    assert err == (
+        "" if shown else f"labkit: the encoding of this console, {encoding}, has no Chinese: English\n"
+    )
+    assert "\\u" not in out
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_complains(labkit, command, encoding):
+    code, out, err = labkit(encoding, command, "--lang", "zh", "--gpus", "⌈½⌉ 一")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("labkit: ")
+    assert "Traceback" not in err
+
+
+MODELS = """
+import torch
+class Turned(torch.nn.Linear):
+    def forward(self, x):
+        print("⌈7 / 2⌉ ✗ ½ 一")
+        return super().forward(x).transpose(0, 1)
+def make():
+    return Turned(5, 2), torch.randn(16, 5)
+"""
+
+
+@pytest.mark.parametrize("encoding", ["gbk", "cp1252", "ascii"])
+def test_a_check_up_is_shown_and_its_exit_code_is_its_own(labkit, tmp_path, encoding):
+    (tmp_path / "models.py").write_text(MODELS, "utf-8")
+    code, out, err = labkit(encoding, "diagnose", "models.py:make", "--gpus", "2", "--lang", "zh")
+    assert code == 1, err
+    assert "batch_moved" in out
+    assert bool(CHINESE.search(out)) == (encoding == "gbk")
+    assert "ceil(7 / 2) x " in err  # what the model prints goes there
+
+
+def test_what_stands_for_a_character_is_ascii_and_says_the_same():
+    rooms = ("base", "cli", "diagnosis", "launch", "machine", "runs", "trace")  # of what commands print
+    texts = "".join(path.read_text("utf-8") for room in rooms for path in (ROOT / room).rglob("*.py"))
+    others = {
+        one
+        for one in texts
+        if not one.isascii() and not CHINESE.match(one) and not "\u3000" <= one <= "\uffff"
+    }
+    assert len(others) > 30
+    for one in others:
+        said = one.encode("ascii", "labkit.instead").decode()
+        assert not said.startswith("\\u"), f"{one} has nothing that stands for it"
+    assert "½ é 一 ⌈x⌉".encode("gbk", "labkit.instead").decode("gbk") == "1/2 é 一 ceil(x)"
+    assert "一".encode("cp1252", "labkit.instead") == b"\\u4e00"
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    console.forgive()
+
+
+def test_what_is_printed_in_another_ones_process_is_left_to_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = sys.stdout.errors
+    with using("en"):
+        assert main(["run", "none.py"]) == 2
+    assert sys.stdout.errors == before
+
+
+def test_a_crash_of_labkit_is_no_finding(monkeypatch, capsys):
+    from labkit.cli import doctor
+
+    def run(options):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(doctor, "run", run)
+    assert main(["doctor"]) == 70
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: ours" in err
+    assert err.endswith("labkit: this is a fault of labkit's own, not of yours\n")
