@@ -67,17 +67,19 @@ MODELS = """
 import torch
 class Turned(torch.nn.Linear):
     def forward(self, x):
-        print("⌈7 / 2⌉ ✗ ½ 一")
         return super().forward(x).transpose(0, 1)
 def make():
+    print("⌈7 / 2⌉ ✗ ½ 一")
     return Turned(5, 2), torch.randn(16, 5)
 """
 
 
 @pytest.mark.parametrize("encoding", ["gbk", "cp1252", "ascii"])
-def test_a_check_up_is_shown_and_its_exit_code_is_its_own(labkit, tmp_path, encoding):
-    (tmp_path / "models.py").write_text(MODELS, "utf-8")
-    code, out, err = labkit(encoding, "diagnose", "models.py:make", "--gpus", "2", "--lang", "zh")
+def test_a_check_up_is_shown_and_its_exit_code_is_its_own(labkit, tmp_path, monkeypatch, encoding):
+    (tmp_path / "shown.py").write_text(MODELS, "utf-8")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code, out, err = labkit(encoding, "diagnose", "shown.py:make", "--gpus", "2", "--lang", "zh")
+    del sys.modules["shown"]
     assert code == 1, err
     assert "batch_moved" in out
     assert bool(CHINESE.search(out)) == (encoding == "gbk")
