@@ -512,8 +512,7 @@ PRIVATE = [
             _no_kernel),
     Private("torch.ops.aten: _addmm_activation, _histogramdd_bin_edges, _histogramdd_from_bin_cts, "
             "_histogramdd_from_bin_tensors, _sparse_sparse_matmul, _spdiags, _trilinear, _upsample_bilinear2d_aa, "
-            "_upsample_bicubic2d_aa, _fft_r2c, _fft_c2c, _fft_c2r, _embedding_bag, _embedding_bag_forward_only, "
-            "_unsafe_masked_index, _assert_async",
+            "_upsample_bicubic2d_aa, _fft_r2c, _fft_c2c, _fft_c2r, _assert_async",
             "operators whose kernels on CUDA take other dtypes, or assert (machine.rules)"),
     Private("torch.ops.aten: _adaptive_avg_pool2d_backward, _adaptive_avg_pool3d_backward, _ctc_loss_backward, "
             "_embedding_bag_backward, _embedding_bag_dense_backward, _upsample_bilinear2d_aa_backward, "

@@ -1,5 +1,6 @@
 """What CUDA's kernels refuse is refused, what they compute is computed, what they assert is CUDA's error."""
 
+import re
 import warnings
 
 import pytest
@@ -88,14 +89,14 @@ def test_what_op_db_says_that_cuda_takes_is_not_refused(op_db):
             if not any(isinstance(HANDLERS.get(function), ByDtype) for function in functions if function):
                 continue
             for dtype in {*op.dtypes} & {*op.dtypesIfCUDA}:
-                for sample in _samples(op, dtype, 2):
+                for sample in _samples(op, dtype, 1):
                     tried += 1
                     try:
                         _call(op, sample)
                     except Exception as error:
                         wrong.append((_name(op), dtype, str(error)[:80]))
     assert wrong == []
-    assert tried > 200
+    assert tried > 100
 
 
 def test_what_op_db_says_that_only_cuda_computes_is_computed(op_db):
@@ -122,6 +123,53 @@ def test_what_op_db_says_that_only_cuda_computes_is_computed(op_db):
                     tried += 1
     assert wrong == []
     assert tried > 150
+
+
+def test_what_op_db_says_that_cuda_refuses_in_the_backward_is_refused(op_db):
+    found = {}
+    with labkit.simulate(gpus=2):
+        for op in op_db:
+            if not op.supports_autograd or op.name in ASKS_FOR_BFLOAT16:
+                continue
+            refused = {*op.supported_backward_dtypes("cpu")} - {*op.supported_backward_dtypes("cuda")}
+            for dtype in refused & {*op.dtypesIfCUDA}:
+                for sample in _samples(op, dtype, 60, True):
+                    try:
+                        result = _call(op, sample)
+                        result.backward(torch.ones_like(result))
+                    except NotImplementedError as error:
+                        found[_name(op), dtype] = str(error)
+    assert found == {
+        ("nn.functional.embedding_bag", torch.bfloat16): (
+            "\"embedding_bag_backward_cuda_max\" not implemented for 'BFloat16'"
+        )
+    }
+
+
+# Errors that op_db expects of whichever device, and that neither the CPU nor CUDA gives.
+NOT_GIVEN = {"clamp_max", "clamp_min", "__rmod__", "__rpow__", "__rsub__"}
+
+
+def test_the_errors_that_op_db_expects_of_cuda_are_given(op_db):
+    wrong, tried = [], 0
+    with labkit.simulate(gpus=2), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for op in op_db:
+            if op.error_inputs_func is None or op.name in NOT_GIVEN or op.name == "histogramdd":
+                continue  # CUDA has no kernel for the last one
+            for expected in op.error_inputs("cuda:1"):
+                sample = expected.sample_input
+                tried += 1
+                try:
+                    op(sample.input, *sample.args, **sample.kwargs)
+                except Exception as error:
+                    if isinstance(error, expected.error_type) and re.search(expected.error_regex, str(error)):
+                        continue
+                    wrong.append((op.name, expected.error_regex, str(error)[:80]))
+                else:
+                    wrong.append((op.name, expected.error_regex, "none"))
+    assert wrong == []
+    assert tried > 600
 
 
 def test_every_name_of_the_tables_is_needed_and_there():
@@ -318,3 +366,55 @@ def test_sparse_tensors_are_added_in_half_precision_too(gpus, dtype):
     for result in (x + x, x.clone().add_(x), dense + x):
         assert (result.dtype, result.device) == (dtype, torch.device("cuda:1"))
         assert result.to_dense().tolist() == [[2, 0], [0, 2]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_products_with_a_dtype_of_their_own(gpus, dtype):
+    a, b = torch.randn(2, 3, 4).to("cuda:1", dtype), torch.randn(2, 4, 3).to("cuda:1", dtype)
+    wide = a.float() @ b.float()
+    float32 = {"out_dtype": torch.float32}
+    assert torch.equal(torch.bmm(a, b, **float32), wide)
+    assert torch.equal(torch.mm(a[0], b[0], torch.float32), wide[0])
+    assert torch.equal(torch.baddbmm(wide, a, b, beta=0, **float32), wide)
+    assert torch.addmm(wide[0].to(dtype), a[0], b[0], **float32).dtype is torch.float32
+    out = torch.empty(3, 3, device="cuda:1")
+    assert torch.mm(a[0], b[0], out=out, **float32) is out
+    assert torch.equal(out, wide[0])
+    assert torch.mm(a[0], b[0], out_dtype=dtype).dtype is dtype
+    with pytest.raises(RuntimeError, match="out_dtype must be the same as input dtype or fp32"):
+        torch.mm(a[0].float(), b[0].float(), out_dtype=torch.float64)
+    with pytest.raises(NotImplementedError, match="'CPU' backend"):
+        torch.mm(a[0].cpu(), b[0].cpu(), **float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_linear_cross_entropy_in_chunks(gpus, dtype, reduction):
+    options = getattr(torch.nn, "LinearCrossEntropyOptions", None)
+    if options is None:
+        return  # a torch before 2.13
+    grads = []
+    for device in ("cpu", "cuda:1"):
+        torch.manual_seed(0)
+        x, weight = (torch.randn(n, 16).to(device, dtype).requires_grad_() for n in (64, 50))
+        target = torch.randint(0, 50, (64,)).to(device)
+        loss = F.linear_cross_entropy(x, weight, target, options=options(), reduction=reduction)
+        assert str(loss.device) == device
+        loss.sum().backward()
+        grads.append([loss.detach().cpu(), x.grad.cpu(), weight.grad.cpu()])
+    for mine, hosts in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, hosts, rtol=2e-2, atol=2e-2)
+
+
+def test_narrow_copy_is_cudas(gpus):
+    x = torch.arange(6.0, device="cuda:1").view(2, 3)
+    assert x.narrow_copy(1, 1, 2).tolist() == [[1, 2], [4, 5]]
+    assert torch.narrow_copy(x, 1, 1, 2).is_contiguous()
+    with pytest.raises(RuntimeError, match="length must be non-negative"):
+        x.narrow_copy(0, 0, -1)
+
+
+def test_an_operator_of_cudas_alone_says_whose_words_these_are(gpus):
+    with pytest.raises(NotImplementedError, match="'CPU' backend") as caught:
+        torch._cslt_compress(torch.ones(2, 2, device="cuda:0"))
+    assert "the CPU has none here" in caught.value.__notes__[0]

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...base.language import say
 from ...base.tree import mapped, tensors_in
-from ..handlers import HANDLERS, ByDtype
-from ..rules.asserts import asserts, device_assert, may_assert
+from ..handlers import HANDLERS, ByDtype, handles
+from ..rules.asserts import device_assert, of_a_value
 from ..rules.dtypes import NO_KERNEL, lacking, of_the_cpu, refusal, refusing
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of
@@ -34,15 +34,24 @@ def instead(
     found = lacking(words)
     if found is not None:
         return _widened(func, args, kwargs, *found)
-    if may_assert(words) or func is torch._assert_async:
+    if func in _WITH_OUT_DTYPE and ".dtype" in words:
+        return _with_out_dtype(func, args, kwargs)
+    if of_a_value(words) or func is torch._assert_async:  # that has the user's own words
         operator = _operator_that_raises(func, args, kwargs)
-        if operator is not None and asserts(operator, words):
+        if operator is not None:
             raise device_assert(operator, home.device, words) from None
     elif isinstance(error, NotImplementedError) and of_the_cpu(words):
         error.add_note(
             say(
                 en="labkit: so says the CPU's kernel, which computes for the simulated GPU; CUDA's has another name.",
                 zh="labkit：这是 CPU 计算核的说法，模拟 GPU 用它来计算；CUDA 的计算核名称不同。",
+            )
+        )
+    elif isinstance(error, NotImplementedError) and "with arguments from the 'CPU' backend" in words:
+        error.add_note(
+            say(
+                en="labkit: simulated GPUs compute with the CPU's operators, and the CPU has none here; CUDA may.",
+                zh="labkit：模拟 GPU 用 CPU 的算子来计算，而 CPU 没有这个算子；CUDA 可能有。",
             )
         )
     raise error
@@ -80,6 +89,21 @@ for _function, _dtypes in refusing():
     by_dtype = HANDLERS.setdefault(_function, ByDtype())
     if isinstance(by_dtype, ByDtype):
         by_dtype.update(dict.fromkeys(_dtypes, _refuse))
+
+
+@handles(torch.nn.functional.embedding_bag)
+def _embedding_bag(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """CUDA has bfloat16 in the forward of every kind of bag, and not in the backward of the greatest."""
+    result = mode.general(func, args, kwargs)
+    greatest = "max" in args[6:7] or kwargs.get("mode") == "max"
+    if greatest and result.dtype is torch.bfloat16 and result.requires_grad and gpu_of(result) is not None:
+        result.grad_fn.register_prehook(_refuse_greatest)
+    return result
+
+
+def _refuse_greatest(_: Any) -> None:
+    # cuda/EmbeddingBag.cu, embedding_bag_backward_cuda_max
+    raise NotImplementedError("\"embedding_bag_backward_cuda_max\" not implemented for 'BFloat16'")
 
 
 # What only CUDA computes.
@@ -133,6 +157,26 @@ def _widened(
                 original.resize_(wider.shape)
             original.copy_(wider)
     return mapped(result, narrowed)
+
+
+# Products whose result is in another dtype than the factors: CUDA's only (cuda/Blas.cpp).
+_WITH_OUT_DTYPE = {torch.mm: 0, torch.bmm: 0, torch.addmm: 1, torch.baddbmm: 1}
+
+
+def _with_out_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.mm(a, b, out_dtype=torch.float32)`` of halves, whose products are summed in float32 and stay so."""
+    given = [value for value in args if isinstance(value, torch.dtype)]
+    wanted = given[0] if given else kwargs["out_dtype"]
+    args = tuple(value for value in args if not isinstance(value, torch.dtype))
+    kwargs = {name: value for name, value in kwargs.items() if name != "out_dtype"}
+    factors = tensors_in(args, kwargs)[_WITH_OUT_DTYPE[func]].dtype
+    if wanted is not factors and not (wanted is torch.float32 and factors in (torch.float16, torch.bfloat16)):
+        raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
+
+    def widen(_: str, tensor: Tensor) -> Tensor:
+        return tensor.to(wanted) if tensor.dtype is factors else tensor
+
+    return func(*mapped(args, widen), **mapped(kwargs, widen))
 
 
 class _HalfSignals(TorchDispatchMode):

@@ -46,6 +46,16 @@ def _ctc_loss(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     return result
 
 
+@handles(torch.narrow_copy, Tensor.narrow_copy)
+def _narrow_copy(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # Only the CPU has a kernel for it, with checks of its own (native_functions.yaml): CUDA narrows and copies.
+    tensor = args[0] if args else kwargs.get("input")
+    if not isinstance(tensor, Tensor) or gpu_of(tensor) is None or tensor.layout is not torch.strided:
+        return mode.general(func, args, kwargs)
+    narrowed = mode.general(torch.narrow, args, kwargs)
+    return mode.general(Tensor.clone, (narrowed,), {"memory_format": torch.contiguous_format})
+
+
 @handles(Tensor.resize_, Tensor.resize_as_)
 def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, gpu = args[0], gpu_of(args[0])

@@ -14,18 +14,9 @@ import torch
 
 from ...base.language import say
 
-# The ATen operators whose CUDA kernels assert (IndexKernel.cu, ScatterGatherKernel.cu, Indexing.cu, EmbeddingBag.cu,
-# Loss.cu, NLLLoss2d.cu, Multi*Margin*.cu, MaxUnpooling.cu, Distribution*.cu, TensorCompare.cu, Repeat.cu).
-_ASSERTING = frozenset(
-    "index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put _unsafe_masked_index gather scatter "
-    "scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_select index_add index_add_ index_copy "
-    "index_copy_ index_fill index_fill_ index_reduce index_reduce_ take put put_ embedding _embedding_bag "
-    "_embedding_bag_forward_only nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d multi_margin_loss "
-    "multilabel_margin_loss_forward max_unpool2d max_unpool3d multinomial bernoulli bernoulli_ poisson "
-    "binary_cross_entropy masked_scatter masked_scatter_ repeat_interleave _assert_async one_hot embedding_renorm_ "
-    "cross_entropy_loss".split()
-)
-# What the CPU says of a value that is not allowed. What it says of shapes and dtypes, CUDA's host code says too.
+# What the CPU's kernels say of a value that is not allowed, where CUDA's assert (IndexKernel.cu, Indexing.cu,
+# ScatterGatherKernel.cu, EmbeddingBag.cu, Loss.cu, NLLLoss2d.cu, Multi*Margin*.cu, MaxUnpooling.cu, Distribution*.cu,
+# TensorCompare.cu, Repeat.cu). What the CPU says of shapes and dtypes, CUDA's host code says too.
 _OF_A_VALUE = re.compile(
     r"index out of range in self|(index_copy_\(\): )?index -?\d+ is out of bounds for dimension"
     r"|out of range: tried to access index|Target -?\d+ is out of bounds|target out of range"
@@ -38,15 +29,8 @@ _OF_A_VALUE = re.compile(
 _ASSERT = 710  # cudaErrorAssert
 
 
-def asserts(operator: str, words: str) -> bool:
-    """Whether CUDA's kernel of the ATen ``operator`` asserts what the CPU's refused in these ``words``."""
-    if operator == "_assert_async":
-        return True  # with the user's own words
-    return operator in _ASSERTING and _OF_A_VALUE.match(words) is not None
-
-
-def may_assert(words: str) -> bool:
-    """Whether these are words of the CPU's about a value."""
+def of_a_value(words: str) -> bool:
+    """Whether the CPU's kernel refused a value in these ``words``, which CUDA's asserts."""
     return _OF_A_VALUE.match(words) is not None
 
 
