@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.language import say
+from ..base.language import VARIABLE, get_language, say
 from ..base.numbers import amount, whole
 from .folder import Folder
 
@@ -30,6 +30,7 @@ _HAS_TORCHRUN = sys.platform != "win32"
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 # What a rank's error says when another one has gone.
 _LOST = re.compile("closed by peer|reset by peer|Broken pipe|connectFullMesh|Connection refused")
+_MOST_SHOWN = 50_000  # letters: a notebook that holds megabytes of output opens slowly, or not at all
 _GRACE = 5.0  # seconds that processes get to end by themselves once they are told to
 
 
@@ -37,7 +38,7 @@ _GRACE = 5.0  # seconds that processes get to end by themselves once they are to
 class Launched:
     """A script that ran to its end in every rank; shows what each printed, rank by rank.
 
-    outputs   the text printed by rank 0, 1, …
+    outputs   the text printed by rank 0, 1, …, all of it; what is shown has a most.
     seconds   from the launch to the end of the last process.
     """
 
@@ -46,18 +47,41 @@ class Launched:
     seconds: float
 
     def __repr__(self) -> str:
+        most = _MOST_SHOWN // max(len(self.outputs), 1)
         lines = [
-            f"rank {rank}: {line}" for rank, output in enumerate(self.outputs) for line in output.splitlines()
+            f"rank {rank}: {line}"
+            for rank, output in enumerate(self.outputs)
+            for line in _shortened(output, most, f".outputs[{rank}]").splitlines()
         ]
         return "\n".join(lines) or say(en="(nothing was printed)", zh="（没有打印任何东西）")
 
 
 class RankError(RuntimeError):
-    """A rank failed, or time ran out; all processes have been ended. ``rank`` is the one that failed first, or None."""
+    """A rank failed, or time ran out; all processes have been ended.
+
+    rank    the one that failed first, or None.
+    whole   the message; what is shown of it has a most.
+    """
 
     def __init__(self, text: str, rank: int | None = None) -> None:
-        super().__init__(text)
-        self.rank = rank
+        super().__init__(_shortened(text, _MOST_SHOWN, ".whole"))
+        self.rank, self.whole = rank, text
+
+
+def _shortened(text: str, most: int, whole: str) -> str:
+    """``text``, or its beginning and its end, at a line's end where there is one, if it has over ``most`` letters;
+    ``whole`` names the attribute that has all of it."""
+    if len(text) <= most:
+        return text
+    head, tail = text[: most // 2], text[len(text) - most // 2 :]
+    head = head[: head.rfind("\n") + 1] or head
+    tail = tail[tail.find("\n") + 1 :] or tail
+    left = len(text) - len(head) - len(tail)
+    between = say(
+        en=f"… ({left:,} characters are left out here; `{whole}` has the whole)",
+        zh=f"…（此处省略 {left:,} 个字符；全文在 `{whole}` 里）",
+    )
+    return f"{head.rstrip()}\n{between}\n{tail}"
 
 
 def launch(
@@ -125,7 +149,7 @@ class _Run:
             self._start([sys.executable, *rank], {**common, **size, "RANK": number, "LOCAL_RANK": number})
 
     def _start(self, command: list[str], more: dict[str, str]) -> None:
-        settings = {"OMP_NUM_THREADS": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3"}
+        settings = {VARIABLE: get_language(), "OMP_NUM_THREADS": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3"}
         if sys.platform in _LOOPBACK:
             settings["GLOO_SOCKET_IFNAME"] = _LOOPBACK[sys.platform]
         if sys.platform == "win32":

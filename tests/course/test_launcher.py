@@ -330,3 +330,40 @@ def test_a_rank_is_what_python_makes_of_its_script(script):
     )
     (printed,) = launch(path, 1, "a", torchrun=False).outputs
     assert printed == f"{path} ['script.py', 'a'] {{}} {path}\n"
+
+
+def test_what_is_shown_has_a_most_and_the_whole_is_kept():
+    texts = ("x" * 10**6, "".join(f"line {n}\n" for n in range(10**5)), "short\n", "")
+    shown = repr(launcher_module.Launched("s.py", texts, 1.0))
+    assert len(shown) < 100_000
+    lines = shown.splitlines()
+    assert lines[:3] == [
+        "rank 0: " + "x" * 6250,
+        "rank 0: … (987,500 characters are left out here; `.outputs[0]` has the whole)",
+        "rank 0: " + "x" * 6250,
+    ]
+    assert lines[3] == "rank 1: line 0"
+    assert lines[-2:] == ["rank 1: line 99999", "rank 2: short"]
+    cut = next(line for line in lines if "`.outputs[1]`" in line)
+    kept = sum(len(line) - len("rank 1: ") + 1 for line in lines if line.startswith("rank 1: line"))
+    assert int(re.search(r"\(([\d,]+)", cut)[1].replace(",", "")) == len(texts[1]) - kept
+    assert all(re.fullmatch(r"rank 1: line \d+", line) for line in lines[3:-1] if line != cut), "whole lines"
+    labkit.set_language("zh")
+    assert "此处省略 987,500 个字符；全文在 `.outputs[0]` 里" in repr(
+        launcher_module.Launched("s.py", texts, 1.0)
+    )
+
+
+def test_an_error_of_megabytes_is_shown_in_part(script):
+    with pytest.raises(RankError) as failed:
+        launch(script(PLAIN + "raise ValueError('x' * 10**6)\n"), 1, torchrun=False)
+    assert len(str(failed.value)) < 51_000
+    assert "`.whole` has the whole" in str(failed.value)
+    assert failed.value.whole.endswith("xxx")
+    assert failed.value.rank == 0
+
+
+def test_ranks_speak_the_language_in_use(script):
+    labkit.set_language("zh")
+    done = launch(script(PLAIN + "print(os.environ['LABKIT_LANG'])\n"), 1, torchrun=False)
+    assert done.outputs == ("zh\n",)
