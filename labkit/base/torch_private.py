@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
+from ..base.language import say
 from .patches import Patch, Patches
 
 # The releases on which the tests of the machine, the engine and the probes below were run. 2.13 is the pinned one,
@@ -40,7 +41,14 @@ def is_tried(version: str) -> bool:
 def warn_if_untried(version: str) -> None:
     """One line, once, on a release that was not tried."""
     if not is_tried(version):
-        warnings.warn(f"labkit was run on PyTorch {', '.join(TRIED)}, not on {version}", stacklevel=3)
+        tried = ", ".join(TRIED)
+        warnings.warn(
+            say(
+                en=f"labkit was run on PyTorch {tried}, not on {version}",
+                zh=f"labkit 在 PyTorch {tried} 上运行过，没有在 {version} 上运行过",
+            ),
+            stacklevel=3,
+        )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from ..base.language import say
 from ..base.numbers import amount
 from ..plans.split import split
 from .hardware import Hardware
@@ -77,8 +78,12 @@ def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int)
     """
     if gpus > hardware.machine_size:
         raise ValueError(
-            f"gpus must be at most {hardware.machine_size}, the GPUs of one machine of {hardware.name}, got {gpus}: "
-            "DataParallel cannot reach another machine"
+            say(
+                en=f"gpus must be at most {hardware.machine_size}, the GPUs of one machine of {hardware.name}, "
+                f"got {gpus}: DataParallel cannot reach another machine",
+                zh=f"gpus 不能大于 {hardware.machine_size}（一台 {hardware.name} 机器的 GPU 数），现在是 {gpus}："
+                "DataParallel 用不到别的机器",
+            )
         )
     if gpus == 1:
         return perfect_step(work, rows, 1)

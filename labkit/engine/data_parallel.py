@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..base.language import say
 from .devices import Device, as_device, as_devices
 from .explain import Attributes
 from .gather import gather
@@ -35,7 +36,12 @@ def data_parallel(
         inputs = (inputs,) if inputs is not None else ()
     devices = _choose(device_ids)
     if not devices:
-        raise RuntimeError("there is no GPU: call the module itself, or labkit.simulate(gpus=2) first")
+        raise RuntimeError(
+            say(
+                en="there is no GPU: call the module itself, or labkit.simulate(gpus=2) first",
+                zh="没有 GPU：直接调用模块本身，或者先执行 labkit.simulate(gpus=2)",
+            )
+        )
     output = devices[0] if output_device is None else as_device(output_device, "output_device")
     pieces, keywords = scatter_kwargs(inputs, module_kwargs, devices, dim)
     if len(devices) == 1:
@@ -113,8 +119,12 @@ class DataParallel(nn.DataParallel[nn.Module]):
             if module is None or not hasattr(module, name):
                 raise
             raise AttributeError(
-                f"{error}: it is the wrapped {type(module).__name__}'s. Write .module.{name} "
-                "(a method called so runs on the first GPU alone)",
+                say(
+                    en=f"{error}: it is the wrapped {type(module).__name__}'s. Write .module.{name} "
+                    "(a method called so runs on the first GPU alone)",
+                    zh=f"{error}：它属于被包装的 {type(module).__name__}，要写成 .module.{name}"
+                    "（这样调用的方法只在第一块 GPU 上运行）",
+                ),
                 name=name,
                 obj=self,
             ) from None
@@ -145,11 +155,18 @@ def _choose(device_ids: Sequence[Device] | None) -> list[torch.device]:
     for device in devices:
         if device.type != "cuda" or device.index >= count:
             raise ValueError(
-                f"device_ids: {device} is not one of the {count} GPUs, cuda:0 to cuda:{count - 1}"
+                say(
+                    en=f"device_ids: {device} is not one of the {count} GPUs, cuda:0 to cuda:{count - 1}",
+                    zh=f"device_ids：{device} 不在这 {count} 块 GPU 之中（cuda:0 到 cuda:{count - 1}）",
+                )
             )
     if len(set(devices)) != len(devices):
+        listed = [device.index for device in devices]
         raise ValueError(
-            f"device_ids: each GPU may be named once, got {[device.index for device in devices]}"
+            say(
+                en=f"device_ids: each GPU may be named once, got {listed}",
+                zh=f"device_ids：每块 GPU 只能写一次，现在是 {listed}",
+            )
         )
     return devices
 

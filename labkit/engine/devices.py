@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
+from ..base.numbers import must
+
 Device = int | str | torch.device
 
 
 def as_device(device: Device, argument: str = "device_ids") -> torch.device:
     """``device`` as a torch.device with a number; -1 and "cpu" are the CPU."""
     if isinstance(device, bool) or not isinstance(device, (int, str, torch.device)):
-        raise TypeError(f"{argument}: expected a GPU number or a device, got {device!r}")
+        raise TypeError(must(argument, device, en="a GPU number or a device", zh="是 GPU 编号或设备"))
     if isinstance(device, int):
         return torch.device("cpu") if device == -1 else torch.device("cuda", device)
     device = torch.device(device)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..base import tree, turns
+from ..base.language import say
 from .devices import as_device, as_devices
 from .explain import hint
 
@@ -51,7 +52,10 @@ def parallel_apply(
     for name, given in (("inputs", inputs), ("kwargs_tup", kwargs_tup), ("devices", devices)):
         if given is not None and len(given) != count:
             raise ValueError(
-                f"there are {count} modules but {len(given)} {name}: one is needed for each module"
+                say(
+                    en=f"there are {count} modules but {len(given)} {name}: one is needed for each module",
+                    zh=f"有 {count} 个模块，但 {name} 有 {len(given)} 个：每个模块要有一个",
+                )
             )
     inputs = [given if isinstance(given, (tuple, list)) else (given,) for given in inputs]
     places = (
@@ -95,8 +99,13 @@ def _combined(
     first, error = min(failures.items())
     text = "".join(traceback.format_exception(error))
     message = (
-        f"Caught {type(error).__name__} in replica {first} on {places[first]}, "
-        f"given {_shapes(inputs[first], kwargs_tup[first])}.\nOriginal {text}"
+        # PyTorch's own words, and in them what the replica was given.
+        f"Caught {type(error).__name__} in replica {first} on {places[first]}"
+        + say(
+            en=f", given {_shapes(inputs[first], kwargs_tup[first])}.",
+            zh=f"，它的输入是 {_shapes(inputs[first], kwargs_tup[first])}。",
+        )
+        + f"\nOriginal {text}"
     )
     others = [
         f"replica {at} on {places[at]}: {type(other).__name__}: {other}"
@@ -104,7 +113,7 @@ def _combined(
         if at != first and not isinstance(other, turns.Deadlock)  # which tells each the same
     ]
     if others:
-        message += "Failed too:\n  " + "\n  ".join(others)
+        message += say(en="Failed too:", zh="同样出错的还有：") + "\n  " + "\n  ".join(others)
     message += hint(error, modules[first], places[first], inputs[first])
     try:
         combined = type(error)(message)
@@ -120,4 +129,6 @@ def _combined(
 def _shapes(inputs: Any, kwargs: dict[str, Any]) -> str:
     named = [(f"input {at}", value) for at, value in enumerate(inputs)] + list(kwargs.items())
     found = [pair for name, value in named for pair in tree.tensors(value, name).items()]
-    return ", ".join(f"{path}: {list(tensor.shape)}" for path, tensor in found) or "no tensors"
+    return ", ".join(f"{path}: {list(tensor.shape)}" for path, tensor in found) or say(
+        en="no tensors", zh="没有张量"
+    )

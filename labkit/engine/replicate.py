@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from ..base.language import say
 from .devices import Device, as_devices
 from .explain import NoParameters
 from .functions import Broadcast, apply, copy_to, groups_of
@@ -32,8 +33,12 @@ def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = Fals
     parameters, buffers = list(network.parameters()), list(network.buffers())
     if any(map(is_lazy, (*parameters, *buffers))):
         raise RuntimeError(
-            "Modules with uninitialized parameters can't be used with `DataParallel`: "
-            f"{type(network).__name__} has lazy modules. Run a batch through the module itself first"
+            # PyTorch's own words, and what to do.
+            "Modules with uninitialized parameters can't be used with `DataParallel`"
+            + say(
+                en=f": {type(network).__name__} has lazy modules. Run a batch through the module itself first",
+                zh=f"：{type(network).__name__} 里有 lazy 模块。先用一个批次运行一次模块本身",
+            )
         )
     check_source(network, devices[0])
     learned = [] if detach else [buffer for buffer in buffers if buffer.requires_grad]
@@ -56,7 +61,11 @@ def check_source(network: nn.Module, source: torch.device) -> None:
         if tensor.device != source:
             raise RuntimeError(
                 f"module must have its parameters and buffers on device {source} (device_ids[0]) but found one "
-                f"of them on device: {tensor.device} ({name!r}). Call .to({str(source)!r}) on the module first"
+                f"of them on device: {tensor.device}"
+                + say(
+                    en=f" ({name!r}). Call .to({str(source)!r}) on the module first",
+                    zh=f"（{name!r}）。先对模块调用 .to({str(source)!r})",
+                )
             )
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..base import tree
+from ..base.language import say
 from .devices import Device, as_devices
 from .functions import Scatter, apply
 
@@ -62,29 +63,39 @@ def _pieces(inputs: tuple[Any, ...], kwargs: dict[str, Any], devices: int, dim: 
         for path, tensor in tree.tensors(value, name, dataclasses=False).items():
             if tensor.dim() == 0:
                 raise ValueError(
-                    f"{path} is a scalar tensor, which cannot be cut over {devices} GPUs: "
-                    "pass a number, or one value for each row"
+                    say(
+                        en=f"{path} is a scalar tensor, which cannot be cut over {devices} GPUs: "
+                        "pass a number, or one value for each row",
+                        zh=f"{path} 是标量张量，无法切分到 {devices} 块 GPU 上：传一个数，或者每行一个值",
+                    )
                 )
             rows = tensor.size(dim)
             chunk = -(-rows // devices)
             found[path] = (-(-rows // chunk) if chunk else devices), rows
     counts = {count for count, _ in found.values()}
     if len(counts) > 1:
-        listed = "; ".join(
-            f"{path} has {rows} rows, so {count} pieces" for path, (count, rows) in found.items()
-        )
+        en = "; ".join(f"{path} has {rows} rows, so {count} pieces" for path, (count, rows) in found.items())
+        zh = "；".join(f"{path} 有 {rows} 行，即 {count} 个分块" for path, (count, rows) in found.items())
         raise ValueError(
-            f"the inputs cannot be cut alike along dimension {dim} over {devices} GPUs: {listed}. "
-            "Give every tensor the same number of rows, or make what all replicas share a buffer of the module"
+            say(
+                en=f"the inputs cannot be cut alike along dimension {dim} over {devices} GPUs: {en}. "
+                "Give every tensor the same number of rows, or make what all replicas share a buffer of the module",
+                zh=f"这些输入沿第 {dim} 维切分到 {devices} 块 GPU 时，块数不一致：{zh}。"
+                "让每个张量的行数相同，或者把所有副本共用的张量注册为模块的 buffer",
+            )
         )
     if counts and counts != {1}:
         lengths = {rows for _, rows in found.values()}
         for path, length in (pair for name, value in named.items() for pair in _plain_lists(value, name)):
             if length in lengths:
                 warnings.warn(
-                    f"{path} is a list of {length} values, as many as the batch has rows, but only tensors are cut: "
-                    f"each of the {devices} GPUs gets the whole list. Pass a tensor, or pick the values by row "
-                    "numbers that are passed as a tensor",
+                    say(
+                        en=f"{path} is a list of {length} values, as many as the batch has rows, but only tensors "
+                        f"are cut: each of the {devices} GPUs gets the whole list. Pass a tensor, or pick the values "
+                        "by row numbers that are passed as a tensor",
+                        zh=f"{path} 是有 {length} 个值的列表，和批次的行数一样多；但只有张量会被切分，"
+                        f"{devices} 块 GPU 拿到的都是整个列表。请传张量，或者另传一个行号张量，按行号取值",
+                    ),
                     stacklevel=7,
                 )
     return counts.pop() if counts else (devices if inputs or kwargs else 1)

@@ -83,9 +83,7 @@ class Explorer:
     def __getattr__(self, name: str) -> Any:
         state = self.__dict__.get("_state", {})
         if name not in state:
-            raise AttributeError(
-                f"{type(self).__name__} has no {name!r}; it has {', '.join(state) or 'no state'}"
-            )
+            raise AttributeError(self._has_no(name))
         return state[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -95,7 +93,14 @@ class Explorer:
         elif name.startswith("_") or "_picture" not in self.__dict__ or name == "widget":
             super().__setattr__(name, value)
         else:  # a slip of the pen would otherwise move nothing, without a word
-            raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(state)}")
+            raise AttributeError(self._has_no(name))
+
+    def _has_no(self, name: str) -> str:
+        kind, listed = type(self).__name__, ", ".join(self.__dict__.get("_state", {}))
+        return say(
+            en=f"{kind} has no {name!r}; it has {listed or 'no state'}",
+            zh=f"{kind} 没有 {name!r}；" + (f"它有 {listed}" if listed else "它没有状态"),
+        )
 
     def _made_controls(self) -> dict[str, widgets.Widget]:
         """A slider or a list for each state."""

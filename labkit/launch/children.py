@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..base.numbers import MOST_GPUS, whole
+from ..base.numbers import MOST_GPUS, must, whole
 from ..base.units import parse_bytes
 from .bootstrap import sitecustomize
 
@@ -81,11 +81,22 @@ def checked_order(order: object, gpus: int) -> str | tuple[int, ...] | None:
     if isinstance(order, (list, tuple)):
         order = tuple(order)
         if sorted(order) != list(range(gpus)):
-            raise ValueError(f"order must name each of the {gpus} GPUs once, got {list(order)}")
+            raise ValueError(
+                must(
+                    "order", list(order), en=f"each of the {gpus} GPUs once", zh=f"把 {gpus} 块 GPU 各写一次"
+                )
+            )
         return order
     if order is None or order == "threads":
         return order
-    raise ValueError(f"order must be None, 'threads' or a list of GPU numbers, got {order!r}")
+    raise ValueError(
+        must(
+            "order",
+            order,
+            en="None, 'threads' or a list of GPU numbers",
+            zh="是 None、'threads' 或 GPU 编号的列表",
+        )
+    )
 
 
 def visible(gpus: int, listed: str) -> tuple[int, ...]:

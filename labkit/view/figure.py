@@ -15,6 +15,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import Polygon, Rectangle
 
 from ..base.language import get_language, using
+from ..base.numbers import must
 from .palette import colour, ink
 from .picture import Box, Line, Picture
 
@@ -39,7 +40,7 @@ def paint(make: Callable[[], Picture], ax: Axes | None = None) -> Axes:
     English, with a warning that says so.
     """
     if ax is not None and not isinstance(ax, Axes):
-        raise TypeError(f"ax must be a matplotlib Axes, got {ax!r} ({type(ax).__name__})")
+        raise TypeError(must("ax", ax, en="a matplotlib Axes", zh="是 matplotlib 的 Axes", typed=True))
     language = get_language()
     family = chinese_font() if language == "zh" else None
     if language == "zh" and family is None:
