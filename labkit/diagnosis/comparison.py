@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..base.language import say
 from ..base.tree import mapped, tensors
 from .compare import is_number, least_precise, same
 from .draws import Draws, seed_python
@@ -219,10 +220,18 @@ def loss_of(
     else:
         value = loss(mapped(outputs, lambda path, tensor: tensor.to(subject.inputs_at)))
         if not isinstance(value, Tensor):
-            raise TypeError(f"loss must return a tensor of one number, it returned {value!r}")
+            raise TypeError(
+                say(
+                    en=f"loss must return a tensor of one number, it returned {value!r}",
+                    zh=f"loss 必须返回只含一个数的张量，现在返回的是 {value!r}",
+                )
+            )
         if not is_number(value):
             raise ValueError(
-                f"loss must return one number, it returned a tensor of shape {list(value.shape)}"
+                say(
+                    en=f"loss must return one number, it returned a tensor of shape {list(value.shape)}",
+                    zh=f"loss 必须返回一个数，现在返回的张量形状是 {list(value.shape)}",
+                )
             )
     if value is None or not value.requires_grad:
         return None

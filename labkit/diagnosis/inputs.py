@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from ..base.language import say
 from ..base.tree import children, leaves, rebuilt, tensors
 from .errors import words
 from .state import items_of
@@ -136,6 +137,10 @@ def _mapped(value: Any, change: Callable[[str, Tensor], Tensor], path: str) -> A
         return copy.deepcopy(value, others)
     except Exception as error:
         raise ValueError(
-            f"{path}: this {type(value).__name__} holds tensors and cannot be copied by copy.deepcopy "
-            f"({type(error).__name__}: {words(error)}), and the check-up runs copies only: pass its tensors"
+            say(
+                en=f"{path}: this {type(value).__name__} holds tensors and cannot be copied by copy.deepcopy "
+                f"({type(error).__name__}: {words(error)}), and the check-up runs copies only: pass its tensors",
+                zh=f"{path}：这个 {type(value).__name__} 里有张量，却不能用 copy.deepcopy 复制"
+                f"（{type(error).__name__}：{words(error)}），而检查只在副本上运行：请直接传它的张量",
+            )
         ) from error

@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from ..base.numbers import MOST_GPUS, whole
+from ..base.language import say
+from ..base.numbers import MOST_GPUS, must, whole
 from ..base.units import parse_bytes
 from .findings.kind import listed
 from .inputs import ModelInputs
@@ -57,14 +58,21 @@ def diagnose(
     Raises TypeError or ValueError, naming the argument, for arguments that are not as described.
     """
     if kwargs is not None and not isinstance(kwargs, dict):
-        raise TypeError(f"kwargs must be a dict of keyword inputs, got {type(kwargs).__name__}")
+        raise TypeError(
+            must("kwargs", kwargs, en="a dict of keyword inputs", zh="是关键字输入的字典", typed=True)
+        )
     capacity = None if memory is None else parse_bytes(memory)
     with _alone:
         given = ModelInputs(inputs, dict(kwargs or {}))
         _check(model, given, loss)
         gpus, dim, output = _wrapping(model, gpus, dim)
         if not any(tensor.dim() > dim for tensor in given.tensors().values()):
-            raise ValueError(f"dim is {dim}, and no input has such a dimension: the first is 0")
+            raise ValueError(
+                say(
+                    en=f"dim is {dim}, and no input has such a dimension: the first is 0",
+                    zh=f"dim 是 {dim}，但没有哪个输入有这一维（从 0 开始编号）",
+                )
+            )
         with undisturbed(gpus, lambda: Subject(model, given, dim, output)) as subject:
             try:
                 return _asked(Runs(subject, gpus, loss, capacity))
@@ -81,14 +89,28 @@ def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, in
         output = getattr(model, "output_device", None)
         if ids != list(range(len(ids))):
             raise ValueError(
-                f"model is wrapped for device_ids={ids}, and the check-up wraps it for the first GPUs, in order: "
-                "give its .module, or wrap it for device_ids=[0, 1, …]"
+                say(
+                    en=f"model is wrapped for device_ids={ids}, and the check-up wraps it for the first GPUs, in "
+                    "order: give its .module, or wrap it for device_ids=[0, 1, …]",
+                    zh=f"model 包装时用的是 device_ids={ids}，而检查会按顺序用前几块 GPU 来包装："
+                    "请给出它的 .module，或者用 device_ids=[0, 1, …] 包装",
+                )
             )
     gpus = whole("gpus", (len(ids) if len(ids) > 1 else 8) if gpus is None else gpus, 2, MOST_GPUS)
     if output is not None and not 0 <= output < gpus:
-        raise ValueError(f"model is wrapped with output_device={output}, and gpus={gpus} has no such GPU")
+        raise ValueError(
+            say(
+                en=f"model is wrapped with output_device={output}, and gpus={gpus} has no such GPU",
+                zh=f"model 包装时用的是 output_device={output}，而 gpus={gpus} 里没有这块 GPU",
+            )
+        )
     if dim is not None and own is not None and dim != own:
-        raise ValueError(f"dim is {dim}, and model is wrapped with dim={own}: give one of them")
+        raise ValueError(
+            say(
+                en=f"dim is {dim}, and model is wrapped with dim={own}: give one of them",
+                zh=f"dim 是 {dim}，而 model 包装时用的是 dim={own}：只给其中一个",
+            )
+        )
     dim = whole("dim", (own or 0) if dim is None else dim, 0)
     return gpus, dim, output or None
 
@@ -140,23 +162,48 @@ def _ask(runs: Runs, *asked: str) -> None:
 
 def _check(model: object, inputs: ModelInputs, loss: object) -> None:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+        kind = type(model).__name__
+        raise TypeError(
+            say(en=f"model must be an nn.Module, got {kind}", zh=f"model 必须是 nn.Module，现在是 {kind}")
+        )
     if loss is not None and not callable(loss):
-        raise TypeError(f"loss must be a function of the output, got {loss!r}")
+        raise TypeError(must("loss", loss, en="a function of the output", zh="是以输出为参数的函数"))
     for path in inputs.packed():
         raise ValueError(
-            f"{path} is a PackedSequence, which DataParallel cannot scatter: pass the padded tensor and the lengths"
+            say(
+                en=f"{path} is a PackedSequence, which DataParallel cannot scatter: "
+                "pass the padded tensor and the lengths",
+                zh=f"{path} 是 PackedSequence，DataParallel 无法分发它：请传填充后的张量和各行的长度",
+            )
         )
     for path, tensor in inputs.tensors().items():
         if tensor.is_meta:
-            raise ValueError(f"{path} is on the meta device: it has no values to compare, make it on the CPU")
+            raise ValueError(
+                say(
+                    en=f"{path} is on the meta device: it has no values to compare, make it on the CPU",
+                    zh=f"{path} 在 meta 设备上，没有可以比较的数值：请在 CPU 上创建",
+                )
+            )
         if tensor.is_nested:
-            raise ValueError(f"{path} is a nested tensor, which has no dimension to cut: pass a padded one")
+            raise ValueError(
+                say(
+                    en=f"{path} is a nested tensor, which has no dimension to cut: pass a padded one",
+                    zh=f"{path} 是嵌套张量，没有可以切分的维度：请传填充后的张量",
+                )
+            )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
-            raise ValueError(f"model: {name} is on the meta device, without values: make it on the CPU")
+            raise ValueError(
+                say(
+                    en=f"model: {name} is on the meta device, without values: make it on the CPU",
+                    zh=f"model：{name} 在 meta 设备上，没有数值：请在 CPU 上创建",
+                )
+            )
     if not any(tensor.dim() for tensor in inputs.tensors().values()):
         raise ValueError(
-            "inputs must hold at least one tensor with rows: give a batch as training would, "
-            "labkit.diagnose(model, batch)"
+            say(
+                en="inputs must hold at least one tensor with rows: give a batch as training would, "
+                "labkit.diagnose(model, batch)",
+                zh="inputs 里至少要有一个带行的张量：像训练时那样给一个批次，labkit.diagnose(model, batch)",
+            )
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from ..base.language import say
 from ..base.tree import leaves
 from .errors import words
 from .inputs import ModelInputs
@@ -93,10 +94,14 @@ def _copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model, kept)
     except Exception as error:
         culprits = [where for where, value in attributes_of(model) if not _can_be_copied(value)]
+        kind, why, odd = type(model).__name__, type(error).__name__, ", ".join(culprits)
         raise ValueError(
-            f"model: {type(model).__name__} cannot be copied by copy.deepcopy "
-            f"({type(error).__name__}: {words(error)}), and the check-up runs copies only: "
-            + (f"set {', '.join(culprits)} to None for it" if culprits else "give a model that can be copied")
+            say(
+                en=f"model: {kind} cannot be copied by copy.deepcopy ({why}: {words(error)}), and the check-up runs "
+                f"copies only: {f'set {odd} to None for it' if odd else 'give a model that can be copied'}",
+                zh=f"model：{kind} 不能用 copy.deepcopy 复制（{why}：{words(error)}），而检查只在副本上运行："
+                f"{f'检查时先把 {odd} 设为 None' if odd else '请给一个能复制的模型'}",
+            )
         ) from error
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base.language import say
+
 if TYPE_CHECKING:
     from .machine import Machine
 
@@ -22,7 +24,7 @@ def machine_in_use() -> Machine | None:
 def machine_here() -> Machine:
     """The machine in use, for what makes no sense without one: a stream, an event."""
     if _active is None:
-        raise RuntimeError("no simulated machine is in use any more")
+        raise RuntimeError(say(en="no simulated machine is in use any more", zh="已经没有模拟机器在使用"))
     return _active
 
 

@@ -153,7 +153,9 @@ class Machine:
                 self._end()
                 raise
             if self.closed:
-                raise RuntimeError(f"{self.describe()}: make a new machine")
+                raise RuntimeError(
+                    say(en=f"{self.describe()}: make a new machine", zh=f"{self.describe()}：请新建一台机器")
+                )
             self._in_block = True
             _opened.remove(self)
             _opened.append(self)
@@ -208,11 +210,14 @@ class Machine:
     def stale_text(self, gpu: Gpu) -> str:
         """What to say of a tensor on ``gpu`` while this machine is not the one in use."""
         now = machine_in_use()
-        used = now.describe() if now is not None else "none"
+        used = now.describe() if now is not None else say(en="none", zh="没有")
         there = now is None or gpu.index < len(now.gpus)
-        return (
-            f"a tensor is on {gpu.device} of {self.describe()}, which is not the machine in use ({used}): make "
-            f"the tensor (or the model) again, or move it with .cpu(){f' or .to({str(gpu.device)!r})' * there} first"
+        other = f".to({str(gpu.device)!r})"
+        return say(
+            en=f"a tensor is on {gpu.device} of {self.describe()}, which is not the machine in use ({used}): make "
+            f"the tensor (or the model) again, or move it with .cpu(){f' or {other}' * there} first",
+            zh=f"有张量在 {self.describe()} 的 {gpu.device} 上，而它不是正在使用的机器（{used}）："
+            f"重新创建这个张量（或模型），或者先用 .cpu(){f' 或 {other}' * there} 移动它",
         )
 
     def _described(self) -> Described:
@@ -224,7 +229,7 @@ class Machine:
 
     def describe(self) -> str:
         """``simulate(gpus=2)``, and whether it is closed."""
-        return f"simulate(gpus={len(self.gpus)})" + (", closed" if self.closed else "")
+        return f"simulate(gpus={len(self.gpus)})" + (say(en=", closed", zh="，已关闭") if self.closed else "")
 
     def __repr__(self) -> str:
         if self.closed:

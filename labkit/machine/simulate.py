@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..base.numbers import MOST_GPUS, whole
+from ..base.language import say
+from ..base.numbers import MOST_GPUS, must, whole
 from ..base.torch_private import warn_if_untried
 from ..launch import children
 from .frames import hide_ours
@@ -40,7 +41,10 @@ def simulate(
     gpus = whole("gpus", gpus, 1, MOST_GPUS)
     if isinstance(memory, (list, tuple)) and len(memory) != gpus:
         raise ValueError(
-            f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}"
+            say(
+                en=f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}",
+                zh=f"memory 必须给 {gpus} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}",
+            )
         )
     order = children.checked_order(order, gpus)
     _check_backing(backing)
@@ -88,12 +92,22 @@ def _check_backing(backing: str | torch.device) -> None:
     try:
         device = torch.device(backing)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"backing must be 'cpu' or a real GPU like 'cuda:0', got {backing!r}") from error
+        raise ValueError(
+            must(
+                "backing",
+                backing,
+                en="'cpu' or a real GPU like 'cuda:0'",
+                zh="是 'cpu' 或真 GPU，如 'cuda:0'",
+            )
+        ) from error
     if device.type == "cpu":
         return
     with set_aside():
         if device.type != "cuda" or (device.index or 0) >= torch.cuda.device_count():
+            count = torch.cuda.device_count()
             raise ValueError(
-                f"backing={backing!r}: this computer has {torch.cuda.device_count()} real GPUs; "
-                "use backing='cpu'"
+                say(
+                    en=f"backing={backing!r}: this computer has {count} real GPUs; use backing='cpu'",
+                    zh=f"backing={backing!r}：这台电脑有 {count} 块真 GPU；请用 backing='cpu'",
+                )
             )

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, sparse_coo, strided
 
+from ...base.language import say
 from ...base.tree import tensors_in
 from ..handlers import named
 from ..state.gpu import Gpu
@@ -232,7 +233,10 @@ def _cuda_array_interface(tensor: Tensor, *_: Any) -> None:
 
 
 def _no_memory(tensor: Tensor) -> str:
-    return f"a tensor on {place(tensor)} has no memory that others could use: it is simulated by labkit"
+    return say(
+        en=f"a tensor on {place(tensor)} has no memory that others could use: it is simulated by labkit",
+        zh=f"{place(tensor)} 上的张量没有别人能用的显存：它是 labkit 模拟的",
+    )
 
 
 @_rule("Tensor.pin_memory")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...base.language import say
 from ...base.patches import Patch
 from ..in_use import machine_here
 from .placement import gpu_of
@@ -50,7 +51,12 @@ class Stream:
             ("cuda" if device is None else device) if device_index is None else device_index
         )
         if gpu is None:
-            raise RuntimeError(f"a stream needs a cuda device, got {device!r}")
+            raise RuntimeError(
+                say(
+                    en=f"a stream needs a cuda device, got {device!r}",
+                    zh=f"流需要 cuda 设备，现在是 {device!r}",
+                )
+            )
         self._gpu: Gpu = gpu
         self.stream_id: int = next(machine.stream_ids) if stream_id is None else stream_id
         self.priority = max(-1, min(0, priority))
@@ -175,7 +181,12 @@ class Event:
         if self._time is None or end._time is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         if self._gpu is not end._gpu:
-            raise RuntimeError(f"both events must be on one device, got {self.device} and {end.device}")
+            raise RuntimeError(
+                say(
+                    en=f"both events must be on one device, got {self.device} and {end.device}",
+                    zh=f"两个事件必须在同一个设备上，现在是 {self.device} 和 {end.device}",
+                )
+            )
         return (end._time - self._time) * 1000
 
     def __repr__(self) -> str:
@@ -205,7 +216,12 @@ def _record_stream(tensor: torch.Tensor, stream: Stream) -> None:
     # Nothing is freed early here, so there is nothing to hold back. The method itself is replaced, for its
     # argument parser in C++ accepts no stream but torch's own.
     if gpu_of(tensor) is None:
-        raise RuntimeError(f"record_stream needs a tensor on a GPU, got one on {tensor.device}")
+        raise RuntimeError(
+            say(
+                en=f"record_stream needs a tensor on a GPU, got one on {tensor.device}",
+                zh=f"record_stream 需要 GPU 上的张量，现在在 {tensor.device} 上",
+            )
+        )
 
 
 def patches(machine: Machine) -> Iterator[Patch]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch.multiprocessing import get_sharing_strategy, reductions
 
+from ...base.language import say
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ...launch import children
@@ -281,8 +282,12 @@ def _not_shared(storage: torch.UntypedStorage, *_: object) -> NoReturn:
     if storage.device.type != "cuda":
         raise RuntimeError("_share_cuda_: only available on CUDA")
     raise Absent(
-        f"a tensor on {storage.device} cannot be sent to another process while the values are on a real GPU "
-        "(backing): send it from the host (.cpu()), and move it to its GPU over there"
+        say(
+            en=f"a tensor on {storage.device} cannot be sent to another process while the values are on a real GPU "
+            "(backing): send it from the host (.cpu()), and move it to its GPU over there",
+            zh=f"数值存放在真 GPU 上（backing）时，{storage.device} 上的张量不能发给别的进程："
+            "先用 .cpu() 移到主机再发，到了那边再移到 GPU",
+        )
     )
 
 
@@ -298,8 +303,14 @@ def _without_nccl() -> Callable[..., Any]:
     def made(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
         if "nccl" in groups.BackendConfig(backend).get_device_backend_map().values():
             raise RuntimeError(
-                "Distributed package doesn't have NCCL built in: labkit's simulated GPUs have none. "
-                'init_process_group("gloo") works, for tensors on the GPUs too'
+                # PyTorch's own words, and what to do.
+                "Distributed package doesn't have NCCL built in"
+                + say(
+                    en=": labkit's simulated GPUs have none. "
+                    'init_process_group("gloo") works, for tensors on the GPUs too',
+                    zh="：labkit 的模拟 GPU 没有 NCCL。"
+                    '用 init_process_group("gloo") 就行，GPU 上的张量也可以',
+                )
             )
         return make(size, rank, ranks, backend, *args, **kwargs)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
+from ...base.language import say
 from ...base.patches import Patch
 
 if TYPE_CHECKING:
@@ -35,8 +36,12 @@ def refusing(name: str) -> Callable[..., NoReturn]:
 
 def _refuse(name: str, *_: object, asked: bool = True, **__: object) -> NoReturn:
     raise Absent(
-        f"labkit's simulated machine has no torch._C.{name}: this part of torch.cuda needs a real GPU "
-        "(python -m labkit.machine prints what is simulated)",
+        say(
+            en=f"labkit's simulated machine has no torch._C.{name}: this part of torch.cuda needs a real GPU "
+            "(python -m labkit.machine prints what is simulated)",
+            zh=f"labkit 的模拟机器没有 torch._C.{name}：torch.cuda 的这一部分需要真 GPU"
+            "（python -m labkit.machine 会列出模拟了什么）",
+        ),
         asked=asked,
     )
 
@@ -50,22 +55,33 @@ def absent(name: str) -> NoReturn:
 
 def _no_export(*args: object, **kwargs: object) -> NoReturn:
     raise Absent(
-        "torch.export does not see labkit's simulated GPUs: export the model on the CPU after the machine "
-        "was closed (its .close())"
+        say(
+            en="torch.export does not see labkit's simulated GPUs: export the model on the CPU after the machine "
+            "was closed (its .close())",
+            zh="torch.export 看不到 labkit 的模拟 GPU：先关闭机器（.close()），再在 CPU 上导出模型",
+        )
     )
 
 
 def _no_compile(*args: object, **kwargs: object) -> NoReturn:
     raise Absent(
-        "torch.compile does not see labkit's simulated GPUs: run the model eagerly, "
-        "or close the machine (its .close()) to compile for the CPU"
+        say(
+            en="torch.compile does not see labkit's simulated GPUs: run the model eagerly, "
+            "or close the machine (its .close()) to compile for the CPU",
+            zh="torch.compile 看不到 labkit 的模拟 GPU：直接运行模型（eager），"
+            "或者关闭机器（.close()）后为 CPU 编译",
+        )
     )
 
 
 def _no_triton(*args: object, **kwargs: object) -> NoReturn:
     raise Absent(
-        "Triton kernels run on a real GPU: on labkit's simulated machine give the operator a kernel in PyTorch "
-        "(torch.library.custom_op, or register_kernel('cuda'))"
+        say(
+            en="Triton kernels run on a real GPU: on labkit's simulated machine give the operator a kernel in PyTorch "
+            "(torch.library.custom_op, or register_kernel('cuda'))",
+            zh="Triton 计算核要在真 GPU 上运行：在 labkit 的模拟机器上，请给这个算子写一个 PyTorch 版本的计算核"
+            "（torch.library.custom_op，或 register_kernel('cuda')）",
+        )
     )
 
 

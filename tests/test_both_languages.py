@@ -1,0 +1,167 @@
+"""What labkit itself says to its users is said in both languages; what PyTorch says stays PyTorch's."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit.base.language import using
+from labkit.cost.step import data_parallel_step
+from labkit.course import check
+from labkit.plans.shapes import gathered_shape
+
+ROOT = Path(__file__).parent.parent / "labkit"
+SAYS = {"say", "must"}  # what takes both languages: base/language.py, base/numbers.py
+
+# The rooms whose errors are PyTorch's and CUDA's own, in their own words. A sentence that names labkit is none of them.
+PYTORCHS = ("machine.rules", "machine.ops", "machine.torch_api", "machine.state")
+# Sentences in one language, by module and beginning, each with its reason.
+ONE_LANGUAGE = {
+    ("machine.machine", "No CUDA GPUs are available"): "PyTorch's own",
+    ("engine.data_parallel", "There is an imbalance between your GPUs"): "PyTorch's own",
+    ("engine.functions", "Was asked to gather along dimension 0"): "PyTorch's own",
+    ("__init__", "module 'labkit' has no attribute"): "Python's own, of a name that a module does not have",
+    ("base.language", "{VARIABLE}"): "both languages at once: which of them is understood is not known yet",
+    (
+        "view.figure",
+        "这台电脑没有中文字体",
+    ): "both languages at once: the figure is in another than was asked for",
+    ("base.torch_private", " does not use "): "a probe's, for whoever follows a new release of torch",
+    ("course.exercise", "there are two exercises"): "for whoever declares exercises",
+    ("course.predict", "exercise "): "for whoever writes a lesson",
+    ("diagnosis.findings.kind", ""): "for whoever declares a finding",
+    ("cli", "this console cannot show Chinese"): "what is said there must be what it can show",
+    ("author", ""): "the author's tools are in English, as the code that their user writes",
+}
+
+
+def name_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def is_of(module, rooms):
+    return any(module == room or module.startswith(room + ".") for room in rooms)
+
+
+ERRORS = ("Error", "Exit", "Absent", "Unreadable", "Deadlock")
+
+
+def called(node):
+    return getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
+
+
+def words(node):
+    """The constant texts in ``node`` that are sentences or parts of one: two words, one after the other."""
+    texts = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    return [text for text in texts if re.search("[A-Za-z'][ ,:] ?[A-Za-z]|[一-龥]", text)]
+
+
+def in_one_language(source, module):
+    """(line, text) of errors, warnings and what a command prints, in a form that has one language only."""
+    for said in ast.walk(ast.parse(source)):
+        name = called(said)
+        if not (name == "warn" or name.endswith(ERRORS) or (name == "print" and is_of(module, ["cli"]))):
+            continue
+        texts = words(said)
+        if texts and not any(called(inner) in SAYS for inner in ast.walk(said)):
+            text = ast.unparse(said.args[0]).lstrip("f")[1:] if said.args else texts[0]
+            if not is_of(module, PYTORCHS):
+                yield said.lineno, text
+    if is_of(module, PYTORCHS):
+        yield from of_labkit(source)
+
+
+def of_labkit(source):
+    """(line, text) of the sentences that name labkit or its simulation, in one language."""
+    tree = ast.parse(source)
+    other = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}  # docstrings
+    other |= {id(inner) for n in ast.walk(tree) if called(n) in SAYS for inner in ast.walk(n)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in other:
+            text = node.value
+            if (
+                re.search(r"labkit('s)? |by labkit|simulated (GPU|machine)s? ", text)
+                and len(text.split()) > 4
+            ):
+                yield node.lineno, text
+
+
+def excepted(module, text):
+    return next(
+        (key for key in ONE_LANGUAGE if is_of(module, [key[0]]) and key[1].lower() in text.lower()), None
+    )
+
+
+def found():
+    for path in sorted(ROOT.rglob("*.py")):
+        for line, text in in_one_language(path.read_text("utf-8"), name_of(path)):
+            yield name_of(path), line, text
+
+
+def test_what_labkit_says_is_said_in_both_languages():
+    wrong = [f"{module}:{line}: {text}" for module, line, text in found() if not excepted(module, text)]
+    assert not wrong, "say(en=…, zh=…), or a reason in ONE_LANGUAGE:\n" + "\n".join(wrong)
+
+
+def test_every_exception_is_needed():
+    used = {excepted(module, text) for module, _, text in found()}
+    assert set(ONE_LANGUAGE) - used == set()
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=name_of)
+def test_the_chinese_is_chinese(path):
+    """No text was copied and left, in any ``say``: where the English has words, the Chinese has Chinese."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if called(node) != "say":
+            continue
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        english = (
+            "".join(words(given["en"])) if isinstance(given["en"], (ast.Constant, ast.JoinedStr)) else ""
+        )
+        if len(re.findall("[a-z]{3,}", english)) > 2 and isinstance(
+            given["zh"], (ast.Constant, ast.JoinedStr)
+        ):
+            assert re.search("[一-龥]", ast.unparse(given["zh"])), f"line {node.lineno}"
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "count"),
+    [
+        ("engine.gather", "raise ValueError(f'{path} has no rows')", 1),
+        ("engine.gather", "raise ValueError(say(en='no rows here', zh='没有行'))", 0),
+        ("engine.gather", "raise ValueError(must('dim', dim, en='a number', zh='是数'))", 0),
+        ("engine.gather", "warnings.warn('it is lost, alas')", 1),
+        ("machine.rules.functions", "raise RuntimeError('Expected a GPU here')", 0),
+        ("machine.rules.functions", "def f():\n    return f'{x} is simulated by labkit, so there'", 1),
+        ("machine.rules.functions", "def f():\n    '''labkit's simulated machine has none of it.'''", 0),
+    ],
+)
+def test_the_check_sees_what_is_planted(module, source, count):
+    assert len(list(in_one_language(source, module))) == count
+
+
+# As a user meets them: a call, and what it says in both languages.
+MET = {
+    "gpus": (lambda: labkit.simulate(gpus=0), "gpus must be from 1 to 1024, got 0", "gpus 必须在 1 到 1024 之间"),
+    "memory": (lambda: labkit.simulate(2, memory=["1 GiB"]), "memory must have one entry", "必须给 2 块 GPU 各写一项"),
+    "order": (lambda: labkit.simulate(2, order=[0, 0]), "order must be each of the 2 GPUs", "把 2 块 GPU 各写一次"),
+    "split": (lambda: labkit.split(-1, 2), "must be at least 0, got -1", "不小于 0"),
+    "shapes": (lambda: gathered_shape([(2, 3), (2, 4)], 0), "cannot be glued", "不能沿第 0 维拼接"),
+    "diagnose": (lambda: labkit.diagnose(3), "model must be an nn.Module", "model 必须是 nn.Module"),
+    "wrap": (lambda: labkit.data_parallel(None, ()), "there is no GPU", "没有 GPU"),
+    "explorer": (lambda: labkit.SplitExplorer().rowz, "has no 'rowz'", "没有 'rowz'"),
+    "exercise": (lambda: check("0", 1), "exercise must be one of", "必须是 00."),
+    "step": (lambda: data_parallel_step(*WORK), "gpus must be at most", "不能大于"),
+}  # fmt: skip
+WORK = (None, next(iter(labkit.PROFILES.values())), 8, 10**6)
+
+
+@pytest.mark.parametrize("name", MET)
+def test_a_user_meets_it_in_the_chosen_language(name):
+    call, *texts = MET[name]
+    for language, text in zip(("en", "zh"), texts, strict=True):
+        with using(language), pytest.raises(Exception, match=re.escape(text)):
+            call()
