@@ -18,7 +18,7 @@ trace             | base
 engine            | base
 trace.recording   | base trace engine
 
-machine.in_use    |
+machine.in_use    | base
 machine.handlers  |
 machine.stack     |
 machine.state     | base machine.in_use
