@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..base.language import say
 from ..base.numbers import MOST_GPUS, must, whole
 from ..base.units import parse_bytes
 from .bootstrap import sitecustomize
@@ -82,8 +83,9 @@ def checked_order(order: object, gpus: int) -> str | tuple[int, ...] | None:
         order = tuple(order)
         if sorted(order) != list(range(gpus)):
             raise ValueError(
-                must(
-                    "order", list(order), en=f"each of the {gpus} GPUs once", zh=f"把 {gpus} 块 GPU 各写一次"
+                say(
+                    en=f"order must name each of the {gpus} GPUs once, got {list(order)}",
+                    zh=f"order 必须把 {gpus} 块 GPU 各写一次，现在是 {list(order)}",
                 )
             )
         return order
