@@ -58,8 +58,12 @@ def diagnose(
     Raises TypeError or ValueError, naming the argument, for arguments that are not as described.
     """
     if kwargs is not None and not isinstance(kwargs, dict):
+        kind = type(kwargs).__name__
         raise TypeError(
-            must("kwargs", kwargs, en="a dict of keyword inputs", zh="是关键字输入的字典", typed=True)
+            say(
+                en=f"kwargs must be a dict of keyword inputs, got {kind}",
+                zh=f"kwargs 必须是关键字输入的字典，现在是 {kind}",
+            )
         )
     capacity = None if memory is None else parse_bytes(memory)
     with _alone:
