@@ -32,7 +32,7 @@ ONE_LANGUAGE = {
     ("course.exercise", "there are two exercises"): "for whoever declares exercises",
     ("course.predict", "exercise "): "for whoever writes a lesson",
     ("diagnosis.findings.kind", ""): "for whoever declares a finding",
-    ("cli", "this console cannot show Chinese"): "what is said there must be what it can show",
+    ("cli", "has no Chinese: English"): "what is said there must be what it can show",
     ("author", ""): "the author's tools are in English, as the code that their user writes",
 }
 
