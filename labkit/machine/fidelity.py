@@ -46,7 +46,7 @@ PARTS = (
     ("`autocast(\"cuda\")`", APPROXIMATED, "CUDA's lists at torch's Python functions, the CPU's inside composite ones; no cache of cast weights"),
     ("random numbers", APPROXIMATED, "a generator for each GPU, seeded as CUDA's are, but the CPU's numbers"),
     ("order of replicas", APPROXIMATED, "in device order unless `order=\"threads\"`; real GPUs run them in any order; one that waits for another by a lock, queue or barrier of Python hands its turn on, by a pipe or other C code it does not; they race where the locks of Python cannot be watched (another Python than CPython)"),
-    ("streams and events", APPROXIMATED, "everything runs when it is called, so a query is always done; times are virtual and repeat; in backward the Functions of Python run on the stream of their forward, hooks on the caller's"),
+    ("streams and events", APPROXIMATED, "everything runs when it is called, so a query is always done; times are virtual and repeat; backward is on the stream of its forward, a hook of a tensor that no Function of Python made on the stream on which it was registered"),
     ("device properties", APPROXIMATED, "those of one invented GPU of compute capability 9.0, with the memory asked for"),
     ("pinned memory", APPROXIMATED, "remembered, not pinned"),
     ("initialisation", APPROXIMATED, "CUDA counts as initialised from the start; what `CUDA_VISIBLE_DEVICES` shows is read when torch is imported (`simulate()` gives what it was asked for), and a script that sets it later changes nothing"),

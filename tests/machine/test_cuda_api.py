@@ -485,3 +485,24 @@ def test_backward_of_a_function_runs_on_the_stream_and_the_gpu_of_its_forward():
     ]
     assert torch.cuda.current_device() == 0
     assert torch.cuda.current_stream(1) == torch.cuda.default_stream(1)
+
+
+def test_one_stream_entered_by_two_threads_gives_each_its_own_back():
+    stream, entered, go, seen = torch.cuda.Stream(device=1), threading.Event(), threading.Event(), []
+
+    def work():
+        torch.cuda.set_device(1)
+        with stream:
+            entered.set()
+            go.wait(30)
+        seen.append(torch.cuda.current_device())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert entered.wait(30)
+    with stream:
+        pass
+    assert torch.cuda.current_device() == 0
+    go.set()
+    thread.join()
+    assert seen == [1]

@@ -9,6 +9,7 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 import labkit.machine
+from labkit.machine.state.streams import back_on
 
 pytestmark = pytest.mark.usefixtures("gpus")
 CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
@@ -331,3 +332,46 @@ def test_the_gradient_of_a_move_is_moved_back():
     (half.to(CUDA1) * 3).cpu().sum().backward()
     assert seen == [CUDA0]
     assert x.grad.unique().tolist() == [6]
+
+
+def test_backward_runs_on_the_stream_of_its_forward():
+    side, other = torch.cuda.Stream(device=1), torch.cuda.Stream(device=1)
+    seen = {}
+
+    def look(name):
+        seen[name] = torch.cuda.current_device(), torch.cuda.current_stream(1)
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            look("function")
+            return grad * 2
+
+    layer = torch.nn.Linear(3, 3).to(CUDA1)
+    layer.register_full_backward_hook(lambda *_: look("module"))
+    layer.register_full_backward_pre_hook(lambda *_: look("module, before"))
+    with torch.cuda.stream(side):
+        a = leaf(CUDA1)
+        a.register_post_accumulate_grad_hook(lambda *_: look("accumulated"))
+        doubled = Doubled.apply(a)
+        y = layer(doubled) + 1
+        y.register_hook(lambda _: look("tensor"))
+    doubled.register_hook(lambda _: look("registered later"))
+    with torch.cuda.stream(other):
+        y.sum().backward()
+        assert torch.cuda.current_stream(1) == other
+    assert seen == dict.fromkeys(
+        ["function", "module", "module, before", "accumulated", "tensor", "registered later"], (1, side)
+    )
+    assert (torch.cuda.current_device(), torch.cuda.current_stream(1)) == (0, torch.cuda.default_stream(1))
+
+
+def test_a_stream_of_a_closed_machine_is_nobodys():
+    with labkit.simulate(gpus=2):
+        stream = torch.cuda.Stream(device=1)
+    with back_on(stream):
+        assert torch.cuda.current_device() == 0

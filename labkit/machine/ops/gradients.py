@@ -12,8 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +28,7 @@ from ..in_use import machine_in_use, seeing
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, put
+from ..state.streams import Stream, back_on, stream_on
 from ..state.work import at_work
 from .watching import watched_backward
 
@@ -42,7 +42,8 @@ _storage = Tensor.untyped_storage
 # What Function.apply leaves on the graph node: the GPU of each output and of each input, in order. The node is the
 # ctx of forward and backward (torch/csrc/autograd/python_function.cpp, THPFunction), and lives as long as the graph.
 _OUTPUTS, _INPUTS = "_labkit_outputs", "_labkit_inputs"
-_STREAM = "_labkit_stream"  # the one that was current on the first output's GPU
+# And the stream on which forward ran: backward runs there too.
+_STREAM = "_labkit_stream"
 
 
 def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
@@ -124,6 +125,7 @@ def _assign_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs:
 def _register_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensor, hook = args
     gpu, owner = gpu_of(tensor), weakref.ref(tensor)
+    stream = getattr(tensor.grad_fn, _STREAM, None) or stream_on(gpu)
 
     @functools.wraps(hook, updated=())
     def on_gpu(grad: Tensor) -> Any:
@@ -132,7 +134,7 @@ def _register_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwarg
             return hook(grad)
         now = owner()  # a parameter may have moved since
         home = gpu if now is None else gpu_of(now)
-        with machine.entered():
+        with machine.entered(), back_on(stream):
             return hook(surface(grad, home) if home is None or home.machine is machine else grad)
 
     return func(tensor, on_gpu)
@@ -141,7 +143,14 @@ def _register_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwarg
 @handles(Tensor.register_post_accumulate_grad_hook)
 def _register_post_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensor, hook = args
-    return func(tensor, functools.wraps(hook, updated=())(functools.partial(seeing, hook)))
+    stream = stream_on(gpu_of(tensor))
+
+    @functools.wraps(hook, updated=())
+    def on_gpu(accumulated: Tensor) -> Any:
+        with back_on(stream):
+            return seeing(hook, accumulated)
+
+    return func(tensor, on_gpu)
 
 
 @handles(Tensor.backward, torch.autograd.grad)
@@ -217,9 +226,7 @@ def _of_functions() -> Iterator[Patch]:
                 if isinstance(node, BackwardCFunction):
                     setattr(node, _OUTPUTS, [gpu_of(o) if isinstance(o, Tensor) else None for o in outputs])
                     setattr(node, _INPUTS, [gpu_of(a) if isinstance(a, Tensor) else ANYWHERE for a in args])
-                    gpu = next(filter(None, getattr(node, _OUTPUTS)), None)
-                    if gpu is not None:
-                        setattr(node, _STREAM, gpu.machine.current.stream(gpu.index))
+                    setattr(node, _STREAM, _stream_of(getattr(node, _OUTPUTS)))
                     break
         return result
 
@@ -232,8 +239,7 @@ def _of_functions() -> Iterator[Patch]:
             gpus = getattr(node, _OUTPUTS, ())
             if machine is None or len(gpus) != len(grads):
                 return run(node, *grads)
-            # On the stream of its forward, and on that stream's GPU (torch/csrc/autograd/engine.cpp, evaluate_function).
-            with machine.entered(), getattr(node, _STREAM, None) or nullcontext():
+            with machine.entered(), back_on(getattr(node, _STREAM, None)):
                 results = run(node, *map(surface, grads, gpus))
                 returned = results if isinstance(results, tuple) else (results,)
                 check_returned(type(node).__name__, returned, getattr(node, _INPUTS, ()))
@@ -259,28 +265,37 @@ def _of_module_hooks() -> Iterator[Patch]:
             if machine_in_use() is None:  # closed since the forward pass
                 return hook(module, *groups)
             places = (getattr(owner, kind) for kind in kinds)
-            return seeing(hook, module, *map(_surface_group, groups, places))
+            with back_on(owner._labkit_streams.get(kinds[0])):
+                return seeing(hook, module, *map(_surface_group, groups, places))
 
         return on_gpu
 
     def init(self: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
         self._labkit_inputs = self._labkit_outputs = ()
+        self._labkit_streams = {}
         user_hooks = [surfacing(hook, self, _INPUTS, _OUTPUTS) for hook in user_hooks]
         user_pre_hooks = [surfacing(hook, self, _OUTPUTS) for hook in user_pre_hooks]
         start(self, module, user_hooks, user_pre_hooks)
 
     def setup_input_hook(self: Any, args: Any) -> Any:
         self._labkit_inputs = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in args)
+        self._labkit_streams[_INPUTS] = _stream_of(self._labkit_inputs)
         return set_up_input(self, args)
 
     def setup_output_hook(self: Any, args: Any) -> Any:
         outputs = args if isinstance(args, tuple) else tensors_in(args)
         self._labkit_outputs = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in outputs)
+        self._labkit_streams[_OUTPUTS] = _stream_of(self._labkit_outputs)
         return set_up_output(self, args)
 
     yield Patch(BackwardHook, "__init__", init)
     yield Patch(BackwardHook, "setup_input_hook", setup_input_hook)
     yield Patch(BackwardHook, "setup_output_hook", setup_output_hook)
+
+
+def _stream_of(gpus: Iterable[Gpu | None]) -> Stream | None:
+    """The stream of a node whose outputs are on ``gpus``."""
+    return stream_on(next((gpu for gpu in gpus if gpu is not None), None))
 
 
 def _surface_group(grads: Any, gpus: tuple[Gpu | None, ...]) -> Any:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...base.language import say
 from ...base.patches import Patch
-from ..in_use import machine_here
+from ..in_use import machine_here, machine_in_use
 from .placement import gpu_of
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ class Stream:
         self._gpu: Gpu = gpu
         self.stream_id: int = next(machine.stream_ids) if stream_id is None else stream_id
         self.priority = max(-1, min(0, priority))
-        # The GPU, and the stream on this one's GPU, that were current before each ``with`` that is open.
-        self._before: list[tuple[int, Stream]] = []
 
     @property
     def device(self) -> torch.device:
@@ -109,16 +108,11 @@ class Stream:
         self.wait_event(stream.record_event())
 
     def __enter__(self) -> Stream:
-        current = machine_here().current
-        self._before.append((current.index, current.stream(self._gpu.index)))
-        current.set_stream(self)
+        machine_here().current.enter(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        current = machine_here().current
-        index, stream = self._before.pop()
-        current.set_stream(stream)
-        current.index = index  # setting a stream chose its GPU too
+        machine_here().current.leave()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (self.stream_id, self._gpu) == (other.stream_id, other._gpu)
@@ -199,6 +193,8 @@ class Current(threading.local):
     def __init__(self) -> None:
         self.index = 0
         self._streams: dict[int, Stream] = {}
+        # The GPU, and the stream on the entered one's GPU, that were current before each ``with`` that is open.
+        self._before: list[tuple[int, Stream]] = []
 
     def stream(self, index: int | None = None) -> Stream:
         """The current stream of a GPU (of the current one, for None or a negative number)."""
@@ -210,6 +206,33 @@ class Current(threading.local):
     def set_stream(self, stream: Stream) -> None:
         self._streams[stream.device_index] = stream
         self.index = stream.device_index
+
+    def enter(self, stream: Stream) -> None:
+        """Choose ``stream`` and its GPU, until :meth:`leave`."""
+        self._before.append((self.index, self.stream(stream.device_index)))
+        self.set_stream(stream)
+
+    def leave(self) -> None:
+        """Choose what was chosen before."""
+        if self._before:  # another machine's may have been entered
+            self.index, stream = self._before.pop()
+            self._streams[stream.device_index] = stream
+
+
+def stream_on(gpu: Gpu | None) -> Stream | None:
+    """The stream that this thread has chosen on ``gpu``; None for the host, and for a GPU of no machine in use."""
+    if gpu is None or gpu.machine is not machine_in_use():
+        return None
+    return gpu.machine.current.stream(gpu.index)
+
+
+def back_on(stream: Stream | None) -> AbstractContextManager[object]:
+    """Where backward runs of what was made on ``stream``: there, with its GPU chosen.
+
+    torch/csrc/autograd/engine.cpp, evaluate_function: the node's stream (that of its first output on a GPU,
+    torch/csrc/autograd/function.h, Node::stream) is guarded before its hooks and its backward are called.
+    """
+    return nullcontext() if stream is None or stream._gpu.machine is not machine_in_use() else stream
 
 
 def _record_stream(tensor: torch.Tensor, stream: Stream) -> None:
