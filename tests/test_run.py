@@ -201,7 +201,7 @@ def test_what_a_script_says_of_its_gpus_before_torch_and_what_it_does_with_them_
     assert "labkit: lesson 05_devices explains this" in err
 
 
-@pytest.mark.parametrize("lesson", {name for _, name in LESSONS})
+@pytest.mark.parametrize("lesson", sorted({name for _, name in LESSONS}))
 def test_the_lessons_that_errors_point_to_are_there(lesson):
     assert (ROOT / "notebooks" / "en" / f"{lesson}.ipynb").is_file()
 

@@ -56,7 +56,7 @@ def test_one_choice_is_right_and_each_other_says_what_is_wrong_with_it(name):
             )
 
 
-@pytest.mark.parametrize(("rows", "gpus"), product((1, 7, 18, 30, 64), (1, 2, 3, 8)))
+@pytest.mark.parametrize(("rows", "gpus"), [*product((1, 7, 18, 30, 64), (1, 2, 3, 8))])
 def test_the_split_is_judged_with_the_numbers_that_were_asked(rows, gpus):
     pieces = torch.arange(rows).chunk(gpus)
     busy = len(pieces)
