@@ -304,7 +304,8 @@ _ERRORS = {
     701: "too many resources requested for launch", 702: "the launch timed out and was terminated",
     704: "peer access is already enabled", 705: "peer access has not been enabled",
     710: "device-side assert triggered", 712: "part or all of the requested memory range is already mapped",
-    713: "pointer does not correspond to a registered memory region", 716: "misaligned address", 719: "unspecified launch failure",
+    713: "pointer does not correspond to a registered memory region", 716: "misaligned address",
+    719: "unspecified launch failure",
     800: "operation not permitted", 801: "operation not supported", 999: "unknown error",
 }  # fmt: skip
 
