@@ -31,6 +31,21 @@ def no_beat(monkeypatch):
     monkeypatch.setattr(turns, "_BEAT", 1000)
 
 
+@pytest.fixture
+def all_wait(monkeypatch):
+    """An event: all who take turns wait, and nobody has the baton."""
+    event, judge = threading.Event(), turns.Ring.judge
+
+    def noted(ring):
+        judge(ring)
+        if ring.holder is None and ring.live:
+            with turns.unseen():
+                event.set()
+
+    monkeypatch.setattr(turns.Ring, "judge", noted)
+    return event
+
+
 class Tells(nn.Linear):
     """Notes the device that it runs on, then runs."""
 
@@ -432,7 +447,7 @@ def test_a_barrier_for_too_many_is_named(wrap, gpus):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
-def test_a_thread_outside_may_help(wrap, gpus, no_beat):
+def test_a_thread_outside_may_help(wrap, gpus, no_beat, all_wait):
     class Asks(nn.Linear):
         asked, answer = threading.Event(), threading.Event()
 
@@ -443,8 +458,7 @@ def test_a_thread_outside_may_help(wrap, gpus, no_beat):
 
     def help_them():
         Asks.asked.wait()
-        while not turns.stalled:  # until all of them wait
-            pass
+        all_wait.wait()
         Asks.answer.set()
 
     helper = threading.Thread(target=help_them, daemon=True)
@@ -455,7 +469,7 @@ def test_a_thread_outside_may_help(wrap, gpus, no_beat):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
-def test_a_thread_outside_may_help_the_one_who_holds_the_lock(wrap, gpus):
+def test_a_thread_outside_may_help_the_one_who_holds_the_lock(wrap, gpus, all_wait):
     class Asks(nn.Linear):
         lock, answer = threading.Lock(), threading.Event()
 
@@ -466,8 +480,7 @@ def test_a_thread_outside_may_help_the_one_who_holds_the_lock(wrap, gpus):
                 return super().forward(x)
 
     def help_them():
-        while not turns.stalled:
-            time.sleep(0.001)
+        all_wait.wait()
         Asks.answer.set()
 
     helper = threading.Thread(target=help_them, daemon=True)
@@ -478,7 +491,7 @@ def test_a_thread_outside_may_help_the_one_who_holds_the_lock(wrap, gpus):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
-def test_no_alarm_for_locks_that_replicas_have_given_back(wrap, gpus):
+def test_no_alarm_for_locks_that_replicas_have_given_back(wrap, gpus, all_wait):
     class Asks(nn.Linear):
         locks = threading.Lock(), threading.Lock()
         asked, taken = threading.Event(), threading.Event()
@@ -496,9 +509,9 @@ def test_no_alarm_for_locks_that_replicas_have_given_back(wrap, gpus):
     def takes_both():
         Asks.asked.wait()
         with Asks.locks[0], Asks.locks[1]:
+            all_wait.clear()
             Asks.taken.set()
-            while not turns.stalled:
-                time.sleep(0.001)
+            all_wait.wait()
 
     outside = threading.Thread(target=takes_both, daemon=True)
     outside.start()
@@ -716,14 +729,13 @@ def test_a_condition_whose_lock_another_replica_still_holds(wrap):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
-def test_a_lock_that_a_thread_outside_has_held_since_before_the_call(wrap, gpus):
+def test_a_lock_that_a_thread_outside_has_held_since_before_the_call(wrap, gpus, all_wait):
     lock, held, (read, write) = threading.Lock(), threading.Event(), os.pipe()
 
     def outside():
         with lock:  # leaves by C's own method, which it has had since it came
             held.set()
-            while not turns.stalled:
-                time.sleep(0.001)
+            all_wait.wait()
         os.read(read, 1)  # and does nothing more that could be seen
 
     class Takes(nn.Linear):
