@@ -212,3 +212,19 @@ def test_what_a_computer_and_its_containers_have(tmp_path, monkeypatch):
     assert host.available() == gib - 256 * 2**20
     group("memory/docker/one", gib, 2 * gib, old)
     assert host.available() == 0
+
+
+def test_arguments_may_be_named():
+    x = torch.ones(2, device="cuda:1")
+    assert torch.zeros_like(input=x).device == torch.device("cuda:1")
+    assert torch.zeros_like(input=torch.ones(1)).device.type == "cpu"
+    assert (
+        x.clone().resize_(size=(3,)).shape == x.clone().resize_as_(the_template=torch.ones(3)).shape == (3,)
+    )
+    for ask in (
+        lambda: torch.zeros_like(input=x[:1].expand(HUGE)),
+        lambda: x.resize_(size=(HUGE,)),
+        lambda: x.resize_as_(the_template=torch.empty(HUGE, device="meta")),
+    ):
+        with pytest.raises(torch.OutOfMemoryError, match=OUT):
+            ask()

@@ -60,7 +60,8 @@ def _narrow_copy(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: di
 def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, gpu = args[0], gpu_of(args[0])
     if gpu is not None:
-        sizes = args[1].shape if func is Tensor.resize_as_ else _sizes(args[1:])
+        given = (*args[1:], *(kwargs[name] for name in ("size", "the_template") if name in kwargs))
+        sizes = given[0].shape if func is Tensor.resize_as_ else _sizes(given)
         wanted = (math.prod(sizes) + tensor.storage_offset()) * tensor.element_size()
         if wanted > tensor.untyped_storage().nbytes():
             gpu.make_room(wanted, written=False)  # beside the old one (aten/src/ATen/native/cuda/Resize.cpp)

@@ -58,7 +58,7 @@ def _numbers(values: Iterable[Any]) -> Iterator[float]:
     )
 )
 def _beside(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensor = args[0]
+    tensor = args[0] if args else kwargs["input"]
     if len(args) == 1 and not kwargs and tensor.__class__ is Tensor and tensor.numel() < WORTH / 16:
         gpu = gpu_of(tensor)  # as most calls are: no larger than what is there
         mode.own(gpu)
@@ -67,7 +67,7 @@ def _beside(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
             put(result, gpu)
         return result
     device = kwargs.get("device")
-    gpu = gpu_of(args[0]) if device is None else mode.machine.resolve(device)
+    gpu = gpu_of(tensor) if device is None else mode.machine.resolve(device)
     if gpu is not None:
         make_room(func, args, kwargs, gpu)
     return mode.general(func, args, kwargs)
