@@ -472,6 +472,11 @@ PRIVATE = [
             and type(torch.jit.trace(nn.Linear(1, 1), torch.ones(1)).forward) is torch._C.ScriptMethod),
     Private("torch._C._set_default_tensor_type", "torch.set_default_tensor_type calls it (machine.ops.types)",
             lambda: _asks(torch.set_default_tensor_type, "_set_default_tensor_type")),
+    Private("torch._tensor_classes", "the old tensor types, those of CUDA with them (machine.ops.types)",
+            lambda: torch.FloatTensor in torch._tensor_classes),
+    Private("torch._C._activate_gpu_trace", "refused by name (machine.torch_api.refused)"),
+    Private("torch._C._get_default_device", "what is there is printed without its device (machine.ops.types)",
+            lambda: _asks(torch._tensor_str._str_intern, "_get_default_device")),
     Private("torch._C._set_grad_enabled", "switched with the machine's mode off the stack (machine.ops.mode)",
             lambda: _asks(torch.set_grad_enabled.__init__, "_set_grad_enabled")),
     Private("torch._C.Generator", "the class, under its second name (machine.state.random)",
@@ -494,7 +499,9 @@ PRIVATE = [
             lambda: [torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CompositeImplicitAutograd")
                      for name in ("linear", "mm")] == [True, False]),
     Private("torch.ops.aten: _copy_from, _has_compatible_shallow_copy_type, _unsafe_index, _index_put_impl_, "
-            "_unsafe_index_put, _foreach_copy_, _native_batch_norm_legit",
+            "_unsafe_index_put, _foreach_copy_, _native_batch_norm_legit, _foreach_add, _foreach_add_, "
+            "_foreach_addcmul, _foreach_addcmul_, _foreach_addcdiv, _foreach_addcdiv_, _fused_adam_, _fused_adamw_, "
+            "_fused_sgd_, _fused_adagrad_",
             "operators with rules of their own (machine.rules)"),
     Private("torch.library._impls, torch.library.Library._resolve_op_name, torch._library.utils.lookup_op, "
             "torch._C._dispatch_library, torch.utils._python_dispatch._disable_current_modes, _qualified_op_name",
@@ -591,7 +598,8 @@ PRIVATE = [
             "refused by name (machine.torch_api.refused)",
             lambda: [kind.__base__.__name__ for kind in (torch.cuda.CUDAGraph, torch.cuda.MemPool, torch.cuda.Stream)]
             == ["_CUDAGraph", "_MemPool", "_CudaStreamBase"]),
-    Private("what torch._C has for CUDA: _cuda_*, _cudnn_*, _cublas*, _nccl_*, _accelerator_*, _get_accelerator, "
+    Private("what torch._C has for CUDA: _cuda_*, _cudnn_*, _cublas*, _nccl_*, _accelerator_*, _host_emptyCache, "
+            "_get_accelerator, "
             "_group_tensors_by_device_and_dtype, _broadcast*, _scatter*, _gather*, _CudaDeviceProperties",
             "answered by the machine or refused by name (python -m labkit.machine lists them)",
             _answered),

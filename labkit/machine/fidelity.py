@@ -24,7 +24,7 @@ FAITHFUL, APPROXIMATED, ABSENT = "faithful", "approximated", "absent"
 # (what, how, in a sentence)
 PARTS = (
     ("the device of every tensor", FAITHFUL, "views, `.data`, `detach`, saved tensors, parameters, gradients, deep copies, loaded files"),
-    ("values and gradients", FAITHFUL, "computed by the CPU's kernels (or the backing GPU's); last digits may differ from CUDA's"),
+    ("values and gradients", FAITHFUL, "computed by the CPU's kernels (or the backing GPU's); last digits may differ from CUDA's, in half precision more, where the CPU's kernels round in between (`grid_sample`)"),
     ("what CUDA's kernels refuse and compute", FAITHFUL, "dtypes by PyTorch's operator database, in CUDA's words (a refusal of both is the CPU's, with a note); what the CPU's kernels lack in half precision is computed in float32 and rounded, so `grad_fn` is that of the rounding; what C++ calls within backward keeps the CPU's refusal (sparse gradients in half precision)"),
     ("assertions on the device", APPROXIMATED, "an index out of range is CUDA's `device-side assert` with a note on operator and index; told at once, and the machine goes on, where on a GPU every later call of the process fails"),
     ("`use_deterministic_algorithms`", FAITHFUL, "operators without a fixed order on CUDA object in its words, in forward and backward, with `warn_only` too; uninitialized memory is filled (no rule for cuBLAS: PyTorch has none since 2.12)"),
@@ -65,7 +65,7 @@ PARTS = (
     ("sparse tensors", FAITHFUL, "COO, CSR and their kin: the tensor, its indices and its values are on one device, also after `copy_` and `torch.load`"),
     ("`torch.nested`, `FakeTensorMode`", ABSENT, "make nested tensors on the CPU and move them with `.to`; fake tensors with a device of `cuda` are not caught and may end the process"),
     ("NCCL", ABSENT, "`init_process_group(\"nccl\")` refuses; gloo carries tensors on the GPUs"),
-    ("CUDA graphs, custom kernels, memory pools", ABSENT, "refuse with an error that names the missing function; so do external streams, the history of memory (`_record_memory_history`), statistics of pinned memory and TunableOp"),
+    ("CUDA graphs, custom kernels, memory pools", ABSENT, "refuse with an error that names the missing function; so do external streams, the history of memory, statistics of pinned memory and TunableOp"),
     ("`torch.cuda._sanitizer`, callbacks of the runtime", ABSENT, "refuse with an error: nothing would be heard of what is allocated"),
     ("operators that PyTorch has for CUDA alone", ABSENT, "products of packed 4-bit weights and the like: PyTorch's own error, which speaks of the CPU"),
     ("one real GPU as backing", APPROXIMATED, "written, not yet run on a GPU"),

@@ -60,9 +60,9 @@ REASONS = Path(__file__).with_suffix(".toml")
 class Report(unittest.TestResult):
     """Writes each test's beginning and end as a line of JSON."""
 
-    def __init__(self, out: Any) -> None:
+    def __init__(self, out: Any, machine: Any) -> None:
         super().__init__()
-        self.out = out
+        self.out, self.machine = out, machine
         self.outcome: tuple[str, str] = (PASSED, "")
 
     def say(self, **what: object) -> None:
@@ -76,6 +76,8 @@ class Report(unittest.TestResult):
 
     def stopTest(self, test: unittest.TestCase) -> None:
         super().stopTest(test)
+        if self.machine is not None:  # a test that failed may have left the stack of modes without it
+            self.machine.entered().__enter__()
         outcome, text = self.outcome
         self.say(ends=name_of(test), outcome=outcome, text=text)
 
@@ -114,16 +116,17 @@ def work(options: argparse.Namespace) -> None:
     sys.argv = [str(path)]
     limit = options.host_memory << 30
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    machine = None
     if options.gpus:
         import labkit
 
-        labkit.simulate(options.gpus, memory=options.memory)
+        machine = labkit.simulate(options.gpus, memory=options.memory)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    report = Report(out)
+    report = Report(out, machine)
     try:
         spec.loader.exec_module(module)
     except BaseException as error:

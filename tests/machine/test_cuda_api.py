@@ -506,3 +506,15 @@ def test_one_stream_entered_by_two_threads_gives_each_its_own_back():
     go.set()
     thread.join()
     assert seen == [1]
+
+
+def test_a_tensor_on_the_default_device_is_printed_without_it():
+    x = torch.tensor([1], device="cuda:0")
+    torch.set_default_tensor_type(torch.cuda.FloatTensor)
+    try:
+        assert repr(x) == "tensor([1])"
+        assert repr(torch.tensor([1], device="cuda:1")) == "tensor([1], device='cuda:1')"
+        assert repr(torch.tensor([1], device="cpu")) == "tensor([1], device='cpu')"
+    finally:
+        torch.set_default_tensor_type(torch.FloatTensor)
+    assert repr(x) == "tensor([1], device='cuda:0')"

@@ -542,6 +542,9 @@ def test_a_list_of_tensors_and_a_single_one():
         torch._foreach_add(here, torch.tensor(1.0))
     with pytest.raises(RuntimeError, match="scalar tensor is expected to be on cuda:1 but is on cpu"):
         torch._foreach_add_(here, torch.tensor(1.0))
+    for function in (torch._foreach_add, torch._foreach_mul):
+        with pytest.raises(RuntimeError, match="expected to be 0 dim but it has 1 dimensions and 2 elements"):
+            function([here[0], torch.ones(2)], packed.to("cuda:1"))
     # Without the fast kernel it is as a single addition, and a product reads it on the host.
     assert torch._foreach_add(here, torch.tensor(1.0, dtype=torch.double))[0].is_cuda
     assert torch._foreach_mul(here, torch.tensor(2.0))[1].tolist() == [2, 2]

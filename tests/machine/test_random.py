@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import pickle
 import threading
 
 import pytest
@@ -167,3 +168,12 @@ def test_a_draw_like_another_is_where_its_own_device_says():
     assert torch.equal(
         torch.rand_like(zeros()), torch.rand(8, generator=torch.Generator().manual_seed(7)).to("cuda:1")
     )
+
+
+def test_a_generator_that_was_pickled_is_as_far_as_it_was(gpus):
+    generator = torch.Generator("cuda:1").manual_seed(5)
+    generator.set_offset(100)
+    torch.rand(3, generator=generator, device="cuda:1")
+    again = pickle.loads(pickle.dumps(generator))
+    assert (again.device, again.get_offset()) == (generator.device, generator.get_offset())
+    assert torch.equal(again.get_state(), generator.get_state())

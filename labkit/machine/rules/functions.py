@@ -107,6 +107,7 @@ def _foreach_sum(words: str) -> Rule:
     # aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu: where the fast kernels are not used, it may be anywhere
     # that a single addition allows; a product or quotient reads it on the host.
     def rule(tensors: Any, other: Any = None, *_: Any, **__: Any) -> None:
+        _foreach_scalar(tensors, other)
         first = tensors[0] if tensors else None
         if (
             first is None
@@ -119,6 +120,15 @@ def _foreach_sum(words: str) -> Rule:
             raise RuntimeError(f"scalar tensor {words} {place(first)} but is on {place(other)}")
 
     return rule
+
+
+@_rule("_foreach_mul _foreach_mul_ _foreach_div _foreach_div_")
+def _foreach_scalar(tensors: Any, other: Any = None, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/ForeachOpsKernels.cpp, FOREACH_BINARY_OP_SCALAR_TENSOR
+    if isinstance(other, Tensor) and other.dim():
+        raise RuntimeError(
+            f"scalar tensor expected to be 0 dim but it has {other.dim()} dimensions and {other.numel()} elements."
+        )
 
 
 _rule("_foreach_add")(_foreach_sum("expected to be on"))

@@ -148,7 +148,15 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
 
     def __reduce__(self) -> tuple[Any, ...]:
         made, _, state = super().__reduce__()  # whose device is the one that really draws
+        if self._counts():
+            state = state[0], self.get_offset(), state[2]
         return made, (self.device,), state
+
+    def __setstate__(self, state: tuple[int, int | None, torch.Tensor]) -> None:
+        seed, offset, values = state
+        super().__setstate__((seed, None, values) if self._counts() else state)  # type: ignore[misc]  # in C
+        if self._counts() and offset is not None:
+            self._known()[offset] = self.get_state()
 
 
 def patches(machine: Machine) -> Iterator[Patch]:
