@@ -154,7 +154,7 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
 
     def __setstate__(self, state: tuple[int, int | None, torch.Tensor]) -> None:
         seed, offset, values = state
-        super().__setstate__((seed, None, values) if self._counts() else state)  # type: ignore[misc]  # in C
+        super().__setstate__((seed, None, values) if self._counts() else state)
         if self._counts() and offset is not None:
             self._known()[offset] = self.get_state()
 
