@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.dlpack import DLDeviceType, from_dlpack
 
 pytestmark = pytest.mark.usefixtures("gpus")
@@ -94,3 +95,43 @@ def test_dlpack_never_passes_a_gpu_for_the_host(gpus):
             x.__dlpack__(stream=stream)
     assert torch.ones(2).pin_memory().__dlpack_device__()[0] == DLDeviceType.kDLCUDAHost
     assert torch.ones(2).__dlpack_device__() == (DLDeviceType.kDLCPU, 0)
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors(layout, gpus):
+    lists = {device: [torch.ones(2, 4, device=device), torch.ones(3, 4, device=device)] for device in (CPU, CUDA1)}
+    made = [
+        torch.nested.nested_tensor(lists[CPU], device="cuda:1", layout=layout),
+        torch.nested.nested_tensor(lists[CUDA1], layout=layout),
+        torch.nested.as_nested_tensor(lists[CUDA1], layout=layout),
+        torch.nested.nested_tensor(lists[CPU], layout=layout).to(CUDA1),
+    ]
+    for nested in made:
+        assert (nested.device, nested.values().device, (nested * 2).device) == (CUDA1, CUDA1, CUDA1)
+        assert {piece.device for piece in nested.unbind()} == {CUDA1}
+        assert torch.nested.to_padded_tensor(nested, 0.0).device == CUDA1
+    assert torch.nested.nested_tensor(lists[CPU], layout=layout).device == CPU
+    assert lists[CPU][0].device == CPU
+    nested = torch.nested.nested_tensor(lists[CUDA1], layout=layout, requires_grad=True)
+    (torch.nested.to_padded_tensor(nested, 0.0) * 2).sum().backward()
+    assert nested.grad.device == CUDA1
+
+
+def test_fake_tensors_are_refused_on_simulated_gpus():
+    parameter = torch.nn.Parameter(torch.ones(2, device=CUDA1))
+    plain = torch.ones(2, device=CUDA1)
+    with FakeTensorMode() as mode:
+        for make in (
+            lambda: torch.empty(2, device="cuda:1"),
+            lambda: torch.empty(2).to("cuda:1"),
+            lambda: torch.empty(2).cuda(),
+            lambda: torch.zeros_like(torch.empty(2), device="cuda:1"),
+            lambda: torch.nn.Linear(2, 2).cuda(),
+            lambda: mode.from_tensor(parameter),
+            lambda: mode.from_tensor(plain).requires_grad_(),
+        ):
+            with pytest.raises(NotImplementedError, match=r"a fake tensor cannot be on cuda:[01], a GPU simulated"):
+                make()
+        assert torch.nn.Linear(2, 2)(torch.empty(1, 2)).device == CPU
+        assert (mode.from_tensor(plain) + 1).device == CUDA1
+    assert torch.empty(2, device="cuda:1").device == CUDA1

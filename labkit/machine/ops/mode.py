@@ -32,6 +32,7 @@ from ..state.gpu import HOST, Gpu
 from ..state.placement import gpu_of, put, put_again, put_all
 from ..state.work import at_work
 from .below import hands_on
+from .fakes import check_fake
 from .kernels import instead
 from .libraries import by_python
 from .mixed import run_mixed
@@ -157,6 +158,7 @@ class MachineMode(TorchFunctionMode):
             target = next(iter(gpus)) if len(gpus) == 1 else None
         else:
             target = self.machine.resolve(chosen)
+            check_fake(target)
             kwargs = {**kwargs, "device": self.machine.real(target, chosen)}
         pinned = kwargs.get("pin_memory")
         if pinned:

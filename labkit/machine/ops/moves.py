@@ -24,6 +24,7 @@ from ..state.gpu import Gpu
 from ..state.placement import gpu_of, name_of, put, put_all, type_name
 from ..state.work import at_work
 from .draws import with_generator
+from .fakes import check_fake
 from .gradients import surface
 from .mode import MachineMode
 from .pinned import remember, without_pinning
@@ -46,6 +47,7 @@ def move(
     started = perf_counter() if trace.recording is not None else 0.0
     # Real values never leave the backing device: between two devices only copy=True gives a storage of its own.
     place, copy = machine.real(target), copy or source is not target
+    check_fake(target)
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
     try:
@@ -193,6 +195,7 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     pinned = kwargs.get("pin_memory")
     if pinned:
         kwargs = without_pinning(kwargs, target)
+    check_fake(target)
     if target is not None:
         make_room(func, args, kwargs, target)
     # What C++ makes of plain data is there; data that are tensors, alone or in lists, are where they were.
@@ -312,3 +315,23 @@ def patches(machine: Machine) -> Iterator[Patch]:
         return _construct(mode, real, args, kwargs) if placed else real(*args, **kwargs)
 
     yield Patch(torch, "range", range_)
+    yield Patch(torch._C._nested, "nested_tensor", _nesting(torch._C._nested.nested_tensor))
+
+
+def _nesting(real: Any) -> Any:
+    """``torch.nested.nested_tensor`` in its strided layout: it takes the tensors to the first one's device."""
+
+    @functools.wraps(real)
+    def nested_tensor(tensor_list: Any, *, device: Any = None, **options: Any) -> Tensor:
+        machine, tensors = machine_in_use(), tensors_in(tensor_list)
+        if machine is None:
+            return real(tensor_list, device=device, **options)
+        target = machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
+        if device is not None:
+            device = machine.real(target, device)
+        nested: Tensor = real(tensor_list, device=device, **options)
+        if target is not None:
+            put(nested, target)
+        return nested
+
+    return nested_tensor

@@ -11,6 +11,7 @@ from ..ops import (
     below,
     dlpack,
     dtensors,
+    fakes,
     gradients,
     libraries,
     mode,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 SUBJECTS = (
     storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, below, libraries,
-    dlpack, dtensors, mode, moves, watching, threads, processes, profiling,
+    dlpack, dtensors, fakes, mode, moves, watching, threads, processes, profiling,
 )  # fmt: skip
 
 # What no closing takes back, and why that is harmless.
