@@ -305,6 +305,19 @@ def _kernels_of_python() -> bool:
     return found
 
 
+def _fake_tensors() -> bool:
+    room = resolve_name("torch._subclasses.fake_tensor")
+    mode, current, key = room.FakeTensorMode(), torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+    with mode:
+        inside = current(key) is mode and torch.empty(1).fake_device.type == "cpu"
+    return (
+        inside
+        and current(key) is None
+        and isinstance(room.FakeTensorMode.avoid_device_init, property)
+        and _parameters(room.FakeTensorConverter.from_real_tensor)[:3] == ["self", "fake_mode", "t"]
+    )
+
+
 def _dtensors() -> bool:
     dispatch = resolve_name("torch.distributed.tensor._dispatch").OpDispatcher
     tracker = resolve_name("torch.distributed.tensor._random").OffsetBasedRNGTracker
@@ -511,6 +524,12 @@ PRIVATE = [
             "_random, _distribute_region",
             "DTensors and what they hold are on the rank's GPU, and wrappers are loaded there (machine.ops.dtensors)",
             _dtensors),
+    Private("torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey, torch._subclasses.fake_tensor.FakeTensor",
+            "fake tensors say themselves where they are; gradients of them are refused (machine.ops.fakes)",
+            _fake_tensors),
+    Private("torch._C._nested.nested_tensor", "tells no mode (machine.ops.moves)",
+            lambda: torch._C._nested.nested_tensor
+            not in _seen(lambda: torch._C._nested.nested_tensor([torch.ones(1)]))),
     Private("torch._C: _to_dlpack, _to_dlpack_versioned, _from_dlpack, _torchDeviceToDLDevice",
             "capsules of tensors on simulated GPUs say so (machine.ops.dlpack)",
             lambda: torch._C._torchDeviceToDLDevice(torch.device("cuda:1")) == (2, 1)

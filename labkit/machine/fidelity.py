@@ -64,7 +64,7 @@ PARTS = (
     ("memory for other libraries", ABSENT, "`__cuda_array_interface__` refuses: use `.cpu()`; DLPack works between torch and torch, and says CUDA to others"),
     ("sparse tensors", FAITHFUL, "COO, CSR and their kin: the tensor, its indices and its values are on one device, also after `copy_` and `torch.load`"),
     ("`torch.nested`", FAITHFUL, "both layouts: the tensor and its values are on one device"),
-    ("`FakeTensorMode`", ABSENT, "fake tensors are not made on simulated GPUs, nor of parameters there: refused in words"),
+    ("`FakeTensorMode`", APPROXIMATED, "fake tensors stand for tensors on simulated GPUs; gradients of them are refused (a build without CUDA has no guard for autograd)"),
     ("NCCL", ABSENT, "`init_process_group(\"nccl\")` refuses; gloo carries tensors on the GPUs"),
     ("CUDA graphs, custom kernels, memory pools", ABSENT, "refuse with an error that names the missing function; so do external streams, the history of memory, statistics of pinned memory and TunableOp"),
     ("`torch.cuda._sanitizer`, callbacks of the runtime", ABSENT, "refuse with an error: nothing would be heard of what is allocated"),

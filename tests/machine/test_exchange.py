@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.dlpack import DLDeviceType, from_dlpack
 
 pytestmark = pytest.mark.usefixtures("gpus")
@@ -99,7 +99,9 @@ def test_dlpack_never_passes_a_gpu_for_the_host(gpus):
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_nested_tensors(layout, gpus):
-    lists = {device: [torch.ones(2, 4, device=device), torch.ones(3, 4, device=device)] for device in (CPU, CUDA1)}
+    lists = {
+        device: [torch.ones(2, 4, device=device), torch.ones(3, 4, device=device)] for device in (CPU, CUDA1)
+    }
     made = [
         torch.nested.nested_tensor(lists[CPU], device="cuda:1", layout=layout),
         torch.nested.nested_tensor(lists[CUDA1], layout=layout),
@@ -117,21 +119,45 @@ def test_nested_tensors(layout, gpus):
     assert nested.grad.device == CUDA1
 
 
-def test_fake_tensors_are_refused_on_simulated_gpus():
-    parameter = torch.nn.Parameter(torch.ones(2, device=CUDA1))
-    plain = torch.ones(2, device=CUDA1)
-    with FakeTensorMode() as mode:
-        for make in (
-            lambda: torch.empty(2, device="cuda:1"),
-            lambda: torch.empty(2).to("cuda:1"),
-            lambda: torch.empty(2).cuda(),
-            lambda: torch.zeros_like(torch.empty(2), device="cuda:1"),
-            lambda: torch.nn.Linear(2, 2).cuda(),
+def test_fake_tensors_stand_for_tensors_on_simulated_gpus(gpus):
+    plain = torch.ones(2, 2, device=CUDA1)
+    before = gpus.memory(1)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        x = torch.empty(2, 2, device="cuda:1")
+        made = [
+            x,
+            x + 1,
+            x @ plain,
+            torch.zeros_like(x),
+            mode.from_tensor(plain),
+            torch.empty(2).cuda(1),
+            plain * 2,
+        ]
+        assert {each.device for each in made} == {CUDA1}
+        assert {type(each) for each in made} == {FakeTensor}
+        assert (x.is_cuda, x.get_device(), x.cpu().device, x.to(CUDA0).device) == (True, 1, CPU, CUDA0)
+        assert torch.empty(2**40, device="cuda:1").shape == (2**40,)
+        with pytest.raises(RuntimeError, match="cuda:1 and cuda:0"):
+            x + x.to(CUDA0)
+    assert gpus.memory(1) == before
+    assert torch.empty(2, device="cuda:1").device == CUDA1
+
+
+def test_fake_tensors_on_simulated_gpus_have_no_gradients():
+    parameter, plain = torch.nn.Parameter(torch.ones(2, 2, device=CUDA1)), torch.ones(2, 2, device=CUDA1)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        on_host = torch.ones(2, requires_grad=True)
+        for ask in (
+            lambda: torch.empty(2, device="cuda:1", requires_grad=True),
+            lambda: on_host.to("cuda:1"),
+            lambda: on_host.to(device=0),
+            lambda: on_host.cuda(),
             lambda: mode.from_tensor(parameter),
             lambda: mode.from_tensor(plain).requires_grad_(),
+            lambda: plain @ parameter,
         ):
-            with pytest.raises(NotImplementedError, match=r"a fake tensor cannot be on cuda:[01], a GPU simulated"):
-                make()
+            with pytest.raises(NotImplementedError, match=r"a GPU simulated by labkit, has no gradients"):
+                ask()
+        with torch.no_grad():
+            assert (plain @ parameter).device == on_host.to("cuda:1").device == CUDA1
         assert torch.nn.Linear(2, 2)(torch.empty(1, 2)).device == CPU
-        assert (mode.from_tensor(plain) + 1).device == CUDA1
-    assert torch.empty(2, device="cuda:1").device == CUDA1

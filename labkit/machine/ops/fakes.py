@@ -1,7 +1,9 @@
-"""Fake tensors (``FakeTensorMode``) have no simulated GPU to be on, and say so.
+"""Fake tensors (``FakeTensorMode``) stand for tensors on simulated GPUs as they do for those on real ones.
 
-They tell C++ the device that they stand for. Autograd then asks for that device's guard, which a build without CUDA
-does not have: it would end the process (torch/csrc/autograd/input_metadata.cpp).
+They have no values: each says of itself which device it stands for, so calls go to the mode as they are. On a computer
+without CUDA, PyTorch keeps the mode from touching the GPU (torch/_subclasses/fake_tensor.py, avoid_device_init); a
+simulated machine has no more of a GPU than that. Autograd asks C++ for the guard of that device, and what a build
+without CUDA answers can end the process (torch/csrc/autograd/input_metadata.cpp): it is refused before.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
 
 from ...base.patches import Patch
-from ..in_use import machine_in_use
+from ..in_use import machine_in_use, seeing
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, name_of
 
@@ -25,38 +27,47 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _current = torch._C._get_dispatch_mode
 
 
-class NoFake(NotImplementedError):
-    """A fake tensor was to be on a simulated GPU."""
+def faking() -> bool:
+    """Whether this thread makes fake tensors."""
+    return _current(_FAKE) is not None
 
 
-def check_fake(gpu: Gpu | None) -> None:
-    """That nothing fake is made on ``gpu``."""
-    if gpu is not None and _current(_FAKE) is not None:
-        _refuse(name_of(gpu))
+class NoGradient(NotImplementedError):
+    """A fake tensor on a simulated GPU was to have a gradient."""
 
 
-def _refuse(device: str) -> None:
-    raise NoFake(
-        f"a fake tensor cannot be on {device}, a GPU simulated by labkit: make it with device='cpu' or 'meta' "
-        "(FakeTensorMode), or close the machine"
-    )
+def check_gradient(requires_grad: Any, gpu: Gpu | None) -> None:
+    """That autograd is not asked for the guard of ``gpu`` by a fake tensor there."""
+    if requires_grad and gpu is not None and torch.is_grad_enabled():
+        raise NoGradient(
+            f"a fake tensor on {name_of(gpu)}, a GPU simulated by labkit, has no gradients (FakeTensorMode): work "
+            "under torch.no_grad(), make it with device='cpu' or 'meta', or close the machine"
+        )
 
 
 def patches(machine: Machine) -> Iterator[Patch]:
-    """What makes a fake tensor of a real one, and gives it to autograd."""
+    """The mode knows that there is no GPU for it to touch."""
+    if machine.backing.type != "cpu":
+        return
+    avoid: Any = FakeTensorMode.avoid_device_init
+
+    def avoids(self: Any) -> bool:
+        return machine_in_use() is not None or avoid.fget(self)
+
     convert, require = FakeTensorConverter.from_real_tensor, FakeTensor.requires_grad_
 
     @functools.wraps(convert)
     def from_real_tensor(self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any) -> Any:
-        gpu = gpu_of(t) if machine_in_use() is not None and t.requires_grad else None
-        if gpu is not None:
-            _refuse(name_of(gpu))
-        return convert(self, fake_mode, t, *args, **kwargs)
+        if machine_in_use() is not None:
+            check_gradient(t.requires_grad, gpu_of(t))
+        return seeing(convert, self, fake_mode, t, *args, **kwargs)  # also where the machine's mode is off
 
     def requires_grad_(self: Any, requires_grad: bool = True) -> Any:
-        if requires_grad and machine_in_use() is not None and self.fake_device.type == "cuda":
-            _refuse(str(self.fake_device))
+        seen = machine_in_use()
+        if seen is not None:
+            check_gradient(requires_grad, seen.resolve(self.fake_device))
         return require(self, requires_grad)
 
     yield Patch(FakeTensorConverter, "from_real_tensor", from_real_tensor)
     yield Patch(FakeTensor, "requires_grad_", requires_grad_)
+    yield Patch(FakeTensorMode, "avoid_device_init", property(avoids))

@@ -32,7 +32,7 @@ from ..state.gpu import HOST, Gpu
 from ..state.placement import gpu_of, put, put_again, put_all
 from ..state.work import at_work
 from .below import hands_on
-from .fakes import check_fake
+from .fakes import faking
 from .kernels import instead
 from .libraries import by_python
 from .mixed import run_mixed
@@ -151,14 +151,13 @@ class MachineMode(TorchFunctionMode):
         gpus = {gpu_of(tensor) for tensor in tensors}
         for gpu in gpus:
             self.own(gpu)
-        if (len(gpus) > 1 or "device" in kwargs) and by_python(func):
+        if (len(gpus) > 1 or "device" in kwargs) and (faking() or by_python(func)):
             return func(*args, **kwargs)
         chosen = kwargs.get("device")
         if chosen is None:
             target = next(iter(gpus)) if len(gpus) == 1 else None
         else:
             target = self.machine.resolve(chosen)
-            check_fake(target)
             kwargs = {**kwargs, "device": self.machine.real(target, chosen)}
         pinned = kwargs.get("pin_memory")
         if pinned:
@@ -293,7 +292,7 @@ def _device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
 
 @handles(Tensor.is_cuda.__get__)
 def _is_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return gpu_of(args[0]) is not None
+    return gpu_of(args[0]) is not None or func(*args)
 
 
 @handles(Tensor.is_cpu.__get__)
@@ -304,7 +303,7 @@ def _is_cpu(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
 @handles(Tensor.get_device, torch.get_device)
 def _get_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     gpu = gpu_of(args[0])
-    return -1 if gpu is None else gpu.index
+    return func(*args, **kwargs) if gpu is None else gpu.index
 
 
 @handles(Tensor.__repr__)

@@ -24,7 +24,7 @@ from ..state.gpu import Gpu
 from ..state.placement import gpu_of, name_of, put, put_all, type_name
 from ..state.work import at_work
 from .draws import with_generator
-from .fakes import check_fake
+from .fakes import check_gradient, faking
 from .gradients import surface
 from .mode import MachineMode
 from .pinned import remember, without_pinning
@@ -47,7 +47,6 @@ def move(
     started = perf_counter() if trace.recording is not None else 0.0
     # Real values never leave the backing device: between two devices only copy=True gives a storage of its own.
     place, copy = machine.real(target), copy or source is not target
-    check_fake(target)
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
     try:
@@ -94,8 +93,26 @@ def note_copy(source: Gpu | None, target: Gpu | None, tensor: Tensor, started: f
         )  # fmt: skip
 
 
+def _fake(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call that makes or moves fake tensors, which say themselves where they are."""
+    moved = func in (Tensor.to, Tensor.cuda) and len(args) > 1
+    device = args[1] if moved and isinstance(args[1], (str, int, torch.device)) else kwargs.get("device")
+    if device is None and func is Tensor.cuda:
+        device = "cuda"
+    gpu = None if device is None else mode.machine.resolve(device)
+    if gpu is not None:
+        check_gradient(kwargs.get("requires_grad") or any(t.requires_grad for t in tensors_in(args[:1])), gpu)
+        kwargs = {**kwargs, "device": gpu.device}
+        if moved or func is Tensor.cuda:
+            func, args = Tensor.to, (args[0], gpu.device, *args[2:])
+            del kwargs["device"]
+    return func(*args, **kwargs)
+
+
 @handles(Tensor.to)
 def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    if faking():
+        return _fake(mode, func, args, kwargs)
     tensor, *rest = args
     # Three signatures (torch/csrc/autograd/utils/python_arg_parsing.h, parse_to_conversion):
     # (device, dtype, non_blocking, copy), (dtype, non_blocking, copy) and (other, non_blocking, copy).
@@ -126,6 +143,8 @@ def _type_as(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 @handles(Tensor.cuda)
 def _tensor_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    if faking():
+        return _fake(mode, func, args, kwargs)
     device = args[1] if len(args) > 1 else kwargs.get("device")
     target = mode.machine.resolve("cuda" if device is None else device)
     if target is None:
@@ -138,6 +157,8 @@ def _tensor_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles(Tensor.cpu)
 def _tensor_cpu(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    if faking():
+        return _fake(mode, func, args, kwargs)
     return move(mode.machine, args[0], None, memory_format=kwargs.get("memory_format"))
 
 
@@ -166,6 +187,8 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that make a tensor: on ``device=``, on the default device, or beside their data."""
     machine = mode.machine
+    if faking():
+        return _fake(mode, func, args, kwargs)
     if args and isinstance(args[0], (TypedStorage, UntypedStorage)):
         return _of_storage(machine, args[0], kwargs)
     if func is torch.randperm and not (args[0] if args else kwargs.get("n", 1)):
@@ -195,7 +218,6 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     pinned = kwargs.get("pin_memory")
     if pinned:
         kwargs = without_pinning(kwargs, target)
-    check_fake(target)
     if target is not None:
         make_room(func, args, kwargs, target)
     # What C++ makes of plain data is there; data that are tensors, alone or in lists, are where they were.
