@@ -307,7 +307,11 @@ def _kernels_of_python() -> bool:
 
 def _fake_tensors() -> bool:
     room = resolve_name("torch._subclasses.fake_tensor")
-    mode, current, key = room.FakeTensorMode(), torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+    mode, current, key = (
+        room.FakeTensorMode(),
+        torch._C._get_dispatch_mode,
+        torch._C._TorchDispatchModeKey.FAKE,
+    )
     with mode:
         inside = current(key) is mode and torch.empty(1).fake_device.type == "cpu"
     return (

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 # torch's own machinery of compilation, which is refused, and labkit's (.mixed, the check-up's draws): they want what
 # C++ has.
 _LEFT_ALONE = (
-    "torch._subclasses.",
+    "torch._subclasses.fake_tensor.",
+    "torch._subclasses.functional_tensor.",
     "torch.fx.",
     "torch._functorch.",
     "torch._higher_order_ops.",
