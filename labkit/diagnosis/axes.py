@@ -222,7 +222,7 @@ class Search:
         for at, value in enumerate(self.inputs.args):
             if not isinstance(value, (list, tuple)) or len(value) < 2:
                 continue
-            if not all(isinstance(item, Tensor) for item in value):
+            if not all(tensors(item, dataclasses=False) for item in value):
                 continue
             rows, cut = len(value), partial(_cut_list, self.inputs, at)
             if isinstance(self.whole, (list, tuple)) and len(self.whole) == rows:

@@ -1,6 +1,9 @@
 """What every kind of finding says: declared whole, in both languages, and made by the probes that declare it."""
 
+import json
+from functools import cache
 from graphlib import CycleError
+from pathlib import Path
 from string import Formatter
 
 import pytest
@@ -48,6 +51,74 @@ def test_a_kind_is_declared_whole(kind):
         assert templates[0].endswith((".", "`", "}"))  # whole sentences
         assert templates[1].endswith(("。", "`", "}"))
         assert not problems(one, other)
+
+
+# What the lesson that a finding names says of it, in its English notebook.
+TAUGHT = {
+    "idle_gpus": "the GPUs after it are **idle**",
+    "replica_parameters": "A replica is not a normal module: it has no parameters",
+    "fixed_device": "find the tensor or the layer that was not moved",
+    "not_registered": "The cure is `nn.ModuleList([...])`",
+    "batch_moved": ".transpose(0, 1)",
+    "hidden_state_cut": "takes care of the hidden state",
+    "input_cut": "as a **buffer** it",
+    "list_cut": "takes a **list** of six images",
+    "batch_norm": "## BatchNorm sees a piece",
+    "scalar_output": "`.mean()` was taken **outside**",
+    "biased_loss": "a loss averaged in the wrong place",
+    "attributes_lost": "counts its calls in an attribute",
+    "kept_from_one_gpu": "the buffers of replica 0 are the model's own",
+    "home_memory": "the memory of GPU 0",
+}
+# What no lesson teaches yet, and a word without which it hardly could.
+UNTAUGHT = {
+    "not_simulated": "torch.compile",
+    "compiled_model": "compile",
+    "dataclass_output": "dataclass",
+    "device_dependent": "device.index",
+    "fails_on_many": "piece of one row",
+    "lazy_modules": "Lazy",
+    "nested_parallel": "wrapped twice",
+    "not_tensors": "not iterable",
+    "random_outputs": "seed",
+    "replica_weights": "in place",
+    "uncut_input": "numpy",
+    "cache_on_one_gpu": "cache",
+    "fails_on_one": "fails on one GPU",
+    "several_devices": "several devices",
+    "batch_lost": ".mean(0)",
+    "input_axis": "dim=1)(",
+    "outputs_differ": "normalis",
+    "own_length": "pad_packed_sequence",
+    "rows_compared": "each pair of rows",
+    "rows_dropped": "dropped",
+    "rows_refer": "edge",
+    "sparse_input": "sparse",
+    "fails_in_training": "training mode",
+    "gradients_differ": ".detach()",
+    "loss_fails": "loss fails",
+    "memory_fits": "memory=",
+    "memory_too_small": "out of memory",
+    "shared_state": ".append(",
+    "untracked_norm": "track_running_stats",
+}
+
+
+@cache
+def lesson_text(name):
+    path = Path(__file__).parents[2] / "notebooks" / "en" / f"{name}.ipynb"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells)
+
+
+def test_a_finding_is_taught_where_it_says_or_named_as_one_that_is_not():
+    lessons_of = {kind.name: kind.lesson for kind in KINDS}
+    assert TAUGHT.keys() | UNTAUGHT.keys() == lessons_of.keys()
+    assert not TAUGHT.keys() & UNTAUGHT.keys()
+    lost = {name for name, words in TAUGHT.items() if words not in lesson_text(lessons_of[name])}
+    assert not lost, "the lesson no longer says so: say where it does"
+    found = {name for name, word in UNTAUGHT.items() if word in lesson_text(lessons_of[name])}
+    assert not found, "if the lesson teaches it now, it belongs to TAUGHT, with what it says"
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,14 @@ def test_a_list_of_images_whose_channels_go_their_own_ways():
     assert [(f.name, f.where) for f in found.findings] == [("list_cut", "input 0")]
 
 
+def test_a_list_of_dicts_with_a_list_of_results():
+    def forward(self, items):
+        return [{"boxes": self.linear(item["image"].mean((0, 1))) + item["point"].sum()} for item in items]
+
+    items = [{"image": torch.randn(3, 6, 5), "point": torch.rand(1, 2)} for _ in range(6)]
+    assert "list_cut" in check(Does(forward), items)
+
+
 def test_a_list_of_images_with_a_list_of_results():
     model = Does(lambda self, images: [self.linear(image.mean((0, 1))) for image in images])
     assert "list_cut" in check(model, [torch.randn(3, 6, 5) for _ in range(6)], gpus=2)
