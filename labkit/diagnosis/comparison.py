@@ -16,13 +16,16 @@ from torch import Tensor, nn
 
 from ..base.language import say
 from ..base.tree import mapped, tensors
-from .compare import is_number, least_precise, same
+from .compare import difference, is_number, least_precise, same
 from .draws import Draws, seed_python
 from .inputs import ModelInputs
 from .subject import Subject
 
 # The GPU from which DataParallel replicates: device_ids[0].
 SOURCE = "cuda:0"
+
+# Numbers no further apart than this, in units of the larger, are one but for rounding.
+_SURE = 1e-6
 
 
 @dataclass
@@ -87,6 +90,7 @@ class Comparison:
         with self.quiet(seed):
             return inputs.of(self.fresh())
 
+    @cached_property
     def in_double(self) -> Comparison:
         """The same in double precision, where rounding decides nothing that it decided here."""
         subject = copy.copy(self.subject)
@@ -191,20 +195,34 @@ class Comparison:
                 continue
             if not is_number(one) or many.dim() != 1 or not one.is_floating_point():
                 return None
-            ways = [way for way in (torch.mean, torch.sum) if self.same(one.reshape(()), way(many))]
-            if ways:
+            if ways := self.ways(path):
                 found[path] = ways[0]
             elif self.loss is None:  # a loss of the user's own may know how
                 return None
         return found
 
+    def ways(self, path: str) -> list[Callable[[Tensor], Tensor]]:
+        """How the vector that the number ``path`` became on n GPUs is the number again: mean, sum, or not at all.
+
+        Before it is trained, a model loses as much by every row: means that are biased agree to four digits. What is
+        so near, but no nearer than rounding explains, double precision decides.
+        """
+        one, many = self.one.tensors[path].reshape(()), self.many.tensors[path]
+        reduced: tuple[Callable[[Tensor], Tensor], ...] = (torch.mean, torch.sum)
+        found = [way for way in reduced if self.same(one, way(many))]
+        if not found or self.random or difference(one, found[0](many)) <= _SURE:
+            return found
+        precise = self.in_double
+        if path not in precise.one.tensors or path not in precise.many.tensors:
+            return found
+        one, many = precise.one.tensors[path].reshape(()), precise.many.tensors[path]
+        return [way for way in found if difference(one.double(), way(many.double())) <= _SURE]
+
     def backward(self, outcome: Outcome) -> Tensor | None:
         """The loss of a run, once, with its gradients left in the parameters; None if the outputs have no gradient."""
         live, outcome.live = outcome.live, None
         with self.quiet():
-            return loss_of(
-                live, self.loss, self.subject, {} if outcome is self.one else self.reductions or {}
-            )
+            return loss_of(live, self.loss, self.subject, self.reductions or {})
 
 
 def loss_of(
@@ -240,12 +258,17 @@ def loss_of(
 
 
 def _weighted_sum(outputs: Any, reductions: dict[str, Callable[[Tensor], Tensor]]) -> Tensor | None:
-    """Stands for a loss: every output value with a fixed weight of its own, so that none can hide."""
+    """Stands for a loss: every output value with a fixed weight of its own, so that none can hide.
+
+    Where forward computes the loss, a number among its outputs, that alone is it: beside the outputs it would hide.
+    """
     total = None
     for path, tensor in tensors(outputs, "output").items():
+        if reductions and path not in reductions:
+            continue
         if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.requires_grad:
             continue
-        tensor = reductions[path](tensor) if path in reductions else tensor
+        tensor = reductions[path](tensor) if path in reductions and tensor.numel() > 1 else tensor
         values = tensor.reshape(-1).abs() if tensor.is_complex() else tensor.reshape(-1)
         weights = torch.linspace(0.5, 1.5, max(tensor.numel(), 1)).to(tensor.device, tensor.real.dtype)
         part = (values * weights[: tensor.numel()]).sum().float()

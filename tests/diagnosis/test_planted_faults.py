@@ -241,6 +241,28 @@ def test_a_biased_loss():
     assert "2, 2, 2, 2, 2, 2, 2, 1 rows" in found.findings[0].reason  # eight are all said
 
 
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_bias_that_training_has_not_made_large_yet(tokens):
+    # Of a model that knows nothing all rows lose alike: the mean of means is right to four digits, and biased.
+    def forward(self, x, y):
+        logits = self.linear(x).transpose(1, 2)
+        return F.cross_entropy(logits * 3e-3, y), logits.detach()
+
+    torch.manual_seed(0)
+    assert names(check(Does(forward), WORDS, TARGETS)) == {"biased_loss"}
+    equal = torch.where(torch.arange(7) < tokens, TARGETS.clamp(min=0), -100)
+    assert names(check(Does(forward), WORDS, equal)) == {"scalar_output"}
+
+
+def test_the_gradient_of_a_loss_does_not_hide_beside_large_outputs():
+    def forward(self, x):
+        y = self.linear(x)
+        return (y if x.device.index == 0 else y.detach()).square().mean() + y.square().mean(), 1000 * y
+
+    found = check(Does(forward), X)
+    assert "gradients_differ" in found, found
+
+
 def test_a_biased_loss_of_the_users_own():
     # Even pieces, but a loss that weighs the replicas' values wrongly.
     model = Does(lambda self, x: self.linear(x).square().mean())

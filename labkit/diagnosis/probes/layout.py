@@ -53,8 +53,8 @@ def layout(runs: Runs) -> Iterator[Finding]:
         )
     elif short := [path for path, fit in fits.items() if fit.short]:
         yield outputs.OWN_LENGTH(listed(short))
-    elif other := search.layout():
-        yield from _elsewhere(runs, other)
+    elif (other := search.layout()) and (said := list(_elsewhere(runs, other))):
+        yield from said
         return
     for path, fit in fits.items():
         one, many = expected[path], found.get(path)
@@ -158,10 +158,10 @@ def _number(runs: Runs, path: str, one: Tensor, many: Tensor) -> Iterator[Findin
     """A number computed in forward, a loss most likely, that became a number for each replica."""
     if many.dim() != 1 or not one.is_floating_point():
         return
-    one = one.reshape(())
-    if runs.same(one, many.mean()):
+    ways = runs.mode.ways(path)
+    if torch.mean in ways:
         yield outputs.SCALAR_OUTPUT(path, pieces=many.numel(), method="mean", how=say(en="mean", zh="平均"))
-    elif runs.same(one, many.sum()):
+    elif torch.sum in ways:
         yield outputs.SCALAR_OUTPUT(path, pieces=many.numel(), method="sum", how=say(en="sum", zh="和"))
     else:
         yield biased_loss(runs, path, float(one), float(many.mean()))

@@ -56,7 +56,7 @@ def gradients(runs: Runs) -> Iterator[Finding]:
     assert one is not None  # both have run
     assert many is not None
     worst, name, agree, count = _worst_gap(one, many, tolerance(mode.one.least))
-    if not agree and not biased and worst < ROUNDED and _agree_in_double(mode.in_double()):
+    if not agree and not biased and worst < ROUNDED and _agree_in_double(mode.in_double):
         worst, agree = 0.0, True
     total = sum(parameter.requires_grad for parameter in one.parameters())
     number = (
