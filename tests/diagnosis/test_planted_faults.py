@@ -475,11 +475,6 @@ def test_a_model_that_fails_anyway():
     assert names(found, "error") == {"fails_on_one"}
 
 
-@torch.library.custom_op("labkit_tests::only_on_gpus", mutates_args=(), device_types="cuda")
-def only_on_gpus(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
-
-
 def lacking(x):
     raise NotImplementedError("\"some_cpu\" not implemented for 'Long'")
 
@@ -492,9 +487,8 @@ def lacking(x):
         (lambda x: torch.compile(torch.sin)(x), "torch.compile does not see labkit"),
         (lambda x: torch.cuda.CUDAGraph() and x, "_CUDAGraph"),
         (lacking, "not implemented for 'Long'"),
-        (only_on_gpus, "only_on_gpus"),
     ],
-    ids=["compiled inside", "a CUDA graph", "a kernel that the CPU lacks", "a custom kernel"],
+    ids=["compiled inside", "a CUDA graph", "a kernel that the CPU lacks"],
 )
 def test_what_cannot_be_simulated_is_not_the_models_fault(beyond, text, pieces_only):
     def forward(self, x):
@@ -1311,6 +1305,7 @@ BESIDE = {
     inputs.INPUT_CUT: {"rows_dropped", "batch_norm"},
     inputs.INPUT_AXIS: {"batch_moved"},
     inputs.ROWS_DROPPED: {"input_cut"},
+    failures.FAILS_IN_REPLICAS: {"attributes_lost"},
     failures.BATCH_NORM_OF_ONE: {"batch_norm", "idle_gpus"},
     memory.MEMORY_FITS: {"home_memory"},
     memory.MEMORY_TOO_SMALL: {"home_memory"},
