@@ -91,6 +91,11 @@ def test_cuda_visible_devices_hides_gpus(labkit, script, monkeypatch):
         assert done.stderr == f"CUDA_VISIBLE_DEVICES={listed}: {count} of 4 GPUs visible\n"
 
 
+def test_a_script_that_a_signal_ends_is_told_as_a_shell_tells_it(labkit, script):
+    """Where the process is another one's; in its own, the script has the command's place."""
+    assert labkit("run", script("import os\nos.kill(os.getpid(), 15)\n")).returncode == 128 + 15
+
+
 def test_frames_of_the_machine_are_left_out_of_the_traceback(labkit, script):
     path = script("import torch\ntorch.ones(2, device='cuda:0') + torch.ones(2, device='cuda:1')\n")
     done = labkit("run", "--gpus", 2, path)

@@ -69,7 +69,7 @@ def program(tmp_path):
     "arguments",
     [
         ["report.py", "-x", "--gpus", "3", "-m"], ["./folder/../report.py"], ["folder", "a"], ["zipped.pyz"],
-        ["-m", "report", "-c"], ["-m", "package"], ["-m", "package.part", "--", "a"], ["-c", REPORT, "-m", "a"],
+        ["-m", "report", "-c"], ["-m", "package"], ["-m", "package.part", "--", "a"], ["-c", REPORT, "-m", "--", "a"],
         ["-u", "-OO", "-B", "-W", "error::ImportWarning", "-Xdev", "-q", "report.py"],
     ],
     ids=lambda arguments: " ".join(arguments).replace(REPORT, "CODE"),

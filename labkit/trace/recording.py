@@ -202,9 +202,8 @@ class _Replica:
         if not starts or not ends or not torch.is_grad_enabled():
             return
         started: list[float] = []
-        place = (
-            self._place
-        )  # not self, which has the replica: its weights would live until the next gc.collect()
+        # Not self, which has the replica: its weights would live until the next gc.collect().
+        place = self._place
 
         def begin(grad: Tensor) -> None:
             started[:] = [perf_counter()]
