@@ -116,8 +116,8 @@ class Diagnosis:
     def _comparisons(self) -> list[tuple[str, tuple[str, ...]]]:
         """What was compared and what could not be, each under its title."""
         found = [
-            (say(en="What was compared:", zh="比较了："), self.compared),
-            (say(en="What could not be compared:", zh="无法比较："), self.uncompared),
+            (say(en="What was compared:", zh="比较过的内容："), self.compared),
+            (say(en="What could not be compared:", zh="没能比较的内容："), self.uncompared),
         ]
         return [(title, lines) for title, lines in found if lines]
 

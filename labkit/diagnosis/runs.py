@@ -140,12 +140,12 @@ class Runs:
             return
         alike = say(
             en="every run starts from seed 0",
-            zh="每次运行都从随机种子 0 开始",
+            zh="每次运行都用随机种子 0",
         )
         if self.evaluation.draws.drew or self.training.draws.drew:
             alike += say(
                 en="; what forward draws at random (dropout, noise) is made the same for every row",
-                zh="；forward 里随机抽取的数（dropout、噪声）对每一行都取成一样",
+                zh="；forward 里的随机数（dropout、噪声）对每一行都取相同的值",
             )
         self.compared.append(alike)
         if not self.subject.training:
@@ -167,7 +167,7 @@ class Runs:
                 say(
                     en="in training mode BatchNorm is held to its running statistics here: with those of its own piece "
                     "it differs by nature",
-                    zh="比较训练模式时让 BatchNorm 使用滑动统计量：用各分块自己的统计量，结果本来就不同",
+                    zh="比较训练模式时，让 BatchNorm 使用滑动统计量：如果用各分块自己的统计量，结果本来就会不同",
                 )
             )
 
@@ -200,5 +200,5 @@ class Runs:
 
     def _in_mode(self, what: str) -> str:
         if self.mode.training:
-            return say(en=f"{what} in training mode", zh=f"训练模式下的{what}")
-        return say(en=f"{what} in eval mode", zh=f"eval 模式下的{what}")
+            return say(en=f"{what} in training mode", zh=f"{what}（训练模式）")
+        return say(en=f"{what} in eval mode", zh=f"{what}（eval 模式）")
