@@ -193,7 +193,7 @@ class Comparison:
             many = self.many.tensors[path]
             if self.same(one, many):
                 continue
-            if not is_number(one) or many.dim() != 1 or not one.is_floating_point():
+            if not is_number(one) or many.dim() != 1:
                 return None
             if ways := self.ways(path):
                 found[path] = ways[0]
@@ -208,9 +208,17 @@ class Comparison:
         so near, but no nearer than rounding explains, double precision decides.
         """
         one, many = self.one.tensors[path].reshape(()), self.many.tensors[path]
-        reduced: tuple[Callable[[Tensor], Tensor], ...] = (torch.mean, torch.sum)
-        found = [way for way in reduced if self.same(one, way(many))]
-        if not found or self.random or difference(one, found[0](many)) <= _SURE:
+        measured = one.is_floating_point() or one.is_complex()
+        reduced: tuple[Callable[[Tensor], Tensor], ...] = (
+            (torch.mean, torch.sum) if measured else (torch.sum,)
+        )
+        found = [way for way in reduced if self.same(one, way(many).to(one.dtype))]
+        if (
+            not found
+            or not one.is_floating_point()
+            or self.random
+            or difference(one, found[0](many)) <= _SURE
+        ):
             return found
         precise = self.in_double
         if path not in precise.one.tensors or path not in precise.many.tensors:

@@ -124,6 +124,7 @@ def _asked(runs: Runs) -> Diagnosis:
     _ask(runs, "first", "each")
     if runs.subject.training and not any(finding.severity == "error" for finding in runs.findings):
         runs.mode = runs.training
+        runs.names -= {probe.name for probe in in_order() if probe.asked == "each"}
         _ask(runs, "each")
     _ask(runs, "last")
     runs.say_how()

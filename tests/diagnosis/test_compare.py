@@ -44,3 +44,29 @@ def test_the_least_precise_type_is_found_in_the_graph():
     assert least_precise([ONE.half(), ONE.bfloat16()]) is torch.bfloat16
     assert least_precise([weight.half().float() * 2]) is torch.float16
     assert least_precise([weight * 2]) is torch.float32
+
+
+def test_nothing_differs_from_nothing():
+    assert difference(torch.ones(0, 3), torch.ones(0, 3)) == 0
+    assert difference(torch.ones(0, 3), torch.ones(0, 2)) == float("inf")
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.bool])
+def test_what_is_no_measure_is_the_same_or_not(kind):
+    one = torch.tensor([1, 0, 1]).to(kind)
+    assert difference(one, one.clone()) == 0
+    assert difference(one, ~one if kind is torch.bool else one + 1) == float("inf")
+
+
+def test_sparse_and_complex_values_are_compared():
+    sparse = torch.diag(ONE).to_sparse()
+    assert difference(sparse, sparse.clone()) == 0
+    assert difference(sparse, torch.diag(ONE + torch.tensor([0.0, 1.0, 0.0])).to_sparse()) == 0.25
+    assert difference(ONE.cfloat(), ONE.cfloat() + 1j) == 0.25
+
+
+def test_values_without_a_measure_of_their_own():
+    infinite = torch.tensor([float("inf")])
+    assert difference(infinite, infinite.clone()) == 0
+    assert difference(infinite, -infinite) == float("inf")
+    assert difference(torch.zeros(2), torch.full((2,), 1e-7)) == pytest.approx(0.1)  # in units of a millionth

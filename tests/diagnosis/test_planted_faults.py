@@ -232,6 +232,53 @@ def test_a_number_computed_in_forward():
     assert "loss.sum()" in summed.findings[0].fix
 
 
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (lambda y: y.abs().sum().cfloat(), "scalar_output"),
+        (lambda y: (y > 0).sum(), "scalar_output"),
+        (lambda y: (y > 0).all(), "batch_lost"),
+        (lambda y: y.argmax(), "batch_lost"),
+        (lambda y: y.new_tensor(2.5), "scalar_output"),
+    ],
+    ids=["complex", "count", "whether all are", "place", "constant"],
+)
+def test_numbers_that_are_no_losses(number, expected):
+    found = check(Does(lambda self, x: (self.linear(x), number(self.linear(x)))), X)
+    assert [(f.name, f.where) for f in found.findings] == [(expected, "output[1]")]
+    reduced = "mean()" if number(X) == 2.5 else "sum()"
+    assert expected == "batch_lost" or reduced in found.findings[0].fix
+
+
+@finds(outputs.COPIES)
+def test_an_output_that_is_no_rows():
+    model = Does(lambda self, x: (self.linear(x), self.linear.weight * 2))
+    found = check(model, X)
+    assert [(f.name, f.where) for f in found.findings] == [("batch_lost", "output[1]")]
+    assert "of shape [5, 5]" in found.findings[0].reason
+    assert "[20, 5]" in found.findings[0].reason
+
+
+def test_what_nothing_explains_is_said_to_differ():
+    def forward(self, x):
+        return {f"of {len(x)} rows": self.linear(x)}
+
+    found = check(Does(forward), X)
+    assert names(found) == {"outputs_differ"}
+    assert {f.where for f in found.findings} == {"output['of 16 rows']", "output['of 4 rows']"}
+
+
+def test_weights_that_a_replica_changes_in_place():
+    def forward(self, x):
+        with torch.no_grad():
+            self.linear.weight.mul_(2)
+        return self.linear(x) if not self.training else self.linear(x) * self.linear.weight.mean()
+
+    found = check(Does(lambda self, x: forward(self, x) if self.training else self.linear(x)), X)
+    assert names(found) == {"fails_in_training"}
+    assert "modified inplace" in found.findings[0].reason
+
+
 @finds(outputs.BIASED_LOSS)
 def test_a_biased_loss():
     found = check(Does(lambda self, x: self.linear(x).square().mean()), X[:10])

@@ -25,13 +25,22 @@ def glued(wrong: list[int] | None, gpus: int) -> str:
     )
 
 
-BATCH_LOST = error("batch_lost", BATCH)("""
+_BATCH_LOST = error("batch_lost", BATCH)
+BATCH_LOST = _BATCH_LOST("""
     en: Its shape on one GPU is {shape}: it has no row for each row of the batch, it is computed over all of them. Each
         GPU computes it over its own rows only, and DataParallel glues the answers{outcome}.
     zh: 它在一块 GPU 上的形状是 {shape}：不是每行一个结果，而是对整个批次算出的。每块 GPU 只对自己的行计算，
         DataParallel 再把各个结果拼接起来{outcome}。
     fix en: Return the values for each row, and reduce over the batch outside the wrapped model.
     fix zh: 返回每一行的值，在包装后的模型外面再对批次求和或求平均。
+""")
+
+COPIES = _BATCH_LOST("""
+    en: It does not depend on the rows: every replica returns the whole of it, of shape {shape}, and DataParallel glues the
+        copies{outcome}.
+    zh: 它与批次的各行无关：每个副本都返回完整的一份（形状 {shape}），DataParallel 再把它们拼接起来{outcome}。
+    fix en: Leave it out of the outputs, and take it from the model itself (`wrapped.module`).
+    fix zh: 不要把它作为输出返回，需要时从模型本身（`wrapped.module`）去取。
 """)
 
 

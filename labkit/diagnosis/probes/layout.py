@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +26,9 @@ CUT = (inputs.INPUT_CUT, inputs.INPUT_AXIS, inputs.HIDDEN_STATE_CUT, inputs.LIST
 
 @probe(
     *CUT, inputs.UNCUT_INPUT,
-    outputs.OWN_LENGTH, outputs.ROWS_COMPARED, outputs.BATCH_MOVED, outputs.BATCH_LOST, outputs.SCALAR_OUTPUT,
-    outputs.BIASED_LOSS, outputs.BIASED_LOSS_OF_EVEN_PIECES, outputs.UNTRACKED_NORM, outputs.OUTPUTS_DIFFER,
+    outputs.OWN_LENGTH, outputs.ROWS_COMPARED, outputs.BATCH_MOVED, outputs.BATCH_LOST, outputs.COPIES,
+    outputs.SCALAR_OUTPUT, outputs.BIASED_LOSS, outputs.BIASED_LOSS_OF_EVEN_PIECES, outputs.UNTRACKED_NORM,
+    outputs.OUTPUTS_DIFFER,
     after=(state, returned, replicas, devices), explained_by=(references,), asked="each",
 )  # fmt: skip
 def layout(runs: Runs) -> Iterator[Finding]:
@@ -113,8 +115,15 @@ def _elsewhere(runs: Runs, found: Layout) -> Iterator[Finding]:
         else:
             yield inputs.INPUT_AXIS(where, shape=shape, batch=runs.batch, axis=axis, dim=dim)
     for path, axis in found.outputs.items():
+        one, many = runs.one.tensors[path], runs.many.tensors.get(path)
         if axis not in (None, dim):
             yield _moved(runs, path, axis)
+        elif axis is None and many is not None and not runs.same(one, many):
+            if not is_number(one) or not one.is_floating_point():
+                outcome = outputs.answers(list(many.shape))
+                yield outputs.COPIES(path, shape=list(one.shape), outcome=outcome)
+            else:
+                yield from _number(runs, path, one, many)
 
 
 def _is_hidden_state(model: nn.Module, shape: list[int]) -> bool:
@@ -156,15 +165,17 @@ def _lost(path: str, one: Tensor, many: Tensor | None) -> Finding:
 
 def _number(runs: Runs, path: str, one: Tensor, many: Tensor) -> Iterator[Finding]:
     """A number computed in forward, a loss most likely, that became a number for each replica."""
-    if many.dim() != 1 or not one.is_floating_point():
+    if many.dim() != 1:
         return
     ways = runs.mode.ways(path)
     if torch.mean in ways:
         yield outputs.SCALAR_OUTPUT(path, pieces=many.numel(), method="mean", how=say(en="mean", zh="平均"))
     elif torch.sum in ways:
         yield outputs.SCALAR_OUTPUT(path, pieces=many.numel(), method="sum", how=say(en="sum", zh="和"))
-    else:
+    elif one.is_floating_point():
         yield biased_loss(runs, path, float(one), float(many.mean()))
+    else:  # a count, or whether something is so
+        yield _lost(path, one, many)
 
 
 def biased_loss(runs: Runs, where: str, one: float, mean: float) -> Finding:
@@ -227,12 +238,18 @@ def idle(runs: Runs) -> Iterator[Finding]:
     failures.FAILS_ON_A_PIECE,
     failures.FAILS_IN_REPLICAS,
     failures.FAILS_IN_TRAINING,
+    outputs.OUTPUTS_DIFFER,
     explained_by=(references, replicas, devices, layout, rows),
     asked="each",
 )
 def unexplained(runs: Runs) -> Iterator[Finding]:
-    """Runs pieces on one GPU: names an error on n GPUs for which no other probe has found the reason."""
+    """Runs pieces on one GPU: names an error or a difference on n GPUs for which no other probe has found the reason."""
     error = runs.many.error
+    if error is None and runs.unlike and not runs.has(returned):
+        expected, found = runs.one.tensors, runs.many.tensors
+        for path in expected.keys() | found.keys():
+            if path not in expected or path not in found or not runs.same(expected[path], found[path]):
+                yield outputs.OUTPUTS_DIFFER(path, gap=gap_text(inf))
     if error is None or known(runs, error):
         return
     sparse = [

@@ -37,7 +37,7 @@ def replicas(runs: Runs) -> Iterator[Finding]:
     except Exception as error:
         if "modified by an inplace" in words(error) or "modified inplace" in words(error):
             yield modules.REPLICA_WEIGHTS.of(error)
-        elif not is_mix(error):
+        elif not is_mix(error) and lines:
             yield modules.REPLICA_PARAMETERS(line_of(error), outcome=modules.asked(short_text(error)))
         return
     if not runs.all_same(found):
