@@ -95,7 +95,9 @@ class _Mode(TorchDispatchMode):
         kwargs = kwargs or {}
         rule = _rule(func)
         if rule is None:
-            # In a backward, tensors that C++ has made are on no GPU yet: as without this mode, no other one looks.
+            if not torch._C._len_torch_function_stack():
+                return func(*args, **kwargs)
+            # In a backward the machine looks on, and the tensors that C++ has made are on no GPU yet: it must not.
             with torch._C.DisableTorchFunction():
                 return func(*args, **kwargs)
         named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}

@@ -128,10 +128,10 @@ def _variable(name: str, value: object) -> Iterator[Variable]:
 
 
 def _keeps(value: object) -> bool:
-    """Whether it is a container, or an object that keeps something and is not of Python's own, such as a lock."""
+    """Whether it is a container, or an object that keeps something and is not Python's or torch's, such as a lock."""
     if isinstance(value, (list, dict, set, deque, SimpleNamespace)):
         return True
-    own = type(value).__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
+    own = type(value).__module__.partition(".")[0] in (sys.stdlib_module_names - {"__main__"}) | {"torch"}
     return not own and not isinstance(value, nn.Module) and bool(items_of(value))
 
 

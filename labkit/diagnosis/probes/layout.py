@@ -245,7 +245,7 @@ def idle(runs: Runs) -> Iterator[Finding]:
 def unexplained(runs: Runs) -> Iterator[Finding]:
     """Runs pieces on one GPU: names an error or a difference on n GPUs for which no other probe has found the reason."""
     error = runs.many.error
-    if error is None and runs.unlike and not runs.has(returned):
+    if error is None and runs.unlike and runs.mode.reductions is None and not runs.has(returned):
         expected, found = runs.one.tensors, runs.many.tensors
         for path in expected.keys() | found.keys():
             if path not in expected or path not in found or not runs.same(expected[path], found[path]):
