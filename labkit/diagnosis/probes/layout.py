@@ -243,7 +243,7 @@ def idle(runs: Runs) -> Iterator[Finding]:
     asked="each",
 )
 def unexplained(runs: Runs) -> Iterator[Finding]:
-    """Runs pieces on one GPU: names an error or a difference on n GPUs for which no other probe has found the reason."""
+    """Runs pieces on one GPU: names an error or a difference on n GPUs for which no other probe has a reason."""
     error = runs.many.error
     if error is None and runs.unlike and runs.mode.reductions is None and not runs.has(returned):
         expected, found = runs.one.tensors, runs.many.tensors
