@@ -46,7 +46,7 @@ class Runs:
         self.mode = self.evaluation
         self.inputs = self.mode.inputs
         self.batch = batch_of(self.inputs, subject.dim)
-        subject.settle(self._runs_at_all, SOURCE)
+        subject.settle(self._error_of, SOURCE)
         self.findings: list[Finding] = []
         self.names: set[str] = set()
         self.compared: list[str] = []
@@ -78,13 +78,13 @@ class Runs:
             finding = replace(finding, where=where)
         self.findings.append(finding)
 
-    def _runs_at_all(self, model: nn.Module) -> bool:
+    def _error_of(self, model: nn.Module) -> Exception | None:
         try:
             with quiet(0):
                 self.inputs.of(model.eval())
-        except Exception:
-            return False
-        return True
+        except Exception as error:
+            return error
+        return None
 
     def as_given(self) -> nn.Module:
         """A copy of the model on one GPU, in the mode in which it was given."""

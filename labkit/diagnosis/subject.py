@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from ..base.language import say
 from ..base.tree import leaves
-from .errors import words
+from .errors import is_mix, words
 from .inputs import ModelInputs
 from .outside import Outside
 from .state import attributes_of, move_unregistered, unregistered_tensors
@@ -58,18 +58,22 @@ class Subject:
         self.compiled += compiled
         self.inputs = inputs.moved("cpu")
 
-    def settle(self, runs: Callable[[nn.Module], bool], device: str) -> None:
-        """Find out what the model holds on the CPU on purpose: that with which it ``runs`` on ``device``.
+    def settle(self, error_of: Callable[[nn.Module], Exception | None], device: str) -> None:
+        """Find out what the model holds on the CPU on purpose: that with which ``error_of`` it is None on ``device``.
 
         What its owner has not registered, ``.to()`` does not move. It may be a table for the CPU, which must stay, or
         a tensor that was forgotten, which its owner would have to move by hand.
         """
+        other: frozenset[str] | None = None
         alone = [frozenset([name]) for name in self._on_host[:_MOST_ALONE]] if len(self._on_host) > 1 else []
         for staying in (frozenset(self._on_host), frozenset[str](), *alone) if self._on_host else ():
             self.staying = staying
-            if runs(self.copied_to(device)):
+            error = error_of(self.copied_to(device))
+            if error is None:
                 return
-        self.staying = frozenset()
+            if other is None and not is_mix(error):
+                other = staying  # it fails for another reason, which is the one to tell
+        self.staying = other or frozenset()
 
     def copied_to(self, device: str) -> nn.Module:
         """A copy of the model on ``device``."""

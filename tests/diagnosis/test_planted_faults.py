@@ -1391,6 +1391,11 @@ def test_what_stays_on_the_cpu_on_purpose_is_left_there():
     assert [(f.name, f.where) for f in check(forgotten, X).findings] == [("not_registered", "shift")]
 
 
+def test_a_model_that_fails_anyway_is_not_blamed_for_what_it_keeps_on_the_cpu():
+    broken = lambda self, x: torch.cat((self.table, torch.ones(2))).sum() + self.linear(x[:, :4])  # noqa: E731
+    assert names(check(Does(broken, table=torch.ones(5)), X)) == {"fails_on_one"}
+
+
 def test_the_same_finding_is_said_once():
     layers = {f"layer {at}": at for at in range(8)}
     found = check(Does(lambda self, x: {name: self.linear(x).t() for name in layers}), X)
