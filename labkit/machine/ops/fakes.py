@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
 
+from ...base.language import say
 from ...base.patches import Patch
 from ..in_use import machine_in_use, seeing
 from ..state.gpu import Gpu
@@ -40,8 +41,12 @@ def check_gradient(requires_grad: Any, gpu: Gpu | None) -> None:
     """That autograd is not asked for the guard of ``gpu`` by a fake tensor there."""
     if requires_grad and gpu is not None and torch.is_grad_enabled():
         raise NoGradient(
-            f"a fake tensor on {name_of(gpu)}, a GPU simulated by labkit, has no gradients (FakeTensorMode): work "
-            "under torch.no_grad(), make it with device='cpu' or 'meta', or close the machine"
+            say(
+                en=f"a fake tensor on {name_of(gpu)}, a GPU simulated by labkit, has no gradients (FakeTensorMode): "
+                "work under torch.no_grad(), make it with device='cpu' or 'meta', or close the machine",
+                zh=f"{name_of(gpu)} 是 labkit 模拟的 GPU，上面的 fake 张量没有梯度（FakeTensorMode）："
+                "请在 torch.no_grad() 下操作，或者用 device='cpu' 或 'meta' 创建，或者关闭机器",
+            )
         )
 
 
