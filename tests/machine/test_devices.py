@@ -553,3 +553,5 @@ def test_a_list_of_tensors_and_a_single_one():
 def test_a_chain_of_products_names_the_first_that_is_elsewhere():
     with pytest.raises(RuntimeError, match="tensor 0 is on cuda:1 and tensor 2 on cpu"):
         torch.linalg.multi_dot([*torch.ones(2, 2, 2, device="cuda:1"), torch.ones(2, 2)])
+    with pytest.raises(RuntimeError, match="expected out tensor to be on device cuda:1 but got cpu"):
+        torch.linalg.multi_dot(list(torch.ones(3, 2, 2, device="cuda:1")), out=torch.ones(2, 2))

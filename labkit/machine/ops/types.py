@@ -103,6 +103,8 @@ def patches(machine: Machine) -> Iterator[Patch]:
                 "layout": host.layout,
                 "is_cuda": True,
                 "is_sparse": False,
+                "is_sparse_csr": False,
+                "is_xpu": False,
             },
         )
         classes.add(made)

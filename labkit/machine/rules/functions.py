@@ -92,7 +92,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) ->
 
 
 @_rule("linalg.multi_dot chain_matmul")
-def _multi_dot(first: Any, *others: Any, **_: Any) -> None:
+def _multi_dot(first: Any, *others: Any, out: Tensor | None = None, **_: Any) -> None:
     # aten/src/ATen/native/LinearAlgebra.cpp, multi_dot_impl; chain_matmul takes its matrices one by one
     tensors = tensors_in(first, *others)
     for at, other in enumerate(tensors):
@@ -101,6 +101,10 @@ def _multi_dot(first: Any, *others: Any, **_: Any) -> None:
                 f"multi_dot(): all tensors must be on the same device but tensor 0 is on {place(tensors[0])} "
                 f"and tensor {at} on {place(other)}"
             )
+    if out is not None and tensors and _elsewhere(out, tensors[0]):
+        raise RuntimeError(
+            f"multi_dot(): expected out tensor to be on device {place(tensors[0])} but got {place(out)}"
+        )
 
 
 def _foreach_sum(words: str) -> Rule:
