@@ -419,7 +419,7 @@ def test_the_old_tensor_types_are_not_recommended_and_listed_with_the_others():
     kind = torch.cuda.HalfTensor
     assert kind in torch._tensor_classes
     assert (kind.dtype, kind.layout, kind.is_cuda, kind.is_sparse) == (torch.half, torch.strided, True, False)
-    assert not (kind.is_xpu or kind.is_sparse_csr)
+    assert (kind.is_xpu, kind.is_sparse_csr) == (False, False)
 
 
 def test_a_typed_storage_is_said_to_be_deprecated_once():
