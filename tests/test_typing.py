@@ -45,7 +45,8 @@ def test_a_type_checker_finds_the_mistakes_in_a_script_and_no_others(tmp_path):
     found = [line.rpartition("/")[2] for line in done.stdout.splitlines()]
     assert [line for line in found if line.startswith(tuple(scripts))] == [
         'wrong.py:3: error: Argument 1 to "diagnose" has incompatible type "int"; expected Module  [arg-type]',
-        'wrong.py:3: error: Argument "gpus" to "diagnose" has incompatible type "str"; expected "int"  [arg-type]',
+        'wrong.py:3: error: Argument "gpus" to "diagnose" has incompatible type "str"; expected "int | None"'
+        "  [arg-type]",
         'wrong.py:4: error: Module has no attribute "nonsense"  [attr-defined]',
         'wrong.py:5: error: Incompatible types in assignment (expression has type "Split", variable has type "int")'
         "  [assignment]",

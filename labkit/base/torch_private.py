@@ -398,7 +398,7 @@ def _replicas() -> bool:
         list(nn.Sequential(norm)._modules.items()) == [("0", norm)]
         and list(norm._parameters) == ["weight", "bias"]
         and list(norm._buffers)[:2] == ["running_mean", "running_var"]
-        and {"_forward_hooks", "_forward_pre_hooks"} <= vars(norm).keys()
+        and {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"} <= vars(norm).keys()
         and replica._is_replica
         and not list(replica.parameters())
         and _asks(sys.modules["torch.nn.parallel.replicate"].replicate, "_former_parameters")
@@ -517,6 +517,7 @@ PRIVATE = [
                      for name in ("linear", "mm")] == [True, False]),
     Private("torch.ops.aten: _copy_from, _has_compatible_shallow_copy_type, _unsafe_index, _index_put_impl_, "
             "_unsafe_index_put, _foreach_copy_, _native_batch_norm_legit, _foreach_add, _foreach_add_, "
+            "_foreach_mul, _foreach_mul_, _foreach_div, _foreach_div_, "
             "_foreach_addcmul, _foreach_addcmul_, _foreach_addcdiv, _foreach_addcdiv_, _fused_adam_, _fused_adamw_, "
             "_fused_sgd_, _fused_adagrad_",
             "operators with rules of their own (machine.rules)"),
@@ -582,7 +583,8 @@ PRIVATE = [
             _below_autograd),
 
     # Modules and torch.nn.parallel.
-    Private("of modules: _parameters, _buffers, _modules, _forward_pre_hooks, whatever begins with _forward_; "
+    Private("of modules: _parameters, _buffers, _modules, _forward_pre_hooks, _backward_hooks, _backward_pre_hooks, "
+            "whatever begins with _forward_; "
             "_replicate_for_data_parallel, and what it leaves: _is_replica, _former_parameters",
             "what a replica is made of and known by (engine.replicate, lost, hints; trace.recording; diagnosis)",
             _replicas),

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2] / "labkit"
 LISTED = {name for private in PRIVATE for name in re.findall(r"\b_\w+", private.names)}
 # Private, but not torch's: Python's, namedtuple's, nbclient's, a debugger's.
 OTHERS = set(
-    """_acquire_restore _active _args _bootstrap_inner _cleanup_kernel _current_frames _exit _fields _getframe _make
+    """_acquire_restore _active _args _args_from_interpreter_flags _bootstrap_inner _cleanup_kernel
+    _current_frames _exit _fields _getframe _make
     _pydevd_bundle _release_save _run_exitfuncs _shutdown _target _repr_svg_ _repr_html_ _repr_mimebundle_""".split()
 )
 # Pieces of names that are put together, and a name that is only printed.
@@ -88,8 +89,8 @@ def test_every_private_name_is_listed():
         "import torch\ntorch._C._new_thing()",
         "from torch._new_room import thing",
         "from torch.nn import _new_thing",
-        "def f(module):\n    return module._backward_pre_hooks",
-        "def f(module):\n    return getattr(module, '_backward_pre_hooks')",
+        "def f(module):\n    return module._load_state_dict_pre_hooks",
+        "def f(module):\n    return getattr(module, '_load_state_dict_pre_hooks')",
         "Patch(torch.cuda, '_lazy_new', None)",
     ],
 )
