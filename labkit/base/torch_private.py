@@ -398,7 +398,8 @@ def _replicas() -> bool:
         list(nn.Sequential(norm)._modules.items()) == [("0", norm)]
         and list(norm._parameters) == ["weight", "bias"]
         and list(norm._buffers)[:2] == ["running_mean", "running_var"]
-        and {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"} <= vars(norm).keys()
+        and {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
+        <= vars(norm).keys()
         and replica._is_replica
         and not list(replica.parameters())
         and _asks(sys.modules["torch.nn.parallel.replicate"].replicate, "_former_parameters")
