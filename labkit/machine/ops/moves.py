@@ -294,9 +294,14 @@ def _construct_sparse(mode: MachineMode, func: Any, args: tuple[Any, ...], kwarg
     kwargs = {name: brought(value) for name, value in kwargs.items()}
     if device is not None or target is not None:
         kwargs["device"] = machine.real(target, device)
+    pinned = kwargs.get("pin_memory")
+    if pinned:
+        kwargs = without_pinning(kwargs, target)
     result = func(*args, **kwargs)
     if target is not None:
         put_all(result, target)
+    elif pinned:
+        remember(result)
     return result
 
 
