@@ -167,7 +167,7 @@ def test_the_summary_and_the_timeline(tmp_path):
         "labkit: 4 simulated GPUs, 2 data-parallel calls",
         "  cuda:0  peak 1.50 KiB of 16.00 GiB, 3 rows",
         "  cuda:1  peak 512 bytes of 16.00 GiB, 3 rows",
-        "  cuda:2  peak 512 bytes of 16.00 GiB, 2 rows, idle in 1 calls",
+        "  cuda:2  peak 512 bytes of 16.00 GiB, 2 rows, idle in 1 call",
         "  cuda:3  peak 0 bytes of 16.00 GiB, no rows: idle",
     ]
     assert lines[5] == "could not be simulated:"

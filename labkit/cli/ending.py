@@ -151,9 +151,14 @@ def summary(kept: Kept) -> str:
         if calls and not busy:
             line += say(en=", no rows: idle", zh="，没有分到行：空闲")
         elif calls:
-            line += say(en=f", {kept.rows[device]:,} rows", zh=f"，{kept.rows[device]:,} 行")
+            line += say(
+                en=f", {kept.rows[device]:,} row{'s' * (kept.rows[device] != 1)}",
+                zh=f"，{kept.rows[device]:,} 行",
+            )
             if busy < calls:
-                line += say(en=f", idle in {calls - busy} calls", zh=f"，{calls - busy} 次调用中空闲")
+                line += say(
+                    en=f", idle in {plural(calls - busy, 'call')}", zh=f"，{calls - busy} 次调用中空闲"
+                )
         lines.append(line)
     if REFUSED:
         lines.append(say(en="could not be simulated:", zh="无法模拟："))

@@ -20,19 +20,12 @@ from ..plans.footprint import Occupancy
 from .in_use import machine_in_use, use
 from .ops.mode import MachineMode
 from .stack import Entered, leave
+from .state.cuda_errors import cuda_error
 from .state.gpu import Gpu
 from .state.random import DeviceRandom
 from .state.streams import Current
 from .state.syncs import Syncs
 from .torch_api.table import prepare_process, table
-
-_CUDA_ERROR = (
-    "CUDA error: invalid device ordinal\n"
-    "GPU device may be out of range, do you have enough GPUs?\n"
-    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
-    "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
-    "Device-side assertion tracking was not enabled by user."
-)
 
 # More GPUs than this are listed, not drawn.
 _MOST_DRAWN = 64
@@ -86,7 +79,7 @@ class Machine:
         if index is None or index < 0:
             index = self.current.index
         if index >= len(self.gpus):
-            raise torch.AcceleratorError(_CUDA_ERROR)
+            raise cuda_error(101, "InvalidDevice", "invalid device ordinal")
         return self.gpus[index]
 
     def resolve(self, device: int | str | torch.device) -> Gpu | None:

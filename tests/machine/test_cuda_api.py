@@ -519,3 +519,20 @@ def test_a_tensor_on_the_default_device_is_printed_without_it():
     finally:
         torch.set_default_tensor_type(torch.FloatTensor)
     assert repr(x) == "tensor([1], device='cuda:0')"
+
+
+def test_the_runtimes_errors_are_those_of_a_released_build(monkeypatch):
+    with pytest.raises(torch.AcceleratorError) as caught:
+        torch.ones(1, device="cuda:99")
+    lines = str(caught.value).split("\n")
+    assert lines[:2] == [
+        "CUDA error: invalid device ordinal",
+        "GPU device may be out of range, do you have enough GPUs?",
+    ]
+    assert lines[-2:] == ["Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.", ""]
+    assert len(lines) == 6
+    assert caught.value.error_code == 101
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    with pytest.raises(torch.AcceleratorError) as caught:
+        torch.ones(1, device="cuda:99")
+    assert str(caught.value).split("\n") == [*lines[:2], *lines[-2:]]

@@ -6,13 +6,13 @@ The words are the CPU's (``aten/src/ATen/native``), each beside the ``CUDA_KERNE
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
 import torch
 
 from ...base.language import say
+from ..state.cuda_errors import cuda_error
 
 # What the CPU's kernels say of a value that is not allowed, where CUDA's assert (IndexKernel.cu, Indexing.cu,
 # ScatterGatherKernel.cu, EmbeddingBag.cu, Loss.cu, NLLLoss2d.cu, Multi*Margin*.cu, MaxUnpooling.cu, Distribution*.cu,
@@ -36,22 +36,7 @@ def of_a_value(words: str) -> bool:
 
 def device_assert(operator: str, device: torch.device, words: str) -> torch.AcceleratorError:
     """CUDA's error for a failed assertion on the device, with a note on what failed (the CPU's ``words``)."""
-    # c10/cuda/CUDAException.cpp, CUDAMiscFunctions.cpp, CUDADeviceAssertionHost.cpp (as released, without
-    # TORCH_USE_CUDA_DSA).
-    text = (
-        "CUDA error: device-side assert triggered\n"
-        "Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html "
-        "for more information.\n"
-    )
-    if os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
-        text += (
-            "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
-            "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
-        )
-    error: Any = torch.AcceleratorError(
-        text + "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
-    )
-    error.error_code = _ASSERT
+    error: Any = cuda_error(_ASSERT, "Assert", "device-side assert triggered")
     words = words.partition("\n")[0].partition("  (Could this")[0].rstrip(".")
     error.add_note(
         say(

@@ -30,6 +30,7 @@ from ...launch import children
 from ..handlers import HANDLERS
 from ..in_use import machine_here, machine_in_use
 from ..ops.mode import MachineMode
+from ..state.cuda_errors import cuda_error
 from ..state.gpu import MARK, Mark
 from ..state.placement import gpu_of
 from .refused import Absent
@@ -40,13 +41,6 @@ if TYPE_CHECKING:
 _BAD_FORK = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
     "'spawn' start method"
-)
-# What a kernel that is launched on a tensor from before the fork meets (torch.cuda asks first and says _BAD_FORK).
-_NO_CONTEXT = (
-    "CUDA error: initialization error\n"
-    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
-    "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
-    "Device-side assertion tracking was not enabled by user."
 )
 
 
@@ -214,7 +208,8 @@ class _Lost(MachineMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         asks = HANDLERS.get(func, self) is None or getattr(func, "__name__", "") == "__get__"
         if not asks and any(map(gpu_of, tensors_in(*args, *(kwargs or {}).values()))):
-            raise torch.AcceleratorError(_NO_CONTEXT)
+            # A kernel on a tensor from before the fork meets it; torch.cuda asks first and says _BAD_FORK.
+            raise cuda_error(3, "InitializationError", "initialization error")
         return super().__torch_function__(func, types, args, kwargs)
 
 
