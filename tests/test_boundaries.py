@@ -30,7 +30,7 @@ machine           | base launch machine.in_use machine.stack machine.state machi
 cost              | base plans trace
 view              | base plans trace cost
 explore           | base plans trace cost view
-diagnosis         | base plans machine machine.state
+diagnosis         | base plans machine machine.ops machine.state
 
 launch            | base
 course            | base plans machine launch

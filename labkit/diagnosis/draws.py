@@ -13,11 +13,15 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..machine.ops.libraries import by_python
 
 # The first of the sequence: below one half, so that what is kept with that probability (dropout) is kept.
 _FIRST, _STEP = 0.3, 0.6180339887498949
@@ -33,6 +37,7 @@ class Draws:
 
     def __init__(self, constant: bool = False) -> None:
         self.constant, self.drew = constant, False
+        self.drawn = WeakIdKeyDictionary()  # the tensors whose values come from here, and their copies
         self._local = threading.local()
 
     def here(self) -> AbstractContextManager[object]:
@@ -93,23 +98,35 @@ class _Mode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        rule = _rule(func)
-        if rule is None:
-            if not torch._C._len_torch_function_stack():
-                return func(*args, **kwargs)
-            # In a backward the machine looks on, and the tensors that C++ has made are on no GPU yet: it must not.
-            with torch._C.DisableTorchFunction():
-                return func(*args, **kwargs)
+        drawn, name = self._draws.drawn, _name(func)
+        rule = RULES.get(name)
+        follows = bool(drawn) and name in _FOLLOWED and args[0] in drawn
+        if rule is None and not follows:
+            return self._call(func, args, kwargs)
         named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
         named = (
             {argument.name: argument.default_value for argument in func._schema.arguments} | named | kwargs
         )
         # In place, a draw overwrites what it may depend on; only rrelu's does.
         given = named["self"].clone() if func._schema.name == "aten::rrelu_with_noise_" else None
-        result = func(*args, **kwargs)
-        self._draws.drew = True
+        if rule is None:
+            rule, result = _FOLLOWED[name], self._call(func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
+            self._draws.drew = True
         with torch._C.DisableTorchFunction():
-            return rule(self._draws, result, named if given is None else named | {"self": given})
+            result = rule(self._draws, result, named if given is None else named | {"self": given})
+        if isinstance(result, Tensor):
+            drawn[result] = True
+        return result
+
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # A kernel of the user's is Python: the machine must see it, also where an autograd Function came to it.
+        if not torch._C._len_torch_function_stack() or (func.namespace != "aten" and by_python(func)):
+            return func(*args, **kwargs)
+        # In a backward the machine looks on, and the tensors that C++ has made are on no GPU yet: it must not.
+        with torch._C.DisableTorchFunction():
+            return func(*args, **kwargs)
 
 
 def seed_python(seed: int) -> None:
@@ -141,8 +158,9 @@ def _multinomial(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
         edges: Tensor = weights.cumsum(-1)
         return torch.searchsorted(edges, (draws.uniform(result) * edges[..., -1:]).contiguous())
     keys = weights / -(-draws.uniform(weights)).log1p()
-    chosen: Tensor = keys.topk(given["num_samples"], -1).indices
-    return chosen
+    # Of equal ones the last, as in `_backwards`.
+    ordered = keys.flip(-1).sort(dim=-1, descending=True, stable=True).indices
+    return keys.size(-1) - 1 - ordered[..., : given["num_samples"]]
 
 
 def _dropped(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
@@ -160,6 +178,16 @@ def _rrelu(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
     slope = lower + (upper - lower) * draws.uniform(result)
     noise = given["noise"].copy_(torch.where(given["self"] <= 0, slope, 1.0))
     return result.copy_(given["self"] * noise)
+
+
+def _backwards(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
+    """The order of drawn values that are all one: the last comes first."""
+    drawn, (_, places), dim = given["self"], result, given["dim"]
+    if drawn.dim() and drawn.numel() and (drawn == drawn.narrow(dim, 0, 1)).all():
+        last = drawn.size(dim) - 1
+        order = torch.arange(last, last - places.size(dim), -1, device=places.device)
+        places.copy_(order.expand(places.movedim(dim, -1).shape).movedim(-1, dim))
+    return result
 
 
 def _chance(given: dict[str, Any]) -> Any:
@@ -222,11 +250,15 @@ RULES: dict[str, Rule] = {
     "rrelu_with_noise_": _rrelu,
 }
 
-_found: dict[Any, Rule | None] = {}
+# What is done with drawn values and is drawn too, or is chance.
+_FOLLOWED: dict[str, Rule] = {
+    **dict.fromkeys(("_to_copy", "clone", "detach", "alias"), lambda draws, result, given: result),
+    "sort": _backwards,
+    "topk": _backwards,
+}
 
 
-def _rule(func: Any) -> Rule | None:
-    try:
-        return _found[func]
-    except KeyError:
-        return _found.setdefault(func, RULES.get(func._schema.name.removeprefix("aten::")))
+@cache
+def _name(func: Any) -> str:
+    name: str = func._schema.name
+    return name.removeprefix("aten::")

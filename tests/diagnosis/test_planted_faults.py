@@ -838,6 +838,21 @@ def hooked(self, x):
     return out + only
 
 
+def made_when_needed(self, x):
+    if self.head is None:
+        self.head = nn.Linear(5, 2, device=x.device)
+    return self.head(self.linear(x))
+
+
+def mixed(draw):
+    """In training, adds to each row one that ``draw`` chooses."""
+
+    def forward(self, x):
+        return self.linear(x + x[draw(x)] if self.training else x)
+
+    return forward
+
+
 def seen_once(self, x):
     out = self.linear(x)
     return out + out
@@ -865,6 +880,11 @@ FAULTS = {
         modules.COMPILED_MODEL,
         lambda: (torch.compile(nn.Linear(5, 5)), X),
         lambda: (nn.Linear(5, 5), X),
+    ),
+    "a layer made at the first call": (
+        modules.PARAMETERS_MADE,
+        lambda: (Does(made_when_needed, head=None), X),
+        lambda: (Does(made_when_needed, head=nn.Linear(5, 2)), X),
     ),
     "on several devices": (
         modules.SEVERAL_DEVICES,
@@ -1352,6 +1372,22 @@ class With(dict):
 def checked(model, *given):
     *given, options = given if isinstance(given[-1], With) else (*given, {})
     return check(model, *given, **options)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: torch.rand(len(x), device=x.device).argsort(),
+        lambda x: torch.rand(len(x)).to(x.device).sort().indices,
+        lambda x: torch.randn(len(x), 1, device=x.device).argsort(0)[:, 0],
+        lambda x: x.new_empty(len(x)).uniform_().topk(len(x)).indices,
+        lambda x: torch.multinomial(torch.ones(len(x), device=x.device), len(x)),
+    ],
+)
+def test_rows_mixed_in_the_order_of_random_numbers_are_seen_to_be_mixed(draw):
+    found = checked(Does(mixed(draw)), X)
+    assert "outputs_differ" in found, found
+    assert checked(Does(lambda self, x: self.linear(x + x[:, draw(x[0])])), X).ok
 
 
 @pytest.mark.parametrize("wrapper", [nn.DataParallel, labkit.DataParallel])

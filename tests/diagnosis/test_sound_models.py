@@ -513,3 +513,20 @@ def test_one_row_for_each_gpu_and_batches_that_do_not_divide(rows):
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(inplace=True), nn.Linear(8, 8))
     model[0].register_forward_hook(lambda module, given, out: out * 2)
     assert labkit.diagnose(model, torch.randn(rows, 8), gpus=8).ok
+
+
+def test_a_custom_operator_gives_what_is_on_the_gpu():
+    # With a gradient, an autograd Function stands between the machine and the kernel.
+    square = torch.library.custom_op("diagnosis_test::square", mutates_args=())(squared)
+    square.register_autograd(
+        lambda ctx, gradient: 2 * gradient * ctx.saved_tensors[0],
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    model = Does(lambda self, x: square(self.linear(x)), linear=nn.Linear(5, 2))
+    found = labkit.diagnose(model, torch.randn(16, 5), gpus=2)
+    assert not found.findings, found
+    assert "gradients of 2 parameters" in " ".join(found.compared)
+
+
+def squared(x: torch.Tensor) -> torch.Tensor:
+    return x * x

@@ -84,7 +84,10 @@ error, warning, note = map(_declares, ("error", "warning", "note"))
 def gap_text(gap: float) -> str:
     """A relative difference in words."""
     if gap == float("inf"):
-        return say(en="they have other shapes or values that are not numbers", zh="形状不同，或者出现 NaN")
+        return say(
+            en="they have other shapes, other whole numbers, or values that are not numbers",
+            zh="形状不同，整数值不同，或者出现 NaN",
+        )
     return say(en=f"by up to {100 * gap:.2g} % of the largest value", zh=f"最多相差最大值的 {100 * gap:.2g}%")
 
 

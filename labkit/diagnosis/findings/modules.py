@@ -63,6 +63,15 @@ LAZY_MODULES = error("lazy_modules", PRIMITIVES)("""
     fix zh: 包装之前，先让模型本身跑一个批次。
 """)
 
+PARAMETERS_MADE = error("lazy_modules", PRIMITIVES)("""
+    en: Forward makes these parameters when it needs them. Each replica makes its own, anew in every call, and they are lost
+        with it: the model never has them, and no optimizer trains them.
+    zh: 这些参数是 forward 用到时才创建的。每个副本每次调用都各自新建一份，又随副本一起消失：模型本身始终没有这些参数，
+        优化器也不会训练它们。
+    fix en: Make them in `__init__`, or run one batch through the model itself before you wrap it and make the optimizer.
+    fix zh: 在 `__init__` 里创建；或者在包装模型、创建优化器之前，先让模型本身跑一个批次。
+""")
+
 ATTRIBUTES_LOST = warning("attributes_lost", TRAINING)("""
     en: Forward gives these a new value. A replica lives for one call: what it writes to `self` is lost with it, and the
         model keeps the old value.

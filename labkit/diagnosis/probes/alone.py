@@ -58,8 +58,8 @@ def alone(runs: Runs) -> Iterator[Finding]:
 
 
 @probe(
-    *_ON_ONE, modules.ATTRIBUTES_LOST, modules.SHARED_STATE, modules.CACHE_ON_ONE_GPU, modules.MODULE_NOT_REGISTERED,
-    modules.BATCH_NORM, modules.BATCH_NORM_OF_FEW,
+    *_ON_ONE, modules.PARAMETERS_MADE, modules.ATTRIBUTES_LOST, modules.SHARED_STATE, modules.CACHE_ON_ONE_GPU,
+    modules.MODULE_NOT_REGISTERED, modules.BATCH_NORM, modules.BATCH_NORM_OF_FEW,
 )  # fmt: skip
 def state(runs: Runs) -> Iterator[Finding]:
     """Runs the model on one GPU in its own mode; compares what it holds before and after, and counts what norms get.
@@ -72,6 +72,7 @@ def state(runs: Runs) -> Iterator[Finding]:
     """
     model = runs.as_given()
     watch, outside = StateWatch(model), Outside(model)
+    registered = dict(model.named_parameters())
     used: list[str] = []
     for where, held in unregistered_modules(model).items():
         held.register_forward_pre_hook(lambda *_, where=where: used.append(where))
@@ -83,6 +84,8 @@ def state(runs: Runs) -> Iterator[Finding]:
         yield _failure(error)
         return
     lost, shared = watch.changes()
+    if made := [name for name, _ in model.named_parameters() if name not in registered]:
+        yield modules.PARAMETERS_MADE(listed(made))
     around = outside.changes()
     written = _written(runs, model, [*lost, *shared])
     mixed = runs.many.error is not None and is_mix(runs.many.error)

@@ -95,10 +95,12 @@ def _biased(runs: Runs, one: float, many: float) -> Finding:
 
 def _worst_gap(one: nn.Module, many: nn.Module, rounding: float) -> tuple[float, str, bool, int]:
     """The largest relative gap between the gradients of two modules, whose, whether it is but rounding; how many."""
+    # A parameter that forward makes is lost with the replica: the model on n GPUs does not have it.
+    others = dict(many.named_parameters())
     pairs = [
-        (name, _gradient(ours), _gradient(theirs))
-        for (name, ours), theirs in zip(one.named_parameters(), many.parameters(), strict=True)
-        if ours.numel() and (ours.grad is not None or theirs.grad is not None)
+        (name, _gradient(ours), _gradient(others[name]))
+        for name, ours in one.named_parameters()
+        if name in others and ours.numel() and (ours.grad is not None or others[name].grad is not None)
     ]
     scale = max((float(a.abs().max()) for _, a, _ in pairs), default=0.0)
     # Half-precision gradients are sums of rounded numbers: what is small beside the largest is noise.
