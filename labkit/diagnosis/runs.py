@@ -136,6 +136,14 @@ class Runs:
 
     def say_how(self) -> None:
         """Note with which random numbers it was compared, and what was left out."""
+        wrong = any(finding.severity != "note" for finding in self.findings)
+        if not wrong and not self.uncompared and not any(map(_has_values, (self.evaluation, self.mode))):
+            self.uncompared.append(
+                say(
+                    en="outputs: there is no value among them, so nothing says that n GPUs compute the same",
+                    zh="输出：里面没有任何数值，无法判断多块 GPU 算得是否一样",
+                )
+            )
         if not self.compared:
             return
         alike = say(
@@ -173,6 +181,8 @@ class Runs:
 
     def say_outputs(self) -> None:
         """Note that the outputs are alike; or, where they are random, that only their shapes are."""
+        if not _has_values(self.mode):
+            return
         if not self.random:
             return self.say_compared(say(en="outputs", zh="输出"), 0.0, True)
         what = self._in_mode(say(en="outputs", zh="输出"))
@@ -202,3 +212,8 @@ class Runs:
         if self.mode.training:
             return say(en=f"{what} in training mode", zh=f"{what}（训练模式）")
         return say(en=f"{what} in eval mode", zh=f"{what}（eval 模式）")
+
+
+def _has_values(mode: Comparison) -> bool:
+    """Whether there is anything in the outputs to compare."""
+    return any(tensor.numel() for tensor in mode.one.tensors.values())

@@ -252,3 +252,26 @@ def test_each_severity_is_named():
     assert [label(one.severity) for one in found] == ["Error", "Warning", "Note"]
     assert not Diagnosis("Some", split(4, 2), tuple(found)).ok
     assert Diagnosis("Some", split(4, 2), tuple(found[2:])).ok
+
+
+class Giving(nn.Module):
+    """Gives what ``change`` makes of its output."""
+
+    def __init__(self, change, training_only=False):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        self.change, self.training_only = change, training_only
+
+    def forward(self, x):
+        out = self.body(x)
+        return out if self.training_only and self.training else self.change(out)
+
+
+@pytest.mark.parametrize("change", [lambda out: None, lambda out: {"a": None}, lambda out: out[:, :0]])
+def test_outputs_without_a_value_are_not_called_alike(change):
+    found = labkit.diagnose(Giving(change), torch.randn(80, 3), gpus=2)
+    assert not found.ok
+    assert "no value" in found.uncompared[0]
+    assert "outputs" not in " ".join(found.compared)
+    # One mode that has values is enough: a detector that finds nothing in eval mode.
+    assert labkit.diagnose(Giving(change, training_only=True), torch.randn(80, 3), gpus=2).ok
