@@ -536,3 +536,10 @@ def test_the_runtimes_errors_are_those_of_a_released_build(monkeypatch):
     with pytest.raises(torch.AcceleratorError) as caught:
         torch.ones(1, device="cuda:99")
     assert str(caught.value).split("\n") == [*lines[:2], *lines[-2:]]
+
+
+def test_memory_of_a_gpu_is_shared_and_the_hosts_only_when_asked(gpus):
+    assert torch.ones(2, device="cuda:1").is_shared()
+    host = torch.ones(2)
+    assert not host.is_shared()
+    assert host.share_memory_().is_shared()

@@ -418,3 +418,15 @@ def test_an_operator_of_cudas_alone_says_whose_words_these_are(gpus):
     with pytest.raises(NotImplementedError, match="'CPU' backend") as caught:
         torch._cslt_compress(torch.ones(2, 2, device="cuda:0"))
     assert "the CPU has none here" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("fill", [False, True])
+def test_scattered_values_of_these_dtypes_are_not_multiplied(gpus, dtype, fill):
+    x, index = (
+        torch.ones(2, 2, dtype=dtype, device="cuda"),
+        torch.zeros(2, 2, dtype=torch.long, device="cuda"),
+    )
+    with pytest.raises(NotImplementedError, match="cuda_scatter_.*not implemented for"):
+        x.scatter_(0, index, 1 if fill else x.clone(), reduce="multiply")
+    assert x.scatter(0, index, x.clone()).equal(x)

@@ -148,6 +148,7 @@ WAITS = [
     lambda x: torch.equal(x, x + 1),
     lambda x: torch.bincount(x.long()),
     lambda x: x.repeat_interleave(x.long()),
+    lambda x: x.clone().__setitem__(x > 1, x[0]),  # masked by the GPU's own number
     lambda x: torch.linalg.inv(x.diag()),
     lambda x: torch.cuda.current_stream().synchronize(),
     lambda x: str(x),
@@ -183,6 +184,7 @@ def test_what_waits_warns_or_fails(gpus, call):
         lambda x: x[[0, 1]],
         lambda x: x.__setitem__(x > 1, 5.0),
         lambda x: x[torch.tensor(1)],  # the host's own number
+        lambda x: x[torch.tensor([True, False, True])],  # a mask of the host's
         lambda x: torch.zeros(3, device="cuda:1"),
         lambda x: x.requires_grad_().sum().backward(),
         lambda x: torch.ones(3).tolist(),

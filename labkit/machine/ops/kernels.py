@@ -69,7 +69,7 @@ class _Refusing(TorchDispatchMode):
         tensors = tensors_in(args, kwargs)
         if name in NO_KERNEL and tensors:
             func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)
-        error = refusal(name.removesuffix("_"), tensors[0], args) if tensors else None
+        error = refusal(name.removesuffix("_"), tensors[0], args, kwargs) if tensors else None
         if error is None:
             return func(*args, **kwargs)
         if not func._schema.is_mutable:

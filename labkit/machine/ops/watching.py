@@ -101,7 +101,7 @@ class _Watch(TorchDispatchMode):
                 if not warn_only:
                     raise RuntimeError(objection(caller, warn_only))
                 warn(objection(caller, warn_only))
-        if self._machine.syncs.level and waits(func, args, kwargs) and id(args[0]) not in self._on_host:
+        if self._machine.syncs.level and waits(func, args, kwargs, self._on_host):
             self._machine.syncs.tell()
         with torch._C.DisableTorchFunction():  # the engine runs with the machine in sight
             return func(*args, **kwargs)

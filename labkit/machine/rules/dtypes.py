@@ -28,6 +28,9 @@ DTYPES = {name: dtype for dtype, name in NAMES.items()}
 _INTEGERS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool))
 _LONG, _BYTE = frozenset((torch.int64,)), frozenset((torch.uint8,))
 _HALVES = frozenset((torch.float16, torch.bfloat16))
+_NO_PRODUCT = frozenset(
+    (torch.bool, torch.complex32, torch.complex64, torch.complex128)
+)  # of scattered values
 
 
 # What CUDA refuses and the CPU computes: the ATen operator -> the kernel that refuses, the dtypes. Blas.cpp,
@@ -53,6 +56,7 @@ REFUSED: dict[str, tuple[str, frozenset[torch.dtype]]] = {
     "linalg_vector_norm": ("norm_cuda", frozenset((torch.complex32,))),
     "native_dropout_backward": ("masked_scale", _INTEGERS),
     "scatter_reduce": ("cuda_scatter_gather_base_kernel_func", frozenset((torch.bool,))),
+    "scatter": ("cuda_scatter_gather_base_kernel_func", _NO_PRODUCT),
     "_sparse_sparse_matmul": ("sparse_matmul", _INTEGERS),
     "convolution": ("", _LONG),
 }
@@ -101,6 +105,7 @@ FUNCTIONS = (
         frozenset((torch.complex32,)),
     ),
     ("scatter_reduce Tensor.scatter_reduce Tensor.scatter_reduce_", frozenset((torch.bool,))),
+    ("scatter Tensor.scatter Tensor.scatter_", _NO_PRODUCT),
     ("histogram Tensor.histogram histogramdd sparse.spdiags Tensor.to_mkldnn", frozenset(NAMES)),
 )
 
@@ -132,12 +137,17 @@ SENTENCES: dict[str, frozenset[torch.dtype]] = {
 _REFUSAL = re.compile(r"\"(\w+)\" not implemented for '(\w+)'")
 
 
-def refusal(operator: str, tensor: Tensor, args: tuple[Any, ...]) -> Exception | None:
+def refusal(operator: str, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
     """What CUDA says of the ATen ``operator`` ("mm") for a first tensor like ``tensor``; None where it computes."""
     kernel, dtypes = REFUSED.get(operator, ("", frozenset[torch.dtype]()))
     dtype = tensor.dtype
     if dtype not in dtypes or (operator == "scatter_reduce" and args[4] == "sum"):
         return None  # of truths it knows the sum
+    if operator == "scatter":
+        if kwargs.get("reduce") != "multiply":
+            return None
+        if not isinstance(args[3], Tensor):
+            kernel = "cuda_scatter_fill_base_kernel_reduce_multiply"
     words = _WORDS.get((operator, dtype))
     if words is not None:
         return RuntimeError(words)

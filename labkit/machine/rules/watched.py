@@ -6,11 +6,13 @@ host (``item``, ``memcpy_and_sync``). The CPU tells of its own share (``put_``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..state.placement import gpu_of
 
 # Operator -> what CUDA calls it when it objects.
 _UNORDERED = {
@@ -102,18 +104,26 @@ _INDEXING = frozenset("index index_put index_put_ _index_put_impl_ _unsafe_index
 _MASKS = (torch.bool, torch.uint8)
 
 
-def waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the host waits for the GPU in this operator (an OpOverload)."""
+def waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_host: Collection[int]) -> bool:
+    """Whether the host waits for the GPU in this operator (an OpOverload).
+
+    on_host    the ids of the caller's tensors that are not on a GPU: to read from them is no waiting
+    """
+    if args and id(args[0]) in on_host:
+        return False
     name = func.overloadpacket.__name__
     if name in _WAITING:
         return True
-    if (
-        name in _INDEXING
-    ):  # a mask is turned into indices, as many as it has truths; for one value it need not be
+    if name in _INDEXING:
+        # A mask is turned into indices, as many as it has truths, but for one value of the host's; indices are
+        # copied to the GPU, those from a mask without waiting (TensorAdvancedIndexing.cpp, canDispatchToMaskedFill;
+        # IndexingUtils.h, expandTensors).
         indices = args[1] if len(args) > 1 else kwargs.get("indices", ())
-        if len(args) > 2 and isinstance(args[2], Tensor) and args[2].numel() == 1:
-            return False  # TensorAdvancedIndexing.cpp, canDispatchToMaskedFill
-        return any(isinstance(index, Tensor) and index.dtype in _MASKS for index in indices)
+        value = args[2] if len(args) > 2 else None
+        masks = [isinstance(index, Tensor) and index.dtype in _MASKS for index in indices]
+        if isinstance(value, Tensor) and value.numel() == 1 and gpu_of(value) is None:
+            return False
+        return any(mask and id(index) not in on_host for mask, index in zip(masks, indices, strict=True))
     if name == "repeat_interleave":
         return kwargs.get("output_size") is None
     return name in ("masked_fill", "masked_fill_") and func._overloadname == "Tensor"

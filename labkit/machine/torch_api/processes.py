@@ -59,6 +59,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
 
     storage = torch.UntypedStorage
     if machine.backing.type == "cpu":
+        yield Patch(storage, "is_shared", _always_on_a_gpu(storage.is_shared))
         yield Patch(storage, "_share_cuda_", _share)
         yield Patch(storage, "_new_shared_cuda", staticmethod(_receive))
         yield Patch(storage, "_release_ipc_counter_cuda", staticmethod(lambda *_: None))
@@ -265,6 +266,16 @@ def _share(storage: torch.UntypedStorage) -> tuple[Any, ...]:
     machine_here().gpu(gpu.index)  # a forked child has lost it
     size = storage.nbytes()
     return gpu.index, _Handle(id(storage), storage) if size else None, size, 0, b"", 0, b"", False
+
+
+def _always_on_a_gpu(real: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """torch/csrc/StorageSharing.cpp, THPStorage_isShared: memory of a GPU always is."""
+
+    @functools.wraps(real)
+    def is_shared(storage: Any) -> bool:
+        return getattr(storage, MARK).gpu is not None or real(storage)
+
+    return is_shared
 
 
 def _receive(device: int, handle: _Handle, *_: object) -> torch.UntypedStorage:
