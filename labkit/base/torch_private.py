@@ -516,7 +516,7 @@ PRIVATE = [
             "whether an operator is made of others (machine.ops.mixed)",
             lambda: [torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CompositeImplicitAutograd")
                      for name in ("linear", "mm")] == [True, False]),
-    Private("torch.ops.aten: _copy_from, _has_compatible_shallow_copy_type, _unsafe_index, _index_put_impl_, "
+    Private("torch.ops.aten: _to_copy, _copy_from, _has_compatible_shallow_copy_type, _unsafe_index, _index_put_impl_, "
             "_unsafe_index_put, _foreach_copy_, _native_batch_norm_legit, _foreach_add, _foreach_add_, "
             "_foreach_mul, _foreach_mul_, _foreach_div, _foreach_div_, "
             "_foreach_addcmul, _foreach_addcmul_, _foreach_addcdiv, _foreach_addcdiv_, _fused_adam_, _fused_adamw_, "

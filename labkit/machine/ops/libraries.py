@@ -196,7 +196,7 @@ def _without_keyset(kernel: Kernel) -> Kernel:
 def _of_before() -> Iterator[Any]:
     """Registrations over those that Python made before; while they are referred to, they hold."""
     operators: dict[tuple[str, str], set[str]] = {}
-    for entry in torch.library._impls:
+    for entry in list(torch.library._impls):  # libraries that die meanwhile take theirs out
         namespace, name, key = entry.split("/")
         if (namespace not in _TORCHS or key in _ROUTES) and key in _OVER:
             operators.setdefault((namespace, name), set()).add(key)
