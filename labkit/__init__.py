@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from .plans.footprint import Footprint as Footprint
     from .plans.footprint import Footprints as Footprints
     from .plans.footprint import data_parallel_memory as data_parallel_memory
+    from .plans.placement import Placement as Placement
+    from .plans.placement import placement as placement
     from .plans.ring import Ring as Ring
     from .plans.ring import Send as Send
     from .plans.ring import ring_all_reduce as ring_all_reduce
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from .view.draw import draw_batches as draw_batches
     from .view.draw import draw_flow as draw_flow
     from .view.draw import draw_memory as draw_memory
+    from .view.draw import draw_placement as draw_placement
     from .view.draw import draw_scaling as draw_scaling
     from .view.draw import draw_shapes as draw_shapes
     from .view.draw import draw_split as draw_split
@@ -74,6 +77,7 @@ else:
         "base.turns": "Deadlock",
         "plans.split": "Piece Split split",
         "plans.batches": "Batches batches",
+        "plans.placement": "Placement placement",
         "plans.ring": "Ring Send ring_all_reduce",
         "plans.footprint": "Footprint Footprints data_parallel_memory",
         "cost": "PROFILES Hardware Scaling Step Workload predict_scaling",
@@ -81,8 +85,8 @@ else:
         "trace.recording": "record",
         "machine": "Gpu Machine OutOfHostMemory RealGpus simulate use_gpus",
         "engine": "DataParallel data_parallel gather parallel_apply replicate scatter",
-        "view.draw": "draw_all_reduce draw_batches draw_flow draw_memory draw_scaling draw_shapes draw_split "
-        "draw_timeline",
+        "view.draw": "draw_all_reduce draw_batches draw_flow draw_memory draw_placement draw_scaling "
+        "draw_shapes draw_split draw_timeline",
         "explore.explorers": "CallExplorer MemoryExplorer ScalingExplorer ShapesExplorer SplitExplorer "
         "TimelineExplorer",
         "explore.explorer": "Explorer",

@@ -12,6 +12,7 @@ from ..base.numbers import MOST_GPUS, instance, must, whole
 from ..cost import Scaling
 from ..plans.batches import Batches, batches
 from ..plans.footprint import Footprint, Footprints, Occupancy
+from ..plans.placement import Placement
 from ..plans.ring import Ring, ring_all_reduce
 from ..plans.shapes import Shape
 from ..plans.split import Split, split
@@ -21,6 +22,7 @@ from .pictures.batch_lanes import batches_picture
 from .pictures.call_flow import flow_picture
 from .pictures.machine_lanes import occupancy_picture
 from .pictures.memory_lanes import memory_picture
+from .pictures.placement_lanes import placement_picture
 from .pictures.ring_steps import all_reduce_picture
 from .pictures.scaling_charts import scaling_picture
 from .pictures.shape_blocks import shapes_picture
@@ -36,6 +38,7 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Split: split_picture,
     Batches: batches_picture,
     Ring: all_reduce_picture,
+    Placement: placement_picture,
     Footprints: memory_picture,
     Occupancy: occupancy_picture,
     Trace: timeline_picture,
@@ -131,6 +134,18 @@ def draw_flow(data: Trace | Split, step: int | None = None, *, call: int = 0, ax
     Raises ValueError if the recording holds no such call.
     """
     return _draw(lambda: flow_picture(data, step, call=call), ax)
+
+
+def draw_placement(data: Placement, *, ax: Axes | None = None) -> Axes:
+    """Draw which device holds what; returns the matplotlib Axes.
+
+    data   what :func:`labkit.placement` gives.
+    ax     the Axes to draw into; a new figure if not given.
+
+    Raises TypeError for anything else.
+    """
+    instance("data", data, Placement, "labkit.placement")
+    return _draw(lambda: placement_picture(data), ax)
 
 
 def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:

@@ -1,0 +1,182 @@
+"""The picture of a placement: a lane for each device; what it holds before the call, in it, and after it."""
+
+from __future__ import annotations
+
+import textwrap
+
+from ...base.language import say
+from ...base.numbers import plural
+from ...plans.placement import Placement
+from ..layout import BASELINE, fitted, shortened, sized
+from ..palette import number
+from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+
+_NAME, _BEFORE, _DURING, _AFTER = (12, 98), (118, 140), (330, 180), (582, 124)  # left edge and width
+_TOP, _HIGH, _GAP, _CELL, _SIZE = 42, 62, 8, 24, 12
+_PALE = 0.62
+# More GPUs than this are not drawn one by one.
+_MOST, _HEAD, _TAIL = 8, 5, 1
+
+
+def placement_picture(found: Placement) -> Picture:
+    """Where everything is; arrows say what is sent from where to where."""
+    sketch = Sketch()
+    for (x, width), words in (
+        (_BEFORE, say(en="before the call", zh="调用之前")),
+        (_DURING, say(en="during the call", zh="调用期间")),
+        (_AFTER, say(en="after it", zh="调用之后")),
+    ):
+        sketch.add(Text(x + width / 2, 24, words, 13, "middle", bold=True))
+    lanes, y = {}, float(_TOP)
+    for entry in _shown(found):
+        if isinstance(entry, str):
+            lanes[entry] = y
+            sketch.add(*_lane(found, entry, y))
+            y += _HIGH + _GAP
+        else:
+            words = _counted(found, entry)
+            size = sized(words, WIDTH - 2 * _BEFORE[0], _SIZE)
+            sketch.add(Text(_BEFORE[0], y + 16, words, size, muted=True))
+            y += 24 + _GAP
+    for device in (name for name in lanes if not found.error and name in _working(found)):
+        sketch.add(*_arrows(found, lanes, device))
+    if found.error:
+        for line in textwrap.wrap(f"RuntimeError: {found.error}", 90):
+            sketch.add(Text(12, y + 14, line, 12.5, mono=True))
+            y += 18
+    return sketch.picture(y + 4, _description(found))
+
+
+def _working(found: Placement) -> dict[str, range]:
+    """The rows of each device that computes, in the order of ``device_ids``."""
+    pieces = found.plan.pieces
+    names = found.replicas or (found.module,)
+    return {name: range(p.start, p.stop) for name, p in zip(names, pieces, strict=False) if p.rows}
+
+
+def _shown(found: Placement) -> list[str | range]:
+    """The CPU if anything is there, the GPUs by number; of very many, some as a range."""
+    cpu = "cpu" in (found.batch, found.output, found.module)
+    named = {found.module, found.batch, found.output, found.home}
+    shown: list[str | range] = ["cpu"] * cpu
+    for at in shortened(found.gpus, most=_MOST, head=_HEAD, tail=_TAIL):
+        if isinstance(at, int):
+            shown.append(f"cuda:{at}")
+            continue
+        begin = at.start  # what is named is drawn also from the middle of those that are not
+        for gpu in at:
+            if f"cuda:{gpu}" in named:
+                shown += [range(begin, gpu)] * (gpu > begin) + [f"cuda:{gpu}"]
+                begin = gpu + 1
+        shown += [range(begin, at.stop)] * (at.stop > begin)
+    return shown
+
+
+def _counted(found: Placement, gpus: range) -> str:
+    working = _working(found)
+    busy = sum(f"cuda:{gpu}" in working for gpu in gpus)
+    return say(
+        en=f"… {plural(len(gpus), 'more GPU')}, {busy} of them with a replica …",
+        zh=f"…… 还有 {len(gpus)} 块 GPU，其中 {busy} 块上有副本 ……",
+    )
+
+
+def _lane(found: Placement, device: str, y: float) -> list[Box | Line | Text]:
+    """What one device holds."""
+    gpu, home = number(device), device == found.home
+    rows, upper, lower = _working(found).get(device), y + 6, y + _HIGH - 6 - _CELL
+    part = found.replicas.index(device) if device in found.replicas else None
+    shapes: list[Box | Line | Text] = [
+        Box(4, y, WIDTH - 8, _HIGH, label=f"{device} lane", strong=home),
+        Text(_NAME[0], y + 26, device, 14, bold=home),
+    ]
+    if home:
+        shapes.append(Text(_NAME[0], y + 45, say(en="⌂ home device", zh="⌂ 主设备"), _SIZE, bold=True))
+    if device == found.module:
+        wrong = say(en="✗ module", zh="✗ 模块") if found.error else say(en="module", zh="模块")
+        shapes += _cell(_BEFORE, upper, gpu, wrong, "module")
+    elif home and found.error:
+        here = say(en="no module here", zh="这里没有模块")
+        shapes += _cell(_BEFORE, upper, None, here, "no module")
+    if device == found.batch:
+        words = say(en=f"input: {plural(found.plan.batch, 'row')}", zh=f"输入：{found.plan.batch} 行")
+        shapes += _cell(_BEFORE, lower, gpu, words, "input", pale=True)
+    if rows is not None and not found.error:
+        if len(found.replicas) > 1:
+            shapes += _cell(_DURING, upper, gpu, say(en=f"replica {part}", zh=f"副本 {part}"), "replica")
+        else:
+            shapes += _cell(_DURING, upper, gpu, say(en="the module itself", zh="模块本身"), "replica")
+        span = f"{rows[0]}–{rows[-1]}" if len(rows) > 1 else f"{rows[0]}"
+        words = say(en=f"row{'s' * (len(rows) > 1)} {span}", zh=f"第 {span} 行")
+        shapes += _cell(_DURING, lower, gpu, words, "piece", pale=True)
+    elif part is not None and not found.error:
+        shapes += _cell(_DURING, (upper + lower) / 2, None, say(en="idle", zh="空闲"), "idle")
+    elif device.startswith("cuda") and device not in (found.module, found.batch, found.output):
+        middle = y + _HIGH / 2 + _SIZE * BASELINE
+        shapes.append(
+            Text(_DURING[0] + _DURING[1] / 2, middle, _unused(found, part), _SIZE, "middle", muted=True)
+        )
+    if device == found.output and not found.error:
+        words = say(en=f"output: {plural(found.plan.batch, 'row')}", zh=f"输出：{found.plan.batch} 行")
+        shapes += _cell(_AFTER, (upper + lower) / 2, gpu, words, "output")
+    return shapes
+
+
+def _unused(found: Placement, part: int | None) -> str:
+    if part is not None:  # the call fails before anything is sent
+        return ""
+    return say(en="not in device_ids", zh="不在 device_ids 里")
+
+
+def _cell(
+    column: tuple[float, float], y: float, gpu: int | None, words: str, label: str, *, pale: bool = False
+) -> list[Box | Text]:
+    (x, width), tint = column, _PALE if pale else 0.0
+    text = Text(
+        x + width / 2, y + _CELL / 2 + _SIZE * BASELINE, fitted(words, width - 6, _SIZE), _SIZE, "middle", gpu=gpu,
+        tint=tint if gpu is not None else 0.0, muted=gpu is None,
+    )  # fmt: skip
+    return [Box(x, y, width, _CELL, gpu, label, dashed=gpu is None, tint=tint), text]
+
+
+def _arrows(found: Placement, lanes: dict[str, float], device: str) -> list[Line]:
+    """What ``device`` is sent before it computes, and sends after it. What stays where it is has no arrow head."""
+    upper, lower, middle = 6 + _CELL / 2, _HIGH - 6 - _CELL / 2, _HIGH / 2
+    lines = [
+        Line(
+            _BEFORE[0] + _BEFORE[1], lanes[source] + level, _DURING[0] - 1, lanes[device] + level,
+            arrow=source != device, muted=source == device,
+        )
+        for source, level in ((found.module, upper), (found.batch, lower))
+    ]  # fmt: skip
+    lines.append(
+        Line(
+            _DURING[0] + _DURING[1], lanes[device] + middle, _AFTER[0] - 1, lanes[found.output] + middle,
+            arrow=device != found.output, muted=device == found.output,
+        )
+    )  # fmt: skip
+    return lines
+
+
+def _description(found: Placement) -> str:
+    if found.error:
+        return say(
+            en=f"The module is on {found.module}, but home is {found.home}, device_ids[0]: PyTorch refuses the call.",
+            zh=f"模块在 {found.module} 上，主设备却是 {found.home}（即 device_ids[0]）：PyTorch 拒绝这次调用。",
+        )
+    working = _working(found)
+    if not found.replicas:
+        return say(
+            en=f"No GPU: DataParallel calls the module itself, on {found.module}.",
+            zh=f"没有 GPU：DataParallel 直接调用 {found.module} 上的模块本身。",
+        )
+    listed = [(name, len(rows)) for name, rows in working.items()]
+    pieces_en = ", ".join(f"{name} gets {plural(rows, 'row')}" for name, rows in listed[:8])
+    pieces_zh = "，".join(f"{name} 得 {rows} 行" for name, rows in listed[:8])
+    more = "…" * (len(listed) > 8)
+    return say(
+        en=f"Home is {found.home}: the module is there. The input comes from {found.batch}: "
+        f"{pieces_en or 'nobody gets a row'}{more}. The output is on {found.output}.",
+        zh=f"主设备是 {found.home}，模块在那里。输入从 {found.batch} 分发："
+        f"{pieces_zh or '没有行可分'}{more}。输出在 {found.output} 上。",
+    )
