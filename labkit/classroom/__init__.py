@@ -1,0 +1,1 @@
+"""The classroom: assignments, handed out, collected, graded and given back."""

@@ -1,0 +1,152 @@
+"""Cells out of what a student hands in: a notebook of any tool, or a script that one was turned into.
+
+Nothing is run, and whatever the file holds, reading it ends soon: bytes, cells and nesting are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..base.language import say
+
+MOST_BYTES = 20_000_000
+_MOST_CELLS = 20_000
+# Where a cell begins in a script: VS Code's and jupytext's `# %%`, nbconvert's `# In[3]:`, Databricks'.
+_CELL = re.compile(r"^# ?(%%(?P<kind>.*)|In ?\[[ \d*]*\]:|COMMAND -+)\s*$")
+_KINDS = {
+    b"%PDF": ("a PDF", "PDF 文件"),
+    b"PK\x03\x04": ("a ZIP archive or an Office document", "压缩包或 Office 文档"),
+    b"Rar!": ("a RAR archive", "RAR 压缩包"),
+    b"7z\xbc\xaf": ("a 7z archive", "7z 压缩包"),
+    b"\xd0\xcf\x11\xe0": ("an old Office document", "旧版 Office 文档"),
+    b"\x89PNG": ("a picture", "图片"),
+    b"\xff\xd8\xff": ("a picture", "图片"),
+}
+
+
+class WrongFile(ValueError):
+    """The file holds no cells; the message says what it is instead, and what to hand in."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell as it was found: ``labkit`` is what our metadata says of it, {} where it was lost."""
+
+    source: str
+    code: bool = True
+    id: str = ""
+    labkit: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Document:
+    """``labkit`` is our metadata of the whole notebook, {} where it was lost."""
+
+    cells: list[Cell]
+    labkit: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_document(content: bytes, name: str) -> Document:
+    """The cells of a file called ``name``; WrongFile if it is of no kind that has some."""
+    if len(content) > MOST_BYTES:
+        raise WrongFile(
+            say(
+                en=f"it has {len(content) // 1_000_000} MB, more than {MOST_BYTES // 1_000_000}: "
+                "clear the outputs, or make the file with `labkit submit`",
+                zh=f"文件有 {len(content) // 1_000_000} MB，超过 {MOST_BYTES // 1_000_000} MB："
+                "请清除输出，或用 `labkit submit` 生成",
+            )
+        )
+    for start, (english, chinese) in _KINDS.items():
+        if content.startswith(start):
+            raise _not_a_notebook(english, chinese)
+    if not content.strip(b"\0 \t\r\n\xef\xbb\xbf"):
+        raise _not_a_notebook("empty", "空文件")
+    text = _text(content)
+    if text.lstrip().startswith("{"):
+        return _notebook(text)
+    if text.lstrip()[:1] == "<":
+        raise _not_a_notebook("a web page", "网页")
+    if name.lower().endswith(".ipynb"):
+        raise _not_a_notebook("not JSON, as a notebook is", "不是 JSON，而笔记本应当是")
+    return Document([Cell(source, code) for source, code in _script(text)])
+
+
+def _not_a_notebook(english: str, chinese: str) -> WrongFile:
+    return WrongFile(
+        say(
+            en=f"it is no notebook but {english}: hand in the .ipynb file"
+            if english != "empty" and not english.startswith("not")
+            else f"it is {english}: hand in the .ipynb file",
+            zh=f"它不是笔记本（{chinese}）：请提交 .ipynb 文件",
+        )
+    )
+
+
+def _text(content: bytes) -> str:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):  # what Windows' editors may save
+        return content.decode("utf-16", "replace")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("gb18030", "replace")
+
+
+def _notebook(text: str) -> Document:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError, MemoryError):
+        raise _not_a_notebook(
+            "not complete JSON: it was cut off or changed on its way", "JSON 不完整：可能在传输中被截断或改动"
+        ) from None
+    cells = found.get("cells")
+    if cells is None and isinstance(found.get("worksheets"), list):  # version 3
+        sheets = [sheet.get("cells") for sheet in found["worksheets"] if isinstance(sheet, dict)]
+        cells = [cell for sheet in sheets if isinstance(sheet, list) for cell in sheet]
+    if not isinstance(cells, list):
+        raise _not_a_notebook("JSON of another kind", "另一种 JSON 文件")
+    if len(cells) > _MOST_CELLS:
+        raise WrongFile(say(en=f"it has {len(cells)} cells", zh=f"它有 {len(cells)} 个单元格"))
+    return Document([_cell(cell) for cell in cells if isinstance(cell, dict)], _labkit(found))
+
+
+def _cell(cell: Mapping[str, Any]) -> Cell:
+    source = cell.get("source", cell.get("input", ""))
+    if isinstance(source, list):
+        source = "".join(line for line in source if isinstance(line, str))
+    name = cell.get("id")
+    return Cell(
+        _plain(source) if isinstance(source, str) else "",
+        cell.get("cell_type") == "code",
+        name if isinstance(name, str) else "",
+        _labkit(cell),
+    )
+
+
+def _labkit(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    metadata = found.get("metadata")
+    ours = metadata.get("labkit") if isinstance(metadata, dict) else None
+    return ours if isinstance(ours, dict) else {}
+
+
+def _plain(source: str) -> str:
+    """Without halves of surrogate pairs, which no file can hold, and with one kind of line end."""
+    source = source.encode("utf-8", "replace").decode("utf-8")
+    return source.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _script(text: str) -> Iterator[tuple[str, bool]]:
+    """(source, whether it is code) of each cell of a script; one that has no cells is one."""
+    lines: list[str] = []
+    code = True
+    for line in _plain(text).splitlines():
+        if found := _CELL.match(line):
+            yield "\n".join(lines), code
+            lines, code = [], "[markdown]" not in (found["kind"] or "")
+        else:
+            lines.append(line)
+    yield "\n".join(lines), code

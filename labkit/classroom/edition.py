@@ -1,0 +1,95 @@
+"""The notebook that a student is given: an assignment's cells, with signs by which they are known again.
+
+It is written as plain JSON, version 4.5 of the notebook format, which JupyterLab, Colab and VS Code open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from .submission import answer_id
+
+
+class Part(Protocol):
+    """What is to be known of a cell of an assignment: of :class:`labkit.classroom.assignment.Cell`."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def question(self) -> str | None: ...
+
+
+def notebook(
+    name: str,
+    cells: Iterable[Part],
+    student: str | None = None,
+    edition: str | None = None,
+    more: Mapping[str, Mapping[str, Any]] | None = None,
+) -> str:
+    """The text of an edition of assignment ``name``.
+
+    student, edition   whose it is and its tag, in the notebook's metadata and in the first line of its first code
+                       cell; without them it is nobody's, the same for everybody.
+    more               further metadata of cells, by their ids: another engine's.
+    """
+    whose = f"# labkit: {name} student={student} edition={edition}" if student else ""
+    made = []
+    for cell in cells:
+        told: dict[str, Any] = {"labkit": {"assignment": name, "role": cell.role}}
+        if cell.question:
+            told["labkit"]["question"] = cell.question
+        told |= (more or {}).get(cell.id, {})
+        source = cell.source
+        if cell.kind == "code":
+            source = _marked(name, cell)
+            if whose:
+                source, whose = f"{whose}\n{source}", ""
+            if cell.role not in ("answer", "own"):
+                told |= {"editable": False, "deletable": False}
+            elif cell.role == "answer":
+                told["deletable"] = False
+        id = answer_id(cell.question) if cell.role == "answer" and cell.question else cell.id
+        made.append(_cell(id, cell.kind, source, told))
+    ours = {"assignment": name}
+    if student and edition:
+        ours |= {"student": student, "edition": edition}
+    return to_json(made, {"labkit": ours})
+
+
+def to_json(cells: list[dict[str, Any]], metadata: Mapping[str, Any]) -> str:
+    found = {
+        "cells": cells,
+        "metadata": {
+            "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+            **metadata,
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def _marked(name: str, cell: Part) -> str:
+    """The source under the line that says which cell it is."""
+    lines = cell.source.split("\n")
+    if lines[0].startswith("# labkit:"):
+        lines = lines[1:]
+    which = f"{name}.{cell.question}" if cell.question else name
+    role = f" {cell.role}" if cell.question and cell.role != "answer" else ""
+    return "\n".join([f"# labkit: {which}{role}", *lines])
+
+
+def _cell(id: str, kind: str, source: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"cell_type": "code" if kind == "code" else "markdown", "id": id}
+    if kind == "code":
+        made |= {"execution_count": None, "outputs": []}
+    return made | {"metadata": dict(metadata), "source": source.splitlines(keepends=True)}

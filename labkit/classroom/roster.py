@@ -1,0 +1,244 @@
+"""Who is in the class: a CSV file as a teacher has it, from Excel, WPS, an LMS or a registrar's system.
+
+It may be in UTF-8 with or without a mark, in UTF-16 or in GBK; separated by commas, semicolons or tabs; with lines
+above its heading. Every problem is found at once and named by its line, before anything is written.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..base.files import reason
+from ..base.language import LANGUAGES, say
+
+# What a column may be called, in lower case; the first of each is how we write it ourselves.
+_COLUMNS = {
+    "id": ("id", "学号", "学生学号", "student id", "student_id", "studentid", "student number", "id number",
+           "sis user id", "编号"),
+    "name": ("name", "姓名", "学生姓名", "名字", "full name", "student name", "student"),
+    "first": ("first name", "first_name", "firstname", "given name", "名"),
+    "last": ("last name", "last_name", "lastname", "surname", "family name", "姓"),
+    "language": ("language", "语言", "lang"),
+    "email": ("email", "邮箱", "电子邮箱", "电子邮件", "e-mail", "email address", "mail"),
+}  # fmt: skip
+_LANGUAGES = {"en": "en", "english": "en", "英文": "en", "英语": "en",
+              "zh": "zh", "中文": "zh", "汉语": "zh", "chinese": "zh", "zh-cn": "zh"}  # fmt: skip
+_MOST_BYTES = 10_000_000
+_MOST_TOLD = 10
+_HEADING_WITHIN = 10  # lines
+# An id becomes the name of a folder, on every system.
+_ID = re.compile(r"[\w@-][\w.@-]{0,63}(?<!\.)")
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+# What Excel makes of a long number: 2.02310E+11.
+_ROUNDED = re.compile(r"\d(\.\d+)?E\+\d+", re.IGNORECASE)
+
+
+class RosterError(ValueError):
+    """The roster cannot be used; the message names each line and what to do."""
+
+
+@dataclass(frozen=True)
+class Student:
+    """One line of the roster. ``language`` is None where the roster does not say; ``more`` are its other columns."""
+
+    id: str
+    name: str
+    language: str | None = None
+    email: str = ""
+    more: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_roster(path: Path) -> list[Student]:
+    """The students in the order of the file; RosterError says what is wrong, line by line."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise RosterError(
+                say(en=f"{path} is too large for a roster", zh=f"{path} 太大，不像是学生名单")
+            )
+        content = path.read_bytes()
+    except OSError as error:
+        raise RosterError(
+            say(en=f"{path} cannot be read: {reason(error)}", zh=f"无法读取 {path}：{reason(error)}")
+        ) from error
+    return parse_roster(content, str(path))
+
+
+def parse_roster(content: bytes, name: str) -> list[Student]:
+    """The students in the ``content`` of a file called ``name``."""
+    rows = _rows(_text(content, name))
+    heading = next((at for at, (_, row) in enumerate(rows[:_HEADING_WITHIN]) if "id" in _columns(row)), None)
+    if heading is None:
+        raise RosterError(
+            say(
+                en=f"{name}: there is no column of ids. The first line should name the columns, "
+                "such as id,name or 学号,姓名",
+                zh=f"{name}：没有学号这一列。第一行要写列名，例如 学号,姓名",
+            )
+        )
+    columns = _columns(rows[heading][1])
+    if "name" not in columns and not {"first", "last"} <= columns.keys():
+        raise RosterError(
+            say(
+                en=f"{name}, line {rows[heading][0]}: there is no column of names (name, or 姓名)",
+                zh=f"{name} 第 {rows[heading][0]} 行：没有姓名这一列",
+            )
+        )
+    students: list[Student] = []
+    wrong: list[str] = []
+    lines: dict[str, int] = {}
+    for line, row in rows[heading + 1 :]:
+        try:
+            student = _student(row, columns, rows[heading][1])
+            if student.id.casefold() in lines:  # one folder for both, on many systems
+                raise RosterError(
+                    say(
+                        en=f"the id {student.id} stands on line {lines[student.id.casefold()]} already",
+                        zh=f"学号 {student.id} 在第 {lines[student.id.casefold()]} 行已经出现过",
+                    )
+                )
+        except RosterError as error:
+            wrong.append(say(en=f"line {line}: {error}", zh=f"第 {line} 行：{error}"))
+            continue
+        lines[student.id.casefold()] = line
+        students.append(student)
+    if wrong:
+        more = len(wrong) - _MOST_TOLD
+        told = say(en="; ", zh="；").join(wrong[:_MOST_TOLD])
+        if more > 0:
+            told += say(en=f"; and {more} more", zh=f"；另有 {more} 处")
+        raise RosterError(say(en=f"{name}: {told}", zh=f"{name}：{told}"))
+    if not students:
+        raise RosterError(say(en=f"{name}: there is nobody in it", zh=f"{name}：里面一个学生也没有"))
+    return students
+
+
+def _text(content: bytes, name: str) -> str:
+    if content.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
+        raise RosterError(
+            say(
+                en=f"{name} is an Excel workbook: save it as “CSV UTF-8” and name that file",
+                zh=f"{name} 是 Excel 工作簿：请另存为“CSV UTF-8（逗号分隔）”，再用那个文件",
+            )
+        )
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        codes = ("utf-16",)
+    else:
+        codes = ("utf-8-sig", "gb18030")  # the second is what Excel in China writes, GBK and more
+    for code in codes:
+        try:
+            return content.decode(code)
+        except UnicodeDecodeError:
+            continue
+    raise RosterError(
+        say(
+            en=f"{name} is in none of UTF-8, UTF-16 and GBK: save it as “CSV UTF-8”",
+            zh=f"{name} 的编码不是 UTF-8、UTF-16 或 GBK：请另存为“CSV UTF-8（逗号分隔）”",
+        )
+    )
+
+
+def _rows(text: str) -> list[tuple[int, list[str]]]:
+    """(line, fields) of each line that is not empty."""
+    top = "\n".join(text.splitlines()[:_HEADING_WITHIN])
+    separator = max(",;\t，", key=top.count)
+    reader = csv.reader(text.splitlines(), delimiter=separator)
+    found = []
+    try:
+        for row in reader:
+            fields = [_clean(value) for value in row]
+            if any(fields):
+                found.append((reader.line_num, fields))
+    except csv.Error as error:
+        raise RosterError(
+            say(en=f"line {reader.line_num}: {error}", zh=f"第 {reader.line_num} 行：{error}")
+        ) from None
+    return found
+
+
+def _clean(value: str) -> str:
+    """A field as it was meant: full-width digits, odd blanks, and Excel's ways to say that a number is text."""
+    value = unicodedata.normalize("NFKC", value)
+    value = "".join(letter for letter in value if unicodedata.category(letter) not in ("Cf", "Cc")).strip()
+    if found := re.fullmatch(r'="?(.*?)"?', value):
+        value = found[1]
+    return value.removeprefix("'").strip()
+
+
+def _columns(row: list[str]) -> dict[str, int]:
+    """Where each kind of column stands."""
+    found = {}
+    for kind, names in _COLUMNS.items():
+        for at, title in enumerate(row):
+            if title.casefold() in names:
+                found.setdefault(kind, at)
+    return found
+
+
+def _student(row: list[str], columns: dict[str, int], heading: list[str]) -> Student:
+    def field_of(kind: str) -> str:
+        at = columns.get(kind, len(row))
+        return row[at] if at < len(row) else ""
+
+    return Student(
+        _checked_id(field_of("id")),
+        _checked_name(list(_names(field_of("name"), field_of("last"), field_of("first")))),
+        _checked_language(field_of("language")),
+        field_of("email"),
+        {
+            title: value
+            for at, (title, value) in enumerate(zip(heading, row, strict=False))
+            if title and value and at not in columns.values()
+        },
+    )
+
+
+def _names(name: str, last: str, first: str) -> Iterator[str]:
+    if name:
+        yield name
+    elif re.search("[一-鿿]", last + first):
+        yield last + first
+    else:
+        yield f"{first} {last}".strip()
+
+
+def _checked_name(names: list[str]) -> str:
+    if not names[0]:
+        raise RosterError(say(en="there is no name", zh="没有姓名"))
+    return names[0][:200]
+
+
+def _checked_id(text: str) -> str:
+    if not text:
+        raise RosterError(say(en="there is no id", zh="没有学号"))
+    if _ROUNDED.fullmatch(text):
+        raise RosterError(
+            say(
+                en=f"the id {text} has been rounded by a spreadsheet: make the column text, and enter it again",
+                zh=f"学号 {text} 被电子表格改成了科学计数法：请把这一列设为“文本”，再重新填写",
+            )
+        )
+    if not _ID.fullmatch(text) or _RESERVED.fullmatch(text):
+        raise RosterError(
+            say(
+                en=f"the id {text!r} cannot be a folder's name: letters, digits, . _ - and @, at most 64",
+                zh=f"学号 {text!r} 不能用作文件夹名：只能有字母、数字和 . _ - @，最多 64 个",
+            )
+        )
+    return text
+
+
+def _checked_language(text: str) -> str | None:
+    if text and text.casefold() not in _LANGUAGES:
+        known = ", ".join(LANGUAGES)
+        raise RosterError(
+            say(
+                en=f"the language must be one of {known}, got {text!r}",
+                zh=f"语言要写 {known} 之一，现在是 {text!r}",
+            )
+        )
+    return _LANGUAGES.get(text.casefold()) if text else None

@@ -1,0 +1,80 @@
+"""The roster, as Excel, WPS, an LMS and a registrar write it."""
+
+import pytest
+
+from labkit.base.language import using
+from labkit.classroom.roster import RosterError, Student, parse_roster, read_roster
+
+CHINESE = "学号,姓名,班级\n20231001,张三,计科1班\n20231002,欧阳娜娜,计科1班\n"
+CLASS = [
+    Student("20231001", "张三", more={"班级": "计科1班"}),
+    Student("20231002", "欧阳娜娜", more={"班级": "计科1班"}),
+]
+
+
+@pytest.mark.parametrize("code", ["utf-8", "utf-8-sig", "gbk", "gb18030", "utf-16"])
+@pytest.mark.parametrize(("separator", "end"), [(",", "\n"), (",", "\r\n"), ("\t", "\r\n"), (";", "\n"), ("，", "\n")])
+def test_a_roster_is_read_as_it_was_saved(code, separator, end, tmp_path):
+    path = tmp_path / "名单.csv"
+    path.write_bytes(CHINESE.replace(",", separator).replace("\n", end).encode(code))
+    assert read_roster(path) == CLASS
+
+
+def test_what_spreadsheets_do_to_ids_is_undone():
+    text = "学生学号,姓名\n=\"00123\",甲\n'00124,乙\n ２０２３ ,丙\n\ufeff\u200b7\t, 丁 \n\n,\n"
+    assert [(s.id, s.name) for s in parse_roster(text.encode(), "r")] == [
+        ("00123", "甲"), ("00124", "乙"), ("2023", "丙"), ("7", "丁"),
+    ]  # fmt: skip
+
+
+def test_lines_above_the_heading_are_left_out():
+    text = "2026 秋季学期点名册,,\n课程：深度学习,,\n序号,学号,姓名\n1,s1,张三\n"
+    assert parse_roster(text.encode("gbk"), "r") == [Student("s1", "张三", more={"序号": "1"})]
+
+
+def test_names_in_two_columns_and_a_language():
+    text = "First Name,Last name,Student ID,Lang,Email\nAda,Lovelace,a1,en,ada@x.org\n三,张,a2,中文,\n"
+    assert parse_roster(text.encode(), "r") == [
+        Student("a1", "Ada Lovelace", "en", "ada@x.org"),
+        Student("a2", "张三", "zh"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "english", "chinese"),
+    [
+        ("name\n张三\n", "no column of ids", "没有学号这一列"),
+        ("班级,学号\n1,s1\n", "line 1: there is no column of names", "第 1 行：没有姓名这一列"),
+        ("id,name\n1,甲\n\n1,乙\n", "line 4: the id 1 stands on line 2 already", "第 4 行：学号 1 在第 2 行已经出现过"),
+        ("id,name\nA1,甲\na1,乙\n", "the id a1 stands on line 2", "学号 a1 在第 2 行"),
+        ("id,name\n,甲\n", "line 2: there is no id", "第 2 行：没有学号"),
+        ("id,name\n7,\n", "line 2: there is no name", "第 2 行：没有姓名"),
+        ("id,name\n2.02310E+11,甲\n", "rounded by a spreadsheet", "科学计数法"),
+        ("id,name\n../x,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
+        ("id,name\nnul,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
+        ("id,name\nx.,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
+        ("id,name,lang\n7,甲,fr\n", "line 2: the language must be one of en, zh", "语言要写 en, zh 之一"),
+        ("id,name\n", "nobody in it", "一个学生也没有"),
+        ("", "no column of ids", "没有学号这一列"),
+        ("PK\x03\x04 and more", "Excel workbook", "Excel 工作簿"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_line(text, english, chinese):
+    for language, words in (("en", english), ("zh", chinese)):
+        with using(language), pytest.raises(RosterError) as caught:
+            parse_roster(text.encode(), "roster.csv")
+        assert words in str(caught.value)
+        assert str(caught.value).startswith("roster.csv")
+
+
+def test_all_problems_are_told_at_once():
+    text = "id,name\n" + "".join(f"{k},\n" for k in range(14)) + "x,甲\n"
+    with pytest.raises(RosterError, match="line 2: there is no name; line 3.*line 11: .*; and 4 more$"):
+        parse_roster(text.encode(), "r")
+
+
+def test_bytes_that_are_no_text_and_files_that_are_not_there(tmp_path):
+    with pytest.raises(RosterError, match="none of UTF-8, UTF-16 and GBK"):
+        parse_roster(b"id,name\n\xff\xff\xff\n", "r")
+    with pytest.raises(RosterError, match="cannot be read"):
+        read_roster(tmp_path / "none.csv")

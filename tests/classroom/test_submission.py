@@ -1,0 +1,302 @@
+"""Answers are found by our own ids, whatever a tool or a student has done to the notebook."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.base.language import using
+from labkit.classroom.document import WrongFile, read_document
+from labkit.classroom.edition import notebook
+from labkit.classroom.submission import Claim, claims_of, read_answers
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import QUESTIONS, cells  # noqa: E402
+
+RIGHT = "def split(rows, gpus):\n    return -(-rows // gpus)"
+OTHER = "def scatter(x, n):\n    return x.chunk(n)"
+
+
+def edition():
+    return json.loads(notebook("small", cells(), "s1", "abc"))
+
+
+def at(found, id):
+    return next(cell for cell in found["cells"] if cell["id"] == id)
+
+
+def answered(split=RIGHT, scatter=OTHER):
+    found = edition()
+    for id, source in (("split-answer", split), ("scatter-answer", scatter)):
+        if source is not None:
+            at(found, id)["source"] = [at(found, id)["source"][0], source]
+    return found
+
+
+def read(found, name="x.ipynb", given="import torch\nbase = 3"):
+    content = found if isinstance(found, bytes) else json.dumps(found).encode()
+    return read_answers(read_document(content, name), "small", QUESTIONS, {}, given)
+
+
+def kinds(result):
+    return [note.kind for note in result.notes]
+
+
+def test_an_edition_as_it_was_given_out_answers_nothing():
+    result = read(edition())
+    assert result.answers == {"split": None, "scatter": None}
+    assert result.unanswered == ["split", "scatter"]
+    assert result.notes == []
+    assert result.claims == [Claim("small", "s1", "abc")]
+
+
+def test_answers_are_found_and_told_from_what_is_not_answered():
+    result = read(answered(scatter=None))
+    assert result.answers == {"split": RIGHT, "scatter": None}
+    assert result.notes == []
+
+
+def lose_metadata(found):  # as Colab and converters do
+    found["metadata"] = {}
+    for number, cell in enumerate(found["cells"]):
+        cell["metadata"], cell["id"] = {}, f"r{number}"
+
+
+def lose_marks(found):  # all first lines deleted
+    for cell in found["cells"]:
+        cell["source"] = [line for line in cell["source"] if not line.startswith("# labkit")]
+
+
+def lose_metadata_and_marks(found):
+    for cell in found["cells"]:
+        cell["metadata"] = {}
+    lose_marks(found)
+
+
+def lose_everything(found):
+    lose_marks(found)
+    lose_metadata(found)
+
+
+def reorder(found):
+    found["cells"].reverse()
+
+
+def duplicate(found):
+    found["cells"] += [dict(cell) for cell in found["cells"]]
+
+
+def duplicate_stubs_after(found):
+    found["cells"] += edition()["cells"]
+
+
+def retype(found):
+    for cell in found["cells"]:
+        if cell["cell_type"] == "code":
+            cell["cell_type"] = "raw" if cell["id"].startswith("split") else "markdown"
+
+
+def one_string(found):  # sources as text, not lists: VS Code and others
+    for cell in found["cells"]:
+        cell["source"] = "".join(cell["source"]).replace("\n", "\r\n")
+
+
+def marks_by_hand(found):  # retyped by a student on a Chinese keyboard
+    for cell in found["cells"]:
+        cell["source"] = [line.replace("# labkit: ", "#Labkit：") for line in cell["source"]]
+        cell["metadata"] = {}
+
+
+def merge(found):  # all cells into one, with JupyterLab's Shift-M
+    text = "\n\n".join("".join(cell["source"]) for cell in found["cells"] if cell["cell_type"] == "code")
+    found["cells"] = [dict(found["cells"][1], source=[text])]
+
+
+def old_format(found):
+    cells = [dict(cell, input=cell["source"]) for cell in found["cells"]]
+    for cell in cells:
+        del cell["source"]
+    found["worksheets"] = [{"cells": cells}]
+    del found["cells"]
+
+
+def odd_cells(found):
+    found["cells"] = [None, 3, {}, {"cell_type": "code"}, {"source": [1, None]}, *found["cells"]]
+    found["cells"][1:1] = [{"cell_type": "code", "source": "\ud800 x", "metadata": [], "id": 7}]
+
+
+@pytest.mark.parametrize(
+    "happened",
+    [
+        lose_metadata, lose_marks, lose_metadata_and_marks, lose_everything, reorder, duplicate,
+        duplicate_stubs_after, retype, one_string, marks_by_hand, merge, old_format, odd_cells,
+    ],
+)  # fmt: skip
+def test_whatever_happens_to_the_cells_costs_nothing(happened):
+    found = answered()
+    happened(found)
+    assert read(found).answers == {"split": RIGHT, "scatter": OTHER}
+    found = answered(scatter=None)  # and what is not answered stays so
+    happened(found)
+    assert read(found).answers == {"split": RIGHT, "scatter": None}
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_deleted_cell_is_not_answered_and_told(ids):
+    found = answered()
+    found["cells"] = [cell for cell in found["cells"] if cell["id"] != "split-answer"]
+    result = read(found)
+    assert result.answers == {"split": None, "scatter": OTHER}
+    assert kinds(result) == ["deleted"]
+
+
+def test_a_cell_that_was_split_in_two_is_one_answer():
+    found = answered("def half(a):\n    return a")
+    where = found["cells"].index(at(found, "split-answer"))
+    second = dict(found["cells"][where], id="new", source=RIGHT)
+    found["cells"].insert(where + 1, second)
+    result = read(found)
+    assert result.answers["split"] == "def half(a):\n    return a\n\n" + RIGHT
+    assert kinds(result) == ["several"]
+
+
+def test_of_two_versions_the_lower_one_counts_as_when_all_cells_are_run():
+    found = answered("def split(rows, gpus):\n    return 0")
+    found["cells"].append(dict(at(found, "split-answer"), source="# labkit: small.split\n" + RIGHT))
+    space: dict = {}
+    exec(read(found).answers["split"], space)
+    assert space["split"](9, 4) == 3
+
+
+def test_a_broken_copy_beside_a_good_one_is_left_out_and_a_broken_answer_alone_is_kept():
+    found = answered()
+    found["cells"].append(dict(at(found, "split-answer"), source="# labkit: small.split\ndef split(:"))
+    result = read(found)
+    assert (result.answers["split"], kinds(result)) == (RIGHT, ["broken-copy"])
+    assert read(answered("def split(:")).answers["split"] == "def split(:"
+
+
+def test_an_answer_written_into_a_new_cell_is_found_by_what_it_defines():
+    found = answered(split=None)
+    found["cells"].append({"cell_type": "code", "source": "import math\n" + RIGHT, "metadata": {}, "id": "z"})
+    result = read(found)
+    assert result.answers["split"] == "import math\n" + RIGHT
+    assert kinds(result) == ["elsewhere"]
+
+
+def test_helpers_in_cells_of_their_own_come_along_and_nothing_else_does():
+    found = answered("def split(rows, gpus):\n    return ceil(rows, gpus) + base")
+    mine = "import math as m\nbase = 99\nunused = print('x')\n@staticmethod\ndef ceil(a, b):\n    return m.ceil(a / b)\n"
+    found["cells"].insert(1, {"cell_type": "code", "source": mine, "metadata": {}, "id": "mine"})
+    result = read(found)
+    assert result.answers["split"] == (
+        "import math as m\n@staticmethod\ndef ceil(a, b):\n    return m.ceil(a / b)\n\n"
+        "def split(rows, gpus):\n    return ceil(rows, gpus) + base"
+    )
+    assert kinds(result) == ["helpers"]
+    assert "ceil, m" in result.notes[0].en
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("%%time\n" + RIGHT, "pass\n" + RIGHT),
+        ("!pip install x\n" + RIGHT + "\n%timeit split(3, 2)", "pass\n" + RIGHT + "\npass"),
+        (RIGHT + "\nsplit?", RIGHT + "\npass"),
+    ],
+)
+def test_magics_do_not_make_it_something_else_than_python(source, wanted):
+    result = read(answered(source))
+    assert result.answers["split"] == wanted
+    assert kinds(result) == ["magics"]
+
+
+PERCENT = f"""# %% [markdown]
+# # A small assignment
+# %%
+# labkit: small student=s1 edition=abc
+# labkit: small
+import torch
+
+# %%
+# labkit: small.split
+{RIGHT}
+
+# %%
+# labkit: small.split check
+check('small.split')
+# %%
+mine = 3
+# %%
+# labkit: small.scatter
+{OTHER}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PERCENT,  # VS Code, jupytext
+        PERCENT.replace("# %%\n", "# In[ ]:\n\n\n"),  # nbconvert
+        PERCENT.replace("# %% [markdown]\n", '"""').replace("assignment\n", 'assignment"""\n').replace("# %%\n", "\n"),  # Colab
+    ],
+)
+@pytest.mark.parametrize("code", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_script_made_of_the_notebook_is_read_too(text, code):
+    result = read(text.encode(code), "x.py")
+    assert {name: source.split("\n\nmine")[0] for name, source in result.answers.items()} == {
+        "split": RIGHT,
+        "scatter": OTHER,
+    }
+    assert result.claims == [Claim("small", "s1", "abc")]
+
+
+def test_whose_it_is_stands_in_metadata_and_in_a_cell():
+    found = answered()
+    assert claims_of(read_document(json.dumps(found).encode(), "x")) == [Claim("small", "s1", "abc")]
+    found["metadata"]["labkit"]["student"] = "s2"
+    assert [claim.student for claim in read(found).claims] == ["s2", "s1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "chinese"),
+    [
+        (b"", "it is empty", "空文件"),
+        (b"%PDF-1.7", "a PDF", "PDF 文件"),
+        (b"PK\x03\x04...", "a ZIP archive", "压缩包"),
+        (b"<!DOCTYPE html>", "a web page", "网页"),
+        (b'{"cells": [', "not complete JSON", "JSON 不完整"),
+        (b'{"a": 1}', "JSON of another kind", "另一种 JSON"),
+        (b'{"cells": 3}', "JSON of another kind", "另一种 JSON"),
+        (b"[" * 100_000, "not JSON", "不是 JSON"),
+        (b'{"a":' * 100_000, "not complete JSON", "JSON 不完整"),
+        (b"x" * 20_000_001, "it has 20 MB", "文件有 20 MB"),
+        (json.dumps({"cells": [{}] * 20_001}).encode(), "20001 cells", "20001 个单元格"),
+    ],
+    ids=range(11),
+)
+def test_a_wrong_file_is_told_what_it_is(content, words, chinese):
+    for language, text in (("en", words), ("zh", chinese)):
+        with using(language), pytest.raises(WrongFile) as caught:
+            read_document(content, "x.ipynb")
+        assert text in str(caught.value)
+
+
+def test_what_nobody_can_parse_is_no_accident():
+    for source in ("(" * 5000, "-" * 50_000 + "1", "x\0y", "a" + ".b" * 50_000, "x = " + "9" * 6000):
+        assert read(answered(source)).answers["split"] == source
+
+
+def test_an_answer_without_end_is_cut():
+    result = read(answered("x = 1\n" * 50_000))
+    assert len(result.answers["split"]) == 200_000
+    assert kinds(result) == ["too-long"]
+
+
+def test_the_digest_is_of_the_answers():
+    first = read(answered())
+    with_outputs = answered()
+    at(with_outputs, "split-answer")["outputs"] = [{"text": "new"}]
+    reorder(with_outputs)
+    assert read(with_outputs).digest == first.digest != read(answered("x = 2")).digest
