@@ -29,7 +29,17 @@ _KINDS = {
 
 
 class WrongFile(ValueError):
-    """The file holds no cells; the message says what it is instead, and what to hand in."""
+    """The file holds no cells; the message says what it is instead, and what to hand in.
+
+    It is kept in both languages: the student may read it in another one than the teacher.
+    """
+
+    def __init__(self, *, en: str, zh: str) -> None:
+        super().__init__(en, zh)
+        self.en, self.zh = en, zh
+
+    def __str__(self) -> str:
+        return say(en=self.en, zh=self.zh)
 
 
 @dataclass(frozen=True)
@@ -54,36 +64,30 @@ def read_document(content: bytes, name: str) -> Document:
     """The cells of a file called ``name``; WrongFile if it is of no kind that has some."""
     if len(content) > MOST_BYTES:
         raise WrongFile(
-            say(
-                en=f"it has {len(content) // 1_000_000} MB, more than {MOST_BYTES // 1_000_000}: "
-                "clear the outputs, or make the file with `labkit submit`",
-                zh=f"文件有 {len(content) // 1_000_000} MB，超过 {MOST_BYTES // 1_000_000} MB："
-                "请清除输出，或用 `labkit submit` 生成",
-            )
+            en=f"it has {len(content) // 1_000_000} MB, more than {MOST_BYTES // 1_000_000}: "
+            "clear the outputs, or make the file with `labkit submit`",
+            zh=f"文件有 {len(content) // 1_000_000} MB，超过 {MOST_BYTES // 1_000_000} MB："
+            "请清除输出，或用 `labkit submit` 生成",
         )
     for start, (english, chinese) in _KINDS.items():
         if content.startswith(start):
             raise _not_a_notebook(english, chinese)
     if not content.strip(b"\0 \t\r\n\xef\xbb\xbf"):
-        raise _not_a_notebook("empty", "空文件")
+        raise _not_a_notebook("an empty file", "空文件")
     text = _text(content)
     if text.lstrip().startswith("{"):
         return _notebook(text)
     if text.lstrip()[:1] == "<":
         raise _not_a_notebook("a web page", "网页")
     if name.lower().endswith(".ipynb"):
-        raise _not_a_notebook("not JSON, as a notebook is", "不是 JSON，而笔记本应当是")
+        raise _not_a_notebook("text of another kind, no JSON", "别的文本，不是 JSON")
     return Document([Cell(source, code) for source, code in _script(text)])
 
 
 def _not_a_notebook(english: str, chinese: str) -> WrongFile:
     return WrongFile(
-        say(
-            en=f"it is no notebook but {english}: hand in the .ipynb file"
-            if english != "empty" and not english.startswith("not")
-            else f"it is {english}: hand in the .ipynb file",
-            zh=f"它不是笔记本（{chinese}）：请提交 .ipynb 文件",
-        )
+        en=f"it is not a notebook but {english}: hand in the .ipynb file",
+        zh=f"它不是笔记本，而是{chinese}：请提交 .ipynb 文件",
     )
 
 
@@ -101,7 +105,7 @@ def _notebook(text: str) -> Document:
         found = json.loads(text)
     except (ValueError, RecursionError, MemoryError):
         raise _not_a_notebook(
-            "not complete JSON: it was cut off or changed on its way", "JSON 不完整：可能在传输中被截断或改动"
+            "broken JSON, cut off or changed on its way", "不完整的 JSON，可能在传输中被截断或改动"
         ) from None
     cells = found.get("cells")
     if cells is None and isinstance(found.get("worksheets"), list):  # version 3
@@ -110,7 +114,9 @@ def _notebook(text: str) -> Document:
     if not isinstance(cells, list):
         raise _not_a_notebook("JSON of another kind", "另一种 JSON 文件")
     if len(cells) > _MOST_CELLS:
-        raise WrongFile(say(en=f"it has {len(cells)} cells", zh=f"它有 {len(cells)} 个单元格"))
+        raise WrongFile(
+            en=f"it has {len(cells)} cells: more than anybody writes", zh=f"它有 {len(cells)} 个单元格：不像是人写的"
+        )
     return Document([_cell(cell) for cell in cells if isinstance(cell, dict)], _labkit(found))
 
 

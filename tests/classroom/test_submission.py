@@ -262,15 +262,15 @@ def test_whose_it_is_stands_in_metadata_and_in_a_cell():
 @pytest.mark.parametrize(
     ("content", "words", "chinese"),
     [
-        (b"", "it is empty", "空文件"),
+        (b"", "an empty file", "空文件"),
         (b"%PDF-1.7", "a PDF", "PDF 文件"),
         (b"PK\x03\x04...", "a ZIP archive", "压缩包"),
         (b"<!DOCTYPE html>", "a web page", "网页"),
-        (b'{"cells": [', "not complete JSON", "JSON 不完整"),
+        (b'{"cells": [', "broken JSON", "不完整的 JSON"),
         (b'{"a": 1}', "JSON of another kind", "另一种 JSON"),
         (b'{"cells": 3}', "JSON of another kind", "另一种 JSON"),
-        (b"[" * 100_000, "not JSON", "不是 JSON"),
-        (b'{"a":' * 100_000, "not complete JSON", "JSON 不完整"),
+        (b"[" * 100_000, "no JSON", "不是 JSON"),
+        (b'{"a":' * 100_000, "broken JSON", "不完整的 JSON"),
         (b"x" * 20_000_001, "it has 20 MB", "文件有 20 MB"),
         (json.dumps({"cells": [{}] * 20_001}).encode(), "20001 cells", "20001 个单元格"),
     ],
@@ -280,7 +280,8 @@ def test_a_wrong_file_is_told_what_it_is(content, words, chinese):
     for language, text in (("en", words), ("zh", chinese)):
         with using(language), pytest.raises(WrongFile) as caught:
             read_document(content, "x.ipynb")
-        assert text in str(caught.value)
+        with using(language):
+            assert text in str(caught.value)
 
 
 def test_what_nobody_can_parse_is_no_accident():

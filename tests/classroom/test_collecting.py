@@ -1,0 +1,202 @@
+"""What comes back: whose it is, which of several counts, and what is nobody's."""
+
+import json
+import os
+import sys
+import zipfile
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom.collecting import collect, strangers_of
+from labkit.classroom.edition import notebook
+from labkit.classroom.folder import new_class
+from labkit.classroom.roster import Student
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import cells  # noqa: E402
+
+ROSTER = [
+    Student("20231001", "张三"),
+    Student("20231002", "张三丰"),
+    Student("20231003", "王伟"),
+    Student("20231004", "王伟"),
+    Student("ada", "Ada Lovelace"),
+]
+DEADLINE = datetime(2026, 12, 1, 15, 59, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = new_class(tmp_path / "small", "small", "zh", DEADLINE).with_students(ROSTER)
+    made.submitted.mkdir(parents=True)
+    return made
+
+
+def edition(folder, whose, tag=None, **told):
+    found = json.loads(notebook("small", cells(), whose, tag or folder.tag(whose)))
+    found["metadata"]["labkit"] |= told
+    return json.dumps(found)
+
+
+def put(folder, name, text, when=datetime(2026, 11, 30, tzinfo=timezone.utc)):
+    path = folder.submitted / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    os.utime(path, (when.timestamp(), when.timestamp()))
+
+
+def nameless(text):
+    found = json.loads(text)
+    del found["metadata"]["labkit"]
+    found["cells"][1]["source"].pop(0)
+    return json.dumps(found)
+
+
+def files(collection):
+    return {student: found.file.name for student, found in collection.submissions.items()}
+
+
+def kinds(collection, student):
+    return [note.kind for note in collection.submissions[student].notes]
+
+
+def strange(collection):
+    return {name: note.kind for name, note in collection.strangers}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x.ipynb",
+        "张三_12345_assignsubmission_file_/small.ipynb",
+        "zhangsan_331_20231001_small-2.ipynb",
+        "计科1班/20231001-张三-实验一.ipynb",
+        "20231001/small.py.ipynb",
+    ],
+)
+def test_an_edition_is_whose_its_tag_says_under_any_name(folder, name):
+    put(folder, name, edition(folder, "20231001"))
+    found = collect(folder)
+    assert files(found) == {"20231001": name}
+    assert found.missing == ["20231002", "20231003", "20231004", "ada"]
+    assert (found.strangers, kinds(found, "20231001")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        ("20231002.ipynb", "20231002"),
+        ("作业 张三丰.ipynb", "20231002"),  # 张三 is in it, too
+        ("Ada Lovelace_1.ipynb", "ada"),
+        ("20231003-王伟.ipynb", "20231003"),
+        ("王伟.ipynb", None),  # two students have this name
+        ("220231002.ipynb", None),
+        ("canada.ipynb", None),
+        ("20231001/20231002.ipynb", "20231002"),  # the innermost name counts
+        ("20231001-20231002.ipynb", None),
+    ],
+)
+def test_without_a_tag_the_names_say_whose_it_is_if_they_can(folder, name, owner):
+    put(folder, name, nameless(edition(folder, "ada")))
+    found = collect(folder)
+    assert files(found) == ({owner: name} if owner else {})
+    if owner:
+        assert kinds(found, owner) == ["untagged"]
+    else:
+        assert strange(found) == {name: "nobody"}
+
+
+def test_another_students_file_is_graded_for_nobody(folder):
+    put(folder, "20231001.ipynb", edition(folder, "20231002"))
+    put(folder, "20231002.ipynb", edition(folder, "20231002"))
+    put(folder, "ada.ipynb", edition(folder, "ada", tag=folder.tag("20231001")))  # an id changed by hand
+    both = json.loads(edition(folder, "20231003"))
+    both["cells"] += json.loads(edition(folder, "20231004"))["cells"]
+    put(folder, "both.ipynb", json.dumps(both))
+    found = collect(folder)
+    assert files(found) == {"20231002": "20231002.ipynb"}
+    assert strange(found) == {"20231001.ipynb": "another", "ada.ipynb": "forged", "both.ipynb": "another"}
+    assert set(strangers_of(found, folder)) == {"20231001", "ada", ""}
+
+
+def test_an_id_changed_in_the_metadata_alone_changes_nothing(folder):
+    put(folder, "x.ipynb", edition(folder, "ada", student="20231001"))
+    assert files(collect(folder)) == {"ada": "x.ipynb"}
+
+
+def test_of_several_the_newest_is_graded_and_the_others_are_told(folder):
+    early, late = datetime(2026, 11, 1, tzinfo=timezone.utc), datetime(2026, 12, 3, tzinfo=timezone.utc)
+    put(folder, "b/x.ipynb", edition(folder, "ada"), early)
+    put(folder, "a/x.ipynb", edition(folder, "ada"), late)
+    found = collect(folder)
+    assert files(found) == {"ada": "a/x.ipynb"}
+    assert kinds(found, "ada") == ["resubmitted", "late"]
+    assert "an earlier one was in time" in found.submissions["ada"].notes[0].en
+    put(folder, "x (10).ipynb", edition(folder, "20231001"))
+    put(folder, "x (9).ipynb", edition(folder, "20231001"))
+    assert files(collect(folder))["20231001"] == "x (10).ipynb"
+
+
+@pytest.mark.parametrize(
+    ("stamp", "late"),
+    [
+        ("2026-12-01T23:59:00+08:00", False),
+        ("2026-12-02T00:01:00+08:00", True),
+        ("2026-12-02T00:01:00", False),  # without a zone it says nothing: the file's time counts
+        ("soon", False),
+        (3, False),
+    ],
+)
+def test_the_stamp_of_submit_says_when(folder, stamp, late):
+    put(folder, "x.ipynb", edition(folder, "ada", submitted=stamp))
+    assert collect(folder).submissions["ada"].file.late is late
+    assert kinds(collect(folder), "ada") == ["late"] * late
+
+
+def test_archives_are_read_and_links_are_not(folder, tmp_path):
+    with zipfile.ZipFile(folder.submitted / "all.zip", "w") as archive:
+        archive.writestr("王伟_1/20231004.ipynb", edition(folder, "20231004"))
+        archive.writestr("__MACOSX/._x.ipynb", "x")
+        archive.writestr("20231001.docx", "PK\x03\x04")
+        archive.writestr("../../ada.ipynb", edition(folder, "ada"))
+    (folder.submitted / "broken.zip").write_bytes(b"PK\x03\x04 no archive")
+    secret = tmp_path / "secret.ipynb"
+    secret.write_text(edition(folder, "20231003"), "utf-8")
+    (folder.submitted / "20231003.ipynb").symlink_to(secret)
+    (folder.submitted / "20231003").symlink_to(tmp_path)
+    os.mkfifo(folder.submitted / "pipe.ipynb")
+    (folder.submitted / ".DS_Store").write_text("x")
+    found = collect(folder)
+    assert files(found) == {"20231004": "all.zip/王伟_1/20231004.ipynb", "ada": "all.zip/../../ada.ipynb"}
+    assert strange(found) == {
+        "all.zip/20231001.docx": "wrong-file",
+        "broken.zip": "unreadable",
+        "20231003.ipynb": "link",
+        "20231003": "link",
+        "pipe.ipynb": "link",
+    }
+
+
+class InGbk(zipfile.ZipInfo):
+    """A member whose name is written as Windows in China does, without saying so."""
+
+    def _encodeFilenameFlags(self):
+        return self.filename.encode("gbk"), self.flag_bits
+
+
+def test_a_name_in_gbk_within_an_archive_is_read(folder):
+    with zipfile.ZipFile(folder.submitted / "all.zip", "w") as archive:
+        archive.writestr(InGbk("张三丰.ipynb"), nameless(edition(folder, "ada")))
+    assert files(collect(folder)) == {"20231002": "all.zip/张三丰.ipynb"}
+
+
+def test_other_assignments_and_other_files_are_told(folder):
+    other = edition(folder, "ada").replace("small", "large")
+    put(folder, "ada.ipynb", other)
+    put(folder, "ada.pdf", "%PDF-1.4")
+    put(folder, "notes.txt", "what I wanted to say")
+    found = collect(folder)
+    assert strange(found) == {"ada.ipynb": "other-assignment", "ada.pdf": "wrong-file", "notes.txt": "nobody"}
+    assert found.missing == [student.id for student in ROSTER]
