@@ -34,6 +34,7 @@ diagnosis         | base plans machine machine.ops machine.state
 
 launch            | base
 course            | base plans machine launch
+classroom         | base
 runs              | base plans course
 author            | base course runs
 

@@ -9,6 +9,7 @@ are read to one level within limits.
 from __future__ import annotations
 
 import hmac
+import os
 import re
 import zipfile
 import zlib
@@ -18,7 +19,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ..base.files import reason
-from ..base.language import say
 from .document import MOST_BYTES, Document, WrongFile, read_document
 from .folder import ClassFolder
 from .submission import Claim, Note, assignments_of, claims_of
@@ -26,7 +26,9 @@ from .submission import Claim, Note, assignments_of, claims_of
 _MOST_FILES = 20_000
 _MOST_IN_ARCHIVES = 500_000_000  # bytes
 # What systems and tools leave in folders, and what is no submission of anything.
-_IGNORED = re.compile(r"(\.(?!\.$).*|__MACOSX|Thumbs\.db|desktop\.ini|__pycache__|README(\..*)?)", re.IGNORECASE)
+_IGNORED = re.compile(
+    r"(\.(?!\.$).*|__MACOSX|Thumbs\.db|desktop\.ini|__pycache__|README(\..*)?)", re.IGNORECASE
+)
 _SLACK = timedelta(minutes=1)
 
 
@@ -138,7 +140,9 @@ class _Names:
 
     def owner(self, name: str) -> str | None:
         for part in reversed(re.split(r"[/\\]", name)):
-            ids = {id for id, form in self._ids.items() if id.casefold() in part.casefold() and form.search(part)}
+            ids = {
+                id for id, form in self._ids.items() if id.casefold() in part.casefold() and form.search(part)
+            }
             if len(ids) == 1:
                 return ids.pop()
             named = [name for name in self._names if name in part]
@@ -151,16 +155,12 @@ class _Names:
 def _files(folder: Path, strangers: list[tuple[str, Note]]) -> Iterator[tuple[str, bytes, datetime]]:
     """(name within the folder, content, time) of every file, those in archives too."""
     count, unpacked = 0, 0
-    for path in sorted(folder.rglob("*")):
+    for path in _paths(folder):
         name = path.relative_to(folder).as_posix()
         if any(_IGNORED.fullmatch(part) for part in name.split("/")):
             continue
-        if path.is_symlink() or any(above.is_symlink() for above in path.parents if above != folder and folder in above.parents):
+        if path.is_symlink() or not path.is_file():
             strangers.append((name, _note_link()))
-            continue
-        if not path.is_file():
-            if path.exists() and not path.is_dir():
-                strangers.append((name, _note_link()))
             continue
         count += 1
         if count > _MOST_FILES:
@@ -178,6 +178,15 @@ def _files(folder: Path, strangers: list[tuple[str, Note]]) -> Iterator[tuple[st
         except (OSError, ValueError, OverflowError) as error:
             why = reason(error) if isinstance(error, OSError) else str(error)
             strangers.append((name, _note_unreadable(why)))
+
+
+def _paths(folder: Path) -> list[Path]:
+    """Everything in ``folder`` that is no folder itself; links to folders are among it, and are not followed."""
+    found = []
+    for above, inner, files in os.walk(folder):
+        found += [Path(above, name) for name in files]
+        found += [path for name in inner if (path := Path(above, name)).is_symlink()]
+    return sorted(found)
 
 
 def _members(
@@ -337,5 +346,7 @@ def _note_resubmitted(count: int, name: str, in_time: bool) -> Note:
 def _note_late(file: Received) -> Note:
     when = file.when.strftime("%Y-%m-%d %H:%M")
     if file.stamped:
-        return Note("late", f"late: made at {when}, by the student's clock", f"迟交：{when}（按学生电脑的时钟）")
+        return Note(
+            "late", f"late: made at {when}, by the student's clock", f"迟交：{when}（按学生电脑的时钟）"
+        )
     return Note("late", f"late: the file is of {when}", f"迟交：文件时间为 {when}")

@@ -115,7 +115,8 @@ def _notebook(text: str) -> Document:
         raise _not_a_notebook("JSON of another kind", "另一种 JSON 文件")
     if len(cells) > _MOST_CELLS:
         raise WrongFile(
-            en=f"it has {len(cells)} cells: more than anybody writes", zh=f"它有 {len(cells)} 个单元格：不像是人写的"
+            en=f"it has {len(cells)} cells: more than anybody writes",
+            zh=f"它有 {len(cells)} 个单元格：不像是人写的",
         )
     return Document([_cell(cell) for cell in cells if isinstance(cell, dict)], _labkit(found))
 

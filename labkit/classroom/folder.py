@@ -115,7 +115,10 @@ def open_class(path: Path) -> ClassFolder:
         told = json.loads(file.read_text("utf-8"))
         if told["labkit class"] != _VERSION:
             raise FolderError(
-                say(en=f"{file} is of a newer labkit: update this one", zh=f"{file} 来自更新版本的 labkit：请升级")
+                say(
+                    en=f"{file} is of a newer labkit: update this one",
+                    zh=f"{file} 来自更新版本的 labkit：请升级",
+                )
             )
         students = [Student(**student) for student in told["students"]]
         deadline = datetime.fromisoformat(told["deadline"]) if told["deadline"] else None
@@ -132,7 +135,7 @@ def open_class(path: Path) -> ClassFolder:
     except FileNotFoundError:
         raise FolderError(
             say(
-                en=f"{path} is not a folder that `labkit assignment release` made: there is no {_CLASS.as_posix()} in it",
+                en=f"{path} is no folder that `labkit assignment release` made: it has no {_CLASS.as_posix()}",
                 zh=f"{path} 不是 `labkit assignment release` 建立的文件夹：里面没有 {_CLASS.as_posix()}",
             )
         ) from None

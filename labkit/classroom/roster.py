@@ -57,9 +57,7 @@ def read_roster(path: Path) -> list[Student]:
     """The students in the order of the file; RosterError says what is wrong, line by line."""
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise RosterError(
-                say(en=f"{path} is too large for a roster", zh=f"{path} 太大，不像是学生名单")
-            )
+            raise RosterError(say(en=f"{path} is too large for a roster", zh=f"{path} 太大，不像是学生名单"))
         content = path.read_bytes()
     except OSError as error:
         raise RosterError(
@@ -125,11 +123,9 @@ def _text(content: bytes, name: str) -> str:
                 zh=f"{name} 是 Excel 工作簿：请另存为“CSV UTF-8（逗号分隔）”，再用那个文件",
             )
         )
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        codes = ("utf-16",)
-    else:
-        codes = ("utf-8-sig", "gb18030")  # the second is what Excel in China writes, GBK and more
-    for code in codes:
+    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    # gb18030 is what Excel in China writes, GBK and more.
+    for code in ["utf-16"] if wide else ["utf-8-sig", "gb18030"]:
         try:
             return content.decode(code)
         except UnicodeDecodeError:
@@ -171,7 +167,7 @@ def _clean(value: str) -> str:
 
 def _columns(row: list[str]) -> dict[str, int]:
     """Where each kind of column stands."""
-    found = {}
+    found: dict[str, int] = {}
     for kind, names in _COLUMNS.items():
         for at, title in enumerate(row):
             if title.casefold() in names:

@@ -218,9 +218,9 @@ def _answer(
     if len(source) > MOST_SOURCE:
         notes.append(_note_too_long(question.id))
         return source[:MOST_SOURCE]
-    if missing := [name for name in question.defines if name not in _defined(source)]:
-        if _parsed(source) is not None:
-            notes.append(_note_undefined(question.id, missing))
+    missing = [name for name in question.defines if name not in _defined(source)]
+    if missing and _parsed(source) is not None:
+        notes.append(_note_undefined(question.id, missing))
     return source
 
 
@@ -274,9 +274,7 @@ def _names_bound(node: ast.stmt) -> set[str]:
         return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return {
-            inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)
-        }
+        return {inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)}
     return set()
 
 
@@ -328,7 +326,8 @@ def _used(source: str) -> set[str]:
     tree = _parsed(source)
     if tree is None:
         return set()
-    used, bound = set(), set(dir(builtins))
+    used: set[str] = set()
+    bound = set(dir(builtins))
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)

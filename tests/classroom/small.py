@@ -1,7 +1,7 @@
 """A small assignment for the tests of the desk: two questions, and whatever the desk asks of one."""
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 
@@ -30,9 +30,15 @@ class Question:
 
 
 SPLIT = Question(
-    "split", ("split",), 6, "def split(rows, gpus):\n    ...\n", "def split(rows, gpus):\n    return secret_answer(rows)\n"
+    "split",
+    ("split",),
+    6,
+    "def split(rows, gpus):\n    ...\n",
+    "def split(rows, gpus):\n    return hidden(rows)\n",
 )
-SCATTER = Question("scatter", ("scatter",), 4, "def scatter(x, n):\n    ...\n", "def scatter(x, n):\n    return x\n")
+SCATTER = Question(
+    "scatter", ("scatter",), 4, "def scatter(x, n):\n    ...\n", "def scatter(x, n):\n    return x\n"
+)
 QUESTIONS = (SPLIT, SCATTER)
 
 

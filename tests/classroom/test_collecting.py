@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import zipfile
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ ROSTER = [
     Student("20231004", "王伟"),
     Student("ada", "Ada Lovelace"),
 ]
-DEADLINE = datetime(2026, 12, 1, 15, 59, tzinfo=timezone.utc)
+DEADLINE = datetime(2026, 12, 1, 15, 59, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def edition(folder, whose, tag=None, **told):
     return json.dumps(found)
 
 
-def put(folder, name, text, when=datetime(2026, 11, 30, tzinfo=timezone.utc)):
+def put(folder, name, text, when=datetime(2026, 11, 30, tzinfo=UTC)):
     path = folder.submitted / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
@@ -127,7 +127,7 @@ def test_an_id_changed_in_the_metadata_alone_changes_nothing(folder):
 
 
 def test_of_several_the_newest_is_graded_and_the_others_are_told(folder):
-    early, late = datetime(2026, 11, 1, tzinfo=timezone.utc), datetime(2026, 12, 3, tzinfo=timezone.utc)
+    early, late = datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 12, 3, tzinfo=UTC)
     put(folder, "b/x.ipynb", edition(folder, "ada"), early)
     put(folder, "a/x.ipynb", edition(folder, "ada"), late)
     found = collect(folder)

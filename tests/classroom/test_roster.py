@@ -13,7 +13,9 @@ CLASS = [
 
 
 @pytest.mark.parametrize("code", ["utf-8", "utf-8-sig", "gbk", "gb18030", "utf-16"])
-@pytest.mark.parametrize(("separator", "end"), [(",", "\n"), (",", "\r\n"), ("\t", "\r\n"), (";", "\n"), ("，", "\n")])
+@pytest.mark.parametrize(
+    ("separator", "end"), [(",", "\n"), (",", "\r\n"), ("\t", "\r\n"), (";", "\n"), ("，", "\n")]
+)
 def test_a_roster_is_read_as_it_was_saved(code, separator, end, tmp_path):
     path = tmp_path / "名单.csv"
     path.write_bytes(CHINESE.replace(",", separator).replace("\n", end).encode(code))
@@ -21,7 +23,7 @@ def test_a_roster_is_read_as_it_was_saved(code, separator, end, tmp_path):
 
 
 def test_what_spreadsheets_do_to_ids_is_undone():
-    text = "学生学号,姓名\n=\"00123\",甲\n'00124,乙\n ２０２３ ,丙\n\ufeff\u200b7\t, 丁 \n\n,\n"
+    text = '学生学号,姓名\n="00123",甲\n\'00124,乙\n ２０２３ ,丙\n\ufeff\u200b7\t, 丁 \n\n,\n'
     assert [(s.id, s.name) for s in parse_roster(text.encode(), "r")] == [
         ("00123", "甲"), ("00124", "乙"), ("2023", "丙"), ("7", "丁"),
     ]  # fmt: skip
@@ -45,7 +47,11 @@ def test_names_in_two_columns_and_a_language():
     [
         ("name\n张三\n", "no column of ids", "没有学号这一列"),
         ("班级,学号\n1,s1\n", "line 1: there is no column of names", "第 1 行：没有姓名这一列"),
-        ("id,name\n1,甲\n\n1,乙\n", "line 4: the id 1 stands on line 2 already", "第 4 行：学号 1 在第 2 行已经出现过"),
+        (
+            "id,name\n1,甲\n\n1,乙\n",
+            "line 4: the id 1 stands on line 2 already",
+            "第 4 行：学号 1 在第 2 行已经出现过",
+        ),
         ("id,name\nA1,甲\na1,乙\n", "the id a1 stands on line 2", "学号 a1 在第 2 行"),
         ("id,name\n,甲\n", "line 2: there is no id", "第 2 行：没有学号"),
         ("id,name\n7,\n", "line 2: there is no name", "第 2 行：没有姓名"),

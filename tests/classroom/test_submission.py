@@ -187,7 +187,10 @@ def test_an_answer_written_into_a_new_cell_is_found_by_what_it_defines():
 
 def test_helpers_in_cells_of_their_own_come_along_and_nothing_else_does():
     found = answered("def split(rows, gpus):\n    return ceil(rows, gpus) + base")
-    mine = "import math as m\nbase = 99\nunused = print('x')\n@staticmethod\ndef ceil(a, b):\n    return m.ceil(a / b)\n"
+    mine = (
+        "import math as m\nbase = 99\nunused = print('x')\n"
+        "@staticmethod\ndef ceil(a, b):\n    return m.ceil(a / b)\n"
+    )
     found["cells"].insert(1, {"cell_type": "code", "source": mine, "metadata": {}, "id": "mine"})
     result = read(found)
     assert result.answers["split"] == (
@@ -239,7 +242,9 @@ mine = 3
     [
         PERCENT,  # VS Code, jupytext
         PERCENT.replace("# %%\n", "# In[ ]:\n\n\n"),  # nbconvert
-        PERCENT.replace("# %% [markdown]\n", '"""').replace("assignment\n", 'assignment"""\n').replace("# %%\n", "\n"),  # Colab
+        PERCENT.replace("# %% [markdown]\n", '"""')
+        .replace("assignment\n", 'assignment"""\n')
+        .replace("# %%\n", "\n"),  # Colab
     ],
 )
 @pytest.mark.parametrize("code", ["utf-8", "utf-8-sig", "utf-16"])
