@@ -34,9 +34,9 @@ diagnosis         | base plans machine machine.ops machine.state
 
 launch            | base
 course            | base plans machine launch
-classroom         | base
 runs              | base plans course
 author            | base course runs
+classroom         | base machine course
 
 cli               | base machine machine.torch_api launch trace trace.recording view diagnosis runs
 __init__          | base

@@ -14,7 +14,6 @@ did not change.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,12 +21,11 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from ..base.cells import BETWEEN, parse
 from ..base.language import LANGUAGES
 from ..runs.execute import store
 from .sync import read, source_in
 
-_HEAD = re.compile(r"%% (?P<id>[a-z0-9-]+)(?P<code> code)?(?: (?P<tag>[\w-]+))?")
-_BETWEEN = "%% zh"
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -43,7 +41,7 @@ def to_text(root: Path, name: str) -> str:
         if one.cell_type == "code":
             parts.append(f"%% {one.id} code{tags}\n{one.source}\n")
         else:
-            parts.append(f"%% {one.id}\n{one.source}\n{_BETWEEN}\n{other.source}\n")
+            parts.append(f"%% {one.id}\n{one.source}\n{BETWEEN}\n{other.source}\n")
     return "\n".join(parts)
 
 
@@ -56,34 +54,6 @@ def write(root: Path, name: str, text: str) -> None:
         made = [_cell(*cell[:3], cell[3][at], language, known) for cell in cells]
         path.parent.mkdir(parents=True, exist_ok=True)
         store(new_notebook(cells=made, metadata=_METADATA), path)
-
-
-def parse(text: str) -> list[tuple[str, bool, str | None, tuple[str, str]]]:
-    """(id, whether it is code, tag, (English, Chinese)) of each cell."""
-    found: list[tuple[str, bool, str | None, list[list[str]]]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        head = _HEAD.fullmatch(line.rstrip())
-        if line.rstrip() == _BETWEEN:
-            if not found or found[-1][1] or len(found[-1][3]) == 2:
-                raise ValueError(f"line {number}: '{_BETWEEN}' stands once, inside a text cell")
-            found[-1][3].append([])
-        elif head:
-            if any(head["id"] == cell[0] for cell in found):
-                raise ValueError(f"line {number}: there are two cells {head['id']!r}")
-            found.append((head["id"], bool(head["code"]), head["tag"], [[]]))
-        elif line.startswith("%% "):  # a cell magic, %%writefile, has no blank
-            raise ValueError(f"line {number}: not a cell's first line: {line!r}")
-        elif found:
-            found[-1][3][-1].append(line)
-        elif line.strip():
-            raise ValueError(f"line {number}: text before the first cell")
-    for name, code, _, texts in found:
-        if not code and len(texts) != 2:
-            raise ValueError(f"cell {name}: no Chinese; it follows a line '{_BETWEEN}'")
-    return [
-        (name, code, tag, ("\n".join(texts[0]).strip("\n"), "\n".join(texts[-1]).strip("\n")))
-        for name, code, tag, texts in found
-    ]
 
 
 def _cell(

@@ -69,7 +69,7 @@ def check(exercise: str, answer: object, **facts: int) -> Verdict:
             zh="还没有作答：把 `None` 换成你的答案，再运行一次这个单元格。",
         )
         return Verdict(None, text, solution)
-    hint, counts = _judged(found, answer, facts)
+    hint, counts = judged(found, answer, facts)
     if counts:
         progress.note(exercise, hint is None)
     if hint is None:
@@ -96,7 +96,7 @@ def reveal(exercise: str, **facts: int) -> Solution:
     )
 
 
-def _judged(found: Exercise, answer: object, facts: dict[str, int]) -> tuple[str | None, bool]:
+def judged(found: Exercise, answer: object, facts: dict[str, int]) -> tuple[str | None, bool]:
     """What is wrong, None if nothing is; and whether this was an answer at all, rather than a slip of the pen."""
     wanted = found.kind.wanted
     try:

@@ -1,0 +1,318 @@
+"""What an assignment is: a folder with one text in both languages, and modules that drive and judge the answers.
+
+``assignment.txt``   the notebook in the form of :mod:`labkit.base.cells`. Tags of its code cells: ``given`` (also run
+                     before the answers when they are graded), ``answer`` (its id is the question's), ``check``.
+``judges.py``        the parts of each question, declared by :func:`.judging.part`; may say ``numbers(draw)`` (the
+                     student's own variant), ``WITHOUT``, ``NEEDS`` (see :class:`Question`) and ``PRELOAD``.
+``drivers.py``       functions that call the answers: what is sent to the worker.
+``checks.py``        what the student's ``check(...)`` runs (see :mod:`.checking`); may be missing.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import re
+import sys
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..base.cells import parse
+from ..base.language import say
+from .draw import Draw, Numbers
+from .judging import Part, forbidden
+from .verdict import Verdict, Words
+
+_BUILT_IN = Path(__file__).with_name("assignments")
+_TAGS = ("given", "answer", "check")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of an edition. role: text, setup, given, answer, check, or free (the student's own to change)."""
+
+    id: str
+    kind: str  # "text" or "code"
+    role: str
+    source: str
+    question: str | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """One answer cell, in which the student defines the names in ``defines``.
+
+    needs     ids of earlier questions whose answers this one may call.
+    without   dotted names that the answer may not use: what it is to write itself.
+    """
+
+    id: str
+    title: Words
+    parts: tuple[Part, ...]
+    defines: tuple[str, ...]
+    needs: tuple[str, ...]
+    without: tuple[str, ...]
+    source: str = field(repr=False)
+    prologue: str = field(repr=False)
+
+    @property
+    def points(self) -> int:
+        return sum(part.points for part in self.parts)
+
+    def stub(self, numbers: Numbers) -> str:
+        """What the student finds in the cell."""
+        return _filled(_without_solution(self.source), numbers)
+
+    def solution(self, numbers: Numbers) -> str:
+        return _filled(_solved(self.source), numbers)
+
+    def unanswered(self, source: str | None, numbers: Numbers) -> bool:
+        """Whether ``source`` is still the stub, whatever its blanks and comments; nothing at all counts as that."""
+        if source is None:
+            return True
+        try:
+            return ast.dump(ast.parse(source)) in (
+                ast.dump(ast.parse(self.stub(numbers))),
+                ast.dump(ast.parse("")),
+            )
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return not source.strip()
+
+    def refused(self, source: str) -> Verdict | None:
+        """The verdict on an answer that uses what it was to write itself; None if it does not."""
+        hint = forbidden(source, self.without, self.prologue)
+        return Verdict.of(hint) if hint else None
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """``preload`` names modules that a worker imports before its first answer, to be quick."""
+
+    name: str
+    title: Words
+    folder: Path
+    questions: tuple[Question, ...]
+    preload: tuple[str, ...]
+    _cells: tuple[tuple[str, str, str | None, Words], ...] = field(repr=False)  # id, role, question, source
+    _judges: types.ModuleType = field(repr=False)
+
+    @property
+    def points(self) -> int:
+        return sum(question.points for question in self.questions)
+
+    @property
+    def built_in(self) -> bool:
+        return self.folder.parent == _BUILT_IN
+
+    def numbers(self, draw: Draw | None) -> dict[str, int | str]:
+        """The numbers of a student's own variant; without a draw, the usual ones."""
+        drawn = getattr(self._judges, "numbers", None)
+        return dict(drawn(draw)) if drawn else {}
+
+    def prologue(self, numbers: Numbers) -> str:
+        """What stands before the answers: the cells that are given."""
+        return "\n\n".join(
+            _filled(source.en, numbers) for _, role, _, source in self._cells if role == "given"
+        )
+
+    def cells(self, language: str, numbers: Numbers, solution: bool = False) -> list[Cell]:
+        """The notebook in ``language`` with a student's ``numbers``; ``solution``: with the answers, the teacher's."""
+        questions = {question.id: question for question in self.questions}
+        made = []
+        for id, role, question, source in self._cells:
+            text = source.of(language)
+            if role == "answer":
+                text = _solved(text) if solution else _without_solution(text)
+            elif role == "text" and question:
+                text += _rubric(questions[question], language)
+            kind = "text" if role == "text" else "code"
+            made.append(Cell(id, kind, role, _filled(text, numbers), question if role != "text" else None))
+        at = next((at for at, cell in enumerate(made) if cell.kind == "code"), len(made))
+        made.insert(at, Cell("setup", "code", "setup", self._setup(language, numbers)))
+        return made
+
+    def _setup(self, language: str, numbers: Numbers) -> str:
+        given = "".join(f", {name}={value!r}" for name, value in numbers.items())
+        if (
+            not self.built_in
+        ):  # what it checks with travels in the notebook, which is then the only file needed
+            paths = (self.folder / f"{name}.py" for name in ("drivers", "checks"))
+            carried = {path.stem: path.read_text("utf-8") for path in paths if path.exists()}
+            given += f", carried={carried!r}" if "checks" in carried else ""
+        return (
+            f'from labkit.classroom import begin, check\n\nbegin("{self.name}", language="{language}"{given})'
+        )
+
+
+def names() -> list[str]:
+    """The assignments that come with labkit."""
+    return [name for name in ("primitives", "crnn", "stateful", "ddp") if (_BUILT_IN / name).is_dir()]
+
+
+def load(which: str | Path) -> Assignment:
+    """The assignment of that name, or in that folder.
+
+    Raises ValueError, naming the file and the cell, if it is not of the form described above.
+    """
+    if isinstance(which, str) and which in names():
+        folder, package = _BUILT_IN / which, f"{__package__}.assignments.{which}"
+    elif Path(which).is_dir():
+        folder = Path(which).resolve()
+        package = _package(folder)
+    else:
+        raise ValueError(
+            say(
+                en=f"there is no assignment {str(which)!r}: it is one of {', '.join(names())}, "
+                "or a folder with an assignment.txt and a judges.py",
+                zh=f"没有作业 {str(which)!r}：可以是 {'、'.join(names())}，"
+                "或者一个含有 assignment.txt 和 judges.py 的文件夹",
+            )
+        )
+    for name in ("assignment.txt", "judges.py"):
+        if not (folder / name).is_file():
+            raise ValueError(say(en=f"{folder}: {name} is missing", zh=f"{folder}：缺少 {name}"))
+    judges = importlib.import_module(f"{package}.judges")
+    parts = [value for value in vars(judges).values() if isinstance(value, Part)]
+    try:
+        return _made(folder, parse((folder / "assignment.txt").read_text("utf-8")), judges, parts)
+    except ValueError as error:
+        raise ValueError(f"{folder / 'assignment.txt'}: {error}") from None
+
+
+def _package(folder: Path) -> str:
+    """A package for the modules of a teacher's folder, so that they can say ``from . import drivers``.
+
+    Its name changes with what stands there, so that a changed module is read anew.
+    """
+    contents = b"".join(path.name.encode() + path.read_bytes() for path in sorted(folder.glob("*.py")))
+    name = f"labkit_assignment_{hashlib.sha256(str(folder).encode() + contents).hexdigest()[:16]}"
+    if name not in sys.modules:
+        sys.modules[name] = package = types.ModuleType(name)
+        package.__path__ = [str(folder)]
+    return name
+
+
+def _made(
+    folder: Path,
+    parsed: list[tuple[str, bool, str | None, tuple[str, str]]],
+    judges: types.ModuleType,
+    parts: list[Part],
+) -> Assignment:
+    answers = [id for id, code, tag, _ in parsed if code and tag == "answer"]
+    cells: list[tuple[str, str, str | None, Words]] = []
+    titles: dict[str, Words] = {}
+    for at, (id, code, tag, texts) in enumerate(parsed):
+        role = (tag or "free") if code else "text"
+        if code and tag and tag not in _TAGS:
+            raise ValueError(
+                say(
+                    en=f"cell {id}: its tag is {tag!r}, which must be one of {', '.join(_TAGS)}",
+                    zh=f"单元格 {id}：标签是 {tag!r}，必须是 {'、'.join(_TAGS)} 之一",
+                )
+            )
+        question = id if role == "answer" else None
+        if role == "check":  # of the answer above it
+            question = next((cell[0] for cell in reversed(cells) if cell[1] == "answer"), None)
+        if (
+            role == "text"
+        ):  # that of the answer below it, if no other text stands between and it has a heading
+            below = next((cell for cell in parsed[at + 1 :] if not cell[1] or cell[2] == "answer"), None)
+            if below and below[1] and all(re.match("#+ ", text) for text in texts):
+                question = below[0]
+                titles[question] = Words(*(text.split("\n")[0].lstrip("# ").strip() for text in texts))
+        cells.append((id, role, question, Words(*texts)))
+    if not cells or cells[0][1] != "text" or not answers:
+        raise ValueError(
+            say(
+                en="it begins with a text cell, the title, and has a code cell tagged `answer` for each question",
+                zh="开头应是一个文字单元格（标题），每道题要有一个标签为 `answer` 的代码单元格",
+            )
+        )
+    _complete(answers, titles, parts)
+    title = Words(*(text.split("\n")[0].lstrip("# ").strip() for text in parsed[0][3]))
+    needs, without = getattr(judges, "NEEDS", {}), getattr(judges, "WITHOUT", {})
+    prologue = "\n\n".join(source.en for _, role, _, source in cells if role == "given")
+    usual = judges.numbers(None) if hasattr(judges, "numbers") else {}
+    questions = tuple(
+        Question(
+            id,
+            titles[id],
+            tuple(part for part in parts if part.question == id),
+            _defined(_filled(_without_solution(source.en), usual)),
+            tuple(needs.get(id, ())),
+            tuple(without.get(id, ())),
+            source.en,
+            _filled(prologue, usual),
+        )
+        for id, role, _, source in cells
+        if role == "answer"
+    )
+    return Assignment(
+        folder.name, title, folder, questions, tuple(getattr(judges, "PRELOAD", ())), tuple(cells), judges
+    )
+
+
+def _complete(answers: list[str], titles: Mapping[str, Words], parts: list[Part]) -> None:
+    """ValueError if an answer cell has no title or no part, or a part no answer cell."""
+    for id in answers:
+        if id not in titles:
+            raise ValueError(
+                say(
+                    en=f"cell {id}: the text cell above it must begin with a heading, the question's title",
+                    zh=f"单元格 {id}：上面的文字单元格必须以标题行开头，作为题目的标题",
+                )
+            )
+        if not any(part.question == id for part in parts):
+            raise ValueError(
+                say(
+                    en=f'cell {id}: judges.py has no part for it, @part("{id}", points, …)',
+                    zh=f'单元格 {id}：judges.py 里没有它的评分项 @part("{id}", 分数, …)',
+                )
+            )
+    for part in parts:
+        if part.question not in answers:
+            raise ValueError(
+                say(
+                    en=f"judges.py: part {part.id} is of a question {part.question!r} that has no answer cell",
+                    zh=f"judges.py：评分项 {part.id} 属于题目 {part.question!r}，但没有这道题的答题单元格",
+                )
+            )
+
+
+def _rubric(question: Question, language: str) -> str:
+    head = {"en": "| points | for |", "zh": "| 分值 | 评分项 |"}[language]
+    rows = [f"| {part.points} | {part.what.of(language)} |" for part in question.parts]
+    return "\n".join(["\n", head, "| --- | --- |", *rows])
+
+
+def _filled(text: str, numbers: Numbers) -> str:
+    """``text`` with the numbers in the places of their names, ``{{name}}``."""
+    return re.sub(r"\{\{ *(\w+) *\}\}", lambda found: str(numbers.get(found[1], found[0])), text)
+
+
+# A solution, and what the student sees instead (three dots if nothing is said), between marks on lines of their own.
+_REGION = re.compile(r"^( *)# solution\n(.*?)(?:^ *# stub\n(.*?))?^ *# end$\n?", re.MULTILINE | re.DOTALL)
+
+
+def _without_solution(source: str) -> str:
+    return _REGION.sub(lambda found: f"{found[1]}...\n" if found[3] is None else found[3], source).rstrip(
+        "\n"
+    )
+
+
+def _solved(source: str) -> str:
+    return _REGION.sub(lambda found: found[2], source).rstrip("\n")
+
+
+def _defined(source: str) -> tuple[str, ...]:
+    """The names that ``source`` defines, in order."""
+    found = []
+    for node in ast.parse(source).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.append(node.name)
+        elif isinstance(node, ast.Assign):
+            found += [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return tuple(found)

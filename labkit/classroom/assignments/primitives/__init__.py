@@ -1,0 +1,1 @@
+"""The split rule and the four primitives."""

@@ -1,0 +1,151 @@
+"""What a student's notebook calls: ``begin`` at its start, ``check`` below an answer.
+
+A visible check calls the answer on a few open examples and names the misconception; grading tries other cases. It is
+declared in an assignment's ``checks.py``::
+
+    @visible("split", "split", en="a function of `rows` and `gpus`", zh="一个以 `rows` 和 `gpus` 为参数的函数")
+    def _split(student):
+        got = drivers.split(student, rows=9, gpus=4)
+        if got != [3, 3, 3]:
+            yield Hint("rule", en=..., zh=...)
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..base.language import checked_language, say, set_language
+from ..course.answers import Verdict, judged
+from ..course.exercise import Exercise, Kind, Unreadable
+from ..machine import use_gpus
+from .judging import NoAnswer
+from .verdict import Hint, Words
+
+GPUS = 4
+
+Student = Mapping[str, Any]
+Check = Callable[[Student], Iterator[Hint]]
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The check of one question; ``names`` are those that its answer defines, ``wanted`` says what it is."""
+
+    question: str
+    names: tuple[str, ...]
+    wanted: Words
+    hints: Check
+
+
+def visible(question: str, *names: str, en: str, zh: str) -> Callable[[Check], Visible]:
+    """Declare the check of ``question``: the decorated generator yields a hint for each thing that is wrong.
+
+    It is given the answer's ``names``, in the order in which ``check`` is given their values, and the student's
+    numbers under ``"numbers"``.
+    """
+
+    def declare(check: Check) -> Visible:
+        return Visible(question, names, Words(en, zh), check)
+
+    return declare
+
+
+@dataclass
+class _Begun:
+    checks: dict[str, Visible] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+_begun: dict[str, _Begun] = {}
+
+
+def begin(
+    name: str, *, language: str, carried: Mapping[str, str] | None = None, **numbers: int | str
+) -> None:
+    """Begin an assignment: its language, four GPUs (simulated where the computer has fewer), its checks.
+
+    carried   the sources of its modules, where it did not come with labkit.
+    numbers   the student's own variant; answers are checked with these.
+    """
+    checked_language(language)
+    package = f"{__package__}.assignments.{name}" if carried is None else _carried(name, carried)
+    try:
+        module = importlib.import_module(f"{package}.checks")
+    except ModuleNotFoundError as missing:
+        if missing.name not in (package, f"{package}.checks"):
+            raise
+        raise ValueError(
+            say(
+                en=f"this labkit has no assignment {name!r}: it may be newer than your installation",
+                zh=f"这个版本的 labkit 没有作业 {name!r}：可能需要升级 labkit",
+            )
+        ) from None
+    set_language(language)
+    use_gpus(GPUS)
+    checks = {value.question: value for value in vars(module).values() if isinstance(value, Visible)}
+    _begun[name] = _Begun(checks, dict(numbers))
+
+
+def check(question: str, *answer: object) -> Verdict:
+    """What the open examples say of an answer; ``question`` is ``"assignment.question"``.
+
+    answer   what the answer cell defines, in its order: ``check("primitives.split", split)``.
+    """
+    name, _, id = question.partition(".")
+    if name not in _begun or id not in _begun[name].checks:
+        known = ", ".join(f"{name}.{id}" for name, begun in _begun.items() for id in begun.checks)
+        raise ValueError(
+            say(
+                en=f"there is no check {question!r}; run the first code cell, then it is one of: {known}",
+                zh=f"没有检查 {question!r}；先运行第一个代码单元格，然后可以是：{known}",
+            )
+        )
+    begun = _begun[name]
+    found = begun.checks[id]
+    if len(answer) != len(found.names):
+        call = f'check("{question}", {", ".join(found.names)})'
+        raise TypeError(say(en=f"write {call}", zh=f"请写成 {call}"))
+    if any(value is None or value is ... for value in answer):
+        return Verdict(None, say(en="Not answered yet.", zh="还没有作答。"), None)
+    hint, _ = judged(_exercise(found, begun.numbers), answer, {})
+    if hint is not None:
+        return Verdict(False, hint, None)
+    right = say(
+        en="Nothing wrong on the open examples. Grading tries other cases.",
+        zh="在公开的例子上没有发现问题。评分时会换别的例子。",
+    )
+    return Verdict(True, right, None)
+
+
+def _exercise(found: Visible, numbers: Mapping[str, Any]) -> Exercise:
+    """The check as an exercise of the course: the same reading of answers, the same words for errors."""
+
+    def judge(answer: tuple[object, ...]) -> Iterator[str]:
+        try:
+            for hint in found.hints({**dict(zip(found.names, answer, strict=True)), "numbers": numbers}):
+                yield str(hint)
+        except NoAnswer as none:
+            raise Unreadable(str(none.hint)) from None
+
+    return Exercise(Kind(lambda answer: answer, lambda: str(found.wanted)), judge, lambda: "")
+
+
+def _carried(name: str, sources: Mapping[str, str]) -> str:
+    """A package with the modules that a notebook brings along."""
+    package = f"labkit_carried_{name}"
+    for loaded in [module for module in sys.modules if module.split(".")[0] == package]:
+        del sys.modules[loaded]
+    sys.modules[package] = made = types.ModuleType(package)
+    made.__path__ = []
+    for module, source in sources.items():
+        loaded_module = types.ModuleType(f"{package}.{module}")
+        loaded_module.__package__ = package
+        sys.modules[loaded_module.__name__] = loaded_module
+        exec(compile(source, f"<{name}/{module}.py>", "exec"), loaded_module.__dict__)
+        setattr(made, module, loaded_module)
+    return package

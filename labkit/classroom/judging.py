@@ -1,0 +1,212 @@
+"""How an answer is judged: parts that yield hints, questions put to the worker, answers that are no answers.
+
+A judge runs in a process that never runs a student's code::
+
+    @part("split", 2, en="pieces of ceil(rows / GPUs) rows", zh="每个分块 ⌈行数 / GPU 数⌉ 行")
+    def rule(ask, draw):
+        rows, gpus = draw.integer(9, 99), draw.integer(2, 8)
+        got = ask(drivers.split, rows=rows, gpus=gpus)
+        if got != reference(rows, gpus):
+            yield Hint("rule", en=..., zh=...)
+
+The first hint counts; a judge that yields none gives all points. What comes back from ``ask`` is plain data that an
+unknown process claims: compare it with :func:`same`, read it with :func:`read`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..base.language import using
+from ..course.exercise import Kind, Unreadable
+from .draw import Draw
+from .verdict import Hint, Verdict, Words
+
+
+class RawAnswer(Protocol):
+    """What the engine that runs answers gives back (see :mod:`.asking`)."""
+
+    @property
+    def value(self) -> Any: ...
+    @property
+    def error(self) -> Any: ...
+    @property
+    def ended(self) -> str | None: ...
+
+
+class RawAsk(Protocol):
+    def __call__(self, driver: Callable[..., Any], /, **data: Any) -> Any: ...
+    def within(self, *, cpu: float) -> RawAsk: ...
+
+
+class NoAnswer(Exception):
+    """What came back is no answer: ``hint`` says why."""
+
+    def __init__(self, hint: Hint) -> None:
+        super().__init__(hint.en)
+        self.hint = hint
+
+
+class Ask:
+    """Asks the student's code through a driver: ``ask(drivers.split, rows=9)`` is what the driver returned.
+
+    If the code raises, ends or takes too long, the part is over: the hint says so.
+    """
+
+    def __init__(self, raw: RawAsk) -> None:
+        self._raw = raw
+
+    def __call__(self, driver: Callable[..., Any], /, **data: Any) -> Any:
+        answer = self._raw(driver, **data)
+        if answer.ended is not None or answer.error is not None:
+            raise NoAnswer(unanswered(answer))
+        return answer.value
+
+    def within(self, cpu: float) -> Ask:
+        """The same with another limit: seconds of CPU time."""
+        return Ask(self._raw.within(cpu=cpu))
+
+
+Judge = Callable[[Ask, Draw], Iterator[Hint]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A line of the rubric. ``judge(ask, draw)`` is asked with the engine's own ``ask``."""
+
+    question: str
+    id: str
+    points: int
+    what: Words
+    hints: Judge
+
+    def judge(self, ask: RawAsk, draw: Draw) -> Verdict:
+        try:
+            return Verdict.of(next(iter(self.hints(Ask(ask), draw)), None))
+        except NoAnswer as none:
+            return Verdict.of(none.hint)
+
+
+def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], Part]:
+    """Declare a part of ``question``: the decorated function is its judge, its name the part's id."""
+
+    def declare(judge: Judge) -> Part:
+        return Part(question, judge.__name__, points, Words(en, zh), judge)
+
+    return declare
+
+
+def unanswered(answer: RawAnswer) -> Hint:
+    """Why there is no value, in words for the student."""
+    if answer.error is not None:
+        kind, message = answer.error.kind, " ".join(answer.error.message.split())[:300]
+        line = answer.error.line
+        told, where_en, where_zh = f"{kind}: {message}" if message else kind, "", ""
+        if line is not None:
+            where_en, where_zh = f" (line {line} of the cell)", f"（单元格第 {line} 行）"
+        return Hint("raised", f"your code raised `{told}`{where_en}", f"你的代码报错：`{told}`{where_zh}")
+    if answer.ended in ("cpu", "wall"):
+        return Hint(
+            "time",
+            "your code was stopped: it took many times as long as it needs (an endless loop, a wait for somebody who "
+            "never comes, or work that grows faster than the number of rows?)",
+            "你的代码超时被终止：用时远远超过所需（是死循环、在等永远不会来的东西，还是工作量增长得比行数还快？）",
+        )
+    if answer.ended == "memory":
+        return Hint(
+            "memory", "your code was stopped: it took too much memory", "你的代码被终止：占用的内存太多"
+        )
+    return Hint(
+        "ended",
+        f"your code gave no answer that could be read ({answer.ended})",
+        f"你的代码没有给出可以读取的结果（{answer.ended}）",
+    )
+
+
+def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数") -> Any:
+    """``value`` as ``kind`` reads it (see :mod:`labkit.course.kinds`); if it cannot, the part is over."""
+    from ..course.kinds import returned
+
+    said = {}
+    for language in ("en", "zh"):
+        with using(language):
+            try:
+                return returned(value, kind, en=en, zh=zh)
+            except Unreadable as unreadable:
+                said[language] = str(unreadable)
+    raise NoAnswer(Hint("kind", said["en"], said["zh"]))
+
+
+def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:
+    """Whether ``got``, of which nothing is known, is ``wanted``: the same types, shapes, dtypes and values.
+
+    tolerance   how far numbers of tensors and floats may be apart, absolutely and in proportion; NaN equals nothing.
+    """
+    import torch
+
+    if isinstance(wanted, torch.Tensor):
+        if type(got) is not torch.Tensor or got.shape != wanted.shape or got.dtype != wanted.dtype:
+            return False
+        if got.is_floating_point():
+            return bool(torch.allclose(got.detach(), wanted.detach(), rtol=tolerance, atol=tolerance))
+        return bool(torch.equal(got, wanted))
+    if type(got) is not type(wanted):
+        return False
+    if isinstance(wanted, float):
+        return abs(got - wanted) <= tolerance * (1 + abs(wanted))
+    if isinstance(wanted, (list, tuple)):
+        return len(got) == len(wanted) and all(map(lambda a, b: same(a, b, tolerance), got, wanted))
+    if isinstance(wanted, dict):
+        return list(got) == list(wanted) and all(same(got[key], wanted[key], tolerance) for key in wanted)
+    return bool(got == wanted)
+
+
+_ROUNDABOUT = ("__import__", "importlib", "exec", "eval")
+
+
+def forbidden(source: str, names: tuple[str, ...], prologue: str = "") -> Hint | None:
+    """The hint for an answer that names what it is to write itself, by whatever name it imported it; None if none."""
+    if not names:
+        return None
+    try:
+        before, tree = ast.parse(prologue), ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None  # it will raise when it is run, and be told so
+    known: dict[str, str] = {}
+    used: set[str] = set()
+    for node in [*ast.walk(before), *ast.walk(tree)]:
+        if isinstance(node, ast.Import):
+            known |= {
+                a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0]
+                for a in node.names
+            }
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            known |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            used |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            used |= {f"{node.module}.{a.name}" for a in node.names}
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            root, rest = _dotted(node)
+            used.add(".".join([known.get(root, root), *rest]) if root else ".".join(rest))
+    for name in (*names, *_ROUNDABOUT):
+        if any(f"{use}.".startswith(f"{name}.") for use in used):
+            return Hint(
+                "forbidden",
+                f"the answer uses `{name}`; this question asks you to write it yourself",
+                f"答案里用了 `{name}`；这道题要求自己写",
+            )
+    return None
+
+
+def _dotted(node: ast.expr) -> tuple[str, list[str]]:
+    """``torch.nn.parallel`` as ("torch", ["nn", "parallel"]); ("", ...) where it does not begin with a name."""
+    rest: list[str] = []
+    while isinstance(node, ast.Attribute):
+        rest.insert(0, node.attr)
+        node = node.value
+    return (node.id if isinstance(node, ast.Name) else "", rest)
