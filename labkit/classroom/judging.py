@@ -156,7 +156,7 @@ def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:
     if type(got) is not type(wanted):
         return False
     if isinstance(wanted, float):
-        return abs(got - wanted) <= tolerance * (1 + abs(wanted))
+        return bool(abs(got - wanted) <= tolerance * (1 + abs(wanted)))
     if isinstance(wanted, (list, tuple)):
         return len(got) == len(wanted) and all(map(lambda a, b: same(a, b, tolerance), got, wanted))
     if isinstance(wanted, dict):
