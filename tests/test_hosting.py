@@ -1,0 +1,107 @@
+"""What a host of repositories reads: workflows that call the same commands as at home, templates, the citation."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+
+
+def read(path: Path):
+    return yaml.safe_load(path.read_text("utf-8"))
+
+
+def steps(workflow):
+    return [step for job in read(workflow)["jobs"].values() for step in job["steps"]]
+
+
+def matrices():
+    for workflow in WORKFLOWS:
+        for job in read(workflow)["jobs"].values():
+            yield from job.get("strategy", {}).get("matrix", {}).get("include", [])
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_runs_what_is_here(workflow):
+    commands = "\n".join(step["run"] for step in steps(workflow) if "run" in step)
+    targets = re.findall(r"make ([a-z]+)", commands)
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in targets:
+        assert re.search(rf"^{target}:.*##", makefile, re.MULTILINE), f"make {target}"
+    for path in re.findall(r"(?:tests/|\.ci/)[\w/]+", commands):
+        assert (ROOT / path).exists(), path
+    for module in re.findall(r"-m (labkit[\w.]*)", commands):
+        assert (ROOT / (module.replace(".", "/") + ".py")).exists() or (
+            ROOT / module.replace(".", "/")
+        ).is_dir()
+    assert "permissions" in read(workflow), "a token may do no more than it must"
+
+
+def test_the_main_workflow_is_the_projects_own_check():
+    assert any(".ci/run" in step.get("run", "") for step in steps(ROOT / ".github/workflows/tests.yml"))
+
+
+def test_the_pythons_and_torches_that_are_run_are_those_that_are_promised():
+    rows = [row for row in matrices() if "torch" in row]
+    python = SpecifierSet(PROJECT["requires-python"])
+    (torch,) = [SpecifierSet(d[len("torch") :]) for d in PROJECT["dependencies"] if d.startswith("torch")]
+    assert len(rows) >= 4
+    for row in rows:
+        assert python.contains(row["python"] + ".9"), row
+        assert torch.contains(row["torch"].replace("*", "0")), row
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
+def test_an_issue_template_asks_in_both_languages(template):
+    form = read(template)
+    if template.stem == "config":
+        return
+    assert {"name", "description", "body"} <= set(form)
+    for field in form["body"]:
+        words = field["attributes"].get("label") or field["attributes"]["value"]
+        assert re.search(r"[一-鿿]", words) or "labkit doctor" in words
+
+
+def test_the_citation_is_of_this_version():
+    citation = read(ROOT / "CITATION.cff")
+    assert citation["version"] == PROJECT["version"]
+    assert citation["license"] == PROJECT["license"]
+
+
+def test_a_commit_is_checked_with_the_projects_own_tools():
+    (group,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert group["repo"] == "local", "one version of each tool: that of constraints.txt"
+    lint = (ROOT / "Makefile").read_text("utf-8").partition("\nlint:")[2].partition("\n\n")[0]
+    for hook in group["hooks"]:
+        program, *words = hook["entry"].split()
+        assert program.startswith(".venv/bin/")
+        if program.endswith(("ruff", "mypy")):
+            assert program.rpartition("/")[2] in lint
+        for word in words:
+            assert "/" not in word or (ROOT / word).exists(), word
+
+
+def test_links_of_the_hosts_pages_lead_somewhere():
+    for page in (ROOT / ".github").glob("*.md"):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+            if not target.startswith("http"):
+                assert (page.parent / target).resolve().exists(), f"{page.name}: {target}"
+
+
+def test_nothing_hidden_is_left_out_of_git():
+    tracked = subprocess.run(
+        ["git", "ls-files", ".github", ".pre-commit-config.yaml"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert len(tracked) >= 9
