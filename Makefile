@@ -7,7 +7,7 @@ NOTEBOOK ?= notebooks/en/00_start.ipynb
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint bench picture clean
+.PHONY: help lab test lint bench site picture clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -24,11 +24,14 @@ lint: $(VENV)/.test  ## check style and types
 bench: $(VENV)/.test  ## print the measured claims, each as a ratio
 	@for file in benchmarks/*.py; do OMP_NUM_THREADS=1 $(BIN)/python $$file; done
 
+site: $(VENV)/.site  ## make the site: lessons, explorers, reference, in both languages (site/index.html)
+	@OMP_NUM_THREADS=1 $(BIN)/python docs/site/build.py $(ARGS)
+
 picture: $(VENV)/.test  ## draw the README's picture again
 	@$(BIN)/python docs/picture.py
 
 clean:  ## remove the virtual environment and what the tests left
-	rm -rf $(VENV) test-output .pytest_cache .hypothesis .ruff_cache .mypy_cache labkit.egg-info
+	rm -rf $(VENV) site test-output .pytest_cache .hypothesis .ruff_cache .mypy_cache labkit.egg-info
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -37,7 +40,7 @@ $(VENV)/bin/python:
 	  echo "could not make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
 # A stamp for each set of extras: made anew when what it installs from changes.
-$(VENV)/.lab $(VENV)/.test: $(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.lab $(VENV)/.site $(VENV)/.test: $(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing labkit[$*] into $(VENV) (once; some minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@
