@@ -84,6 +84,11 @@ def test_no_link_is_dead(site):
     assert not dead, "\n".join(dead)
 
 
+def left(request):
+    """Whether the reader had gone on before it was answered."""
+    return "ERR_ABORTED" in request.failure
+
+
 @pytest.fixture(scope="module")
 def window(browser):
     """A page that remembers what went wrong in it."""
@@ -92,7 +97,7 @@ def window(browser):
     page.wrong = []
     page.on("console", lambda message: message.type == "error" and page.wrong.append(message.text))
     page.on("pageerror", lambda error: page.wrong.append(str(error)))
-    page.on("requestfailed", lambda request: page.wrong.append(f"not there: {request.url}"))
+    page.on("requestfailed", lambda request: left(request) or page.wrong.append(f"not there: {request.url}"))
     yield page
     context.close()
 
