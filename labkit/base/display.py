@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 # Object -> SVG text, or None if it has no picture. The package itself sets what asks ``labkit.view``, so that
 # nothing of it is imported until a notebook wants a picture.
@@ -16,3 +17,11 @@ class Drawn:
 
     def _repr_svg_(self) -> str | None:
         return svg_of(self)
+
+
+def live(widget: Any) -> dict[str, Any]:
+    """A widget as a cell's output, by ipywidgets 8 or 7 (Colab has 7.7); {} where nothing can show widgets."""
+    if hasattr(widget, "_repr_mimebundle_"):
+        return widget._repr_mimebundle_() or {}
+    model = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {"application/vnd.jupyter.widget-view+json": model}

@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from ..base.files import reason
+from ..base.display import live
 from ..base.language import get_language, say, using
 from . import progress
 from .exercises import EXERCISES
@@ -51,7 +52,7 @@ class Progress:
             en="Your own progress appears here while the notebook runs.",
             zh="运行笔记本时，这里显示你自己的进度。",
         )
-        return {**(self._widget._repr_mimebundle_() or {}), "text/plain": still}
+        return {**live(self._widget), "text/plain": still}
 
 
 def _exercises() -> list[tuple[str, list[str]]]:

@@ -11,6 +11,7 @@ import ast
 import unicodedata
 from typing import Any
 
+from ..base.display import live
 from ..base.language import get_language, say, using
 from .answers import Verdict, as_html, check, find
 from .exercise import Exercise
@@ -66,7 +67,7 @@ class Prediction:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         if self._widget is None:
             self._widget = self._made()
-        return {**(self._widget._repr_mimebundle_() or {}), "text/plain": repr(self)}
+        return {**live(self._widget), "text/plain": repr(self)}
 
     def _made(self) -> Any:
         import ipywidgets as widgets  # heavy: only a notebook needs it

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import ipywidgets as widgets
 
+from ..base.display import live
 from ..base.language import get_language, say, using
 from ..base.numbers import one_of, whole
 from ..view.picture import Picture
@@ -164,7 +165,7 @@ class Explorer:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         # JupyterLab shows the widget; an exported page the HTML, in which one control still moves; a PDF the picture.
         return {
-            **(self.widget._repr_mimebundle_() or {}),
+            **live(self.widget),
             "text/plain": repr(self),
             "text/html": self._static_html(),
             "image/svg+xml": self.static(),
