@@ -150,23 +150,6 @@ def test_a_prediction_is_not_answered_by_the_page(site, address, window):
     assert closed.count() == 0 or not closed.evaluate("element => element.open")
 
 
-@pytest.mark.parametrize("name", [n for n in labkit.__all__ if n.endswith("Explorer") and n != "Explorer"])
-def test_an_explorer_is_alive_in_all_its_controls(site, address, window, name):
-    """On its own page, with the keyboard alone, without a kernel."""
-    window.goto(address(site / "zh/explorers" / f"{name.removesuffix('Explorer').lower()}.html"))
-    controls = window.locator("input[type=range], select")
-    assert controls.count() == len(getattr(labkit, name)()._controls)
-    for at in range(controls.count()):
-        picture = window.locator(".labkit-view").first.inner_html()
-        controls.nth(at).focus()
-        for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowLeft", "ArrowUp"):
-            window.keyboard.press(key)
-            if window.locator(".labkit-view").first.inner_html() != picture:
-                break
-        else:
-            raise AssertionError(f"{name}: control {at} moves nothing")
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_lesson_is_light(site, language):
     for page in (site / language / "lessons").glob("*.html"):
