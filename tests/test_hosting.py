@@ -9,6 +9,8 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
+import labkit
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -68,6 +70,12 @@ def test_an_issue_template_asks_in_both_languages(template):
     for field in form["body"]:
         words = field["attributes"].get("label") or field["attributes"]["value"]
         assert re.search(r"[一-鿿]", words) or "labkit doctor" in words
+
+
+def test_the_sites_reference_has_a_place_for_every_public_name():
+    text = (ROOT / "docs/site/build.py").read_text("utf-8")
+    listed = text.partition("REFERENCE = {")[2].partition("\n}")[0].replace('"\n', " ").replace('"', " ").split()
+    assert [name for name in labkit.__all__ if name not in listed and name != "__version__"] == []
 
 
 def test_the_citation_is_of_this_version():

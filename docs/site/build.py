@@ -39,7 +39,9 @@ REFERENCE = {
         en="The engine", zh="引擎"
     ): "DataParallel data_parallel scatter replicate parallel_apply gather",
     lambda: say(en="The check-up", zh="体检"): "diagnose Diagnosis Finding GpuMemory",
-    lambda: say(en="Plans", zh="切分计划"): "split Split Piece batches Batches ring_all_reduce Ring Send "
+    lambda: say(
+        en="Plans", zh="切分计划"
+    ): "split Split Piece placement Placement batches Batches ring_all_reduce Ring Send "
     "data_parallel_memory Footprints Footprint",
     lambda: say(en="What happened", zh="发生了什么"): "record Trace Call Event",
     lambda: say(
@@ -47,7 +49,7 @@ REFERENCE = {
     ): "predict_scaling Scaling Step Workload Hardware PROFILES",
     lambda: say(
         en="Pictures", zh="图"
-    ): "draw_split draw_batches draw_flow draw_shapes draw_timeline draw_memory draw_scaling draw_all_reduce",
+    ): "draw_split draw_placement draw_batches draw_flow draw_shapes draw_timeline draw_memory draw_scaling draw_all_reduce",
     lambda: say(
         en="Explorers", zh="探索器"
     ): "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer",

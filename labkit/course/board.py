@@ -10,8 +10,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from ..base.files import reason
 from ..base.display import live
+from ..base.files import reason
 from ..base.language import get_language, say, using
 from . import progress
 from .exercises import EXERCISES
