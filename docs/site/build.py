@@ -31,30 +31,28 @@ ROOT = HERE.parents[1]
 URLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"].get("urls", {})
 
 # The public names by what a reader comes for; a test holds that none is missing.
-REFERENCE = {
-    lambda: say(
-        en="The simulated machine", zh="模拟机器"
-    ): "simulate use_gpus Machine Gpu RealGpus OutOfHostMemory Deadlock",
-    lambda: say(
-        en="The engine", zh="引擎"
-    ): "DataParallel data_parallel scatter replicate parallel_apply gather",
-    lambda: say(en="The check-up", zh="体检"): "diagnose Diagnosis Finding GpuMemory",
-    lambda: say(
-        en="Plans", zh="切分计划"
-    ): "split Split Piece placement Placement batches Batches ring_all_reduce Ring Send "
-    "data_parallel_memory Footprints Footprint",
-    lambda: say(en="What happened", zh="发生了什么"): "record Trace Call Event",
-    lambda: say(
-        en="What a step costs", zh="一步的代价"
-    ): "predict_scaling Scaling Step Workload Hardware PROFILES",
-    lambda: say(
-        en="Pictures", zh="图"
-    ): "draw_split draw_placement draw_batches draw_flow draw_shapes draw_timeline draw_memory draw_scaling draw_all_reduce",
-    lambda: say(
-        en="Explorers", zh="探索器"
-    ): "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer",
-    lambda: say(en="Language", zh="语言"): "set_language get_language",
-}
+REFERENCE = (
+    ("The simulated machine", "模拟机器", "simulate use_gpus Machine Gpu RealGpus OutOfHostMemory Deadlock"),
+    ("The engine", "引擎", "DataParallel data_parallel scatter replicate parallel_apply gather"),
+    ("The check-up", "体检", "diagnose Diagnosis Finding GpuMemory"),
+    (
+        "Plans", "切分计划",
+        "split Split Piece placement Placement batches Batches ring_all_reduce Ring Send "
+        "data_parallel_memory Footprints Footprint",
+    ),
+    ("What happened", "发生了什么", "record Trace Call Event"),
+    ("What a step costs", "一步的代价", "predict_scaling Scaling Step Workload Hardware PROFILES"),
+    (
+        "Pictures", "图",
+        "draw_split draw_placement draw_batches draw_flow draw_shapes draw_timeline draw_memory draw_scaling "
+        "draw_all_reduce",
+    ),
+    (
+        "Explorers", "探索器",
+        "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer",
+    ),
+    ("Language", "语言", "set_language get_language"),
+)  # fmt: skip
 PICTURES = (".png", ".gif", ".svg", ".webp")
 EXPLORERS = tuple(name for name in labkit.__all__ if name.endswith("Explorer") and name != "Explorer")
 
@@ -232,8 +230,8 @@ def reference() -> str:
         zh="`import labkit` 之后这些名字都可以用，首次用到时才加载。说明取自代码中的文档字符串，为英文。",
     )
     parts = [f"# {say(en='Reference', zh='参考手册')}\n\n{note}\n"]
-    for heading, names in REFERENCE.items():
-        parts.append(f"\n## {heading()}\n\n```{{eval-rst}}\n")
+    for en, zh, names in REFERENCE:
+        parts.append(f"\n## {say(en=en, zh=zh)}\n\n```{{eval-rst}}\n")
         for name in names.split():
             thing = getattr(labkit, name)
             kind = "class" if isinstance(thing, type) else "function" if callable(thing) else "data"
