@@ -20,7 +20,7 @@ EXPLORERS = {
 }
 LOOKS = [("en", "light"), ("zh", "dark")]
 WORDS = {
-    "call": ("output [10, 2]", "输出 [10, 2]"),
+    "call": ("output", "输出"),
     "shapes": ("batch first", "批次在第 0 维"),
     "timeline": ("data arriving", "数据到达"),
     "memory": ("optimizer", "优化器状态"),
@@ -91,7 +91,7 @@ def test_play_goes_through_the_call_and_a_list_is_chosen_from(lab):
     page = lab("play.ipynb", cells=cells)
     call, memory = (page.locator(".labkit-explorer").nth(at) for at in (0, 1))
     call.locator("svg").wait_for()
-    assert "▶ batch = torch.randn(10, 5)" in texts_of(call)
+    assert "▶ batch = torch.randn(10, 5).to(home)" in texts_of(call)
     ends = call.evaluate(ENDS)
     assert len(ends) == 4
     assert max(ends) - min(ends) <= 2, "the labels of the sliders and of Play end in one line"

@@ -9,7 +9,7 @@ from torch import nn
 
 import labkit
 from labkit.trace.events import Event, Trace
-from labkit.view.palette import CPU, colour
+from labkit.view.palette import colour
 from labkit.view.pictures.call_flow import STEPS, flow_of_split, flow_of_trace, flow_picture
 from labkit.view.svg import to_svg
 
@@ -30,14 +30,16 @@ def test_a_step_shows_what_is_there_by_then():
         boxes = flow_picture(labkit.split(10, 3), step).boxes
         return {(box.label, box.gpu) for box in boxes if box.gpu is not None}
 
-    assert {gpu for label, gpu in solid(0) if label != "module"} == {CPU}
+    assert solid(0) == {("module", 0), ("batch", 0)}
     assert {gpu for label, gpu in solid(1) if label == "input"} == {0, 1, 2}
     assert not {gpu for label, gpu in solid(1) if label == "replica"}
     assert {gpu for label, gpu in solid(2) if label == "replica"} == {0, 1, 2}
-    assert ("output", 2) not in solid(2)
-    assert ("output", 2) in solid(3)
-    assert ("output of cuda:2", 0) not in solid(3)
-    assert ("output of cuda:2", 0) in solid(4)  # gathered, so on the home device
+    assert ("output of a replica", 2) not in solid(2)
+    assert ("output of a replica", 2) in solid(3)
+    assert ("output", 0) not in solid(3)
+    assert ("output", 0) in solid(4)  # gathered, so on the home device
+    assert ("gradient of the output", 0) not in solid(4)
+    assert ("gradient of the output", 0) in solid(5)
     assert ("gradient", 2) in solid(5)
     assert ("gradient of the weights", 2) in solid(6)
     assert ("gradient summed", 0) not in solid(6)
@@ -55,14 +57,157 @@ def test_the_line_of_code_moves_with_the_step():
     ]  # fmt: skip
 
 
-def test_arrows_run_forward_and_back():
-    lines = flow_picture(labkit.split(10, 3)).lines
-    level = [line for line in lines if line.y1 == line.y2]
-    assert sum(line.x2 > line.x1 and not line.dashed for line in level) == 6
-    assert sum(line.x2 < line.x1 and line.dashed for line in level) == 3
-    assert not any(line.muted or line.strong for line in lines)  # without a step none is pointed out
-    upright = [line for line in lines if line.x1 == line.x2]
-    assert sum(line.y2 > line.y1 for line in upright) == sum(line.y2 < line.y1 for line in upright) == 3
+def boxes_of(picture, label):
+    return [box for box in picture.boxes if box.label == label]
+
+
+def inside(box, x, y):
+    """Whether a point is in ``box`` or one pixel beside it."""
+    return box.x - 1 <= x <= box.x + box.width + 1 and box.y <= y <= box.y + box.height
+
+
+def ways(picture, source, target):
+    """(number of the box in ``target``, share of the height of ``source`` where it begins) for each line between."""
+    found = []
+    (whole,) = boxes_of(picture, source)
+    for line in picture.lines:
+        if inside(whole, line.x1, line.y1):
+            for at, box in enumerate(boxes_of(picture, target)):
+                if inside(box, line.x2, line.y2):
+                    found.append((at, (line.y1 - whole.y) / whole.height, line.arrow))
+    return found
+
+
+@pytest.mark.parametrize(("rows", "gpus"), [(7, 3), (10, 8), (10, 3), (9, 9)])
+def test_pieces_go_from_the_whole_batch_at_home_to_each_gpu(rows, gpus):
+    plan = labkit.split(rows, gpus)
+    middles = [(piece.start + piece.stop) / 2 / rows for piece in plan.pieces]
+    shown = [
+        at for at in range(len(plan.pieces)) if len(plan.pieces) <= 8 or at < 4 or at >= len(plan.pieces) - 2
+    ]
+    # What stays at home has no arrow head.
+    wanted = [(n, pytest.approx(middles[at]), at != 0) for n, at in enumerate(shown)]
+    assert ways(flow_picture(plan, 1), "batch", "input") == wanted
+    assert ways(flow_picture(plan, 0), "batch", "input") == []
+
+
+def test_the_batch_is_whole_until_it_is_scattered():
+    for step in (0, 1, None):
+        picture = flow_picture(labkit.split(7, 3), step)
+        (batch,) = boxes_of(picture, "batch")
+        cuts = [
+            line.y1
+            for line in picture.lines
+            if line.over and inside(batch, line.x1, line.y1) and line.y1 == line.y2
+        ]
+        wanted = [] if step == 0 else [batch.y + batch.height * n / 7 for n in (3, 6)]
+        assert cuts == pytest.approx(wanted)
+        told = [t.text for t in picture.texts if t.text.startswith("row") and t.x < batch.x + batch.width]
+        assert told == (["rows 0–6"] if step == 0 else ["rows 0–2", "rows 3–5", "row 6"])
+
+
+@pytest.mark.parametrize("step", [None, *range(8)])
+def test_heights_are_in_proportion_to_rows(step):
+    picture = flow_picture(labkit.split(7, 3), step)
+    unit = boxes_of(picture, "input")[0].height / 3
+    for label, rows in (
+        ("input", (3, 3, 1)),
+        ("output of a replica", (3, 3, 1)),
+        ("batch", (7,)),
+        ("output", (7,)),
+    ):
+        assert [box.height / unit for box in boxes_of(picture, label)] == pytest.approx(list(rows)), label
+    assert len({box.height for box in boxes_of(picture, "replica")}) == 1  # each has the whole model
+    for label, rows in (("gradient", (3, 3, 1)), ("gradient of the output", (7,))):
+        heights = [box.height for box in boxes_of(picture, label)]
+        assert [high / heights[0] * rows[0] for high in heights] == pytest.approx(list(rows))
+
+
+def test_gather_ends_in_one_joined_output_where_each_part_has_its_place():
+    for step in (4, None):
+        picture = flow_picture(labkit.split(7, 3), step)
+        (output,) = boxes_of(picture, "output")
+        assert output.gpu == 0
+        parts = boxes_of(picture, "output of a replica")
+        ends = [
+            (line.y2 - output.y) / output.height * 7
+            for part in parts for line in picture.lines
+            if inside(part, line.x1, line.y1) and inside(output, line.x2, line.y2)
+        ]  # fmt: skip
+        assert ends == pytest.approx([1.5, 4.5, 6.5])
+    back = ways(flow_picture(labkit.split(7, 3), 5), "gradient of the output", "gradient")
+    assert back == [(n, pytest.approx(at / 7), n > 0) for n, at in enumerate((1.5, 4.5, 6.5))]
+
+
+@pytest.mark.parametrize(
+    ("step", "home", "others"),
+    [(2, "module", "replica"), (7, "gradient summed", "gradient of the weights")],
+)
+def test_a_trunk_joins_home_with_each_replica_and_no_replica_with_the_next(step, home, others):
+    picture = flow_picture(labkit.split(7, 3), step)
+    (left, right) = (boxes_of(picture, label)[0] for label in ("input", "output of a replica"))
+    lines = [  # of this step; what stays at home is muted
+        line for line in picture.lines
+        if left.x + left.width < min(line.x1, line.x2) and max(line.x1, line.x2) < right.x
+        and (step == 2 or not line.muted)
+    ]  # fmt: skip
+    joined = lines[:1]
+    for _ in lines:
+        joined += [
+            line for line in lines if line not in joined and any(map(touches, joined, [line] * len(joined)))
+        ]
+    assert len(joined) == len(lines)
+    for box in (*boxes_of(picture, home), *boxes_of(picture, others)):
+        ends = [line for line in lines if inside(box, line.x1, line.y1) or inside(box, line.x2, line.y2)]
+        assert len(ends) == 1, box  # one line comes or goes: none passes on what it got
+    heads = [box for box in picture.boxes for line in lines if line.arrow and inside(box, line.x2, line.y2)]
+    assert heads == (boxes_of(picture, others)[1:] if step == 2 else boxes_of(picture, home))
+
+
+def touches(one, other):
+    """Whether an end of one level or upright line lies on the other."""
+
+    def on(line, x, y):
+        low, high = sorted((line.x1, line.x2)), sorted((line.y1, line.y2))
+        return low[0] <= x <= low[1] and high[0] <= y <= high[1]
+
+    ends = ((one.x1, one.y1), (one.x2, one.y2))
+    return any(on(other, *end) for end in ends) or any(
+        on(one, x, y) for x, y in ((other.x1, other.y1), (other.x2, other.y2))
+    )
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
+@pytest.mark.parametrize("source", ["cpu", "cuda:0", "cuda:1"])
+def test_the_picture_moves_what_the_trace_says_was_moved(wrap, source):
+    """An arrow head for each event that moved bytes from one device to another, and for no other."""
+    with labkit.simulate(gpus=3):
+        model = wrap(nn.Linear(5, 2).to("cuda:1"), [1, 0], output_device=2)
+        with labkit.record() as trace:
+            model(torch.randn(7, 5, device=source)).sum().backward()
+    picture = flow_picture(trace)
+    moved = [e for e in trace if e.phase in ("scatter", "gather") and e.source != e.device]
+    (batch,), (output,) = boxes_of(picture, "batch"), boxes_of(picture, "output")
+    assert (batch.gpu, output.gpu) == (-1 if source == "cpu" else int(source[-1]), 2)
+    assert sum(arrow for *_, arrow in ways(picture, "batch", "input")) == sum(
+        e.phase == "scatter" and e.direction == "forward" for e in moved
+    )
+    assert sum(arrow for *_, arrow in ways(picture, "gradient of the output", "gradient")) == sum(
+        e.phase == "gather" and e.direction == "backward" for e in moved
+    )
+    begun = [e.phase for e in trace if e.direction == "forward"]
+    assert (
+        list(dict.fromkeys(begun)) == ["scatter", "replicate", "parallel_apply", "gather"] == list(STEPS[1:5])
+    )
+
+
+def test_a_short_piece_keeps_its_label_below_its_box():
+    picture = flow_picture(labkit.split(7, 3))
+    for label, words in (("input", "[1, 5]"), ("output of a replica", "[1, 2]"), ("gradient", "grad [1, 2]")):
+        low, text = boxes_of(picture, label)[-1], next(t for t in picture.texts if t.text == words)
+        assert text.gpu is None
+        assert low.y + low.height < text.y < low.y + low.height + 14
+        assert text.x == low.x + low.width / 2
 
 
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
@@ -71,7 +216,7 @@ def test_a_recording_is_read_as_the_plan_says(wrap, count):
     with labkit.simulate(gpus=count):
         model = wrap(nn.Linear(5, 2)).to("cuda:0")
         with labkit.record() as trace:
-            model(torch.randn(10, 5)).sum().backward()
+            model(torch.randn(10, 5, device="cuda:0")).sum().backward()
     read, planned = flow_of_trace(trace), flow_of_split(labkit.split(10, count))
     if count > 1:
         assert read == planned
@@ -146,7 +291,7 @@ def test_the_figure_takes_and_returns_the_axes_and_changes_no_setting():
     assert labkit.draw_flow(labkit.split(10, 2), 3) is not ax
     assert mpl.rcParams == before
     names = [text.get_text() for text in ax.texts]
-    assert names.count("[5, 5]") == 4
+    assert names.count("[5, 5]") == 2
     replicas = [patch for patch in ax.patches if patch.get_label() == "replica"]
     assert [mpl.colors.to_hex(bar.get_facecolor()) for bar in replicas] == [
         colour(0).lower(),

@@ -83,9 +83,9 @@ DRAWN = [
     ),
     (
         lambda: flow_picture(labkit.split(10, 3)),
-        "A batch of [10, 5] on cpu is scattered to 3 GPUs; the replicas' outputs are gathered to [10, 2] on cuda:0; "
+        "A batch of [10, 5] on cuda:0 is scattered to 3 GPUs; the replicas' outputs are gathered to [10, 2] on cuda:0; "
         "the gradients go back the same way and are summed on cuda:0.",
-        "cpu 上的批次 [10, 5] 分发给 3 块 GPU；各副本的输出收集到 cuda:0，得到 [10, 2]；"
+        "cuda:0 上的批次 [10, 5] 分发给 3 块 GPU；各副本的输出收集到 cuda:0，得到 [10, 2]；"
         "梯度沿原路返回，在 cuda:0 上求和。",
     ),
     (

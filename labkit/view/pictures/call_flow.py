@@ -1,7 +1,8 @@
 """The picture of one data-parallel call: scatter → replicas → gather, and the way back.
 
-A box has the colour of the device that holds what it stands for. Forward runs from left to right, backward
-(pale boxes, dashed arrows) from right to left. :data:`STEPS` are the moments of a call; the picture of one
+A box has the colour of the device that holds what it stands for; batch, pieces and outputs are as high as they have
+rows. Forward runs from left to right, backward (pale boxes, dashed arrows) from right to left; what stays on its
+device has no arrow head. :data:`STEPS` are the moments of a call; the picture of one
 step shows what is there by then, at the place where the whole picture has it.
 """
 
@@ -9,24 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from ...base.language import say
 from ...base.numbers import must, plural, whole
 from ...plans.shapes import Shape, cut_shape, gathered_shape, shape_text
 from ...plans.split import Split
 from ...trace.events import Trace
-from ..layout import fitted, shortened
+from ..layout import fitted, shortened, sized
 from ..palette import number
-from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ..picture import Box, Line, Picture, Sketch, Text
 
 STEPS = (
     "batch", "scatter", "replicate", "parallel_apply", "gather",
     "gather backward", "parallel_apply backward", "replicate backward",
 )  # fmt: skip
 _BATCH, _SCATTER, _REPLICATE, _APPLY, _GATHER, _GRADIENT, _BACK, _REDUCE = range(8)
-# The columns: (left edge, width) of the batch, of the three cells of a replica's lane, of the output.
-_IN, _PIECE, _REPLICA, _MADE, _OUT = (16, 110), (186, 114), (300, 120), (420, 114), (594, 110)
-_FORWARD, _BACKWARD, _GAP, _SIZE = 24, 19, 13, 12
+# The columns: (left edge, width) of the batch, of the three cells of a replica's lane, of the output, of its gradient.
+_IN, _PIECE, _REPLICA, _MADE = (16, 84), (178, 92), (306, 108), (438, 84)
+_OUT, _GRADIENT_OUT = (598, 62), (664, 40)
+_FORWARD, _BACKWARD, _GAP, _SIZE = 27, 20, 11, 12
+_LEAST = 3.0  # a piece of no rows is as high as this
 # More working GPUs than this are not drawn one by one: the first ones, a line that counts, the last ones.
 _MOST, _HEAD, _TAIL = 8, 4, 2
 _PALE = 0.62
@@ -113,11 +117,11 @@ def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
 
 
 def flow_of_split(plan: Split) -> Flow:
-    """The call that a split stands for: its rows go through a Linear(5, 2) whose home is cuda:0."""
+    """The call that a split stands for: its rows go from home, cuda:0, through a Linear(5, 2)."""
     given = cut_shape((plan.batch, 5), plan.gpus)
     shares = tuple(Share(f"cuda:{gpu}", piece, (piece[0], 2)) for gpu, piece in enumerate(given))
     idle = tuple(f"cuda:{gpu}" for gpu in range(len(given), plan.gpus))
-    return Flow("cpu", "cuda:0", "cuda:0", shares, idle, "Linear", True, plan.gpus > 1)
+    return Flow("cuda:0", "cuda:0", "cuda:0", shares, idle, "Linear", True, plan.gpus > 1)
 
 
 def flow_picture(source: Flow | Split | Trace, step: int | None = None, *, call: int = 0) -> Picture:
@@ -205,15 +209,25 @@ class _Painter:
     def __init__(self, flow: Flow, step: int | None) -> None:
         self.flow, self.step, self.sketch = flow, step, Sketch()
         self.backward = flow.backward or step is not None
+        # Of a call on one GPU a recording has seen no output.
+        self.made = step is not None or any(share.made is not None for share in flow.shares)
+        self.given_rows = [_rows(share.given) for share in flow.shares]
+        self.made_rows = [_rows(share.made) for share in flow.shares]
 
     def picture(self) -> Picture:
-        y = self._code(14.0) if self.step is not None else 14.0
-        y = self._heads(y)
-        above = y  # the lower edge of what stands above the next replica
-        y += _GAP + 4
-        for entry in _entries(self.flow):
-            above = self._lane(entry, y, above) if isinstance(entry, Share) else self._aside(entry, y)
-            y = above + _GAP
+        top = self._code(14.0) if self.step is not None else 14.0
+        y = first = self._module(top) + _GAP + 6
+        lanes = []
+        for shares, words in _entries(self.flow):
+            lanes.append((shares, y))
+            y = (self._aside(words, y) if words else self._lane(shares[0], y)) + _GAP
+        bottom = y - _GAP
+        working = [(shares, y) for shares, y in lanes if shares]
+        self._scatter(working, first, bottom)
+        if self.flow.copies:
+            self._weights(working, top)
+        if self.made:
+            self._gather(working, first, bottom)
         return self.sketch.picture(y + 2, _description(self.flow, self.step))
 
     def _there(self, step: int) -> bool:
@@ -221,98 +235,59 @@ class _Painter:
 
     def _code(self, y: float) -> float:
         """The lines of the call in two columns, the one at hand in bold."""
+        shape = ", ".join(map(str, self.flow.batch or ()))
+        home = ".to(home)" * (self.flow.source == self.flow.home)
         for at, (line, steps) in enumerate(_CODE):
             x, row = 16 + 330 * (at // 3), at % 3
-            shape = ", ".join(map(str, self.flow.batch or ()))
             now = self.step in steps
-            words = ("▶ " if now else "  ") + fitted(line.format(shape), 340, 11)
+            words = ("▶ " if now else "  ") + fitted(line.format(shape) + home * (at == 0), 340, 11)
             self.sketch.add(Text(x, y + 12 + 17 * row, words, 11, mono=True, bold=now, muted=not now))
         return y + 3 * 17 + 16
 
-    def _heads(self, y: float) -> float:
-        """The batch on the left, the output on the right, the module between; returns the module's lower edge."""
-        flow = self.flow
-        for (x, width), title, shape, device, there in (
-            (_IN, say(en="batch", zh="批次"), flow.batch, flow.source, True),
-            (_OUT, say(en="output", zh="输出"), flow.output, flow.target, self._there(_GATHER)),
-        ):
-            x, anchor = (x + width, "end") if x > WIDTH / 2 else (x, "start")
-            words = fitted(f"{title} {_shape(shape)}", 260, _SIZE + 1)
-            where = say(en=f"on {device}", zh=f"在 {device} 上")
-            self.sketch.add(
-                Text(x, y + 12, words, _SIZE + 1, anchor, bold=True, muted=not there),
-                Text(x, y + 28, where, _SIZE, anchor, muted=True),
-            )
-        left, width = _REPLICA
+    def _module(self, y: float) -> float:
+        """The module, its device beside it and its gradient below; returns the lower edge."""
+        flow, (left, width), gpu = self.flow, _REPLICA, number(self.flow.home)
         words = fitted(flow.module or say(en="module", zh="模块"), width - 8, _SIZE)
-        gpu = number(flow.home)
+        home = say(en=f"⌂ {flow.home}, home", zh=f"⌂ {flow.home}，主设备")
         self.sketch.add(
             Box(left, y, width, _FORWARD, gpu, "module"),
-            Text(left + width / 2, y + 16.5, words, _SIZE, "middle", gpu=gpu, bold=True),
+            Text(left + width / 2, y + 17, words, _SIZE, "middle", gpu=gpu, bold=True),
+            Text(_end(_REPLICA) + 24, y + 17, home, _SIZE, muted=True),
         )
-        y += _FORWARD
         if not self.backward:
-            return y
+            return y + _FORWARD
         summed = say(en="gradient, summed", zh="梯度之和")
-        self._cell(_REPLICA, y + 1, flow.home, summed, _REDUCE, "gradient summed", back=True)
-        return y + 1 + _BACKWARD
+        self._cell(_REPLICA, y + _FORWARD + 1, flow.home, summed, _REDUCE, "gradient summed", _BACKWARD)
+        return y + _FORWARD + 1 + _BACKWARD
 
-    def _lane(self, share: Share, y: float, above: float) -> float:
-        """What one GPU gets and makes, forward and, below it, backward; returns the lower edge."""
-        flow, device, middle = self.flow, share.device, y + _FORWARD / 2
-        given, made = _shape(share.given, share.more), _shape(share.made)
-        self._cell(_IN, y, flow.source, given, _BATCH, f"batch for {device}")
-        self._cell(_PIECE, y, device, given, _SCATTER, "input")
-        self._arrow(_SCATTER, _end(_IN), middle, _PIECE[0], middle)
-        self._cell(_REPLICA, y, device, device, _REPLICATE, "replica", name=True)
-        if flow.copies:
-            self._arrow(_REPLICATE, _REPLICA[0] + 28, above, _REPLICA[0] + 28, y)
-        if share.made is not None or self.step is not None:
-            self._cell(_MADE, y, device, made, _APPLY, "output")
-            self._cell(_OUT, y, flow.target, made, _GATHER, f"output of {device}")
-            self._arrow(_GATHER, _end(_MADE), middle, _OUT[0], middle)
+    def _lane(self, at: int, y: float) -> float:
+        """What GPU number ``at`` gets and makes, forward and, below it, backward; returns the lower edge."""
+        share = self.flow.shares[at]
+        device, middle = share.device, y + _FORWARD / 2
+        made = _shape(share.made)
+        given, out = _high(self.given_rows, at), _high(self.made_rows, at)
+        self._cell(_PIECE, y, device, _shape(share.given, share.more), _SCATTER, "input", given * _FORWARD)
+        self._cell(_REPLICA, y, device, device, _REPLICATE, "replica", _FORWARD, name=True)
+        into = y + min(middle - y, given * _FORWARD / 2)
+        self._arrow(_APPLY, _end(_PIECE), into, _REPLICA[0] - 1, into)
+        if not self.made:
+            return y + _FORWARD
+        self._cell(_MADE, y, device, made, _APPLY, "output of a replica", out * _FORWARD)
+        into = y + min(middle - y, out * _FORWARD / 2)
+        self._arrow(_APPLY, _end(_REPLICA), into, _MADE[0] - 1, into)
         if not self.backward:
             return y + _FORWARD
         back = y + _FORWARD + 1
-        middle = back + _BACKWARD / 2
-        gradient = say(en=f"grad {made}", zh=f"梯度 {made}")
-        self._cell(_OUT, back, flow.target, gradient, _GRADIENT, "gradient of the output", back=True)
-        self._arrow(_GRADIENT, _OUT[0], middle, _end(_MADE), middle, dashed=True)
-        self._cell(_MADE, back, device, gradient, _GRADIENT, "gradient", back=True)
+        words = say(en=f"grad {made}", zh=f"梯度 {made}")
+        self._cell(_MADE, back, device, words, _GRADIENT, "gradient", out * _BACKWARD)
         words = say(en="grad of weights", zh="权重的梯度")
-        self._cell(_REPLICA, back, device, words, _BACK, "gradient of the weights", back=True)
-        if flow.copies:
-            self._arrow(_REDUCE, _end(_REPLICA) - 28, y, _end(_REPLICA) - 28, above, dashed=True)
+        self._cell(_REPLICA, back, device, words, _BACK, "gradient of the weights", _BACKWARD)
+        into = back + out * _BACKWARD / 2
+        self._arrow(_BACK, _MADE[0], into, _end(_REPLICA) + 1, into, dashed=True)
         return back + _BACKWARD
 
-    def _cell(
-        self, column: tuple[float, float], y: float, device: str, words: str, step: int, label: str, *,
-        back: bool = False, name: bool = False,
-    ) -> None:  # fmt: skip
-        """A box that is there from ``step`` on, dashed before. ``name``: its text is there before, too, and bold."""
-        x, width = column
-        gpu, tint = number(device), _PALE if back else 0.0
-        height, size = (_BACKWARD, _SIZE - 1.5) if back else (_FORWARD, _SIZE)
-        middle, line = x + width / 2, y + height / 2 + size * 0.36
-        if self._there(step):
-            words = fitted(words, width - 6, size)
-            self.sketch.add(
-                Box(x, y, width, height, gpu, label, tint=tint, strong=self.step == step),
-                Text(middle, line, words, size, "middle", gpu=gpu, tint=tint, bold=name),
-            )
-            return
-        self.sketch.add(Box(x, y, width, height, dashed=True, label=label))
-        if name:
-            self.sketch.add(Text(middle, line, words, size, "middle", muted=True))
-
-    def _arrow(self, step: int, x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False) -> None:
-        if self._there(step):
-            now = self.step == step
-            faint = self.step is not None and not now
-            self.sketch.add(Line(x1, y1, x2, y2, arrow=True, dashed=dashed, strong=now, muted=faint))
-
     def _aside(self, words: str, y: float) -> float:
-        """A line about GPUs that are not drawn one by one; returns its lower edge."""
+        """A line about GPUs that are not drawn one by one, or have no work; returns its lower edge."""
         left, right = _PIECE[0], _end(_MADE)
         self.sketch.add(
             Box(left, y, right - left, _FORWARD, dashed=True),
@@ -320,23 +295,217 @@ class _Painter:
         )
         return y + _FORWARD
 
+    def _scatter(self, working: list[tuple[range, float]], first: float, bottom: float) -> None:
+        """The batch, whole; and where its pieces go."""
+        flow, (left, width), gpu = self.flow, _IN, number(self.flow.source)
+        edges = _edges(self.given_rows, first, bottom)
+        self._title(_IN, edges[0], say(en="batch", zh="批次"), flow.batch, flow.source)
+        self.sketch.add(
+            Box(left, edges[0], width, edges[-1] - edges[0], gpu, "batch", strong=self.step == _BATCH)
+        )
+        starts = [0, *accumulate(self.given_rows)]
+        parts = list(pairwise(range(len(edges)))) if self._there(_SCATTER) else [(0, len(edges) - 1)]
+        for one, other in parts:
+            if one and edges[other] - edges[one] > 2:
+                self.sketch.add(Line(left, edges[one], left + width, edges[one], dashed=True, over=True))
+            words = _span(starts[one], starts[other])
+            high, size = edges[other] - edges[one], sized(words, width - 4, _SIZE)
+            if high >= _SIZE + 2:
+                line = (edges[one] + edges[other]) / 2 + _SIZE * 0.36
+                self.sketch.add(Text(left + width / 2, line, words, size, "middle", gpu=gpu))
+            elif other == len(edges) - 1 and edges[1] - edges[0] >= _SIZE + 2:  # a short last piece
+                self.sketch.add(Text(left + width / 2, edges[-1] + 12, words, min(size, 10.0), "middle"))
+        for shares, y in working:
+            device, high = flow.shares[shares[0]].device, _high(self.given_rows, shares[0])
+            into = y + (high if len(shares) == 1 else 1) * _FORWARD / 2
+            out = (edges[shares.start] + edges[shares.stop]) / 2
+            self._arrow(_SCATTER, left + width, out, _PIECE[0] - 1, into, stays=device == flow.source)
+
+    def _gather(self, working: list[tuple[range, float]], first: float, bottom: float) -> None:
+        """The output, joined; and where its parts come from. Its gradient, and where that goes."""
+        flow, (left, width), gpu = self.flow, _OUT, number(self.flow.target)
+        edges = _edges(self.made_rows, first, bottom)
+        high = edges[-1] - edges[0]
+        there = self._there(_GATHER)
+        self._title(
+            _OUT, edges[0], say(en="output", zh="输出"), flow.output, flow.target, right=True, muted=not there
+        )
+        for column, step, label in (
+            (_OUT, _GATHER, "output"),
+            (_GRADIENT_OUT, _GRADIENT, "gradient of the output"),
+        ):
+            if step == _GRADIENT and not self.backward:
+                continue
+            fill = {"gpu": gpu, "strong": self.step == step} if self._there(step) else {"dashed": True}
+            tint = _PALE if step == _GRADIENT and self._there(step) else 0.0
+            self.sketch.add(Box(column[0], edges[0], column[1], high, label=label, tint=tint, **fill))
+        if there and high >= _SIZE + 2 and sum(self.made_rows) == sum(self.given_rows):
+            words = _span(0, sum(self.made_rows))
+            size, middle = sized(words, width - 4, _SIZE), (edges[0] + edges[-1]) / 2
+            self.sketch.add(Text(left + width / 2, middle + size * 0.36, words, size, "middle", gpu=gpu))
+        if self.backward:
+            words, x = say(en="gradient", zh="梯度"), _GRADIENT_OUT[0] + _GRADIENT_OUT[1] / 2
+            self.sketch.add(Text(x, edges[-1] + 15, words, 10.5, "middle", muted=not self._there(_GRADIENT)))
+        for shares, y in working:
+            stays, one = flow.shares[shares[0]].device == flow.target, len(shares) == 1
+            part = _high(self.made_rows, shares[0]) if one else 1.0
+            out = (edges[shares.start] + edges[shares.stop]) / 2
+            self._arrow(_GATHER, _end(_MADE), y + part * _FORWARD / 2, left - 1, out, stays=stays)
+            if self.backward:
+                into = y + _FORWARD + 1 + part * _BACKWARD / 2 if one else y + _FORWARD - 6
+                self._arrow(
+                    _GRADIENT,
+                    _GRADIENT_OUT[0],
+                    out,
+                    _end(_MADE) + 1,
+                    into,
+                    dashed=True,
+                    stays=stays,
+                    over=True,
+                )
+
+    def _weights(self, working: list[tuple[range, float]], top: float) -> None:
+        """From the module to every replica, and from every replica's gradient to their sum: a trunk with branches."""
+        home = self.flow.home
+        down, up = _REPLICA[0] - 17, _end(_REPLICA) + 12
+        out, back = top + _FORWARD / 2, top + _FORWARD + 1 + _BACKWARD / 2
+        self._line(_REPLICATE, _REPLICA[0], out, down, out)
+        above, below = out, back
+        for shares, y in working:
+            if len(shares) > 1:  # the trunk goes on under the line about them
+                self._line(_REPLICATE, down, above, down, y)
+                self._line(_REDUCE, up, below, up, y, dashed=True)
+                above = below = y + _FORWARD
+                continue
+            stays = self.flow.shares[shares[0]].device == home
+            into, from_ = y + _FORWARD - 5, y + _FORWARD + 1 + _BACKWARD - 4
+            self._line(_REPLICATE, down, above, down, into)
+            self._arrow(_REPLICATE, down, into, _REPLICA[0] - 1, into, stays=stays)
+            above = into
+            if self.backward:
+                self._line(_REDUCE, up, below, up, from_, dashed=True)
+                self._line(_REDUCE, up, from_, _end(_REPLICA), from_, dashed=True)
+                below = from_
+        if self.backward:
+            self._arrow(_REDUCE, up, back, _end(_REPLICA) + 1, back, dashed=True)
+
+    def _title(
+        self, column: tuple[float, float], y: float, title: str, shape: Shape | None, device: str, *,
+        right: bool = False, muted: bool = False,
+    ) -> None:  # fmt: skip
+        """What a box is, its shape and its device, in three lines above it."""
+        x, anchor = (_end(_GRADIENT_OUT), "end") if right else (column[0], "start")
+        where = say(en=f"on {device}", zh=f"在 {device} 上")
+        words, room = _shape(shape), _end(_GRADIENT_OUT) - _OUT[0]
+        self.sketch.add(
+            Text(x, y - 39, title, _SIZE + 1, anchor, bold=True, muted=muted),
+            Text(x, y - 23, words, sized(words, room, _SIZE), anchor, muted=muted),
+            Text(x, y - 8, where, _SIZE - 0.5, anchor, muted=True),
+        )
+
+    def _cell(
+        self, column: tuple[float, float], y: float, device: str, words: str, step: int, label: str, high: float, *,
+        name: bool = False,
+    ) -> None:  # fmt: skip
+        """A box that is there from ``step`` on, dashed before. ``name``: its text is there before, too, and bold.
+
+        Where the box is too low for its text, the text is below it.
+        """
+        (x, width), high = column, max(high, _LEAST)
+        back = step in (_GRADIENT, _BACK, _REDUCE)
+        size = _SIZE - 1.5 if back else _SIZE
+        gpu, tint, middle = number(device), _PALE if back else 0.0, x + width / 2
+        if not self._there(step):
+            self.sketch.add(Box(x, y, width, high, dashed=True, label=label))
+            if name:
+                self.sketch.add(Text(middle, y + high / 2 + size * 0.36, words, size, "middle", muted=True))
+            return
+        size = max(sized(words, width - 6, size), 8.5)
+        words = fitted(words, width - 6, size)
+        self.sketch.add(Box(x, y, width, high, gpu, label, tint=tint, strong=self.step == step))
+        if high >= size + 2:
+            line = y + high / 2 + size * 0.36
+            self.sketch.add(Text(middle, line, words, size, "middle", gpu=gpu, tint=tint, bold=name))
+        else:
+            fine = min(size, 10.0)
+            self.sketch.add(Text(middle, y + high + fine * 0.9, words, fine, "middle"))
+
+    def _arrow(
+        self, step: int, x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False, stays: bool = False,
+        over: bool = False,
+    ) -> None:  # fmt: skip
+        """What moves in ``step``; of what ``stays`` on its device no arrow head tells."""
+        if self._there(step):
+            now = self.step == step
+            faint = stays if self.step is None else not now
+            self.sketch.add(
+                Line(
+                    x1,
+                    y1,
+                    x2,
+                    y2,
+                    arrow=not stays,
+                    dashed=dashed,
+                    strong=now and not stays,
+                    muted=faint,
+                    over=over,
+                )
+            )
+
+    def _line(self, step: int, x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False) -> None:
+        """A part of an arrow's way that is not its end."""
+        if self._there(step):
+            now = self.step == step
+            faint = self.step is not None and not now
+            self.sketch.add(Line(x1, y1, x2, y2, dashed=dashed, strong=now, muted=faint))
+
 
 def _end(column: tuple[float, float]) -> float:
     """The right edge of a column."""
     return column[0] + column[1]
 
 
-def _entries(flow: Flow) -> list[Share | str]:
-    """The shares that are drawn, and lines about those that are not."""
+def _rows(shape: Shape | None) -> int:
+    """How much of dimension 0 a piece has; a scalar becomes one entry."""
+    return 0 if shape is None else shape[0] if shape else 1
+
+
+def _high(rows: list[int], at: int) -> float:
+    """The height of a piece, as a share of the greatest piece's."""
+    return rows[at] / (max(rows) or 1)
+
+
+def _edges(rows: list[int], top: float, bottom: float) -> list[float]:
+    """The edges of pieces that lie joined, one below the other, in the middle between ``top`` and ``bottom``.
+
+    Where there is room, a row is as high as in the lanes.
+    """
+    total = sum(rows)
+    high = max(min(total / (max(rows) or 1) * _FORWARD, bottom - top - 36), _LEAST)
+    start = (top + bottom - high) / 2
+    if not total:
+        return [start, *(start + high for _ in rows)]
+    return [start + high * upto / total for upto in [0, *accumulate(rows)]]
+
+
+def _span(start: int, stop: int) -> str:
+    """``rows 0–3``."""
+    if stop - start < 2:
+        return say(en=f"row {start}", zh=f"第 {start} 行") if stop > start else ""
+    return say(en=f"rows {start}–{stop - 1}", zh=f"第 {start}–{stop - 1} 行")
+
+
+def _entries(flow: Flow) -> list[tuple[range, str]]:
+    """The lanes: which shares stand in each, and what is said in place of drawing them."""
     working = len(flow.shares)
-    entries: list[Share | str] = []
+    entries = []
     for at in shortened(working, len(flow.idle), most=_MOST, head=_HEAD, tail=_TAIL):
         if isinstance(at, range):
-            entries.append(_counted(flow, at))
+            entries.append((at if at.start < working else range(0), _counted(flow, at)))
         elif at < working:
-            entries.append(flow.shares[at])
+            entries.append((range(at, at + 1), ""))
         else:
-            entries.append(f"{flow.idle[at - working]}  " + say(en="idle", zh="空闲"))
+            entries.append((range(0), f"{flow.idle[at - working]}  " + say(en="idle", zh="空闲")))
     return entries
 
 
