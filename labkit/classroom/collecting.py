@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..base.files import reason
 from .document import MOST_BYTES, Document, WrongFile, read_document
-from .folder import ClassFolder
+from .folder import EVERYBODY, ClassFolder
 from .submission import Claim, Note, assignments_of, claims_of
 
 _MOST_FILES = 20_000
@@ -102,14 +102,10 @@ def _owner(
     claims: list[Claim], by_name: str | None, folder: ClassFolder
 ) -> tuple[str | None, list[Note], Note | None]:
     """Whose a file is, what is odd about that, or why it is nobody's."""
+    if by_name and not folder.individual and _shared(claims, folder):
+        return by_name, [], None
     proven = sorted(
-        {
-            claim.student
-            for claim in claims
-            if claim.student in folder.students
-            and claim.assignment == folder.assignment
-            and hmac.compare_digest(claim.edition.encode(), folder.tag(claim.student).encode())
-        }
+        {claim.student for claim in claims if claim.student in folder.students and _is_genuine(claim, folder)}
     )
     if len(proven) == 1:
         if by_name not in (None, proven[0]):
@@ -118,11 +114,22 @@ def _owner(
         return proven[0], [], None
     if proven:
         return None, [], _note_two(proven)
-    if claims:
+    if claims and not _shared(claims, folder):
         return None, [], _note_forged(claims[0].student, by_name)
     if by_name:
         return by_name, [_note_untagged()], None
     return None, [], _note_nobody()
+
+
+def _shared(claims: list[Claim], folder: ClassFolder) -> bool:
+    """Whether it is the edition that all share, which says nothing of whose it is."""
+    return any(claim.student == EVERYBODY and _is_genuine(claim, folder) for claim in claims)
+
+
+def _is_genuine(claim: Claim, folder: ClassFolder) -> bool:
+    return claim.assignment == folder.assignment and hmac.compare_digest(
+        claim.edition.encode(), folder.tag(claim.student).encode()
+    )
 
 
 class _Names:

@@ -32,12 +32,14 @@ def notebook(
     cells: Iterable[Part],
     student: str | None = None,
     edition: str | None = None,
+    questions: Mapping[str, Mapping[str, Any]] | None = None,
     more: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
     """The text of an edition of assignment ``name``.
 
     student, edition   whose it is and its tag, in the notebook's metadata and in the first line of its first code
                        cell; without them it is nobody's, the same for everybody.
+    questions          what ``labkit submit`` is to know of each, by id: ``defines`` and ``stub``.
     more               further metadata of cells, by their ids: another engine's.
     """
     whose = f"# labkit: {name} student={student} edition={edition}" if student else ""
@@ -57,14 +59,17 @@ def notebook(
             elif cell.role == "answer":
                 told["deletable"] = False
         id = answer_id(cell.question) if cell.role == "answer" and cell.question else cell.id
-        made.append(_cell(id, cell.kind, source, told))
-    ours = {"assignment": name}
+        made.append(made_cell(id, cell.kind, source, told))
+    ours: dict[str, Any] = {"assignment": name}
+    if questions:
+        ours["questions"] = questions
     if student and edition:
         ours |= {"student": student, "edition": edition}
     return to_json(made, {"labkit": ours})
 
 
 def to_json(cells: list[dict[str, Any]], metadata: Mapping[str, Any]) -> str:
+    """A notebook of these cells, as text."""
     found = {
         "cells": cells,
         "metadata": {
@@ -88,7 +93,8 @@ def _marked(name: str, cell: Part) -> str:
     return "\n".join([f"# labkit: {which}{role}", *lines])
 
 
-def _cell(id: str, kind: str, source: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def made_cell(id: str, kind: str, source: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell as JSON; ``kind`` is "code" or "text"."""
     made: dict[str, Any] = {"cell_type": "code" if kind == "code" else "markdown", "id": id}
     if kind == "code":
         made |= {"execution_count": None, "outputs": []}

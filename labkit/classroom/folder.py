@@ -26,6 +26,7 @@ from ..base.language import LANGUAGES, say
 from .roster import Student
 
 _VERSION = 1
+EVERYBODY = "-"  # whose the edition is that all students share; no id is that
 _CLASS = Path("teacher", "class.json")
 
 
@@ -37,9 +38,10 @@ class FolderError(ValueError):
 class ClassFolder:
     """What ``teacher/class.json`` says, and where things are.
 
-    secret     32 bytes that only the teacher has.
-    language   of the students for whom the roster names none.
-    deadline   None, or a moment with its time zone.
+    secret      32 bytes that only the teacher has.
+    individual  whether every student has an edition of their own, rather than all the same file.
+    language    of the students for whom the roster names none.
+    deadline    None, or a moment with its time zone.
     """
 
     path: Path
@@ -48,6 +50,7 @@ class ClassFolder:
     students: dict[str, Student] = field(repr=False)
     language: str = "en"
     deadline: datetime | None = None
+    individual: bool = True
 
     @property
     def handout(self) -> Path:
@@ -74,8 +77,18 @@ class ClassFolder:
         found = self.students.get(student)
         return (found.language if found else None) or self.language
 
+    @property
+    def own_assignment(self) -> Path:
+        """Where an assignment that does not come with labkit lies, as it was when it was released."""
+        return self.teacher / "assignment" / self.assignment
+
+    def variant(self, student: str) -> tuple[str, ...]:
+        """What a student's numbers are drawn by, besides the secret: the names for ``Draw.of``."""
+        return (student if self.individual else EVERYBODY, self.assignment, "numbers")
+
     def tag(self, student: str) -> str:
         """What stands in this student's edition, and cannot be made without the secret."""
+        student = student if self.individual else EVERYBODY
         text = f"edition\0{self.assignment}\0{student}".encode()
         return hmac.new(self.secret, text, hashlib.sha256).hexdigest()[:16]
 
@@ -90,6 +103,7 @@ class ClassFolder:
             "secret": self.secret.hex(),
             "language": self.language,
             "deadline": self.deadline.isoformat() if self.deadline else None,
+            "individual": self.individual,
             "students": [asdict(student) for student in self.students.values()],
         }
         write_whole(self.path / _CLASS, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
@@ -99,9 +113,11 @@ class ClassFolder:
         return replace(self, students=self.students | {student.id: student for student in students})
 
 
-def new_class(path: Path, assignment: str, language: str, deadline: datetime | None) -> ClassFolder:
+def new_class(
+    path: Path, assignment: str, language: str, deadline: datetime | None = None, individual: bool = True
+) -> ClassFolder:
     """A class without students, and a secret of its own; nothing is written yet."""
-    return ClassFolder(path, assignment, secrets.token_bytes(32), {}, language, deadline)
+    return ClassFolder(path, assignment, secrets.token_bytes(32), {}, language, deadline, individual)
 
 
 def is_class(path: Path) -> bool:
@@ -131,6 +147,7 @@ def open_class(path: Path) -> ClassFolder:
             {student.id: student for student in students},
             told["language"],
             deadline,
+            bool(told["individual"]),
         )
     except FileNotFoundError:
         raise FolderError(

@@ -32,7 +32,7 @@ _MOST_BYTES = 10_000_000
 _MOST_TOLD = 10
 _HEADING_WITHIN = 10  # lines
 # An id becomes the name of a folder, on every system.
-_ID = re.compile(r"[\w@-][\w.@-]{0,63}(?<!\.)")
+_ID = re.compile(r"[\w@][\w.@-]{0,63}(?<!\.)")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 # What Excel makes of a long number: 2.02310E+11.
 _ROUNDED = re.compile(r"\d(\.\d+)?E\+\d+", re.IGNORECASE)

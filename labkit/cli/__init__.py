@@ -1,4 +1,4 @@
-"""The command line: ``labkit run``, ``sweep``, ``diagnose``, ``lab``, ``doctor``.
+"""The command line: ``labkit run``, ``sweep``, ``diagnose``, ``lab``, ``assignment``, ``submit``, ``doctor``.
 
 Each command is a module of this folder with ``add_arguments(parser)`` and ``run(options) -> exit code``.
 Bad usage is one line on stderr and exit code 2, before anything is written or run; a crash of labkit itself is 70, so
@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 import warnings
-from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace
+from argparse import REMAINDER, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -20,7 +20,7 @@ from importlib import import_module
 from .. import __version__
 from ..base.language import LANGUAGES, VARIABLE, get_language, say, using
 from . import console
-from .usage import Lenient, Parser, UsageError, in_the_language_in_use
+from .usage import Lenient, Parser, UsageError, add_language, in_the_language_in_use
 
 # Each command and what it is for. Only the module of the one that is asked for is imported.
 COMMANDS = {
@@ -36,6 +36,10 @@ COMMANDS = {
         zh="检查你自己的模型能不能用 DataParallel",
     ),
     "lab": lambda: say(en="open a lesson in JupyterLab", zh="在 JupyterLab 中打开课程"),
+    "assignment": lambda: say(
+        en="hand out assignments to a class, and export its marks", zh="给班级发放作业，导出成绩"
+    ),
+    "submit": lambda: say(en="make the one file that you hand in", zh="生成要提交的那个文件"),
     "doctor": lambda: say(
         en="say what this computer has and what would be simulated", zh="列出这台电脑有什么、哪些会被模拟"
     ),
@@ -96,7 +100,7 @@ def _parser(command: str | None) -> Parser:
         version=f"labkit {__version__}",
         help=say(en="show the version and exit", zh="显示版本号并退出"),
     )
-    _add_language(parser, default=None)
+    add_language(parser, default=None)
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
     for name, purpose in COMMANDS.items():
         made = commands.add_parser(name, help=purpose())
@@ -104,21 +108,9 @@ def _parser(command: str | None) -> Parser:
             found = import_module(f"{__name__}.{name}")
             made.description = purpose()
             found.add_arguments(made)
-            _add_language(made, default=SUPPRESS)  # else it would take back one before the command
+            add_language(made)
             made.set_defaults(run=found.run)
     return parser
-
-
-def _add_language(parser: ArgumentParser, default: str | None) -> None:
-    parser.add_argument(
-        "--lang",
-        choices=tuple(LANGUAGES),
-        default=default,
-        help=say(
-            en=f"language of all that is shown (default: what {VARIABLE} names, else en)",
-            zh=f"显示所用的语言（默认取环境变量 {VARIABLE}，没有则为 en）",
-        ),
-    )
 
 
 def _asked(argv: list[str]) -> tuple[str | None, str | None]:

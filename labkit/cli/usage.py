@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from ..base.language import get_language, say
+from ..base.language import LANGUAGES, VARIABLE, get_language, say
 from ..base.patches import Patch, Patches
 
 
@@ -75,6 +75,19 @@ def _argparse() -> Iterator[Patch]:
 def in_the_language_in_use() -> Patches:
     """A context in which argparse speaks the language in use: it asks for its words while it parses, and for help."""
     return Patches(_argparse)
+
+
+def add_language(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
+    """``--lang``; without a default a parser of a command takes back none that stands before the command."""
+    parser.add_argument(
+        "--lang",
+        choices=tuple(LANGUAGES),
+        default=default,
+        help=say(
+            en=f"language of all that is shown (default: what {VARIABLE} names, else en)",
+            zh=f"显示所用的语言（默认取环境变量 {VARIABLE}，没有则为 en）",
+        ),
+    )
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -1,0 +1,166 @@
+"""Marks as tables: for WPS and Excel, and in the columns of nbgrader, Canvas and Moodle.
+
+All are in UTF-8 with a mark at the beginning, by which WPS and Excel know it. What a spreadsheet would take for a
+formula is made text: names come from outside.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import datetime
+from pathlib import Path
+
+from ..base.files import write_whole
+from ..base.language import say
+from .assignment import Assignment
+from .folder import ClassFolder, FolderError
+from .html import points
+from .marks import Mark, read_marks
+from .release import assignment_of
+
+_BOM = "\ufeff"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def export(folder: ClassFolder, force: bool = False) -> list[Path]:
+    """Write the tables into ``teacher/export``; FolderError if some are there and ``force`` is not given."""
+    assignment = assignment_of(folder)
+    marks = read_marks(folder.marks)
+    if not marks:
+        raise FolderError(
+            say(
+                en=f"nothing is graded in {folder.path} yet: labkit grade {folder.path}",
+                zh=f"{folder.path} 还没有批改过：请先运行 labkit grade {folder.path}",
+            )
+        )
+    target = folder.teacher / "export"
+    tables = {
+        "marks.csv": _marks(folder, assignment, marks),
+        "nbgrader.csv": _nbgrader(folder, assignment, marks),
+        "canvas.csv": _canvas(folder, assignment, marks),
+        "moodle.csv": _moodle(folder, assignment, marks),
+    }
+    there = [target / name for name in tables if (target / name).exists()]
+    if there and not force:
+        raise FolderError(
+            say(
+                en=f"{there[0]} exists: --force overwrites the tables in {target}",
+                zh=f"{there[0]} 已经存在：加 --force 会覆盖 {target} 里的表",
+            )
+        )
+    target.mkdir(parents=True, exist_ok=True)
+    for name, rows in tables.items():
+        write_whole(target / name, as_csv(rows))
+    return [target / name for name in tables]
+
+
+def as_csv(rows: list[list[str]]) -> str:
+    """The rows as WPS and Excel open them."""
+    stream = io.StringIO(newline="")
+    csv.writer(stream, lineterminator="\r\n").writerows([[_harmless(cell) for cell in row] for row in rows])
+    return _BOM + stream.getvalue()
+
+
+def _harmless(cell: str) -> str:
+    """``cell``, which no spreadsheet takes for a formula."""
+    number = cell.removeprefix("-").replace(".", "", 1).isdecimal()
+    return f"'{cell}" if cell.startswith(_FORMULA) and not number else cell
+
+
+def _total(mark: Mark | None) -> float | None:
+    return None if mark is None else sum(question.points for question in mark.questions.values())
+
+
+def _written(total: float | None) -> str:
+    return "" if total is None else points(total)
+
+
+def _kinds(mark: Mark) -> set[str]:
+    return {note.kind for note in mark.notes}
+
+
+def _marks(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark]) -> list[list[str]]:
+    more = list(dict.fromkeys(title for student in folder.students.values() for title in student.more))
+    rows = [[
+        say(en="id", zh="学号"), say(en="name", zh="姓名"), *more,
+        *(f"{question.title} ({points(question.points)})" for question in assignment.questions),
+        say(en="total", zh="总分"), say(en="of", zh="满分"), say(en="remarks", zh="备注"),
+    ]]  # fmt: skip
+    for student in folder.students.values():
+        mark = marks.get(student.id)
+        remarks = []
+        if mark is None:
+            remarks.append(say(en="no submission", zh="未提交"))
+        elif "late" in _kinds(mark):
+            remarks.append(say(en="late", zh="迟交"))
+        each = []
+        for question in assignment.questions:
+            answered = mark.questions.get(question.id) if mark else None
+            each.append("" if answered is None or answered.state == "unanswered" else points(answered.points))
+        rows.append([
+            student.id, student.name, *(student.more.get(title, "") for title in more), *each,
+            _written(_total(mark)), points(assignment.points), "; ".join(remarks),
+        ])  # fmt: skip
+    return rows
+
+
+def _nbgrader(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark]) -> list[list[str]]:
+    """The columns of ``nbgrader export``."""
+    rows = [[
+        "assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email",
+        "raw_score", "late_submission_penalty", "score", "max_score",
+    ]]  # fmt: skip
+    due = folder.deadline.isoformat() if folder.deadline else ""
+    for student in folder.students.values():
+        first, last = _two_names(student.name)
+        mark = marks.get(student.id)
+        score = points(_total(mark) or 0)
+        rows.append([
+            assignment.name, due, _moment(mark), student.id, last, first, student.email,
+            score, "0", score, points(assignment.points),
+        ])  # fmt: skip
+    return rows
+
+
+def _moment(mark: Mark | None) -> str:
+    return "" if mark is None else datetime.fromisoformat(mark.when).isoformat()
+
+
+def _canvas(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark]) -> list[list[str]]:
+    """What Canvas' gradebook imports: it knows the students by their SIS ids."""
+    title = f"{assignment.title}"
+    rows = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", title]]
+    rows.append(["    Points Possible", "", "", "", "", points(assignment.points)])
+    for student in folder.students.values():
+        rows.append([student.name, "", student.id, "", "", _written(_total(marks.get(student.id)))])
+    return rows
+
+
+def _moodle(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark]) -> list[list[str]]:
+    """What Moodle's grade import takes: it knows the students by their ID number, or the address."""
+    rows = [["ID number", "First name", "Last name", "Email address", f"{assignment.title}"]]
+    for student in folder.students.values():
+        first, last = _two_names(student.name)
+        rows.append([student.id, first, last, student.email, _written(_total(marks.get(student.id)))])
+    return rows
+
+
+# Surnames of two characters: of any other Chinese name the first is the surname.
+_DOUBLE = (
+    "欧阳 太史 端木 上官 司马 东方 独孤 南宫 万俟 闻人 夏侯 诸葛 尉迟 公羊 赫连 澹台 皇甫 宗政 濮阳 公冶 太叔 申屠 公孙 "
+    "慕容 仲孙 钟离 长孙 宇文 司徒 鲜于 司空 闾丘 子车 亓官 司寇 巫马 公西 颛孙 壤驷 公良 漆雕 乐正 宰父 谷梁 拓跋 夹谷 "
+    "轩辕 令狐 段干 百里 呼延 东郭 南门 羊舌 微生 公户 公玉 公仪 梁丘 公仲 公上 公门 公山 公坚 左丘 公伯 西门 公祖 第五 "
+    "公乘 贯丘 公皙 南荣 东里 东宫 仲长 子书 子桑 即墨 达奚 褚师"
+).split()
+
+
+def _two_names(name: str) -> tuple[str, str]:
+    """(first name, last name), for systems that ask for both."""
+    if " " in name:
+        first, _, last = name.rpartition(" ")
+        return first, last
+    if name and "一" <= name[0] <= "鿿":
+        size = 2 if len(name) > 2 and name.startswith(tuple(_DOUBLE)) else 1
+        return name[size:], name[:size]
+    return name, ""

@@ -1,0 +1,170 @@
+"""Handing in: one small file of a student's notebook, and what is in it, said before it leaves.
+
+It works with the notebook alone: what was asked stands in its metadata. Nothing of it is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..base.files import write_whole
+from ..base.language import say
+from .document import Document, read_document
+from .edition import made_cell, to_json
+from .folder import EVERYBODY
+from .submission import Answers, Claim, assignments_of, claims_of, read_answers
+
+_ID = re.compile(r"[\w@][\w.@-]{0,63}")
+
+
+class HandInError(ValueError):
+    """The notebook cannot be handed in; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was asked, as the edition's metadata tells it."""
+
+    id: str
+    defines: tuple[str, ...]
+    stub: str
+
+    def unanswered(self, source: str, numbers: Mapping[str, object]) -> bool:
+        return ast.dump(ast.parse(source)) == ast.dump(ast.parse(self.stub))
+
+
+@dataclass(frozen=True)
+class HandIn:
+    """What is to be handed in.
+
+    answers    None where the metadata is lost, so that it is not known what was asked.
+    troubles   question id -> what Python says of an answer that is none.
+    """
+
+    assignment: str
+    student: str
+    edition: str
+    answers: Answers | None
+    document: Document = field(repr=False)
+    troubles: dict[str, str] = field(default_factory=dict)
+
+
+def prepare(path: Path, student: str | None = None) -> HandIn:
+    """Read the notebook ``path`` and look at its answers; nothing is written.
+
+    student   whose it is: for an edition that all share, which does not say so.
+
+    Raises HandInError, WrongFile, OSError.
+    """
+    document = read_document(path.read_bytes(), path.name)
+    named = assignments_of(document)
+    if not named:
+        raise HandInError(
+            say(
+                en=f"{path} has no cells of an assignment: is it the notebook that your teacher gave you?",
+                zh=f"{path} 里没有作业的单元格：这是老师发给你的那个笔记本吗？",
+            )
+        )
+    claim = _claim(claims_of(document), named[0], student)
+    questions = _questions(document)
+    answers = read_answers(document, named[0], questions, {}) if questions else None
+    troubles = {}
+    for question, source in (answers.answers if answers else {}).items():
+        try:
+            ast.parse(source or "")
+        except SyntaxError as error:
+            line = (error.text or "").strip()
+            troubles[question] = f"{error.msg}: {line}" if line else error.msg
+        except (ValueError, RecursionError, MemoryError) as error:
+            troubles[question] = str(error)
+    return HandIn(named[0], claim.student, claim.edition, answers, document, troubles)
+
+
+def write(found: HandIn, folder: Path, when: datetime) -> Path:
+    """Write the one file into ``folder``, under a name that is not taken yet; gives its path.
+
+    It holds the texts and the code of the cells, whose edition it is, and ``when``: no outputs, no pictures, nothing
+    else of the computer it was made on.
+    """
+    stem = f"{found.assignment}-{found.student}"
+    number, path = 1, folder / f"{stem}.ipynb"
+    while path.exists():
+        number += 1
+        path = folder / f"{stem}-{number}.ipynb"
+    cells = [
+        made_cell(
+            cell.id or f"c{at}",
+            "code" if cell.code else "text",
+            cell.source,
+            {"labkit": dict(cell.labkit)} if cell.labkit else {},
+        )
+        for at, cell in enumerate(found.document.cells)
+    ]
+    asked = {"questions": questions} if (questions := found.document.labkit.get("questions")) else {}
+    told = asked | {
+        "assignment": found.assignment,
+        "student": found.student,
+        "edition": found.edition,
+        "submitted": when.astimezone().isoformat(timespec="seconds"),
+    }
+    write_whole(path, to_json(cells, {"labkit": told}))
+    return path
+
+
+def _claim(claims: list[Claim], assignment: str, student: str | None) -> Claim:
+    if student is not None and not _ID.fullmatch(student):
+        raise HandInError(
+            say(
+                en=f"--id must be your student id: letters, digits, . _ - and @, got {student!r}",
+                zh=f"--id 应是你的学号，只能有字母、数字和 . _ - @，现在是 {student!r}",
+            )
+        )
+    mine = [claim for claim in claims if claim.assignment == assignment]
+    shared = not mine or mine[0].student == EVERYBODY
+    if len({claim.student for claim in mine}) > 1:
+        listed = ", ".join(claim.student for claim in mine)
+        raise HandInError(
+            say(
+                en=f"cells of several editions are in it ({listed}): hand in your own notebook",
+                zh=f"里面混有几个人的版本（{listed}）：请提交你自己的笔记本",
+            )
+        )
+    if not shared and student not in (None, mine[0].student):
+        raise HandInError(
+            say(
+                en=f"this is the edition of {mine[0].student}, not of {student}: each student has their own",
+                zh=f"这是 {mine[0].student} 的版本，不是 {student} 的：每个人的版本不同",
+            )
+        )
+    if shared and student is None:
+        raise HandInError(
+            say(
+                en="the notebook does not say whose it is: add --id and your student id",
+                zh="笔记本里没有写明是谁的：请加上 --id 和你的学号",
+            )
+        )
+    edition = mine[0].edition if mine else ""
+    return Claim(assignment, student or mine[0].student, edition)
+
+
+def _questions(document: Document) -> list[Question]:
+    found = []
+    told = document.labkit.get("questions")
+    for id, question in told.items() if isinstance(told, dict) else ():
+        if _is_question(question):
+            found.append(Question(id, tuple(question["defines"]), question["stub"]))
+    return found
+
+
+def _is_question(told: Any) -> bool:
+    try:
+        ast.parse(told["stub"])
+        return all(isinstance(name, str) for name in told["defines"])
+    except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
+        return False

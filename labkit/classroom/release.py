@@ -1,0 +1,143 @@
+"""Handing out: an edition for each student, and what stays with the teacher."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from ..base.files import write_whole
+from ..base.language import say, using
+from .assignment import Assignment, load
+from .draw import Draw
+from .edition import notebook
+from .folder import EVERYBODY, ClassFolder, FolderError, is_class, new_class, open_class
+from .roster import Student
+
+
+@dataclass(frozen=True)
+class Released:
+    """What was done: the files written, those that were there and stayed, who is no longer on the roster."""
+
+    folder: ClassFolder
+    written: list[Path]
+    kept: list[Path]
+    gone: list[Student]
+
+
+def release(
+    assignment: Assignment,
+    path: Path,
+    students: list[Student],
+    language: str,
+    deadline: datetime | None = None,
+    individual: bool = True,
+    force: bool = False,
+) -> Released:
+    """Write the class folder ``path``, or add to it who is new on the roster.
+
+    A class keeps its secret, and each student the edition that was given out; ``force`` writes all editions again,
+    with the same numbers and tags. FolderError if the folder is another's; OSError if it cannot be written.
+    """
+    if is_class(path):
+        folder = open_class(path)
+        if folder.assignment != assignment.name or folder.individual != individual:
+            raise FolderError(
+                say(
+                    en=f"{path} is the folder of another release ({folder.assignment}): name another one with --to",
+                    zh=f"{path} 是另一次发放（{folder.assignment}）的文件夹：请用 --to 指定别的",
+                )
+            )
+        folder = replace(folder, deadline=deadline or folder.deadline)
+    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FolderError(
+            say(
+                en=f"{path} exists, and is no class folder: name another one with --to",
+                zh=f"{path} 已经存在，而且不是班级文件夹：请用 --to 指定别的",
+            )
+        )
+    else:
+        folder = new_class(path, assignment.name, language, deadline, individual)
+    named = {student.id for student in students}
+    gone = [student for student in folder.students.values() if student.id not in named]
+    folder = folder.with_students(students)
+    # The secret is on the disk before the first edition that depends on it.
+    folder.save()
+    if not assignment.built_in and not folder.own_assignment.exists():
+        ignore = shutil.ignore_patterns("__pycache__", ".*")
+        shutil.copytree(assignment.folder, folder.own_assignment, ignore=ignore)
+    folder.submitted.mkdir(exist_ok=True)
+    _explain(folder)
+    written, kept = [], []
+    for file, text in _editions(folder, assignment, students):
+        if file.exists() and not force:
+            kept.append(file)
+            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, text)
+        written.append(file)
+    return Released(folder, written, kept, gone)
+
+
+def assignment_of(folder: ClassFolder) -> Assignment:
+    """The assignment that this class was given; ValueError if it cannot be found any more."""
+    own = folder.own_assignment
+    return load(own if own.exists() else folder.assignment)
+
+
+def numbers_of(folder: ClassFolder, assignment: Assignment, student: str) -> dict[str, int | str]:
+    """The numbers in this student's edition."""
+    return assignment.numbers(Draw.of(folder.secret, *folder.variant(student)))
+
+
+def _editions(
+    folder: ClassFolder, assignment: Assignment, students: list[Student]
+) -> Iterable[tuple[Path, str]]:
+    """(file, its text) of everything that is given out."""
+    if not folder.individual:
+        languages = sorted({folder.language_of(student.id) for student in students})
+        for language in languages:
+            name = f"{assignment.name}.ipynb" if len(languages) == 1 else f"{assignment.name}-{language}.ipynb"
+            yield folder.handout / name, edition_of(folder, assignment, EVERYBODY, language)
+    for student in students if folder.individual else ():
+        file = folder.handout / student.id / f"{assignment.name}.ipynb"
+        yield file, edition_of(folder, assignment, student.id, folder.language_of(student.id))
+
+
+def edition_of(folder: ClassFolder, assignment: Assignment, student: str, language: str) -> str:
+    """The text of a student's notebook."""
+    numbers = numbers_of(folder, assignment, student)
+    told = {
+        question.id: {"defines": list(question.defines), "stub": question.stub(numbers)}
+        for question in assignment.questions
+    }
+    with using(language):
+        return notebook(
+            assignment.name, assignment.cells(language, numbers), student, folder.tag(student), told
+        )
+
+
+def _explain(folder: ClassFolder) -> None:
+    text = say(
+        en=f"""Assignment {folder.assignment}, made by `labkit assignment release`.
+
+handout/    give out: an edition for each student, in a folder with their id
+submitted/  put here what comes back, in any folders and under any names, archives too
+feedback/   give back: `labkit grade` writes a page for each student
+teacher/    keep to yourself: class.json holds the secret that editions and hidden cases are drawn from;
+            marks, overview and exports come here, too. Back it up: nothing can be graded without it.
+""",
+        zh=f"""作业 {folder.assignment}，由 `labkit assignment release` 建立。
+
+handout/    发给学生：每人一份，放在以学号命名的文件夹里
+submitted/  学生交回来的都放在这里，文件夹和文件名随意，压缩包也可以
+feedback/   发还学生：`labkit grade` 为每人写一页反馈
+teacher/    教师自己保管：class.json 里有密钥，每人的版本和隐藏用例都由它产生；
+            成绩、班级总览和导出的表也在这里。请做好备份：没有它就无法批改。
+""",
+    )
+    file = folder.path / "README.txt"
+    if not file.exists():
+        write_whole(file, text)

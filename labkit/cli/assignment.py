@@ -1,0 +1,203 @@
+"""The teacher's commands: ``labkit assignment list``, ``release`` and ``export`` (``labkit grade`` is one of its own)."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from pathlib import Path
+
+from ..base.files import reason
+from ..base.language import get_language, say
+from .usage import UsageError, add_language
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+
+    listing = actions.add_parser(
+        "list", help=say(en="say which assignments there are", zh="列出有哪些作业")
+    )
+    listing.set_defaults(act=_list)
+
+    releasing = actions.add_parser(
+        "release", help=say(en="make an edition for each student", zh="为每个学生生成一份作业")
+    )
+    releasing.add_argument(
+        "assignment",
+        metavar="NAME",
+        help=say(en="such as primitives, or a folder of your own", zh="例如 primitives，或你自己编的作业所在的文件夹"),
+    )
+    releasing.add_argument(
+        "--students",
+        type=Path,
+        required=True,
+        metavar="CSV",
+        help=say(
+            en="the roster: columns id and name (and language, email)",
+            zh="学生名单：学号、姓名两列（还可以有语言、邮箱）",
+        ),
+    )
+    releasing.add_argument(
+        "--to",
+        type=Path,
+        metavar="FOLDER",
+        help=say(en="the class's folder (default: NAME)", zh="班级文件夹（默认与作业同名）"),
+    )
+    releasing.add_argument(
+        "--deadline",
+        type=_moment,
+        metavar="WHEN",
+        help=say(
+            en='such as 2026-12-01 or "2026-12-01 18:00": later ones are marked as late',
+            zh='例如 2026-12-01 或 "2026-12-01 18:00"：晚于它的标为迟交',
+        ),
+    )
+    releasing.add_argument(
+        "--same",
+        action="store_true",
+        help=say(
+            en="one edition for all, where files cannot be given to each student",
+            zh="全班用同一份（无法逐个发文件时用）",
+        ),
+    )
+    releasing.add_argument(
+        "--force",
+        action="store_true",
+        help=say(
+            en="write editions again that are there (the same as before)",
+            zh="已经生成的也重新写一遍（内容与原来相同）",
+        ),
+    )
+    releasing.set_defaults(act=_release)
+
+    exporting = actions.add_parser(
+        "export",
+        help=say(
+            en="write the marks as tables: for WPS and Excel, nbgrader, Canvas, Moodle",
+            zh="把成绩导出成表：给 WPS 和 Excel、nbgrader、Canvas、Moodle",
+        ),
+    )
+    exporting.add_argument(
+        "folder", type=Path, metavar="FOLDER", help=say(en="the class's folder", zh="班级文件夹")
+    )
+    exporting.add_argument(
+        "--force",
+        action="store_true",
+        help=say(en="overwrite the tables that are there", zh="覆盖已有的表"),
+    )
+    exporting.set_defaults(act=_export)
+    for action in (listing, releasing, exporting):
+        add_language(action)
+
+
+def run(options: argparse.Namespace) -> int:
+    from ..classroom.folder import FolderError
+    from ..classroom.roster import RosterError
+
+    try:
+        code: int = options.act(options)
+    except (RosterError, FolderError) as error:
+        raise UsageError(str(error)) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UsageError(
+            say(
+                en=f"{error.filename} cannot be read or written: {reason(error)}",
+                zh=f"无法读写 {error.filename}：{reason(error)}",
+            )
+        ) from None
+    return code
+
+
+def _moment(text: str) -> datetime:
+    from ..classroom.folder import moment
+
+    try:
+        return moment(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _list(options: argparse.Namespace) -> int:
+    from ..classroom.assignment import load, names
+
+    for name in names():
+        found = load(name)
+        print(
+            say(
+                en=f"{name:<12} {found.title}: {len(found.questions)} questions, {found.points} points",
+                zh=f"{name:<12} {found.title}：{len(found.questions)} 道题，{found.points} 分",
+            )
+        )
+        for question in found.questions:
+            print(f"{'':<12}   {question.title} ({question.points})")
+    return 0
+
+
+def _release(options: argparse.Namespace) -> int:
+    from ..classroom.assignment import load
+    from ..classroom.release import release
+    from ..classroom.roster import read_roster
+
+    students = read_roster(options.students)
+    try:
+        assignment = load(options.assignment)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    made = release(
+        assignment,
+        options.to or Path(assignment.name),
+        students,
+        get_language(),
+        options.deadline,
+        not options.same,
+        options.force,
+    )
+    folder = made.folder
+    print(
+        say(
+            en=f"{len(made.written)} written, for {len(students)} students: {folder.handout}",
+            zh=f"为 {len(students)} 名学生写了 {len(made.written)} 份：{folder.handout}",
+        )
+    )
+    if made.kept:
+        print(
+            say(
+                en=f"{len(made.kept)} were there and stayed as they are",
+                zh=f"{len(made.kept)} 份先前已有，没有改动",
+            )
+        )
+    if made.gone:
+        listed = ", ".join(student.id for student in made.gone)
+        print(
+            say(
+                en=f"no longer on the roster, and still in the class: {listed}",
+                zh=f"名单上已没有、班级里仍保留：{listed}",
+            )
+        )
+    if folder.deadline:
+        print(
+            say(
+                en=f"deadline: {folder.deadline:%Y-%m-%d %H:%M %Z}",
+                zh=f"截止时间：{folder.deadline:%Y-%m-%d %H:%M %Z}",
+            )
+        )
+    print(
+        say(
+            en=f"Keep {folder.teacher} to yourself, and back it up. Put what comes back into {folder.submitted}, then: "
+            f"labkit grade {folder.path}",
+            zh=f"{folder.teacher} 请自己保管并备份。收回的文件放进 {folder.submitted}，然后运行："
+            f"labkit grade {folder.path}",
+        )
+    )
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from ..classroom.export import export
+    from ..classroom.folder import open_class
+
+    for path in export(open_class(options.folder), options.force):
+        print(path)
+    return 0
