@@ -38,7 +38,7 @@ runs              | base plans course
 author            | base course runs
 classroom         | base machine course
 
-cli               | base machine machine.torch_api launch trace trace.recording view diagnosis runs
+cli               | base classroom machine machine.torch_api launch trace trace.recording view diagnosis runs
 __init__          | base
 __main__          | cli
 """

@@ -341,6 +341,9 @@ def test_diagnose_refuses_what_it_cannot_use(labkit, script, arguments, text):
         ("run --lang zh x.py --lang en", "没有脚本 x.py"),
         ("run x.py --lang zh", "no such script: x.py"),
         ("--lang fr run x.py", "invalid choice: 'fr'"),
+        ("assignment fly --lang zh", "没有 'fly' 这个选择"),
+        ("--lang zh assignment release x", "缺少必需的参数：--students"),
+        ("assignment release x --students y --deadline soon --lang=zh", "截止时间要写成"),
     ],
 )
 def test_complaints_are_in_the_language_asked_for(labkit, line, text):
@@ -370,18 +373,21 @@ def test_what_the_script_starts_speaks_the_language_asked_for_and_what_comes_aft
     assert "no script given" in labkit("run").stderr
 
 
-@pytest.mark.parametrize("command", [None, *COMMANDS])
+ACTIONS = ["assignment list", "assignment release", "assignment export"]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, *ACTIONS])
 def test_all_help_is_there_in_chinese(capsys, command):
     import argparse
 
     before = argparse._, argparse.ngettext
     with pytest.raises(SystemExit):
-        main([*[command] * (command is not None), "--help", "--lang", "zh"])
+        main([*command.split(), "--help", "--lang", "zh"])
     assert (argparse._, argparse.ngettext) == before
     shown = capsys.readouterr().out
     assert shown.startswith("用法：labkit")
     english = [line for line in re.split(r"\n(?=  ?\S|\S)", shown) if not re.search("[一-龥]", line)]
-    assert [line for line in english if line.strip() not in ("", "command")] == []
+    assert [line for line in english if line.strip() not in ("", "command", "action")] == []
 
 
 # What argparse says to whoever writes the parser, not to whoever types the command.

@@ -16,7 +16,7 @@ from ..base.language import say
 from .assignment import Assignment
 from .folder import ClassFolder, FolderError
 from .html import points
-from .marks import Mark, read_marks
+from .marks import Mark, read
 from .release import assignment_of
 
 _BOM = "\ufeff"
@@ -26,7 +26,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def export(folder: ClassFolder, force: bool = False) -> list[Path]:
     """Write the tables into ``teacher/export``; FolderError if some are there and ``force`` is not given."""
     assignment = assignment_of(folder)
-    marks = read_marks(folder.marks)
+    marks = read(folder.marks)
     if not marks:
         raise FolderError(
             say(
@@ -146,13 +146,10 @@ def _moodle(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark])
     return rows
 
 
-# Surnames of two characters: of any other Chinese name the first is the surname.
-_DOUBLE = (
-    "欧阳 太史 端木 上官 司马 东方 独孤 南宫 万俟 闻人 夏侯 诸葛 尉迟 公羊 赫连 澹台 皇甫 宗政 濮阳 公冶 太叔 申屠 公孙 "
-    "慕容 仲孙 钟离 长孙 宇文 司徒 鲜于 司空 闾丘 子车 亓官 司寇 巫马 公西 颛孙 壤驷 公良 漆雕 乐正 宰父 谷梁 拓跋 夹谷 "
-    "轩辕 令狐 段干 百里 呼延 东郭 南门 羊舌 微生 公户 公玉 公仪 梁丘 公仲 公上 公门 公山 公坚 左丘 公伯 西门 公祖 第五 "
-    "公乘 贯丘 公皙 南荣 东里 东宫 仲长 子书 子桑 即墨 达奚 褚师"
-).split()
+# Surnames of two characters that are met; of any other Chinese name the first is the surname.
+_DOUBLE = tuple(
+    "欧阳 上官 司马 东方 诸葛 夏侯 皇甫 公孙 慕容 司徒 令狐 宇文 长孙 尉迟 轩辕 端木 独孤 南宫 西门 呼延".split()
+)
 
 
 def _two_names(name: str) -> tuple[str, str]:
@@ -161,6 +158,6 @@ def _two_names(name: str) -> tuple[str, str]:
         first, _, last = name.rpartition(" ")
         return first, last
     if name and "一" <= name[0] <= "鿿":
-        size = 2 if len(name) > 2 and name.startswith(tuple(_DOUBLE)) else 1
+        size = 2 if len(name) > 2 and name.startswith(_DOUBLE) else 1
         return name[size:], name[:size]
     return name, ""

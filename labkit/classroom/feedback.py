@@ -28,8 +28,8 @@ def feedback_page(
         meter(got / assignment.points if assignment.points else 0),
         notes([str(note) for note in odd]),
     ]
-    for number, question in enumerate(assignment.questions, 1):
-        parts.append(_question(number, question, mark.questions.get(question.id), answers.get(question.id)))
+    for question in assignment.questions:
+        parts.append(_question(question, mark.questions.get(question.id), answers.get(question.id)))
     parts.append(f'<p class="soft">{prose(_how())}</p>')
     return page(f"{title} · {student.name}", "\n".join(parts))
 
@@ -48,10 +48,10 @@ def no_submission_page(assignment: Assignment, student: Student, odd: list[tuple
     )
 
 
-def _question(number: int, question: Question, mark: QuestionMark | None, answer: str | None) -> str:
+def _question(question: Question, mark: QuestionMark | None, answer: str | None) -> str:
     got = mark.points if mark else 0
     head = (
-        f'<h2>{number}. {escape(str(question.title))} <span class="soft">{share_of(got, question.points)}</span></h2>'
+        f'<h2>{escape(str(question.title))} <span class="soft">{share_of(got, question.points)}</span></h2>'
     )
     if mark is None or mark.state == "unanswered":
         return head + f'<p class="soft">{say(en="Not answered.", zh="未作答。")}</p>'
@@ -86,7 +86,8 @@ def _part(what: str, most: float, mark: PartMark) -> str:
 def _how() -> str:
     return say(
         en="Graded by labkit on cases drawn for you: an answer that only knows the examples of the notebook "
-        "does not pass. Warnings, and anything printed, cost nothing. If a mark seems wrong, show this page to your teacher.",
+        "does not pass. Warnings, and anything printed, cost nothing. If a mark seems wrong, show this page to your "
+        "teacher.",
         zh="由 labkit 批改，用例是专门为你抽取的：只对笔记本里的例子有效的答案得不到分。"
         "警告和打印的内容不影响成绩。如果对得分有疑问，请带上这一页找老师。",
     )

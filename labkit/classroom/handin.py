@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from ..base.files import write_whole
 from ..base.language import say
 from .document import Document, read_document
+from .draw import Numbers
 from .edition import made_cell, to_json
 from .folder import EVERYBODY
 from .submission import Answers, Claim, assignments_of, claims_of, read_answers
@@ -35,7 +35,7 @@ class Question:
     defines: tuple[str, ...]
     stub: str
 
-    def unanswered(self, source: str, numbers: Mapping[str, object]) -> bool:
+    def unanswered(self, source: str, numbers: Numbers) -> bool:
         return ast.dump(ast.parse(source)) == ast.dump(ast.parse(self.stub))
 
 

@@ -99,7 +99,9 @@ def _distribution(found: Class) -> str:
         )
         if bins[at]:
             drawn.append(f'<text x="{left + step / 2}" y="{bottom - high - 4}">{bins[at]}</text>')
-        drawn.append(f'<text x="{left + step / 2}" y="{bottom + 16}" opacity=".7">{at * 10}–{at * 10 + 10}</text>')
+        drawn.append(
+            f'<text x="{left + step / 2}" y="{bottom + 16}" opacity=".7">{at * 10}–{at * 10 + 10}</text>'
+        )
     label = say(en="students by their share of the points, in percent", zh="按得分率（%）分段的人数")
     return (
         f"<h2>{say(en='Distribution', zh='成绩分布')}</h2>"
@@ -115,7 +117,9 @@ def _questions(found: Class) -> str:
         return ""
     rows = []
     for question in found.assignment.questions:
-        marks = [mark.questions[question.id] for mark in found.marks.values() if question.id in mark.questions]
+        marks = [
+            mark.questions[question.id] for mark in found.marks.values() if question.id in mark.questions
+        ]
         share = mean([mark.points / question.points for mark in marks]) if marks and question.points else 0
         full = sum(mark.points >= question.points for mark in marks)
         open_ = sum(mark.state == "unanswered" for mark in marks)
@@ -197,8 +201,8 @@ def _similar(found: Class) -> str:
         zh="已忽略变量名，并去掉了多数人共有的写法。这只是提示您对照两份答案，不能证明什么：一起讨论过的人写法也会相近。",
     )
     heads = ["", "", say(en="question", zh="题目"), say(en="in common", zh="相同部分")]
-    return (
-        f"<h2>{say(en='Similar answers', zh='相似的答案')}</h2><p class=soft>{told}</p>" + table(heads, rows, {3})
+    return f"<h2>{say(en='Similar answers', zh='相似的答案')}</h2><p class=soft>{told}</p>" + table(
+        heads, rows, {3}
     )
 
 
@@ -227,7 +231,10 @@ def _students(found: Class) -> str:
     heads = [
         say(en="id", zh="学号"),
         say(en="name", zh="姓名"),
-        *(f'<span title="{escape(str(question.title))}">{escape(question.id)}</span>' for question in questions),
+        *(
+            f'<span title="{escape(str(question.title))}">{escape(question.id)}</span>'
+            for question in questions
+        ),
         say(en="total", zh="总分"),
     ]
     return f"<h2>{say(en='Students', zh='学生')}</h2>" + table(heads, rows, set(range(2, len(heads))))

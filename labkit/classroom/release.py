@@ -99,7 +99,9 @@ def _editions(
     if not folder.individual:
         languages = sorted({folder.language_of(student.id) for student in students})
         for language in languages:
-            name = f"{assignment.name}.ipynb" if len(languages) == 1 else f"{assignment.name}-{language}.ipynb"
+            name = (
+                f"{assignment.name}.ipynb" if len(languages) == 1 else f"{assignment.name}-{language}.ipynb"
+            )
             yield folder.handout / name, edition_of(folder, assignment, EVERYBODY, language)
     for student in students if folder.individual else ():
         file = folder.handout / student.id / f"{assignment.name}.ipynb"

@@ -39,9 +39,7 @@ def similar(answers: Mapping[str, Mapping[str, str | None]], given: Mapping[str,
     found = []
     questions = sorted({question for mine in answers.values() for question in mine})
     for question in questions:
-        runs = {
-            student: _runs(source) for student, mine in answers.items() if (source := mine.get(question))
-        }
+        runs = {student: _runs(source) for student, mine in answers.items() if (source := mine.get(question))}
         known = set().union(*(_runs(source) for source in given.get(question, [])))
         counts = Counter(run for mine in runs.values() for run in mine)
         # Two who copied and one who copied from them are three: what more have in common is the usual way.

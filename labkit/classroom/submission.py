@@ -14,12 +14,13 @@ import builtins
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..base.language import say
 from .document import Cell, Document
+from .draw import Numbers
 
 MOST_SOURCE = 200_000  # letters of one answer: a long one has a thousand
 _LINE = re.compile(r"^[ \t]*#+[ \t]*labkit[ \t]*[:：][ \t]*(?P<rest>.*?)[ \t]*$", re.IGNORECASE)
@@ -35,7 +36,7 @@ class Asked(Protocol):
     def id(self) -> str: ...
     @property
     def defines(self) -> Sequence[str]: ...
-    def unanswered(self, source: str, numbers: Mapping[str, object]) -> bool: ...
+    def unanswered(self, source: str, numbers: Numbers) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def read_answers(
     document: Document,
     assignment: str,
     questions: Iterable[Asked],
-    numbers: Mapping[str, object],
+    numbers: Numbers,
     given: str = "",
 ) -> Answers:
     """The answers to ``questions`` of the edition with these ``numbers``.
@@ -192,9 +193,7 @@ def answer_id(question: str) -> str:
     return f"{question}-answer"
 
 
-def _answer(
-    question: Asked, numbers: Mapping[str, object], pieces: list[_Piece], notes: list[Note]
-) -> str | None:
+def _answer(question: Asked, numbers: Numbers, pieces: list[_Piece], notes: list[Note]) -> str | None:
     mine = [piece for piece in pieces if piece.question == question.id]
     sources = []
     for piece in mine:
@@ -224,7 +223,7 @@ def _answer(
     return source
 
 
-def _is_unanswered(question: Asked, source: str, numbers: Mapping[str, object]) -> bool:
+def _is_unanswered(question: Asked, source: str, numbers: Numbers) -> bool:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -233,7 +232,7 @@ def _is_unanswered(question: Asked, source: str, numbers: Mapping[str, object]) 
 
 
 def _elsewhere(
-    question: Asked, numbers: Mapping[str, object], pieces: list[_Piece], notes: list[Note], deleted: bool
+    question: Asked, numbers: Numbers, pieces: list[_Piece], notes: list[Note], deleted: bool
 ) -> str | None:
     """An answer in a cell that has lost every sign of being one, or was written into another one."""
     wanted = set(question.defines)

@@ -116,18 +116,23 @@ def _parser(command: str | None) -> Parser:
 def _asked(argv: list[str]) -> tuple[str | None, str | None]:
     """The command and the language that are asked for, whatever is wrong with the rest: complaints, too, are in it."""
     found = Namespace(lang=None, command=None, rest=[])
-    parser = Lenient(add_help=False)
+    parser = Lenient()
     parser.add_argument("--lang")
     parser.add_argument("command", nargs="?")
     parser.add_argument("rest", nargs=REMAINDER)
     with suppress(UsageError):
         parser.parse_known_args(argv, found)
-    parser = Lenient(add_help=False)
+    parser = Lenient()
     parser.add_argument("--lang", default=found.lang)
     if found.command in COMMANDS:
         import_module(f"{__name__}.{found.command}").add_arguments(parser)
-    with suppress(UsageError):
+    try:
         parser.parse_known_args(found.rest, found)
+    except UsageError:  # the command has no such action
+        parser = Lenient()
+        parser.add_argument("--lang", default=found.lang)
+        with suppress(UsageError):
+            parser.parse_known_args(found.rest, found)
     return found.command, found.lang if found.lang in LANGUAGES else None
 
 

@@ -1,4 +1,4 @@
-"""The teacher's commands: ``labkit assignment list``, ``release`` and ``export`` (``labkit grade`` is one of its own)."""
+"""The teacher's commands: ``labkit assignment list``, ``release`` and ``export``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from .usage import UsageError, add_language
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
 
-    listing = actions.add_parser(
-        "list", help=say(en="say which assignments there are", zh="列出有哪些作业")
-    )
+    listing = actions.add_parser("list", help=say(en="say which assignments there are", zh="列出有哪些作业"))
     listing.set_defaults(act=_list)
 
     releasing = actions.add_parser(
@@ -25,7 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     releasing.add_argument(
         "assignment",
         metavar="NAME",
-        help=say(en="such as primitives, or a folder of your own", zh="例如 primitives，或你自己编的作业所在的文件夹"),
+        help=say(
+            en="such as primitives, or a folder of your own",
+            zh="例如 primitives，或你自己编的作业所在的文件夹",
+        ),
     )
     releasing.add_argument(
         "--students",

@@ -50,9 +50,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         found = prepare(options.notebook, options.id)
     except WrongFile as wrong:
-        raise UsageError(
-            say(en=f"{options.notebook}: {wrong}", zh=f"{options.notebook}：{wrong}")
-        ) from None
+        raise UsageError(say(en=f"{options.notebook}: {wrong}", zh=f"{options.notebook}：{wrong}")) from None
     except HandInError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
@@ -83,7 +81,9 @@ def run(options: argparse.Namespace) -> int:
             if source is None:
                 state = say(en="NOT ANSWERED", zh="未作答")
             elif trouble:
-                state = say(en=f"answered, but it is not Python: {trouble}", zh=f"已作答，但有语法错误：{trouble}")
+                state = say(
+                    en=f"answered, but it is not Python: {trouble}", zh=f"已作答，但有语法错误：{trouble}"
+                )
             else:
                 lines = len(source.splitlines())
                 state = say(en=f"answered, {lines} lines", zh=f"已作答，{lines} 行")
@@ -105,7 +105,10 @@ def run(options: argparse.Namespace) -> int:
         path = write(found, options.to, datetime.now())
     except OSError as error:
         raise UsageError(
-            say(en=f"{options.to} cannot be written: {reason(error)}", zh=f"无法写入 {options.to}：{reason(error)}")
+            say(
+                en=f"{options.to} cannot be written: {reason(error)}",
+                zh=f"无法写入 {options.to}：{reason(error)}",
+            )
         ) from None
     size = max(1, round(path.stat().st_size / 1024))
     print(

@@ -26,6 +26,9 @@ class Parser(argparse.ArgumentParser):
 class Lenient(Parser):
     """A parser that takes any value: it finds what else is asked for on a line that is wrong somewhere."""
 
+    def __init__(self, **options: Any) -> None:  # as the parsers of its own actions are made, too
+        super().__init__(**options | {"add_help": False})
+
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         for strict in ("type", "choices", "required"):
             options.pop(strict, None)
