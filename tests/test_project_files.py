@@ -1,5 +1,6 @@
 """What stands in more than one file says the same in each; what the README shows is what happens."""
 
+import os
 import re
 import subprocess
 import sys
@@ -74,26 +75,51 @@ def test_no_registry_is_named():
             assert not hosts.search((ROOT / name).read_text("utf-8")), name
 
 
-README = (ROOT / "README.md").read_text("utf-8")
+READMES = {language: ROOT / name for language, name in (("en", "README.md"), ("zh", "README.zh.md"))}
+TEXTS = {language: path.read_text("utf-8") for language, path in READMES.items()}
 
 
-def test_the_readmes_examples_print_what_it_says():
-    examples = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", README, re.DOTALL)
+@pytest.mark.parametrize("language", READMES)
+def test_the_readmes_examples_print_what_it_says(language):
+    examples = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", TEXTS[language], re.DOTALL)
     assert len(examples) == 2
-    code, output = (
-        "".join(part) for part in zip(*examples, strict=True)
-    )  # the second goes on from the first
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code, output = ("".join(part) for part in zip(*examples, strict=True))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8",
+        env=os.environ | {"LABKIT_LANG": language, "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
     assert done.stdout == output
-    assert len([line for line in examples[0][0].splitlines() if line.strip()]) <= 10
+    assert len([line for line in examples[1][0].splitlines() if line.strip()]) <= 10
 
 
-@pytest.mark.parametrize(
-    "target", re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r'src="([^"]+)"', README)
-)
+def targets(text):
+    return re.findall(r"\]\(([^)#\s]+)\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
+
+
+@pytest.mark.parametrize("target", sorted({target for text in TEXTS.values() for target in targets(text)}))
 def test_the_readme_links_lead_somewhere(target):
     if not target.startswith("http"):
         assert (ROOT / target).exists()
+
+
+def test_the_readme_is_one_page_in_two_languages():
+    """Heading for heading, command for command, link for link: what one says, the other says."""
+    english, chinese = TEXTS["en"], TEXTS["zh"]
+    for pattern in (r"^(#+) ", r"^\| ", r"^```.*"):
+        assert re.findall(pattern, english, re.MULTILINE) == re.findall(pattern, chinese, re.MULTILINE)
+    blocks = [re.findall(r"```(?:python)?\n.*?```", text, re.DOTALL) for text in (english, chinese)]
+    assert blocks[0] == blocks[1]
+
+    def plain(target):
+        return target.replace(".zh.", ".").replace("/zh/", "/en/")
+
+    assert [plain(t) for t in targets(english)] == [plain(t) for t in targets(chinese)]
+    for language, text in TEXTS.items():
+        notebooks = [target for target in targets(text) if "notebooks" in target]
+        assert notebooks
+        assert all(f"/{language}/" in target for target in notebooks)
+    lessons = {path.name for path in (ROOT / "notebooks/en").glob("*.ipynb")}
+    assert {Path(target).name for target in targets(english) if target.startswith("notebooks/")} == lessons
 
 
 def test_make_lists_its_targets():
