@@ -1,52 +1,55 @@
-"""Draws docs/explorer.png, the split explorer for the README (``make picture``; needs Chromium).
+"""Draws docs/call.svg and docs/call.zh.svg, the moving picture of the README (``make picture``).
 
-The picture and the sentence are the explorer's own; its two sliders are drawn as they stand.
+A call of ten rows on four GPUs, there and back: the eight moments of ``labkit.CallExplorer``, one after the other, in
+an SVG that moves by its own style sheet. Who wants no motion sees the last moment, which has all of them in it.
 """
 
-import shutil
+from __future__ import annotations
+
+import re
 import sys
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
-
 import labkit
+from labkit.base.files import write_whole
+from labkit.base.language import LANGUAGES, using
 
 HERE = Path(__file__).parent
+SECONDS = 1.6  # for a moment; the last one stays for two
 
 
-def page() -> str:
-    """The explorer's sentence, sliders (drawn as they stand) and picture as a page of HTML."""
-    explorer = labkit.SplitExplorer(rows=10, gpus=8)
-    rows = "".join(
-        f'<div class="row"><span class="label">{slider.description}</span><span class="track">'
-        f'<span class="knob" style="left:{100 * (slider.value - slider.min) / (slider.max - slider.min):.1f}%">'
-        f'</span></span><span class="value">{slider.value}</span></div>'
-        for slider in explorer._controls.values()
+def moving() -> str:
+    """The call in the language in use, as SVG text."""
+    explorer = labkit.CallExplorer(rows=10, gpus=4)
+    least, most = explorer.limits["step"]
+    moments = []
+    for step in range(least, most + 1):
+        explorer.step = step
+        head, inside = re.fullmatch(
+            r"(<svg.*?>)<title>.*?</title>(.*)</svg>", explorer.static(), re.DOTALL
+        ).groups()
+        moments.append(inside)
+    turns = len(moments) + 1
+    shown = 100 / turns
+    style = (
+        f".moment{{visibility:hidden;animation:{turns * SECONDS:g}s step-end infinite shown}}"
+        f"@keyframes shown{{0%{{visibility:visible}}{shown:.3f}%{{visibility:hidden}}}}"
+        f".last{{animation-name:stays}}@keyframes stays{{0%{{visibility:visible}}{2 * shown:.3f}%{{visibility:hidden}}}}"
+        "@media (prefers-reduced-motion:reduce){.moment{animation:none}.last{visibility:visible}}"
     )
-    return f"""<!doctype html><meta charset="utf-8"><style>
-      body {{ margin: 0; padding: 16px; width: 720px; font: 14px system-ui, sans-serif;
-              color: #1f2328; background: #fff }}
-      .row {{ display: flex; align-items: center; gap: 12px; height: 30px }}
-      .label {{ width: 140px; text-align: right }} .value {{ width: 40px }}
-      .track {{ position: relative; width: 340px; height: 4px; background: #d0d7de; border-radius: 2px }}
-      .knob {{ position: absolute; top: -6px; width: 16px; height: 16px; margin-left: -8px; border-radius: 50%;
-               background: #0072B2 }}
-      p {{ margin: 10px 0 }}
-    </style>{rows}<p>{explorer.sentence()}</p>{labkit.split(10, 8)._repr_svg_()}"""
+    groups = "".join(
+        f'<g class="moment{" last" if at == len(moments) - 1 else ""}" style="animation-delay:{at * SECONDS:g}s">{inside}</g>'
+        for at, inside in enumerate(moments)
+    )
+    head = re.sub(r'aria-label="[^"]*"', f'aria-label="{explorer!r}"', head)
+    return f"{head}<style>{style}</style>{groups}</svg>\n"
 
 
 def main() -> int:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        print("the picture needs Chromium (Debian: apt install chromium)", file=sys.stderr)
-        return 2
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        view = browser.new_page(viewport={"width": 752, "height": 420}, device_scale_factor=2)
-        view.set_content(page())
-        view.screenshot(path=HERE / "explorer.png", full_page=True)
-        browser.close()
-    print("docs/explorer.png")
+    for language, name in zip(LANGUAGES, ("call.svg", "call.zh.svg"), strict=True):
+        with using(language):
+            write_whole(HERE / name, moving())
+        print(f"docs/{name}")
     return 0
 
 

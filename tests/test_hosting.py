@@ -74,7 +74,9 @@ def test_an_issue_template_asks_in_both_languages(template):
 
 def test_the_sites_reference_has_a_place_for_every_public_name():
     text = (ROOT / "docs/site/build.py").read_text("utf-8")
-    listed = text.partition("REFERENCE = (")[2].partition("\n)")[0].replace('"\n', " ").replace('"', " ").split()
+    listed = (
+        text.partition("REFERENCE = (")[2].partition("\n)")[0].replace('"\n', " ").replace('"', " ").split()
+    )
     assert [name for name in labkit.__all__ if name not in listed and name != "__version__"] == []
 
 

@@ -11,6 +11,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 import labkit
+from labkit.base.language import using
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -122,9 +123,42 @@ def test_the_readme_is_one_page_in_two_languages():
     assert {Path(target).name for target in targets(english) if target.startswith("notebooks/")} == lessons
 
 
+def test_the_moving_picture_is_that_of_the_explorer():
+    """``make picture`` draws it again."""
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        import picture
+    finally:
+        sys.path.pop(0)
+    for language, name in (("en", "call.svg"), ("zh", "call.zh.svg")):
+        with using(language):
+            assert (ROOT / "docs" / name).read_text("utf-8") == picture.moving()
+
+
+def test_every_link_is_at_the_projects_one_address():
+    """``python docs/address.py`` puts them there, after the address in pyproject.toml has changed."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs/address.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_new_address_reaches_every_kind_of_link():
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        import address
+    finally:
+        sys.path.pop(0)
+    urls = {"Repository": "https://github.com/new/name", "Documentation": "https://new.example/name"}
+    old = PROJECT["urls"]["Repository"].partition("github.com/")[2]
+    text = f"git clone https://github.com/{old}.git https://mybinder.org/v2/gh/{old}/HEAD {PROJECT['urls']['Documentation']}/en"
+    assert old not in address.placed(text, urls)
+    assert address.placed(text, urls).count("new/name") == 2
+
+
 def test_make_lists_its_targets():
     done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for target in ("lab", "test", "picture"):
+    for target in ("lab", "test", "picture", "site"):
         assert f"make {target}" in done.stdout
         assert f"\n{target}:" in (ROOT / "Makefile").read_text("utf-8")
 
