@@ -34,13 +34,14 @@ def moving() -> str:
     style = (
         f".moment{{visibility:hidden;animation:{turns * SECONDS:g}s step-end infinite shown}}"
         f"@keyframes shown{{0%{{visibility:visible}}{shown:.3f}%{{visibility:hidden}}}}"
-        f".last{{animation-name:stays}}@keyframes stays{{0%{{visibility:visible}}{2 * shown:.3f}%{{visibility:hidden}}}}"
+        ".last{animation-name:stays}"
+        f"@keyframes stays{{0%{{visibility:visible}}{2 * shown:.3f}%{{visibility:hidden}}}}"
         "@media (prefers-reduced-motion:reduce){.moment{animation:none}.last{visibility:visible}}"
     )
-    groups = "".join(
-        f'<g class="moment{" last" if at == len(moments) - 1 else ""}" style="animation-delay:{at * SECONDS:g}s">{inside}</g>'
-        for at, inside in enumerate(moments)
-    )
+    groups = ""
+    for at, inside in enumerate(moments):
+        kind = "moment last" if inside is moments[-1] else "moment"
+        groups += f'<g class="{kind}" style="animation-delay:{at * SECONDS:g}s">{inside}</g>'
     head = re.sub(r'aria-label="[^"]*"', f'aria-label="{explorer!r}"', head)
     return f"{head}<style>{style}</style>{groups}</svg>\n"
 

@@ -108,8 +108,9 @@ def test_the_readme_is_one_page_in_two_languages():
     english, chinese = TEXTS["en"], TEXTS["zh"]
     for pattern in (r"^(#+) ", r"^\| ", r"^```.*"):
         assert re.findall(pattern, english, re.MULTILINE) == re.findall(pattern, chinese, re.MULTILINE)
-    blocks = [re.findall(r"```(?:python)?\n.*?```", text, re.DOTALL) for text in (english, chinese)]
-    assert blocks[0] == blocks[1]
+    blocks = [re.findall(r"^(```.*?)^```$", text, re.DOTALL | re.MULTILINE) for text in (english, chinese)]
+    commands = [[block for block in found if not block.startswith("```text")] for found in blocks]
+    assert commands[0] == commands[1]
 
     def plain(target):
         return target.replace(".zh.", ".").replace("/zh/", "/en/")
@@ -151,7 +152,7 @@ def test_a_new_address_reaches_every_kind_of_link():
         sys.path.pop(0)
     urls = {"Repository": "https://github.com/new/name", "Documentation": "https://new.example/name"}
     old = PROJECT["urls"]["Repository"].partition("github.com/")[2]
-    text = f"git clone https://github.com/{old}.git https://mybinder.org/v2/gh/{old}/HEAD {PROJECT['urls']['Documentation']}/en"
+    text = f"https://github.com/{old}.git https://mybinder.org/v2/gh/{old}/HEAD {PROJECT['urls']['Documentation']}/en"
     assert old not in address.placed(text, urls)
     assert address.placed(text, urls).count("new/name") == 2
 
