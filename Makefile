@@ -21,8 +21,8 @@ test: $(VENV)/.test  ## run every test on all cores: library, notebooks, browser
 lint: $(VENV)/.test  ## check style and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check labkit tests benchmarks && $(BIN)/mypy
 
-bench: $(VENV)/.test  ## print the measured claims, each as a ratio
-	@for file in benchmarks/*.py; do OMP_NUM_THREADS=1 $(BIN)/python $$file; done
+bench: $(VENV)/.test  ## measure the claims, each as a ratio, into docs/benchmarks.md (ARGS="engine cost" for some)
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/table.py $(ARGS)
 
 site: $(VENV)/.site  ## make the site: lessons, explorers, reference, in both languages (site/index.html)
 	@OMP_NUM_THREADS=1 $(BIN)/python docs/site/build.py $(ARGS)
