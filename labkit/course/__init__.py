@@ -6,12 +6,13 @@ Notebooks are written and kept in step in :mod:`labkit.author`, and run from out
 from ..launch import RankError, launch, workspace
 from .answers import check, reveal
 from .board import Progress
+from .cases import Cases
 from .glossary import Glossary
 from .lesson import begin
 from .outline import Beliefs, Outline
 from .predict import predict
 
 __all__ = [
-    "Beliefs", "Glossary", "Outline", "Progress", "RankError", "begin", "check", "launch", "predict",
+    "Beliefs", "Cases", "Glossary", "Outline", "Progress", "RankError", "begin", "check", "launch", "predict",
     "reveal", "workspace",
 ]  # fmt: skip

@@ -96,7 +96,7 @@ def lessons() -> tuple[Entry, ...]:
                 en="Outputs that do not begin with the batch dimension: no error, wrong meaning; the cure.",
                 zh="输出的第 0 维不是批次维度：不报错，意思却错了；怎么治。",
             ),
-            25,
+            30,
         ),
         Entry(
             "07_training",

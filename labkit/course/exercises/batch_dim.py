@@ -1,4 +1,4 @@
-"""Exercises of lesson 06: what gather makes of a CRNN, how a hidden state is cut, and a reader to repair."""
+"""Exercises of lesson 06: what gather makes of a CRNN, what scatter does to each input, and a reader to repair."""
 
 from __future__ import annotations
 
@@ -17,28 +17,39 @@ from .gpus import some_gpus
 @exercise(
     "06.shape",
     A_SHAPE,
-    ask=lambda: say(en="Which shape has the output on two GPUs?", zh="在两块 GPU 上，输出是什么形状？"),
+    ask=lambda: say(en="Which shape has the output on four GPUs?", zh="在四块 GPU 上，输出是什么形状？"),
     solution=lambda: say(
-        en="`[130, 16, 5530]`: each replica returns `[65, 16, 5530]` for its 16 images, and gather joins the two "
-        "along dimension 0.",
-        zh="`[130, 16, 5530]`：每个副本对自己的 16 幅图像返回 `[65, 16, 5530]`，收集再把两份沿第 0 维拼接。",
+        en="`[260, 8, 5530]`: each replica returns `[65, 8, 5530]` for its 8 images, and gather joins the four along "
+        "dimension 0.",
+        zh="`[260, 8, 5530]`：每个副本对自己的 8 幅图像返回 `[65, 8, 5530]`，收集再把四份沿第 0 维拼接。",
     ),
 )
 def _output(shape: tuple[int, ...]) -> Hints:
     return {
-        (130, 16, 5530): RIGHT,
+        (260, 8, 5530): RIGHT,
         (65, 32, 5530): say(
-            en="that is what one GPU gives; to get it from two, gather would have to know that your batch is on "
-            "dimension 1, and it joins along dimension 0, always",
-            zh="这是一块 GPU 上的结果；要从两块得到它，收集就得知道你的批次在第 1 维，而它总是沿第 0 维拼接",
+            en="that is what one GPU gives; to get it from four, gather would have to know that your batch is on "
+            "dimension 1, and it does not: where does it join?",
+            zh="这是一块 GPU 上的结果；要从四块得到它，收集就得知道你的批次在第 1 维，而它并不知道：它沿哪一维拼接？",
         ),
-        (65, 16, 5530): say(
-            en="that is the output of one replica; gather makes one tensor of both",
-            zh="这是一个副本的输出；收集要把两份合成一个张量",
+        (130, 16, 5530): say(
+            en="that is the riddle, on two GPUs: take it apart into what each of the two replicas returned",
+            zh="这是谜题里两块 GPU 的结果：先把它拆开，看两个副本各返回了什么",
         ),
-        (130, 32, 5530): say(
-            en="dimension 0 does get twice as long; but each replica sees only 16 of the 32 images",
-            zh="第 0 维确实变成两倍；但每个副本只看到 32 幅图像里的 16 幅",
+        (65, 8, 5530): say(
+            en="that is the output of one replica; gather makes one tensor of all four",
+            zh="这是一个副本的输出；收集要把四份合成一个张量",
+        ),
+        **dict.fromkeys(
+            [(260, 32, 5530), (260, 16, 5530)],
+            say(
+                en="dimension 0 is right; but how many of the 32 images does each replica see?",
+                zh="第 0 维对了；但 32 幅图像里，每个副本看到几幅？",
+            ),
+        ),
+        (130, 8, 5530): say(
+            en="8 images for each replica, that is right; but there are four of them to join",
+            zh="每个副本 8 幅，这一点对了；但要拼起来的有四份",
         ),
         (32, 65, 5530): say(
             en="that would be batch first; but `forward` returns the columns first, and nobody turns them back",
@@ -46,8 +57,8 @@ def _output(shape: tuple[int, ...]) -> Hints:
         ),
         ANY_OTHER: say(
             en="go step by step: how many images does a replica get, what does it return, and along which dimension "
-            "does gather join the two?",
-            zh="一步一步想：一个副本拿到几幅图像，它返回什么形状，收集又沿哪一维把两份拼起来？",
+            "does gather join the four?",
+            zh="一步一步想：一个副本拿到几幅图像，它返回什么形状，收集又沿哪一维把四份拼起来？",
         ),
     }
 
@@ -364,6 +375,129 @@ choice(
     solution=lambda: say(
         en="The second replica has the lower half of the table, and counts from its own row 0.",
         zh="第二个副本只有下半张表，行号从它自己的第 0 行数起。",
+    ),
+)
+
+choice(
+    "06.uncut",
+    lambda: say(
+        en="8 rows of ones and the list `[1, 2, 3, 4, 5, 0, 1, 2]`: what does `Bags` give on two GPUs?",
+        zh="8 行全是 1，列表是 `[1, 2, 3, 4, 5, 0, 1, 2]`：在两块 GPU 上，`Bags` 得到什么？",
+    ),
+    lambda: [
+        (
+            "[1, 2, 3, 4, 5, 0, 1, 2]",
+            say(
+                en="that would need the list to be cut like the rows; scatter cuts tensors, nothing else",
+                zh="除非列表和行一样被切开；分发只切张量，别的都不切",
+            ),
+        ),
+        ("[1, 2, 3, 4, 1, 2, 3, 4]", RIGHT),
+        (
+            say(en="An error: 4 rows and 8 numbers", zh="报错：4 行对 8 个数"),
+            say(
+                en="Python's `zip` ends with the shorter of the two, and says nothing",
+                zh="Python 的 `zip` 到短的那个为止，一声不响",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Both replicas have the whole list, and both begin at its first number.",
+        zh="两个副本拿到的都是完整的列表，都从第一个数用起。",
+    ),
+)
+
+choice(
+    "06.dropped",
+    lambda: say(
+        en="8 rows and a `scale` of [1, 5]: which shape does `Scaled` give on two GPUs?",
+        zh="8 行，`scale` 是 [1, 5]：在两块 GPU 上，`Scaled` 得到什么形状？",
+    ),
+    lambda: [
+        (
+            "[8, 5]",
+            say(
+                en="for that the second replica would need a `scale` too; how many pieces does one row make?",
+                zh="那第二个副本也得有一份 `scale`；一行能切出几个分块？",
+            ),
+        ),
+        ("[4, 5]", RIGHT),
+        (
+            say(en="An error: the second replica has no scale", zh="报错：第二个副本没有 scale"),
+            say(
+                en="there is no second replica: PyTorch makes as many as there are pieces of every input",
+                zh="根本没有第二个副本：每个输入都有分块，才会有一个副本",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="One row is one piece, so one replica runs, on the first 4 rows. The others are dropped without a word.",
+        zh="一行只有一个分块，所以只有一个副本运行，处理前 4 行。其余的行不声不响地丢弃了。",
+    ),
+)
+
+choice(
+    "06.axis",
+    lambda: say(
+        en="[6 steps, 8 rows, 5] on two GPUs, `dim` not set: what does the reader return?",
+        zh="[6 步, 8 行, 5]，两块 GPU，不写 `dim`：识别器返回什么？",
+    ),
+    lambda: [
+        (
+            say(en="[6, 8, 6], as on one GPU", zh="[6, 8, 6]，和一块 GPU 上一样"),
+            say(
+                en="the shape is right; but which steps does the second GPU see, and what does its RNN know then?",
+                zh="形状是对的；但第二块 GPU 看到的是哪几步，它的 RNN 那时记得什么？",
+            ),
+        ),
+        (say(en="[6, 8, 6], half of the values wrong", zh="[6, 8, 6]，一半的数值是错的"), RIGHT),
+        (
+            "[12, 4, 6]",
+            say(
+                en="that would be rows shared out and joined along the steps; here the steps are shared out",
+                zh="那是把行分开、再沿时间步拼起来；这里分开的是时间步",
+            ),
+        ),
+        (
+            say(en="An error", zh="报错"),
+            say(
+                en="3 steps are a sequence like any other, and [3, 8, 6] twice fits along dimension 0",
+                zh="3 步也是一个正常的序列，两份 [3, 8, 6] 沿第 0 维正好拼得上",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="The second replica begins with step 3 as if it were the first: what came before is unknown to it.",
+        zh="第二个副本把第 3 步当成第一步，之前的内容它一无所知。",
+    ),
+)
+
+choice(
+    "06.silent",
+    lambda: say(
+        en="Numbers 1, 2 and 6 of the models below: which gives the right shape and wrong values?",
+        zh="看下面的第 1、2、6 个模型：哪一个形状没变、数值却错了？",
+    ),
+    lambda: [
+        (
+            say(en="1, the average over the batch", zh="1：对整个批次求平均"),
+            say(
+                en="it returns [3]; two GPUs return one each, which gather makes [6]",
+                zh="它返回 [3]；两块 GPU 各返回一份，收集成了 [6]",
+            ),
+        ),
+        (say(en="2, the average taken off", zh="2：减去批次的平均值"), RIGHT),
+        (
+            say(en="6, the batch size written into the model", zh="6：把批量大小写死在模型里"),
+            say(
+                en="4 rows of 3 numbers cannot be viewed as [8, 3]: that is an error",
+                zh="4 行、每行 3 个数，`view` 不成 [8, 3]：会报错",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Each replica takes off the average of its own 4 rows: still [8, 3], other values.",
+        zh="每个副本减去的是自己那 4 行的平均值：形状还是 [8, 3]，数值变了。",
     ),
 )
 
