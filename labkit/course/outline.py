@@ -105,7 +105,7 @@ def lessons() -> tuple[Entry, ...]:
                 en="Proof of equal gradients; losses, BatchNorm, lost attributes, and what GPU 0's memory holds.",
                 zh="证明梯度相同；损失、BatchNorm、丢失的属性，以及 0 号 GPU 的显存里装了什么。",
             ),
-            30,
+            35,
         ),
         Entry(
             "08_beyond",
