@@ -33,7 +33,7 @@ explore           | base plans trace cost view
 diagnosis         | base plans machine machine.ops machine.state
 
 launch            | base
-course            | base plans machine launch
+course            | base plans machine launch diagnosis
 runs              | base plans course
 author            | base course runs
 classroom         | base machine course

@@ -87,7 +87,7 @@ def lessons() -> tuple[Entry, ...]:
                 en="device_ids, output_device, loading weights: a clinic of PyTorch's exact error messages.",
                 zh="device_ids、output_device、加载权重：PyTorch 报错的“门诊”，全用原文。",
             ),
-            25,
+            30,
         ),
         Entry(
             "06_batch_dim",

@@ -25,7 +25,8 @@ class Finding:
     where      the input, output, module or attribute it is about.
     reason     what happens, and why.
     fix        what to do.
-    lesson     the lesson that explains it.
+    lesson     the lesson that explains it, "" if none does.
+    section    the heading there, in the language in use.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Finding:
     reason: str
     fix: str
     lesson: str
+    section: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class Diagnosis:
                 f"{label(finding.severity).upper()}  {finding.name}  {finding.where}".rstrip(),
                 f"  {finding.reason}",
                 f"  {say(en='Do', zh='怎么办')}{say(en=': ', zh='：')}{finding.fix}",
-                f"  {_lesson(finding.lesson)}",
+                *([f"  {_lesson(finding)}"] if finding.lesson else []),
             ]
         for title, facts in self._comparisons():
             lines += ["", title, *(f"  {line}" for line in facts)]
@@ -156,7 +158,8 @@ class Diagnosis:
                 f"<strong>{escape(label(finding.severity))}</strong> · <code>{escape(finding.name)}</code> "
                 f"{escape(finding.where)}<br>{_code(finding.reason)}<br>"
                 f"<strong>{say(en='Do: ', zh='怎么办：')}</strong>{_code(finding.fix)}"
-                f"{say(en=f' (lesson {escape(finding.lesson)})', zh=f'（课程 {escape(finding.lesson)}）')}</div>"
+                + (f"<br>{_code(_lesson(finding))}" if finding.lesson else "")
+                + "</div>"
             )
         for title, facts in self._comparisons():
             parts.append("<p>" + "<br>".join([escape(title), *map(_code, facts)]) + "</p>")
@@ -193,6 +196,9 @@ def _code(text: str) -> str:
     return "".join(f"<code>{piece}</code>" if at % 2 else piece for at, piece in enumerate(pieces))
 
 
-def _lesson(name: str) -> str:
-    """Where to read more: ``See lesson 06_batch_dim``."""
-    return say(en=f"See lesson {name}", zh=f"见第 {name[:2]} 课（{name}.ipynb）")
+def _lesson(finding: Finding) -> str:
+    """Where to read more: ``See lesson 06_batch_dim: Let it be found``."""
+    return say(
+        en=f"See lesson {finding.lesson}: {finding.section}",
+        zh=f"见第 {finding.lesson[:2]} 课（{finding.lesson}.ipynb）：{finding.section}",
+    )

@@ -396,8 +396,8 @@ choice(
         (
             say(en="An error: 4 rows and 8 numbers", zh="报错：4 行对 8 个数"),
             say(
-                en="Python's `zip` ends with the shorter of the two, and says nothing",
-                zh="Python 的 `zip` 到短的那个为止，一声不响",
+                en="each replica takes as many of the 8 as it has rows, and says nothing",
+                zh="副本有几行，就从 8 个里取几个，一声不响",
             ),
         ),
     ],

@@ -9,7 +9,7 @@ import torch
 
 from ...base.language import say
 from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, choice, exercise
-from ..kinds import A_DEVICE, a_function, gpu_number, numbers, returned, wrong_return
+from ..kinds import A_DEVICE, a_function, gpu_number, numbers, returned, whole, wrong_return
 
 
 def _gpu_numbers(answer: object) -> tuple[int, ...]:
@@ -81,6 +81,36 @@ def _output(found: str) -> Hints:
             en=f"there is no {found} in `device_ids`, which is `[1, 0]`",
             zh=f"`device_ids` 是 `[1, 0]`，里面没有 {found}",
         ),
+    }
+
+
+@exercise(
+    "05.first",
+    Kind(
+        lambda answer: whole(gpu_number(answer)),
+        lambda: say(en="the number of a GPU, such as `0`", zh="GPU 的编号，例如 `0`"),
+    ),
+    facts={"gpus": (3, 1, 64)},
+    ask=lambda gpus: say(
+        en=f"`device_ids={[*reversed(range(gpus))]}`: which GPU gets the first row of the batch?",
+        zh=f"`device_ids={[*reversed(range(gpus))]}`：批次的第一行归哪块 GPU？",
+    ),
+    solution=lambda gpus: say(
+        en=f"`{gpus - 1}`: pieces go to the GPUs in the order of the list, and home comes first.",
+        zh=f"`{gpus - 1}`：分块按列表的顺序发给各块 GPU，主设备排第一。",
+    ),
+)
+def _first(gpu: int, gpus: int) -> Hints:
+    return {
+        0: say(
+            en="cuda:0 is the last in this list, and pieces are handed out in its order",
+            zh="在这个列表里，cuda:0 排在最后，而分块是按列表的顺序发的",
+        ),
+        ANY_OTHER: say(
+            en=f"it is one of the {gpus} in the list: the first",
+            zh=f"就是列表里这 {gpus} 个中的第一个",
+        ),
+        gpus - 1: RIGHT,
     }
 
 
@@ -194,35 +224,60 @@ choice(
 )
 
 choice(
-    "05.moved",
-    lambda: say(en="What is still on the CPU?", zh="还在 CPU 上的是哪一个？"),
+    "05.cache",
+    lambda: say(
+        en="Wrapped, then once unwrapped on cuda:0, then wrapped again: what happens?",
+        zh="先包装运行，再不包装在 cuda:0 上运行一次，再包装运行：会怎样？",
+    ),
     lambda: [
-        (say(en="The tensor `x`", zh="张量 `x`"), RIGHT),
         (
-            say(en="The module `layer`", zh="模块 `layer`"),
+            say(en="All three run", zh="三次都能运行"),
             say(
-                en="`module.to()` moves the module's own parameters in place",
-                zh="`module.to()` 会原地移动模块自己的参数",
+                en="the single run writes the table to the model itself; where is that table then?",
+                zh="不包装的那一次，表会写到模型自己身上；那张表在哪块 GPU 上？",
             ),
         ),
         (
-            say(en="Both", zh="两个都在"),
+            say(en="The first fails: the table is on one GPU only", zh="第一次就报错：表只在一块 GPU 上"),
             say(
-                en="one of the two is moved in place and gives back itself: the module",
-                zh="两者之中有一个是原地移动、返回自己的：模块",
+                en="each replica finds none and makes its own, where its own piece is",
+                zh="每个副本都没有表，就在自己分块所在的 GPU 上各造一张",
             ),
         ),
+        (say(en="Only the last one fails", zh="只有最后一次报错"), RIGHT),
+    ],
+    solution=lambda: say(
+        en="What a replica writes is lost with it; what the model itself writes is handed to all replicas.",
+        zh="副本写下的东西随它消失；模型自己写下的东西，所有副本都会拿到。",
+    ),
+)
+
+choice(
+    "05.cases",
+    lambda: say(
+        en="Numbers 2, 3 and 5 of the models below: which runs on two GPUs, with another result?",
+        zh="看下面的第 2、3、5 个模型：哪一个在两块 GPU 上能运行，结果却不同？",
+    ),
+    lambda: [
         (
-            say(en="Neither", zh="两个都不在"),
+            say(en="2, half of the model was moved", zh="2：模型只搬了一半"),
             say(
-                en="a tensor is copied: who does not keep the result has nothing on the GPU",
-                zh="张量得到的是拷贝：不把结果留下来，GPU 上就什么也没有",
+                en="the wrapper looks at every parameter before it begins, and refuses",
+                zh="包装器在开始之前检查每个参数，会拒绝",
+            ),
+        ),
+        (say(en="3, something for the first GPU only", zh="3：只在第一块 GPU 上做的事"), RIGHT),
+        (
+            say(en="5, wrapped already", zh="5：已经包装过一次"),
+            say(
+                en="the inner wrapper's home is cuda:0, and one of its replicas is not there: an error",
+                zh="里层包装的主设备是 cuda:0，可有一个副本不在那里：会报错",
             ),
         ),
     ],
     solution=lambda: say(
-        en="Each of the three calls made a copy of the tensor that nobody kept; the module moved in place.",
-        zh="三次调用各得到张量的一个拷贝，谁也没有留下；模块则是原地移动的。",
+        en="It doubles the rows that happen to be on cuda:0, and no others.",
+        zh="它只把恰好分到 cuda:0 的那些行乘以 2。",
     ),
 )
 

@@ -304,7 +304,10 @@ choice(
 
 choice(
     "07.sync",
-    lambda: say(en="What does `SyncBatchNorm` change under DataParallel?", zh="在 DataParallel 下，`SyncBatchNorm` 会改变什么？"),
+    lambda: say(
+        en="What does `SyncBatchNorm` change under DataParallel?",
+        zh="在 DataParallel 下，`SyncBatchNorm` 会改变什么？",
+    ),
     lambda: [
         (
             say(en="Both replicas subtract 3.5", zh="两个副本都减去 3.5"),
@@ -331,7 +334,8 @@ choice(
 choice(
     "07.one",
     lambda: say(
-        en="BatchNorm in training, 4 GPUs: which batch fails?", zh="训练中的 BatchNorm，4 块 GPU：哪个批次会报错？"
+        en="BatchNorm in training, 4 GPUs: which batch fails?",
+        zh="训练中的 BatchNorm，4 块 GPU：哪个批次会报错？",
     ),
     lambda: [
         (
@@ -457,7 +461,9 @@ choice(
         ),
         (say(en="No: the same ones, in its own rows", zh="相同：在各自的行里丢弃同样的单元"), RIGHT),
         (
-            say(en="It drops what one GPU would drop in these rows", zh="和只用一块 GPU 时，这几行丢弃的一样"),
+            say(
+                en="It drops what one GPU would drop in these rows", zh="和只用一块 GPU 时，这几行丢弃的一样"
+            ),
             say(
                 en="for that its generator would have to know how much the other one has drawn already",
                 zh="那它的生成器就得知道另一块已经抽过多少随机数",
@@ -487,7 +493,7 @@ choice(
         (
             say(en="Divided by 8, as gradients are summed", zh="除以 8，因为梯度是相加的"),
             say(
-                en="summed, of pieces with an eighth of the rows each: together the gradient of the batch",
+                en="summed, and each comes from an eighth of the rows only: together the gradient of the batch",
                 zh="是相加，但每一份只来自八分之一的行：合起来正好是整个批次的梯度",
             ),
         ),

@@ -1,6 +1,7 @@
 """What is said of runs that fail."""
 
-from .kind import DEVICES, PRIMITIVES, START, TRAINING, error, warning
+from .kind import error, warning
+from .topics import BATCH, DEVICES, ONE_ROW, SIMULATED, TRAINING, UNTAUGHT
 
 _FIXED_DEVICE = error("fixed_device", DEVICES)
 FIXED_DEVICE_ON_ONE = _FIXED_DEVICE("""
@@ -20,7 +21,7 @@ FIXED_DEVICE = _FIXED_DEVICE("""
     fix zh: 设备要取自输入张量：`device=x.device`。
 """)
 
-NOT_SIMULATED = warning("not_simulated", START)("""
+NOT_SIMULATED = warning("not_simulated", SIMULATED)("""
     en: labkit cannot simulate this: {problem}. On a GPU it may well run; what the model does from here on is not known.
     zh: labkit 模拟不了这一步：{problem}。在真正的 GPU 上也许能跑；从这一步起，模型的行为无从得知。
     fix en: Check a copy of the model without it, run eagerly and with operations that a CPU has too; `python -m
@@ -28,14 +29,14 @@ NOT_SIMULATED = warning("not_simulated", START)("""
     fix zh: 换一个不含这一步的模型副本来体检：不编译，只用 CPU 上也有的运算；`python -m labkit.machine` 会列出能模拟什么。
 """)
 
-FAILS_ON_ONE = error("fails_on_one", DEVICES)("""
+FAILS_ON_ONE = error("fails_on_one", UNTAUGHT)("""
     en: The model already fails on one GPU with these inputs: {problem}.
     zh: 用这些输入，模型在一块 GPU 上就已经出错：{problem}。
     fix en: Make it run unwrapped first.
     fix zh: 先让它在不包装时跑通。
 """)
 
-_FAILS_ON_MANY = error("fails_on_many", PRIMITIVES)
+_FAILS_ON_MANY = error("fails_on_many", BATCH)
 FAILS_ON_A_PIECE = _FAILS_ON_MANY("""
     en: It takes the whole batch and fails with a piece of it, on one GPU just as on {gpus}: {problem}.
     zh: 它能处理整个批次，却处理不了其中的一个分块：在一块 GPU 上和在 {gpus} 块上都会出错：{problem}。
@@ -52,7 +53,7 @@ FAILS_IN_REPLICAS = _FAILS_ON_MANY("""
         forward 第一次调用时才做的准备应放到 `__init__` 里。
 """)
 
-_FAILS_IN_TRAINING = error("fails_in_training", TRAINING)
+_FAILS_IN_TRAINING = error("fails_in_training", ONE_ROW)
 _ONLY_IN_TRAINING = """
     en: In eval mode it runs on {gpus} GPUs, in training mode it fails: {problem}.
     zh: eval 模式下在 {gpus} 块 GPU 上能跑，训练模式下出错：{problem}。

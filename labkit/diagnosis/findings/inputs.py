@@ -1,9 +1,10 @@
 """What is said of inputs, and of how they are cut."""
 
 from ...base.language import say
-from .kind import BATCH, PRIMITIVES, SPLIT, error, warning
+from .kind import error, warning
+from .topics import BATCH, CUT, HIDDEN, RULE, SECOND, UNCUT
 
-INPUT_CUT = error("input_cut", BATCH)("""
+INPUT_CUT = error("input_cut", CUT)("""
     en: Every replica needs the whole of it, of shape {shape}; DataParallel cuts every tensor input along dimension {dim},
         so each of the {gpus} GPUs gets a part of its {rows} rows.
     zh: 每个副本都需要完整的它（形状 {shape}）；但 DataParallel 会把每个输入张量都沿第 {dim} 维切分，
@@ -14,7 +15,7 @@ INPUT_CUT = error("input_cut", BATCH)("""
         如果它每次都不同，就把用到它的计算移到包装后的模型外面。
 """)
 
-HIDDEN_STATE_CUT = error("hidden_state_cut", BATCH)("""
+HIDDEN_STATE_CUT = error("hidden_state_cut", HIDDEN)("""
     en: A hidden state has the shape [layers, batch, size], here {shape}, `batch_first` or not. DataParallel cuts it
         along dimension 0: the layers are shared out, not the {batch} rows.
     zh: 隐藏状态的形状是 [层数, 批次, 隐藏单元数]，这里是 {shape}，与 `batch_first` 无关。DataParallel 沿第 0 维切分：
@@ -25,7 +26,7 @@ HIDDEN_STATE_CUT = error("hidden_state_cut", BATCH)("""
         或者干脆在 forward 里生成它。
 """)
 
-INPUT_AXIS = error("input_axis", BATCH)("""
+INPUT_AXIS = error("input_axis", SECOND)("""
     en: Its batch of {batch} rows is in dimension {axis} of {shape}; DataParallel does not know that and cuts along
         dimension {dim}.
     zh: 它的批次（{batch} 行）在 {shape} 的第 {axis} 维；DataParallel 并不知道，仍然沿第 {dim} 维切分。
@@ -44,7 +45,7 @@ SPARSE_INPUT = error("sparse_input", BATCH)("""
     fix zh: 以稠密形式传入：`x.to_dense()`，在 forward 里再变回稀疏：`x.to_sparse()`。
 """)
 
-UNCUT_INPUT = error("uncut_input", PRIMITIVES)("""
+UNCUT_INPUT = error("uncut_input", UNCUT)("""
     en: It has something for each row, and it is no tensor. Scatter cuts tensors, in tuples, lists and dicts; everything
         else is handed whole to every replica, and tensors inside an object stay on their device.
     zh: 它的内容与批次的各行对应，却不是张量。分发（scatter）只切分张量（可以放在元组、列表、字典里）；
@@ -53,7 +54,7 @@ UNCUT_INPUT = error("uncut_input", PRIMITIVES)("""
     fix zh: 传入张量：`torch.as_tensor(values)`；如果是对象，就把里面的张量放进字典传入。
 """)
 
-LIST_CUT = error("list_cut", BATCH)("""
+LIST_CUT = error("list_cut", CUT)("""
     en: It is a list of {rows} items, one for each row. DataParallel walks into a list and cuts every tensor in it along
         dimension 0: of an image [C, H, W] that is the channels. Each replica gets all the items, and a part of each.
     zh: 它是 {rows} 个元素的列表，每个元素是一行。DataParallel 会走进列表，把其中每个张量沿第 0 维切分：
@@ -86,7 +87,7 @@ def meaning(kind: str, of: str) -> str:
     }[kind]
 
 
-ROWS_DROPPED = error("rows_dropped", BATCH)("""
+ROWS_DROPPED = error("rows_dropped", UNCUT)("""
     en: On {gpus} GPUs these are cut into different numbers of pieces. {outcome}
     zh: 在 {gpus} 块 GPU 上，它们切出的分块数不同。{outcome}
     fix en: Give every input tensor one row for each row of the batch; register what all replicas share as a buffer.
@@ -105,7 +106,7 @@ def paired(fewest: int, problem: str | None) -> str:
     )
 
 
-IDLE_GPUS = warning("idle_gpus", SPLIT)("""
+IDLE_GPUS = warning("idle_gpus", RULE)("""
     en: A batch of {batch} rows is cut into pieces of ceil({batch}/{gpus}) = {chunk}: {busy} of {gpus} GPUs get work, the
         others are idle.
     zh: {batch} 行的批次切成若干分块，每个 ⌈{batch}/{gpus}⌉ = {chunk} 行；{gpus} 块 GPU 中只有 {busy} 块有活干，其余空闲。

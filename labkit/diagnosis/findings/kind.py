@@ -1,4 +1,4 @@
-"""How a finding is declared: its name, how bad it is, the lesson, and what it says in both languages, with facts to fill in.
+"""How a finding is declared: its name, how bad it is, where it is taught, and what it says in both languages, with facts to fill in.
 
     SPARSE_INPUT = error("sparse_input", BATCH)('''
         en: An input is a sparse tensor, which scatter cannot cut: {problem}.
@@ -23,10 +23,7 @@ from string import Formatter
 from ...base.language import say
 from ..errors import line_of, short_text
 from ..result import Finding
-
-# The lessons that findings point to.
-START, PRIMITIVES, DEVICES = "00_start", "04_primitives", "05_devices"
-BATCH, TRAINING, SPLIT = "06_batch_dim", "07_training", "03_split"
+from .topics import Topic
 
 # Every kind that is declared, in the order of the declarations.
 KINDS: list[Kind] = []
@@ -41,7 +38,7 @@ class Kind:
 
     name: str
     severity: str
-    lesson: str
+    topic: Topic
     reason: tuple[str, str]
     fix: tuple[str, str]
 
@@ -55,14 +52,14 @@ class Kind:
         if facts.keys() != self.facts:
             raise TypeError(f"{self.name} wants the facts {sorted(self.facts)}, got {sorted(facts)}")
         reason, fix = (say(en=en, zh=zh).format(**facts) for en, zh in (self.reason, self.fix))
-        return Finding(self.name, self.severity, where, reason, fix, self.lesson)
+        return Finding(self.name, self.severity, where, reason, fix, self.topic.lesson, self.topic.section)
 
     def of(self, error: Exception, **facts: object) -> Finding:
         """The finding where ``error`` was raised in the user's code; what it says is the fact ``problem``."""
         return self(line_of(error), problem=short_text(error), **facts)
 
 
-def _declare(severity: str, name: str, lesson: str, texts: str) -> Kind:
+def _declare(severity: str, name: str, topic: Topic, texts: str) -> Kind:
     empty, *pieces = _LABEL.split(texts)
     if empty.strip() or tuple(pieces[::2]) != _LABELS:
         raise ValueError(f"{name} must say {', '.join(_LABELS)}, it says {pieces[::2]}")
@@ -70,12 +67,12 @@ def _declare(severity: str, name: str, lesson: str, texts: str) -> Kind:
         (" " if label.endswith("en") else "").join(map(str.strip, piece.strip().splitlines()))
         for label, piece in zip(_LABELS, pieces[1::2], strict=True)
     )
-    KINDS.append(Kind(name, severity, lesson, (en, zh), (fix_en, fix_zh)))
+    KINDS.append(Kind(name, severity, topic, (en, zh), (fix_en, fix_zh)))
     return KINDS[-1]
 
 
-def _declares(severity: str) -> Callable[[str, str], Callable[[str], Kind]]:
-    return lambda name, lesson: partial(_declare, severity, name, lesson)
+def _declares(severity: str) -> Callable[[str, Topic], Callable[[str], Kind]]:
+    return lambda name, topic: partial(_declare, severity, name, topic)
 
 
 error, warning, note = map(_declares, ("error", "warning", "note"))

@@ -1,9 +1,10 @@
 """What is said of outputs, losses and gradients."""
 
 from ...base.language import say
-from .kind import BATCH, PRIMITIVES, TRAINING, error, note, warning
+from .kind import error, note, warning
+from .topics import BATCH, FOUND, MEANS, TRAINING
 
-BATCH_MOVED = error("batch_moved", BATCH)("""
+BATCH_MOVED = error("batch_moved", FOUND)("""
     en: On one GPU the shape is {shape}, with the batch of {batch} rows in dimension {axis}. DataParallel glues the pieces
         along dimension {dim}, whatever it means: {outcome}
     zh: 在一块 GPU 上形状是 {shape}，批次的 {batch} 行在第 {axis} 维。DataParallel 总是把各分块沿第 {dim} 维拼接，
@@ -79,7 +80,7 @@ SCALAR_OUTPUT = warning("scalar_output", TRAINING)("""
         更好的办法是每行返回一个值，在外面计算损失。
 """)
 
-_BIASED_LOSS = error("biased_loss", TRAINING)
+_BIASED_LOSS = error("biased_loss", MEANS)
 BIASED_LOSS = _BIASED_LOSS("""
     en: On one GPU it is {one:.6g}. Averaged over the replicas it is {mean:.6g}: they have {sizes} rows, and a mean of means
         gives the rows of a short piece more weight than the others. Gradients are biased alike.
@@ -108,7 +109,7 @@ LOSS_OF_NUMBERS = _BIASED_LOSS("""
     fix zh: 这里用 `output.{method}()` 归约，就与一块 GPU 一致；更好的办法是每行返回一个值，在包装后的模型外面计算损失。
 """)
 
-NOT_TENSORS = error("not_tensors", PRIMITIVES)("""
+NOT_TENSORS = error("not_tensors", BATCH)("""
     en: DataParallel gathers tensors from {gpus} GPUs, in tuples, lists and dicts. A number raises
         `'float' object is not iterable`, most other objects alike, a text comes back as a map object.
     zh: DataParallel 从 {gpus} 块 GPU 收集的是张量（可以放在元组、列表、字典里）。
@@ -119,14 +120,14 @@ NOT_TENSORS = error("not_tensors", PRIMITIVES)("""
         文字、设置和缓存留给调用者。
 """)
 
-DATACLASS_OUTPUT = error("dataclass_output", PRIMITIVES)("""
+DATACLASS_OUTPUT = error("dataclass_output", BATCH)("""
     en: PyTorch's gather does not walk dataclasses: it raises `object is not iterable`.
     zh: PyTorch 的收集（gather）不会走进 dataclass，而是报错 `object is not iterable`。
     fix en: Return a dict, a tuple or a namedtuple; `labkit.DataParallel` takes dataclasses.
     fix zh: 返回字典、元组或 namedtuple；`labkit.DataParallel` 则支持 dataclass。
 """)
 
-RANDOM_OUTPUTS = note("random_outputs", PRIMITIVES)("""
+RANDOM_OUTPUTS = note("random_outputs", TRAINING)("""
     en: On one GPU already the outputs differ from run to run. The check-up makes torch's own random numbers the same in
         every run; these come from elsewhere (Python's `random`, numpy, a clock). Only shapes could be compared.
     zh: 在一块 GPU 上，每次运行的输出就已经不同。体检会让 torch 的随机数在每次运行中都相同；这里的随机性另有来源
