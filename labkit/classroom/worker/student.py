@@ -1,0 +1,150 @@
+"""A student's answers, run; what the judge asks for, answered as data. This is the process that nobody trusts.
+
+It knows neither tests nor expected values. Whatever the code does to this process, it can change only what it
+answers; the judge takes that as a claim about values and compares.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import sys
+import traceback
+import types
+from typing import Any, BinaryIO
+
+from . import frames
+
+PRINTED = 1 << 16  # letters kept of what the code prints
+MESSAGE = 2000  # letters kept of an error's text
+PROLOGUE = "prologue"
+
+
+class Namespace(dict[str, Any]):
+    """What the answers define: ``student["split"]``, or ``student.split``."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise NameError(f"name {name!r} is not defined") from None
+
+
+class Printed(io.TextIOBase):
+    """In place of stdout and stderr: the first letters are kept, the rest is dropped."""
+
+    encoding = "utf-8"
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+        self.room = PRINTED
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self.room > 0:
+            self.kept.append(text[: self.room])
+            self.room -= len(text)
+        return len(text)
+
+    def take(self) -> str:
+        text, self.kept, self.room = "".join(self.kept), [], PRINTED
+        return text
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer requests until there are no more: ``define`` runs sources, ``ask`` calls a driver."""
+    printed = sys.stdout = sys.stderr = Printed()  # type: ignore[assignment]
+    sys.argv = [""]
+    student = Namespace()
+    drivers: dict[str, dict[str, Any]] = {}
+    while True:
+        try:
+            request = frames.read(requests)
+        except EOFError:
+            return
+        reply: dict[str, Any] = {"token": request["token"], "value": None, "error": None}
+        try:
+            if request["do"] == "define":
+                _define(student, request)
+            else:
+                reply["value"] = _ask(student, drivers, request)
+        except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
+            reply["value"], reply["error"] = None, _told(error)
+        reply["printed"] = printed.take()
+        try:
+            framed = frames.pack(reply)
+        except Exception as error:
+            reply["value"], reply["error"] = None, {"kind": "Unfit", "message": str(error)[:MESSAGE], "line": None}
+            framed = frames.pack(reply)
+        replies.write(framed)
+        replies.flush()
+
+
+def _define(student: Namespace, request: dict[str, Any]) -> None:
+    """Run the sources, in order; the last is the answer asked about, whose errors count."""
+    module = types.ModuleType("__main__")
+    student.update({"__name__": "__main__", "__builtins__": __builtins__})
+    module.__dict__.update(student)
+    sys.modules["__main__"] = module
+    *before, last = request["sources"]
+    for name, source in before:
+        try:
+            _run(student, name, source)
+        except Exception:
+            traceback.print_exc()  # an error of another answer is not this one's
+    _run(student, *last)
+
+
+def _run(student: Namespace, name: str, source: str) -> None:
+    exec(compile(_without_magics(source), f"<{name}>", "exec"), student)
+
+
+def _without_magics(source: str) -> str:
+    """``source`` without a notebook's own commands (``%matplotlib inline``, ``!pip install …``), if it has any."""
+    try:
+        ast.parse(source)
+        return source
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        lines = source.split("\n")
+        bare = [
+            line[: len(line) - len(line.lstrip())] + "pass" if line.lstrip().startswith(("%", "!")) else line
+            for line in lines
+        ]
+        return "\n".join(bare)
+
+
+def _ask(student: Namespace, drivers: dict[str, dict[str, Any]], request: dict[str, Any]) -> Any:
+    source = request["module"]
+    if source not in drivers:
+        # A module of its own, so that what it defines can be pickled and pointed to by name.
+        module = types.ModuleType(request["module_name"])
+        sys.modules[module.__name__] = module
+        drivers[source] = module.__dict__
+        exec(compile(source, "<driver>", "exec"), module.__dict__)
+    return drivers[source][request["driver"]](student, **request["data"])
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    line = None
+    try:
+        if isinstance(error, SyntaxError):
+            line = error.lineno
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename.startswith("<") and frame.filename not in ("<driver>", "<string>"):
+                line = frame.lineno
+        message = str(error)
+    except BaseException:  # an exception of the student's own making may raise when it is shown
+        message = ""
+    return {"kind": type(error).__name__[:200], "message": message[:MESSAGE], "line": line}
+
+
+def main(requests: int, replies: int) -> None:
+    """Serve on two file descriptors, then end without running what the code left to be run at exit."""
+    try:
+        with os.fdopen(requests, "rb") as asked, os.fdopen(replies, "wb") as told:
+            serve(asked, told)
+    finally:
+        os._exit(0)
