@@ -1,12 +1,25 @@
-"""Marks, as they are kept: a line of JSON for each grading of a student, the last of which counts."""
+"""Marks, as they are kept: a line of JSON for each grading of a student, the last of which counts.
+
+A line is on the disk, whole, before the next submission's is begun; nothing that is there is ever changed. So a
+grading that is killed loses what it was working on and no mark, and one that is run again goes on where it was.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from ..base.language import say
 from .submission import Note
+
+
+class MarksError(ValueError):
+    """The file of marks cannot be understood, or another grading is writing it; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +46,111 @@ class QuestionMark:
 
 @dataclass(frozen=True)
 class Mark:
+    """The marks of one student.
+
+    digest    of the answers (see :class:`.submission.Answers`), and ``graded_with`` of what they were judged by: if
+              both are the same, there is nothing to grade again.
+    when      ISO 8601, with the time zone.
+    notes     what was odd about the file: for the student and the teacher.
+    troubles  what the code tried or ran into while it was graded: for the teacher alone.
+    """
+
     student: str
     digest: str
     when: str
     questions: dict[str, QuestionMark]
     notes: list[Note] = field(default_factory=list)
+    troubles: list[Note] = field(default_factory=list)
+    graded_with: str = ""
+
+    @property
+    def points(self) -> float:
+        return round(sum(question.points for question in self.questions.values()), 2)
+
+    @property
+    def of(self) -> float:
+        return sum(question.of for question in self.questions.values())
+
+    @property
+    def failed(self) -> bool:
+        """Whether a question could not be judged, for a reason that is not the student's."""
+        return any(question.state == "failed" for question in self.questions.values())
 
 
 def read(path: Path) -> dict[str, Mark]:
-    """The marks by student; {} if nothing is graded yet."""
+    """The marks by student, {} if nothing is graded yet; :class:`MarksError` if a line is no mark.
+
+    A last line without its end is of a grading that was killed while it wrote: no mark yet.
+    """
+    if not path.exists():
+        return {}
     found = {}
-    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-        told = json.loads(line)
-        questions = {
-            id: QuestionMark(**{**mark, "parts": [PartMark(**part) for part in mark["parts"]]})
-            for id, mark in told["questions"].items()
-        }
-        found[told["student"]] = Mark(
-            **{**told, "questions": questions, "notes": [Note(*n) for n in told["notes"]]}
-        )
+    *lines, _ = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            mark = _mark(json.loads(line.decode("utf-8")))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise MarksError(
+                say(
+                    en=f"{path}, line {number} is no mark: the file has been changed. Take it from your backup, or "
+                    f"delete this line and grade again",
+                    zh=f"{path} 第 {number} 行不是成绩：文件被改动过。请从备份中恢复，或删除这一行后重新批改",
+                )
+            ) from None
+        found[mark.student] = mark
     return found
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Writer]:
+    """The one who may add to the file; :class:`MarksError` if another grading is at it."""
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise MarksError(
+            say(
+                en=f"another labkit grade is writing {path}: wait until it has ended",
+                zh=f"另一个 labkit grade 正在写 {path}：请等它结束",
+            )
+        ) from None
+    try:
+        read(path)  # nothing is added to a file that cannot be understood
+        with open(path, "ab", buffering=0) as stream:
+            _cut_off_torn(path, stream.fileno())
+            if os.name == "posix":
+                os.chmod(path, 0o600)
+            yield Writer(stream.fileno())
+    finally:
+        lock.release()
+
+
+class Writer:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def add(self, mark: Mark) -> None:
+        """Append ``mark``, and come back when it is on the disk."""
+        line = json.dumps(asdict(mark), ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+        while line:
+            line = line[os.write(self._fd, line) :]
+        os.fsync(self._fd)
+
+
+def _cut_off_torn(path: Path, fd: int) -> None:
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.ftruncate(fd, whole)
+
+
+def _mark(told: dict[str, Any]) -> Mark:
+    questions = {
+        id: QuestionMark(**{**mark, "parts": [PartMark(**part) for part in mark["parts"]]})
+        for id, mark in told["questions"].items()
+    }
+    notes = {name: [Note(**note) for note in told[name]] for name in ("notes", "troubles")}
+    return Mark(**{**told, **notes, "questions": questions})

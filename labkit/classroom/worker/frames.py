@@ -85,18 +85,18 @@ def unpack(text: bytes, body: bytes) -> Any:
 
 def read(stream: BinaryIO) -> Any:
     """The next value from ``stream``; EOFError if it has ended between two frames."""
-    header = _exactly(stream, HEADER.size)
+    header = exactly(stream, HEADER.size)
     if not header:
         raise EOFError
     text, body = sizes(header)
-    found = _exactly(stream, text)
-    raw = _exactly(stream, body)
+    found = exactly(stream, text)
+    raw = exactly(stream, body)
     if len(found) < text or len(raw) < body:
         raise Garbled("the stream ends inside a frame")
     return unpack(found, raw)
 
 
-def _exactly(stream: BinaryIO, count: int) -> bytes:
+def exactly(stream: BinaryIO, count: int) -> bytes:
     """``count`` bytes, fewer only where the stream ends; memory grows with what comes, not with what is announced."""
     pieces = []
     while count and (piece := stream.read(min(count, 1 << 20))):

@@ -1,0 +1,373 @@
+"""What Linux takes from a student's process: files, network, other processes, rights. System calls, no packages.
+
+Two steps. :func:`enter` is taken once by the process that will be the template of all workers, before it imports
+anything large: namespaces and a root folder in which only the system, Python and labkit are to be seen, to be read
+only. :func:`confine` is taken by each worker on its way to the student's code: folders of its own, limits, no rights,
+a filter of system calls. No way back is left open: what a later step needs is done before the rights are given up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import resource
+import signal
+import socket
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+_NEWNS, _NEWUTS, _NEWIPC = 0x20000, 0x4000000, 0x8000000
+_NEWUSER, _NEWPID, _NEWNET, _NEWCGROUP = 0x10000000, 0x20000000, 0x40000000, 0x2000000
+_BIND, _REC, _PRIVATE, _NOSUID, _NODEV = 4096, 16384, 1 << 18, 2, 4
+_DETACH = 2  # of umount2
+_ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _RECURSIVE = 1, 2, 4, 0x8000
+# Numbers that are the same on every machine that is known here.
+_MOUNT_SETATTR, _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_SELF = 442, 444, 445, 446
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP = 1, 4, 22, 24
+_SET_SECUREBITS, _SET_SUBREAPER, _SET_NO_NEW_PRIVS = 28, 36, 38
+_NOROOT_LOCKED = 0b101111  # securebits: root is nobody special, and that stays so
+
+# Folders of the system that Python and its libraries read; those that are missing are left out.
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
+SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+DEVICES = ("null", "zero", "full", "random", "urandom")
+WORKSPACE = 64 << 20  # bytes that a worker can write into its own folders, each
+_FILES = 4096  # files and folders there
+
+_libc: Any = ctypes.CDLL(None, use_errno=True)
+
+
+class Refused(OSError):
+    """The system does not allow a step; ``.strerror`` says which."""
+
+
+def _call(what: str, result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise Refused(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    words = [word.encode() if word is not None else None for word in (source, target, kind)]
+    _call(f"mount {target}", _libc.mount(*words, ctypes.c_ulong(flags), options.encode()))
+
+
+def _read_only(target: str, recursive: bool) -> None:
+    attributes = (ctypes.c_uint64 * 4)(_ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV, 0, 0, 0)
+    flags = _RECURSIVE if recursive else 0
+    done = _libc.syscall(_MOUNT_SETATTR, -100, target.encode(), flags, ctypes.byref(attributes), 32)
+    _call(f"mount_setattr {target}", done)
+
+
+def _unshare(flags: int) -> None:
+    _call("unshare", _libc.unshare(flags))
+
+
+def _prctl(option: int, *values: int) -> None:
+    _call(f"prctl {option}", _libc.prctl(option, *(ctypes.c_ulong(v) for v in (*values, 0, 0, 0, 0)[:4])))
+
+
+# -- the template
+
+
+def enter(
+    *, way: str, root: str, readable: Sequence[str], hidden: Sequence[str], shown: Sequence[str], ids: Sequence[int]
+) -> None:
+    """Go behind the wall, as the only thread of this process; returns in a child that is the first process there.
+
+    way       "root" or "user": namespaces; anything else only forks.
+    root      an empty folder, where the new root is built.
+    readable  files and folders that stay, to be read only; ``hidden``: what of them is not to be seen, but for
+              ``shown`` within it.
+    ids       two user ids that nobody has, for the way "root".
+    """
+    if way == "root":
+        outside = _Outside(ids)
+        _unshare(_NEWNS)
+        _build_root(root, readable, hidden, shown)
+        _unshare(_NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWNET | _NEWUTS | _NEWCGROUP)
+        outside.map()
+        os.setgroups([])
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+    elif way == "user":
+        user, group = os.geteuid(), os.getegid()
+        _unshare(_NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWNET | _NEWUTS | _NEWCGROUP)
+        for name, text in ("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1"):
+            with open(f"/proc/self/{name}", "w") as stream:
+                stream.write(text)
+        _build_root(root, readable, hidden, shown)
+    _fork_and_follow()
+    if way in ("root", "user"):
+        socket.sethostname("sandbox")
+        _loopback()
+    _prctl(_SET_DUMPABLE, 0)
+
+
+class _Outside:
+    """A process that stays outside, where it may say which ids there are inside."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        ready, self.ready = os.pipe()
+        inside = os.getpid()
+        self.child = os.fork()
+        if not self.child:
+            code = 1
+            try:
+                os.close(self.ready)
+                if os.read(ready, 1):
+                    for name in "uid_map", "gid_map":
+                        with open(f"/proc/{inside}/{name}", "w") as stream:
+                            stream.write("".join(f"{k} {number} 1\n" for k, number in enumerate(ids)))
+                    code = 0
+            finally:
+                os._exit(code)
+        os.close(ready)
+
+    def map(self) -> None:
+        os.write(self.ready, b".")
+        os.close(self.ready)
+        if os.waitpid(self.child, 0)[1]:
+            raise Refused(1, "uid_map: the ids could not be given")
+
+
+def _build_root(root: str, readable: Sequence[str], hidden: Sequence[str], shown: Sequence[str]) -> None:
+    _mount("none", "/", None, _REC | _PRIVATE)
+    _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "mode=755,size=16m")
+    for path in (*SYSTEM, *SYSTEM_FILES, *readable):
+        if os.path.lexists(path):
+            _show(root, path)
+    for name in DEVICES:
+        _show(root, f"/dev/{name}", devices=True)
+    for name in "tmp", "dev/shm", "etc":
+        os.makedirs(f"{root}/{name}", exist_ok=True)
+    for name, text in ("passwd", "student:x:1:1::/tmp:/bin/sh\n"), ("group", "student:x:1:\n"):
+        with open(f"{root}/etc/{name}", "w") as stream:
+            stream.write(text)
+    os.chmod(f"{root}/etc", 0o755)
+    for path in hidden:
+        _hide(root, path)
+    for path in shown:
+        _show(root, path)
+    os.chdir(root)
+    number = _PIVOT_ROOT.get(platform.machine())
+    if number is None:
+        raise Refused(38, f"pivot_root on {platform.machine()}")
+    _call("pivot_root", _libc.syscall(number, b".", b"."))
+    _call("umount /", _libc.umount2(b".", _DETACH))
+    os.chdir("/")
+
+
+def _show(root: str, path: str, devices: bool = False) -> None:
+    target = root + path
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.islink(path):
+        if not os.path.lexists(target):
+            os.symlink(os.readlink(path), target)
+        return
+    if os.path.ismount(target) or os.path.islink(target):
+        return
+    if os.path.isdir(path):
+        os.makedirs(target, exist_ok=True)
+    elif not os.path.exists(target):
+        with open(target, "w"):
+            pass
+    _mount(path, target, None, _BIND | _REC)
+    if not devices:
+        _read_only(target, recursive=True)
+
+
+def _hide(root: str, path: str) -> None:
+    """An empty folder in place of ``path``."""
+    target = root + os.path.realpath(path)
+    if os.path.isdir(target):
+        _mount("tmpfs", target, "tmpfs", _NOSUID | _NODEV, "mode=755,size=1m")
+
+
+def _fork_and_follow() -> None:
+    """Go on in a child; this process only waits for it, and ends as it does."""
+    child = os.fork()
+    if not child:
+        _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+        return
+    with suppress(OSError):
+        os.closerange(3, 1024)
+    _, status = os.waitpid(child, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def _loopback() -> None:
+    """Let processes of the sandbox reach one another at 127.0.0.1."""
+    import fcntl
+
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: up, running
+
+
+# -- a worker
+
+
+def alone(way: str) -> None:
+    """For the keeper of one worker: the next child is the first process of a world of its own."""
+    if way in ("root", "user"):
+        _unshare(_NEWPID | _NEWNS | _NEWIPC)
+    else:
+        _prctl(_SET_SUBREAPER, 1)
+
+
+def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
+    """The last step before the student's code. ``cpu`` in seconds, ``address_space`` in bytes.
+
+    Processes inherit all of it, and nothing here can be taken back by one without rights.
+    """
+    os.setsid()
+    if way in ("root", "user"):
+        for folder in "/tmp", "/dev/shm":
+            _mount("tmpfs", folder, "tmpfs", _NOSUID | _NODEV, f"mode=1777,size={WORKSPACE},nr_inodes={_FILES}")
+        _read_only("/", recursive=False)
+        os.chdir("/tmp")
+        _drop_rights(way)
+    _prctl(_SET_NO_NEW_PRIVS, 1)
+    for limit, value in (
+        (resource.RLIMIT_CPU, cpu),
+        (resource.RLIMIT_AS, address_space),
+        (resource.RLIMIT_NPROC, processes),
+        (resource.RLIMIT_FSIZE, WORKSPACE),
+        (resource.RLIMIT_NOFILE, 256),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_MEMLOCK, 1 << 16),
+    ):
+        most = resource.getrlimit(limit)[1]
+        value = value if most == resource.RLIM_INFINITY else min(value, most)
+        resource.setrlimit(limit, (value, value))
+    if way != "limits":
+        _filter_calls(way)
+    _prctl(_SET_DUMPABLE, 0)
+    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _drop_rights(way: str) -> None:
+    for capability in range(64):
+        if _libc.prctl(_CAPBSET_DROP, ctypes.c_ulong(capability), *[ctypes.c_ulong(0)] * 3) < 0:
+            break
+    _prctl(_SET_SECUREBITS, _NOROOT_LOCKED)
+    if way == "root":
+        os.setresgid(1, 1, 1)
+        os.setresuid(1, 1, 1)
+    header = struct.pack("Ii", 0x20080522, 0)
+    _call("capset", _libc.capset(header, bytes(24)))
+
+
+# System calls that no answer needs, as (x86_64, aarch64); None where a machine has none.
+_DENIED = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_by_handle_at": (304, 265),
+    "name_to_handle_at": (303, 264),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "syslog": (103, 116),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "fanotify_init": (300, 262),
+    # Memory that no limit of a process counts.
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+}
+_CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, 16)  # 16: netlink, to list one's interfaces
+_ARCHITECTURE = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+
+
+def filters_calls() -> bool:
+    return platform.machine() in _ARCHITECTURE
+
+
+def _filter_calls(way: str) -> None:
+    """Refuse the system calls of ``_DENIED``, new namespaces, and sockets to anything but the sandbox itself."""
+    if not filters_calls():
+        return
+    column, architecture = _ARCHITECTURE[platform.machine()]
+    refuse = (_RETURN, 0, 0, _ERRNO | 1)
+    code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
+    code += [(_AT_LEAST, 0, 1, 0x40000000), refuse]  # x32, another set of numbers
+    denied = dict(_DENIED)
+    for numbers in denied.values():
+        code += [(_EQUAL, 0, 1, numbers[column]), refuse]
+    code += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | 38)]  # its flags cannot be seen; clone's can
+    namespaces = _NEWNS | _NEWUTS | _NEWIPC | _NEWUSER | _NEWPID | _NEWNET | _NEWCGROUP
+    code += [(_EQUAL, 0, 3, _CLONE[column]), (_LOAD, 0, 0, 16), (_ANY_BIT, 0, 1, namespaces), refuse]
+    code += [(_LOAD, 0, 0, 0), (_EQUAL, 0, 2 + len(_FAMILIES), _SOCKET[column]), (_LOAD, 0, 0, 16)]
+    for left, family in enumerate(_FAMILIES):
+        code += [(_EQUAL, len(_FAMILIES) - left, 0, family)]
+    code += [(_RETURN, 0, 0, _ERRNO | 13), (_RETURN, 0, 0, _ALLOW)]
+    program = b"".join(struct.pack("HBBI", *step) for step in code)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxP", len(code), ctypes.addressof(buffer))
+    _call("seccomp", _libc.prctl(_SET_SECCOMP, ctypes.c_ulong(2), header, ctypes.c_ulong(0), ctypes.c_ulong(0)))
+
+
+def probe(config: dict[str, Any]) -> None:
+    """Take both steps, and end with code 0 if all of them are allowed here."""
+    enter(**config)
+    alone(config["way"])
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            confine(config["way"], 10, 4 << 30, 64)
+            code = 0
+        except OSError as error:
+            os.write(2, f"{error}\n".encode())
+        finally:
+            os._exit(code)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)

@@ -1,0 +1,137 @@
+"""A process that has imported what answers need, and is forked for each part of each question.
+
+It runs no student's code itself. For each worker it forks a *keeper*, which forks the worker into a world of its own,
+waits for its end and reports how that came. The judge holds the other end of the keeper's socket: if the judge lets
+go of it, or dies, the worker and all that it started are killed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any
+
+from . import sandbox, student
+
+
+def main(config: dict[str, Any]) -> None:
+    """Serve on the socket ``config["control"]`` until it is closed. ``config``: see :class:`..workers.Template`."""
+    control = socket.socket(fileno=config["control"])
+    try:
+        way = config["way"]
+        preload = config.pop("preload")
+        sandbox.enter(**{name: value for name, value in config.items() if name != "control"})
+        _import(preload)
+    except BaseException as error:
+        control.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[:2000]}).encode())
+        traceback.print_exc()
+        os._exit(1)
+    control.send(json.dumps({"ready": True}).encode())
+    while True:
+        order, fds, _, _ = socket.recv_fds(control, 1 << 16, 3)
+        if not order:
+            os._exit(0)
+        if os.fork() == 0:
+            control.close()
+            try:
+                _keep(way, json.loads(order), *fds)
+            finally:
+                os._exit(70)
+        for fd in fds:
+            os.close(fd)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _import(preload: list[str]) -> None:
+    """Import what workers will need, on one thread: a process with several cannot be forked safely."""
+    import torch
+
+    torch.set_num_threads(1)
+    import labkit
+
+    with labkit.simulate(gpus=2):
+        a = torch.nn.Linear(2, 2).to("cuda:1")
+        a(torch.ones(1, 2, device="cuda:1")).sum().backward()
+    for name in preload:
+        importlib.import_module(name)
+
+
+def _keep(way: str, order: dict[str, Any], requests: int, replies: int, told: int) -> None:
+    """Start one worker, see to its end, and say on ``told`` how it came."""
+    judge = socket.socket(fileno=told)
+    sandbox.alone(way)
+    child = os.fork()
+    if not child:
+        code = 70
+        try:
+            judge.close()
+            sandbox.confine(way, order["cpu"], order["address_space"], order["processes"])
+            student.main(*_only(requests, replies))
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(requests)
+    os.close(replies)
+    watched = os.pidfd_open(child)
+    ready, _, _ = select.select([watched, judge], [], [])
+    if watched not in ready:
+        os.kill(child, signal.SIGKILL)
+    _, status, usage = os.wait4(child, 0)
+    if way not in ("root", "user"):
+        _kill_the_rest()
+    with suppress(OSError):
+        judge.send(json.dumps({"status": status, "cpu": usage.ru_utime + usage.ru_stime}).encode())
+    os._exit(0)
+
+
+def _only(*fds: int) -> tuple[int, ...]:
+    """Close every file but these, which get the numbers from 3 on; 0, 1 and 2 lead nowhere."""
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for number in 0, 1, 2:
+        os.dup2(nowhere, number)
+    high = [os.dup2(fd, 200 + k) for k, fd in enumerate(fds)]
+    os.closerange(3, 200)
+    os.closerange(200 + len(fds), 4096)
+    kept = tuple(os.dup2(fd, 3 + k) for k, fd in enumerate(high))
+    os.closerange(200, 200 + len(fds))
+    for fd in kept:
+        os.set_inheritable(fd, False)
+    return kept
+
+
+def _kill_the_rest() -> None:
+    """What the worker started and left: it is this process's by now. Without namespaces it can only be hunted."""
+    while rest := _descendants(os.getpid()):
+        for pid in rest:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as stream:
+                children.setdefault(int(stream.read().rpartition(b") ")[2].split()[1]), []).append(int(name))
+    found, todo = [], [root]
+    while todo:
+        for child in children.get(todo.pop(), ()):
+            found.append(child)
+            todo.append(child)
+    return found
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
