@@ -72,7 +72,13 @@ class Session:
             if not defined.ok:
                 self._undefined = defined
                 return defined
-        question = {"do": "ask", "module": source, "module_name": module, "driver": driver.__name__, "data": data}
+        question = {
+            "do": "ask",
+            "module": source,
+            "module_name": module,
+            "driver": driver.__name__,
+            "data": data,
+        }
         return self._ask(question, limits)
 
     def _define(self, sources: Sequence[tuple[str, str]]) -> Answer:

@@ -114,7 +114,9 @@ class _Judged:
         where = f"{self.question.id}.{part}"
         en = f"{where}: {_WORDS_EN.get(kind, kind)}: {told}"
         zh = f"{where}：{_WORDS_ZH.get(kind, kind)}：{told}"
-        self.troubles.append(Note(kind, en + (f"\n{more}" if more else ""), zh + (f"\n{more}" if more else "")))
+        self.troubles.append(
+            Note(kind, en + (f"\n{more}" if more else ""), zh + (f"\n{more}" if more else ""))
+        )
 
 
 _WORDS_EN = {

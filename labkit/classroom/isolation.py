@@ -13,7 +13,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 
@@ -62,26 +61,41 @@ def best(trust: bool = False) -> str:
     )
 
 
+def has_wall() -> bool:
+    return any(not one.why for one in tried())
+
+
+def report() -> str:
+    """What each way can do, and which of them this computer has."""
+    lines = []
+    for one in tried():
+        found = (
+            say(en="works here", zh="可用")
+            if not one.why
+            else say(en="not here", zh="不可用") + f" ({one.why})"
+        )
+        lines.append(f"{one.way:8} {found}")
+    return "\n".join(lines)
+
+
 def _try(way: str) -> str:
     if way == "root" and os.geteuid() != 0:
         return say(en="you are not root", zh="你不是 root 用户")
     if way == "user" and os.geteuid() == 0:
         return say(en="you are root, who has a better one", zh="你是 root，有更强的方式")
-    with tempfile.TemporaryDirectory(prefix="labkit-") as root:
-        code = (
-            "import sys, json; sys.path.insert(0, sys.argv[2])\n"
-            "from labkit.classroom.worker import sandbox\n"
-            "sandbox.probe(json.loads(sys.argv[1]))"
-        )
-        config = json.dumps(configuration(way, root))
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", code, config, str(PACKAGE.parent)],
-            capture_output=True,
-            text=True,
-            env=environment(),
-            cwd="/",
-            check=False,
-        )
+    code = (
+        "import sys, json; sys.path.insert(0, sys.argv[2])\n"
+        "from labkit.classroom.worker import sandbox\n"
+        "sandbox.probe(json.loads(sys.argv[1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, json.dumps(configuration(way)), str(PACKAGE.parent)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd="/",
+        check=False,
+    )
     if done.returncode == 0:
         return ""
     return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]

@@ -10,7 +10,6 @@ import json
 import os
 import queue
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -86,16 +85,22 @@ class Template:
         self, way: str, preload: Sequence[str] = (), hidden: Sequence[Path] = (), lane: int = 0
     ) -> None:
         self.way = way
-        self.root = tempfile.mkdtemp(prefix="labkit-")
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        config = configuration(way, self.root, hidden, lane) | {
+        config = configuration(way, hidden, lane) | {
             "control": there.fileno(),
             "preload": list(preload),
         }
         code = "import sys, json; sys.path.insert(0, sys.argv[2]); from labkit.classroom.worker.template import main; "
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", code + "main(json.loads(sys.argv[1]))", json.dumps(config), PACKAGE.parent],
+            [
+                sys.executable,
+                "-I",
+                "-c",
+                code + "main(json.loads(sys.argv[1]))",
+                json.dumps(config),
+                PACKAGE.parent,
+            ],
             pass_fds=[there.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -166,8 +171,6 @@ class Template:
             self._process.kill()
         self._process.wait()
         self.log.close()
-        with suppress(OSError):
-            shutil.rmtree(self.root)
 
     def __enter__(self) -> Template:
         return self
@@ -270,6 +273,8 @@ class Worker:
 
     def close(self) -> None:
         """Kill it and all that it started, and wait until they are gone."""
+        if self._keeper.fileno() < 0:
+            return
         self._keeper.settimeout(10)
         with suppress(OSError):
             self._keeper.shutdown(socket.SHUT_WR)
@@ -311,13 +316,12 @@ def _to_be_seen() -> tuple[list[str], list[str]]:
     return sorted(real), [str(PACKAGE / room) for room in HIDDEN_ROOMS if (PACKAGE / room).is_dir()]
 
 
-def configuration(way: str, root: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[str, Any]:
+def configuration(way: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[str, Any]:
     """What :func:`.worker.sandbox.enter` is told."""
     readable, unseen = _to_be_seen()
     base = _FIRST_ID + (os.getpid() & 0xFFFF) * 64 + 2 * lane
     return {
         "way": way,
-        "root": root,
         "readable": readable,
         "hidden": unseen + [os.path.realpath(path) for path in hidden],
         "shown": [str(PACKAGE / name) for name in _SHOWN],
@@ -327,7 +331,13 @@ def configuration(way: str, root: str, hidden: Sequence[Path] = (), lane: int = 
 
 def environment() -> dict[str, str]:
     """Nothing of the teacher's but the language: no keys, no names, no paths."""
-    known = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+    known = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": "/tmp",
+        "TMPDIR": "/tmp",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+    }
     known |= {"MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return known | {name: os.environ[name] for name in (VARIABLE,) if name in os.environ}
 

@@ -39,6 +39,10 @@ COMMANDS = {
     "assignment": lambda: say(
         en="hand out assignments to a class, and export its marks", zh="给班级发放作业，导出成绩"
     ),
+    "grade": lambda: say(
+        en="grade what a class handed in, or one notebook, behind a wall",
+        zh="在隔离环境中批改全班的作业，或单个笔记本",
+    ),
     "submit": lambda: say(en="make the one file that you hand in", zh="生成要提交的那个文件"),
     "doctor": lambda: say(
         en="say what this computer has and what would be simulated", zh="列出这台电脑有什么、哪些会被模拟"

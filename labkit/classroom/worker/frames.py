@@ -118,7 +118,7 @@ def _encode(value: object, pieces: list[bytes], depth: int) -> object:
     if kind is str:
         return value.encode("utf-8", "replace").decode()  # type: ignore[attr-defined]
     if kind is int:
-        return value if abs(value) < 1 << 2048 else {"o": "int"}  # type: ignore[operator]
+        return value if value.bit_length() <= 2048 else {"o": "int"}  # type: ignore[attr-defined]
     if kind is float:
         return value if math.isfinite(value) else {"f": repr(value)}  # type: ignore[arg-type]
     if kind.__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
@@ -165,7 +165,9 @@ class _Reader:
         if found is None or type(found) in (bool, int, float):
             return found
         if type(found) is str:
-            return found.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written to any file
+            return found.encode(
+                "utf-8", "replace"
+            ).decode()  # half a surrogate pair cannot be written to any file
         if type(found) is not dict or len(found) != 1:
             raise Garbled("a bare list, or an object of several keys")
         ((tag, inner),) = found.items()

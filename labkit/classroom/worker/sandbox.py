@@ -76,12 +76,11 @@ def _prctl(option: int, *values: int) -> None:
 
 
 def enter(
-    *, way: str, root: str, readable: Sequence[str], hidden: Sequence[str], shown: Sequence[str], ids: Sequence[int]
+    *, way: str, readable: Sequence[str], hidden: Sequence[str], shown: Sequence[str], ids: Sequence[int]
 ) -> None:
     """Go behind the wall, as the only thread of this process; returns in a child that is the first process there.
 
     way       "root" or "user": namespaces; anything else only forks.
-    root      an empty folder, where the new root is built.
     readable  files and folders that stay, to be read only; ``hidden``: what of them is not to be seen, but for
               ``shown`` within it.
     ids       two user ids that nobody has, for the way "root".
@@ -89,7 +88,7 @@ def enter(
     if way == "root":
         outside = _Outside(ids)
         _unshare(_NEWNS)
-        _build_root(root, readable, hidden, shown)
+        _build_root(readable, hidden, shown)
         _unshare(_NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWNET | _NEWUTS | _NEWCGROUP)
         outside.map()
         os.setgroups([])
@@ -101,7 +100,7 @@ def enter(
         for name, text in ("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1"):
             with open(f"/proc/self/{name}", "w") as stream:
                 stream.write(text)
-        _build_root(root, readable, hidden, shown)
+        _build_root(readable, hidden, shown)
     _fork_and_follow()
     if way in ("root", "user"):
         socket.sethostname("sandbox")
@@ -136,7 +135,8 @@ class _Outside:
             raise Refused(1, "uid_map: the ids could not be given")
 
 
-def _build_root(root: str, readable: Sequence[str], hidden: Sequence[str], shown: Sequence[str]) -> None:
+def _build_root(readable: Sequence[str], hidden: Sequence[str], shown: Sequence[str]) -> None:
+    root = "/sys"  # a folder that every Linux has and nothing here is read from; outside, it stays as it is
     _mount("none", "/", None, _REC | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "mode=755,size=16m")
     for path in (*SYSTEM, *SYSTEM_FILES, *readable):
@@ -206,7 +206,9 @@ def _loopback() -> None:
     import fcntl
 
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: up, running
+        fcntl.ioctl(
+            any_socket, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40)
+        )  # SIOCSIFFLAGS: up, running
 
 
 # -- a worker
@@ -228,7 +230,9 @@ def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
     os.setsid()
     if way in ("root", "user"):
         for folder in "/tmp", "/dev/shm":
-            _mount("tmpfs", folder, "tmpfs", _NOSUID | _NODEV, f"mode=1777,size={WORKSPACE},nr_inodes={_FILES}")
+            _mount(
+                "tmpfs", folder, "tmpfs", _NOSUID | _NODEV, f"mode=1777,size={WORKSPACE},nr_inodes={_FILES}"
+            )
         _read_only("/", recursive=False)
         os.chdir("/tmp")
         _drop_rights(way)
@@ -343,7 +347,10 @@ def _filter_calls(way: str) -> None:
     denied = dict(_DENIED)
     for numbers in denied.values():
         code += [(_EQUAL, 0, 1, numbers[column]), refuse]
-    code += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | 38)]  # its flags cannot be seen; clone's can
+    code += [
+        (_EQUAL, 0, 1, _CLONE3[column]),
+        (_RETURN, 0, 0, _ERRNO | 38),
+    ]  # its flags cannot be seen; clone's can
     namespaces = _NEWNS | _NEWUTS | _NEWIPC | _NEWUSER | _NEWPID | _NEWNET | _NEWCGROUP
     code += [(_EQUAL, 0, 3, _CLONE[column]), (_LOAD, 0, 0, 16), (_ANY_BIT, 0, 1, namespaces), refuse]
     code += [(_LOAD, 0, 0, 0), (_EQUAL, 0, 2 + len(_FAMILIES), _SOCKET[column]), (_LOAD, 0, 0, 16)]
@@ -353,7 +360,9 @@ def _filter_calls(way: str) -> None:
     program = b"".join(struct.pack("HBBI", *step) for step in code)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(code), ctypes.addressof(buffer))
-    _call("seccomp", _libc.prctl(_SET_SECCOMP, ctypes.c_ulong(2), header, ctypes.c_ulong(0), ctypes.c_ulong(0)))
+    _call(
+        "seccomp", _libc.prctl(_SET_SECCOMP, ctypes.c_ulong(2), header, ctypes.c_ulong(0), ctypes.c_ulong(0))
+    )
 
 
 def probe(config: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ class Printed(io.TextIOBase):
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer requests until there are no more: ``define`` runs sources, ``ask`` calls a driver."""
-    printed = sys.stdout = sys.stderr = Printed()  # type: ignore[assignment]
+    printed = sys.stdout = sys.stderr = Printed()
     sys.argv = [""]
     student = Namespace()
     drivers: dict[str, dict[str, Any]] = {}
@@ -77,7 +77,10 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         try:
             framed = frames.pack(reply)
         except Exception as error:
-            reply["value"], reply["error"] = None, {"kind": "Unfit", "message": str(error)[:MESSAGE], "line": None}
+            reply["value"], reply["error"] = (
+                None,
+                {"kind": "Unfit", "message": str(error)[:MESSAGE], "line": None},
+            )
             framed = frames.pack(reply)
         replies.write(framed)
         replies.flush()

@@ -82,7 +82,7 @@ def _keep(way: str, order: dict[str, Any], requests: int, replies: int, told: in
     os.close(requests)
     os.close(replies)
     watched = os.pidfd_open(child)
-    ready, _, _ = select.select([watched, judge], [], [])
+    ready, _, _ = select.select([watched, judge.fileno()], [], [])
     if watched not in ready:
         os.kill(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)

@@ -1,0 +1,74 @@
+"""A judge at work: a process that takes submissions one after the other, with a template of workers of its own.
+
+The coordinator (:mod:`.marking`) starts one for each core and speaks with it in lines of JSON. No student's code runs
+here; what comes from a worker passes :mod:`.asking` before anything looks at it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..base.language import say
+from .assignment import Assignment, load
+from .draw import Draw, Numbers
+from .grading import grade
+from .workers import CannotStart, Template
+
+
+def draws(secret: bytes, student: str, assignment: str) -> Callable[[str, str], Draw]:
+    """The draw of each part of each question: the same for a student whenever they are graded."""
+    return lambda question, part: Draw.of(secret, "cases", student, assignment, question, part)
+
+
+def serve(config: dict[str, Any]) -> None:
+    """Grade what comes on stdin until it ends; an answer line for each on what was stdout."""
+    told = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a judge prints is not an answer
+    which = config["assignment"]
+    assignment = load(Path(which["folder"]) if which["folder"] else which["name"])
+    secret = bytes.fromhex(config["secret"])
+    hidden = [Path(path) for path in config["hidden"]]
+    template: Template | None = None
+    for line in sys.stdin:
+        order = json.loads(line)
+        template = template or _template(config, assignment, hidden)
+        graded = None
+        for attempt in range(2):
+            try:
+                draw = draws(secret, order["student"], assignment.name)
+                numbers: Numbers = order["numbers"]
+                graded = grade(assignment, order["answers"], numbers, draw, template)
+                break
+            except (
+                CannotStart
+            ):  # the template is gone: nothing of a student's can do that, but the system may
+                template.close()
+                if attempt:
+                    raise
+                template = _template(config, assignment, hidden)
+        assert graded is not None
+        told.write(json.dumps(asdict(graded)) + "\n")
+        told.flush()
+    if template:
+        template.close()
+
+
+def _template(config: dict[str, Any], assignment: Assignment, hidden: list[Path]) -> Template:
+    try:
+        return Template(config["way"], assignment.preload, hidden, config["lane"])
+    except CannotStart as error:
+        text = say(en=f"the sandbox could not be started: {error}", zh=f"沙箱无法启动：{error}")
+        raise CannotStart(text) from None
+
+
+if __name__ == "__main__":
+    import torch
+
+    torch.set_num_threads(1)
+    serve(json.loads(sys.stdin.readline()))

@@ -1,0 +1,215 @@
+"""A class graded: what came back, shared out to judges on every core, each mark on the disk before the next.
+
+Killed at any moment and started again, it goes on with what has no mark yet: the cases a student is graded on are
+drawn from the class's secret, so a submission that was under way is judged as it would have been.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ..base.language import VARIABLE, get_language, say
+from .assignment import Assignment
+from .collecting import Collection, collect
+from .folder import ClassFolder
+from .grading import fingerprint
+from .marks import Mark, PartMark, QuestionMark, read, writing
+from .present import read_submission
+from .release import assignment_of, numbers_of
+from .submission import Answers, Note
+from .workers import PACKAGE
+
+_PATIENCE = 1800.0  # seconds for one submission, after which its judge is taken to hang
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One submission done: number ``done`` of ``of``; ``seconds`` it took."""
+
+    done: int
+    of: int
+    mark: Mark
+    seconds: float
+
+
+@dataclass
+class Marking:
+    """What a grading did. ``kept``: students whose marks were there, of the same answers."""
+
+    came: Collection
+    graded: list[Mark] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+
+def mark_class(
+    folder: ClassFolder,
+    way: str,
+    jobs: int,
+    again: bool = False,
+    tell: Callable[[Progress], None] = lambda progress: None,
+) -> Marking:
+    """Grade all that came back and has no mark yet (``again``: all), ``jobs`` submissions at a time.
+
+    MarksError, FolderError, OSError with what to do; a submission that cannot be judged gets a mark that says so, and
+    is tried again by the next grading.
+    """
+    assignment = assignment_of(folder)
+    judged_by = fingerprint(assignment)
+    with writing(folder.marks) as writer:
+        marks = read(folder.marks)
+        came = collect(folder)
+        done = Marking(came)
+        todo: list[tuple[str, Answers]] = []
+        for student in came.submissions:
+            answers = read_submission(folder, assignment, came, student)
+            before = marks.get(student)
+            same = (
+                before
+                and not before.failed
+                and (before.digest, before.graded_with) == (answers.digest, judged_by)
+            )
+            if same and not again:
+                done.kept.append(student)
+            else:
+                todo.append((student, answers))
+        found = dict(todo)
+        orders = [
+            {
+                "student": student,
+                "answers": answers.answers,
+                "numbers": numbers_of(folder, assignment, student),
+            }
+            for student, answers in todo
+        ]
+        with _Lanes(folder, assignment, way, min(jobs, len(orders))) as lanes:
+            for order, reply, seconds in lanes.judge(orders):
+                student = order["student"]
+                answers = found[student]
+                when = datetime.now().astimezone().isoformat(timespec="seconds")
+                questions = {id: _question(told) for id, told in reply["questions"].items()}
+                troubles = [Note(**note) for note in reply["troubles"]]
+                mark = Mark(student, answers.digest, when, questions, answers.notes, troubles, judged_by)
+                writer.add(mark)
+                done.graded.append(mark)
+                tell(Progress(len(done.graded), len(orders), mark, seconds))
+    return done
+
+
+class _Lanes:
+    """The judges' processes; a context manager."""
+
+    def __init__(self, folder: ClassFolder, assignment: Assignment, way: str, count: int) -> None:
+        self._assignment = assignment
+        self._config = {
+            "way": way,
+            "secret": folder.secret.hex(),
+            "assignment": {
+                "name": assignment.name,
+                "folder": None if assignment.built_in else str(assignment.folder.resolve()),
+            },
+            "hidden": [str(folder.path.resolve())],
+        }
+        self._count = count
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> _Lanes:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for process in self._processes.values():
+            for stream in process.stdin, process.stdout:
+                if stream:
+                    with suppress(OSError):
+                        stream.close()
+            if exc[0] is not None:
+                process.kill()
+        for process in self._processes.values():
+            process.wait()
+
+    def _start(self, lane: int) -> subprocess.Popen[bytes]:
+        environment = os.environ | {VARIABLE: get_language(), "PYTHONPATH": _path(), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "labkit.classroom.lane"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        assert process.stdin
+        process.stdin.write(json.dumps(self._config | {"lane": lane}).encode() + b"\n")
+        self._processes[lane] = process
+        return process
+
+    def judge(
+        self, orders: Sequence[dict[str, Any]]
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any], float]]:
+        """(order, reply, seconds) as they are done."""
+        waiting = list(reversed(orders))
+        at_work: dict[int, tuple[dict[str, Any], float, int]] = {}  # lane -> order, since when, which attempt
+
+        def give(lane: int, order: dict[str, Any], attempt: int = 1) -> None:
+            process = self._processes.get(lane) or self._start(lane)
+            assert process.stdin
+            with suppress(BrokenPipeError):  # it has ended; its silence says so
+                process.stdin.write(json.dumps(order).encode() + b"\n")
+                process.stdin.flush()
+            at_work[lane] = (order, time.monotonic(), attempt)
+
+        for lane in range(self._count):
+            give(lane, waiting.pop())
+        while at_work:
+            for lane in self._ready(at_work):
+                order, since, attempt = at_work.pop(lane)
+                process = self._processes[lane]
+                assert process.stdout
+                hangs = time.monotonic() - since > _PATIENCE
+                line = b"" if hangs else process.stdout.readline()
+                if not line.endswith(b"\n"):
+                    process.kill()
+                    process.wait()
+                    del self._processes[lane]
+                    if attempt == 1:
+                        give(lane, order, attempt=2)
+                        continue
+                    yield order, _not_judged(self._assignment), time.monotonic() - since
+                else:
+                    yield order, json.loads(line), time.monotonic() - since
+                if waiting:
+                    give(lane, waiting.pop())
+
+    def _ready(self, lanes: dict[int, tuple[dict[str, Any], float, int]]) -> list[int]:
+        with selectors.DefaultSelector() as selector:
+            for lane in lanes:
+                stream = self._processes[lane].stdout
+                assert stream
+                selector.register(stream, selectors.EVENT_READ, lane)
+            found = [key.data for key, _ in selector.select(timeout=5)]
+        late = [lane for lane, (_, since, _) in lanes.items() if time.monotonic() - since > _PATIENCE]
+        return found or late
+
+
+def _path() -> str:
+    """Where the judges' Python finds this labkit, besides what it would search."""
+    return os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
+
+
+def _question(told: dict[str, Any]) -> QuestionMark:
+    return QuestionMark(**{**told, "parts": [PartMark(**part) for part in told["parts"]]})
+
+
+def _not_judged(assignment: Assignment) -> dict[str, Any]:
+    questions = {
+        question.id: {"points": 0.0, "of": question.points, "parts": [], "state": "failed"}
+        for question in assignment.questions
+    }
+    told = say(en="the judge's process ended twice", zh="判分进程两次意外结束")
+    return {"questions": questions, "troubles": [{"kind": "judge", "en": told, "zh": told}]}
