@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The notebook the server opens, and more arguments for it: make lab ARGS="--port 9999"
-NOTEBOOK ?= notebooks/en/00_start.ipynb
+# The lesson that is opened, and more: make lab LESSON=zh/03_split ARGS="--port 9999"
+LESSON ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -12,8 +12,8 @@ ARGS ?=
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
 
-lab: $(VENV)/.lab  ## open the lessons in JupyterLab (ARGS="--port 9999" for its own arguments)
-	@$(BIN)/python -m labkit lab $(NOTEBOOK) $(ARGS)
+lab: $(VENV)/.lab  ## open the course, in a copy of your own (LESSON=zh/03_split, ARGS="--dir DIR --port 9999")
+	@$(BIN)/python -m labkit lab $(LESSON) $(ARGS)
 
 test: $(VENV)/.test  ## run every test on all cores: library, notebooks, browser (ARGS="tests/engine -x", ARGS="-n0 --pdb")
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses=8 --durations=10 --durations-min=5 $(ARGS)
@@ -31,7 +31,7 @@ picture: $(VENV)/.test  ## draw the README's picture again
 	@$(BIN)/python docs/picture.py
 
 clean:  ## remove the virtual environment and what the tests left
-	rm -rf $(VENV) site test-output .pytest_cache .hypothesis .ruff_cache .mypy_cache labkit.egg-info
+	rm -rf $(VENV) dist site test-output .pytest_cache .hypothesis .ruff_cache .mypy_cache labkit.egg-info
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

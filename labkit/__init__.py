@@ -101,7 +101,13 @@ else:
     def __getattr__(name: str) -> object:
         if name not in _ROOM_OF:
             raise AttributeError(f"module 'labkit' has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+        try:
+            room = import_module(f"{__name__}.{_ROOM_OF[name]}")
+        except ModuleNotFoundError as error:
+            from .base.extras import explained
+
+            raise explained(error) from None
+        value = getattr(room, name)
         globals()[name] = value
         return value
 

@@ -32,13 +32,14 @@ view              | base plans trace cost
 explore           | base plans trace cost view
 diagnosis         | base plans machine machine.ops machine.state
 
+lessons           | base
 launch            | base
 course            | base plans machine launch diagnosis
 runs              | base plans course
 author            | base course runs
 classroom         | base machine course
 
-cli               | base classroom machine machine.torch_api launch trace trace.recording view diagnosis runs
+cli               | base classroom lessons machine machine.torch_api launch trace trace.recording view diagnosis runs
 __init__          | base
 __main__          | cli
 """

@@ -155,7 +155,13 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, 
         (["run", "-I", "x.py"], "-E, -I and -S keep Python from reading its environment"),
         (["run", "--timeline", "no/where.html", "-c", ""], "--timeline: cannot write no/where.html"),
         (["fly"], "invalid choice: 'fly'"),
-        (["lab", "missing.ipynb"], "no such notebook: 'missing.ipynb'; the lessons are in notebooks/en"),
+        (
+            ["lab", "missing.ipynb"],
+            "no such notebook: 'missing.ipynb'; for the course's own a name is enough",
+        ),
+        (["lab", "77"], "no such lesson: '77'; there are 00_start, 01_dataset"),
+        (["lab", "--port", "many"], "must be a whole number of at least 1, got 'many'"),
+        (["lab", "03", "04"], "unrecognized arguments: 04"),
         ([], "required: command"),
     ],
 )
@@ -196,23 +202,162 @@ def test_it_says_its_version():
     assert (done.returncode, done.stdout) == (0, f"labkit {version}\n")
 
 
-def test_lab_opens_the_lesson_with_jupyterlabs_own_arguments(labkit, tmp_path, monkeypatch):
+@pytest.fixture
+def opened(labkit, tmp_path, monkeypatch):
+    """What ``labkit lab`` with the given arguments tells JupyterLab, as a list, and the files that it then reads."""
     from jupyterlab.labapp import LabApp
 
-    given = []
-    monkeypatch.setattr(LabApp, "launch_instance", given.append)
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.delenv("DISPLAY", raising=False)
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setenv("LABKIT_LESSONS", str(tmp_path / "mine"))
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "JUPYTER_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/theirs")
+
+    def command(*arguments, code=0):
+        given = []
+
+        def launch(told):
+            config, theirs = os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)
+            assert theirs == "/theirs"
+            files = (
+                Path(config, "labconfig", "default_setting_overrides.json"),
+                Path(os.environ["JUPYTER_PATH"], "kernels", "python3", "kernel.json"),
+            )
+            given.append((told, *(json.loads(file.read_text("utf-8")) for file in files), config))
+
+        monkeypatch.setattr(LabApp, "launch_instance", launch)
+        done = labkit("lab", *arguments)
+        assert done.returncode == code, done.stderr
+        told, settings, kernel, config = given[0]
+        assert not Path(config).exists()
+        assert os.environ["JUPYTER_CONFIG_PATH"] == "/theirs"
+        assert "JUPYTER_PATH" not in os.environ
+        return SimpleNamespace(told=told, settings=settings, kernel=kernel, stdout=done.stdout)
+
+    return command
+
+
+def test_lab_opens_the_course_in_a_copy_and_says_where(opened, tmp_path):
+    done = opened()
+    assert done.told[:2] == [
+        f"--ServerApp.root_dir={tmp_path / 'mine'}",
+        "--LabApp.default_url=/lab/tree/en/index.ipynb",
+    ]
+    assert f"labkit: your copy of the course is {tmp_path / 'mine'}" in done.stdout
+    assert (tmp_path / "mine" / "zh" / "03_split.ipynb").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "page"),
+    [
+        (["--lang", "zh"], "zh/index"),
+        (["03_split"], "en/03_split"),
+        (["03", "--lang", "zh"], "zh/03_split"),
+        (["zh/03_split.ipynb"], "zh/03_split"),
+        (["en/3", "--lang", "zh"], None),
+        (["en/03", "--lang", "zh"], "en/03_split"),
+        (["--dir", "elsewhere", "08_beyond"], "en/08_beyond"),
+        (["08_beyond", "--dir", "elsewhere"], "en/08_beyond"),
+    ],
+)
+def test_lab_opens_a_lesson_by_its_name(opened, labkit, tmp_path, arguments, page):
+    if page is None:
+        assert labkit("lab", *arguments).returncode == 2
+        return
+    root, url = opened(*arguments).told[:2]
+    assert url == f"--LabApp.default_url=/lab/tree/{page}.ipynb"
+    folder = tmp_path / ("elsewhere" if "--dir" in arguments else "mine")
+    assert root == f"--ServerApp.root_dir={folder}"
+    assert (folder / f"{page}.ipynb").is_file()
+
+
+def test_lab_opens_a_notebook_of_the_readers_own_where_it_is(opened, tmp_path):
     (tmp_path / "one.ipynb").touch()
-    assert labkit("lab", "one.ipynb", "--port", "9999").returncode == 0
-    monkeypatch.setenv("DISPLAY", ":0")
-    labkit("lab", "one.ipynb")
-    monkeypatch.delenv("DISPLAY")
-    monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
-    labkit("lab", "one.ipynb")
-    opened = ["--LabApp.default_url=/lab/tree/one.ipynb", *["--allow-root"] * (os.geteuid() == 0)]
-    assert given == [[*opened, "--no-browser", "--port", "9999"], opened, opened]
+    for given in ("one.ipynb", tmp_path / "one.ipynb"):
+        assert opened(given).told[:2] == [
+            f"--ServerApp.root_dir={tmp_path}",
+            "--LabApp.default_url=/lab/tree/one.ipynb",
+        ]
+    assert not (tmp_path / "mine").exists()
+
+
+def test_lab_passes_on_what_jupyterlab_takes(opened, monkeypatch):
+    root = ["--allow-root"] * (os.geteuid() == 0)
+    assert opened("--port", "9999", "--", "--IdentityProvider.token=x", "--", "-y").told[2:] == [
+        "--ServerApp.port=9999", *root, "--no-browser", "--log-level=WARN", "--IdentityProvider.token=x", "--", "-y"
+    ]  # fmt: skip
+    assert opened("--", "--debug").told[2:] == [*root, "--no-browser", "--debug"]
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.setenv(name, ":0")
+        assert "--no-browser" not in opened().told
+        monkeypatch.delenv(name)
+
+
+def test_labs_kernel_is_the_python_that_labkit_runs_in(opened):
+    assert opened().kernel["argv"][0] == sys.executable
+
+
+def test_jupyterlab_is_in_chinese_for_chinese_readers_who_have_its_texts(opened, monkeypatch):
+    from importlib import metadata
+
+    plugin = "@jupyterlab/translation-extension:plugin"
+    assert opened("--lang", "zh").settings[plugin] == {"locale": "zh_CN"}
+    assert plugin not in opened().settings
+
+    def version(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert plugin not in opened("--lang", "zh").settings
+
+
+def test_a_copy_that_cannot_be_written_is_one_line(labkit, tmp_path):
+    (tmp_path / "file").touch()
+    done = labkit("lab", "--dir", tmp_path / "file")
+    assert (done.returncode, done.stdout) == (74, "")
+    assert (
+        "what should be a folder is a file. Nothing of yours is lost; another folder can be named"
+        in done.stderr
+    )
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["lab"], ["sweep", "03_split", "--gpus", "2"]])
+def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
+    labkit, monkeypatch, tmp_path, command
+):
+    from labkit.base import extras
+
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    for name in extras.EXTRA_OF:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    done = labkit(*command)
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (69, "", [])
+    assert re.fullmatch(r'labkit: .* is needed for this: pip install "labkit\[lab\]"\n', done.stderr)
+
+
+def test_the_systems_language_is_the_commands(monkeypatch):
+    for names, shown in (
+        ({"LANG": "zh_CN.UTF-8"}, "用法"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "en_US.UTF-8"}, "usage"),
+        ({"LANG": "zh_CN.UTF-8", "LABKIT_LANG": "en"}, "usage"),
+        ({"LANG": "fr_FR.UTF-8"}, "usage"),
+    ):
+        environment = {
+            name: value
+            for name, value in ENVIRONMENT.items()
+            if name not in ("LC_ALL", "LC_MESSAGES", "LANG", "LABKIT_LANG")
+        }
+        command = [sys.executable, "-m", "labkit", "lab", "--help"]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=environment | names | {"PYTHONUTF8": "1"},
+            check=True,
+            encoding="utf-8",
+        )
+        assert done.stdout.startswith(shown), names
 
 
 def test_doctor_reports(labkit):

@@ -9,6 +9,7 @@ line); until one is, the one that the environment variable ``LABKIT_LANG`` names
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +53,17 @@ def get_language() -> str:
                 stacklevel=2,
             )
     return _current
+
+
+def system_language() -> str | None:
+    """The language that the user has chosen for the whole computer, if labkit speaks it: what commands begin with."""
+    named = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
+    if not named and sys.platform == "win32":
+        import ctypes
+        from locale import windows_locale
+
+        named = windows_locale.get(ctypes.windll.kernel32.GetUserDefaultUILanguage(), "")
+    return next((language for language in LANGUAGES if named.lower().startswith(language)), None)
 
 
 @contextmanager

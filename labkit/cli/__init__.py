@@ -1,4 +1,4 @@
-"""The command line: ``labkit run``, ``sweep``, ``diagnose``, ``lab``, ``assignment``, ``submit``, ``doctor``.
+"""The command line: a command for each entry of COMMANDS.
 
 Each command is a module of this folder with ``add_arguments(parser)`` and ``run(options) -> exit code``.
 Bad usage is one line on stderr and exit code 2, before anything is written or run; a crash of labkit itself is 70, so
@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 
 from .. import __version__
-from ..base.language import LANGUAGES, VARIABLE, get_language, say, using
+from ..base.extras import MissingPackage
+from ..base.language import LANGUAGES, VARIABLE, get_language, say, system_language, using
 from . import console
 from .usage import Lenient, Parser, UsageError, add_language, in_the_language_in_use
 
@@ -35,7 +36,13 @@ COMMANDS = {
         en="check whether your own model would survive DataParallel",
         zh="检查你自己的模型能不能用 DataParallel",
     ),
-    "lab": lambda: say(en="open a lesson in JupyterLab", zh="在 JupyterLab 中打开课程"),
+    "lab": lambda: say(
+        en="open the course in JupyterLab, in your own copy of it",
+        zh="在 JupyterLab 中打开课程（你自己的副本）",
+    ),
+    "lessons": lambda: say(
+        en="list the lessons, copy them, start one afresh", zh="列出课程、复制课程、让一课重新开始"
+    ),
     "assignment": lambda: say(
         en="hand out assignments to a class, and export its marks", zh="给班级发放作业，导出成绩"
     ),
@@ -62,20 +69,27 @@ def main(argv: list[str] | None = None) -> int:
     for complaint in complaints:
         print(f"labkit: {complaint.message}", file=sys.stderr)
     command, language = _asked(argv)
-    encoding = console.without_chinese() if (language or get_language()) == "zh" else None
+    if alone and language is None and not os.environ.get(VARIABLE):
+        language = system_language()
+    reader = language or get_language()
+    encoding = console.without_chinese() if reader == "zh" else None
     if encoding:
         print(f"labkit: the encoding of this console, {encoding}, has no Chinese: English", file=sys.stderr)
         language = "en"
     try:
         with _speaking(language):
             with in_the_language_in_use():
-                options = _parser(command).parse_args(argv, Namespace(alone=alone))
+                argv, rest = _parted(argv, command)
+                options = _parser(command).parse_args(argv, Namespace(alone=alone, reader=reader, rest=rest))
             code: int = options.run(options)
         sys.stdout.flush()
         return code
     except UsageError as error:
         print(f"labkit: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return error.code
+    except MissingPackage as error:
+        print(f"labkit: {error}", file=sys.stderr)
+        return 69  # EX_UNAVAILABLE of sysexits.h
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # whoever reads the output has gone, as ``| head`` does
@@ -115,6 +129,15 @@ def _parser(command: str | None) -> Parser:
             add_language(made)
             made.set_defaults(run=found.run)
     return parser
+
+
+def _parted(argv: list[str], command: str | None) -> tuple[list[str], list[str]]:
+    """The command's own arguments and those after ``--``, if they are another program's."""
+    found = import_module(f"{__name__}.{command}") if command in COMMANDS else None
+    if "--" in argv and getattr(found, "TAKES_THE_REST", False):
+        at = argv.index("--")
+        return argv[:at], argv[at + 1 :]
+    return argv, []
 
 
 def _asked(argv: list[str]) -> tuple[str | None, str | None]:

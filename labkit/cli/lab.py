@@ -1,51 +1,159 @@
-"""Open a lesson in JupyterLab, with or without a screen.
+"""Open the course in JupyterLab, in the learner's own copy of it, with or without a screen.
 
-Serves the current folder until it is interrupted; JupyterLab prints the URL.
+It serves until it is interrupted. Of JupyterLab's settings only defaults are given, for this one server, so that
+whatever the reader has set for themselves stays: their language, no question about news; and the kernel called python3
+is the Python that labkit runs in, not another one that the computer also has.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 
+from .. import lessons
+from ..base.extras import need
 from ..base.language import say
-from .usage import UsageError
+from .lessons import add_folder, folder_of, lay_out
+from .usage import UsageError, at_least
+
+TAKES_THE_REST = True  # what stands behind ``--`` is JupyterLab's
+LANGUAGE_PACK = "jupyterlab-language-pack-zh-CN"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "labkit lab NOTEBOOK [ARGS ...]"
+    parser.usage = "labkit lab [LESSON] [--dir DIR] [--port PORT] [-- ARGS ...]"
     parser.add_argument(
-        "notebook",
-        metavar="NOTEBOOK",
-        help=say(en="such as notebooks/en/00_start.ipynb", zh="例如 notebooks/zh/00_start.ipynb"),
+        "lesson",
+        nargs="?",
+        metavar="LESSON",
+        help=say(
+            en="such as 03_split or zh/03_split (default: the list of lessons), or the path of a notebook",
+            zh="例如 03_split 或 en/03_split（不写则打开课程目录）；也可以是某个笔记本的路径",
+        ),
     )
+    add_folder(parser)
     parser.add_argument(
-        "extra",
-        nargs=argparse.REMAINDER,
-        metavar="ARGS ...",
-        help=say(en="JupyterLab's own: --port 9999", zh="JupyterLab 自己的参数，如 --port 9999"),
+        "--port",
+        type=at_least(1),
+        metavar="PORT",
+        help=say(
+            en="(default: 8888, or the next free one) and after -- whatever JupyterLab takes",
+            zh="端口（默认 8888，被占用就用下一个）；-- 之后可以写 JupyterLab 自己的任何参数",
+        ),
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    if not Path(options.notebook).is_file():
-        raise UsageError(
-            say(
-                en=f"no such notebook: {options.notebook!r}; the lessons are in notebooks/en and notebooks/zh",
-                zh=f"没有笔记本 {options.notebook!r}；课程在 notebooks/zh 和 notebooks/en 里",
-            )
-        )
-    from jupyterlab.labapp import LabApp  # heavy: the server
-
-    command = [f"--LabApp.default_url=/lab/tree/{options.notebook}"]
+    need("jupyterlab", "ipykernel", "ipywidgets", "matplotlib")
+    root, page = _given(options.lesson) or _of_the_copy(options)
+    command = [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{page}"]
+    if options.port is not None:
+        command.append(f"--ServerApp.port={options.port}")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # a container's only user
     if not _has_screen():
         command.append("--no-browser")
-    LabApp.launch_instance(command + options.extra)
+    if not any("log" in argument or argument == "--debug" for argument in options.rest):
+        command.append(
+            "--log-level=WARN"
+        )  # the address is said all the same, and our own lines stay in sight
+    print(
+        say(
+            en="labkit: JupyterLab is starting; Ctrl+C here, twice, ends it",
+            zh="labkit：正在启动 JupyterLab；在这里按两次 Ctrl+C 结束",
+        ),
+        flush=True,
+    )
+    from jupyterlab.labapp import LabApp  # heavy: the server
+
+    with (
+        tempfile.TemporaryDirectory(prefix="labkit-lab-", ignore_cleanup_errors=True) as folder,
+        _environment(_settings(Path(folder), options.reader)),
+    ):
+        LabApp.launch_instance(command + options.rest)
     return 0
+
+
+def _given(lesson: str | None) -> tuple[Path, str] | None:
+    """The folder to serve and the notebook in it, if what was asked for is a file of the reader's own."""
+    if lesson is None or not lesson.endswith(".ipynb"):
+        return None
+    path = Path(lesson)
+    if not path.is_file():
+        if len(path.parts) <= 2:  # zh/03_split.ipynb is a name, too
+            with suppress(FileNotFoundError):
+                lessons.find(path.as_posix(), path)
+                return None
+        raise UsageError(
+            say(
+                en=f"no such notebook: {lesson!r}; for the course's own a name is enough: labkit lab 03_split",
+                zh=f"没有笔记本 {lesson!r}；课程里的笔记本写名字就行：labkit lab 03_split",
+            )
+        )
+    if not path.is_absolute() and ".." not in path.parts:
+        return Path.cwd(), path.as_posix()
+    return path.resolve().parent, path.name
+
+
+def _of_the_copy(options: argparse.Namespace) -> tuple[Path, str]:
+    """The learner's copy, laid out and up to date, and the notebook in it that was asked for."""
+    folder = folder_of(options)
+    try:
+        found = lessons.find(options.lesson or lessons.INDEX, folder)
+    except FileNotFoundError as error:
+        raise UsageError(str(error)) from None
+    lay_out(folder)
+    copy = next((copy for copy in found if copy.language == options.reader), found[0])
+    return folder.resolve(), f"{copy}.ipynb"
+
+
+def _settings(folder: Path, language: str) -> dict[str, str]:
+    """Make Jupyter's defaults for one server in ``folder``; gives the environment that makes it look there first."""
+    defaults: dict[str, dict[str, object]] = {
+        "@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}
+    }
+    if language == "zh":
+        with suppress(metadata.PackageNotFoundError):
+            metadata.version(LANGUAGE_PACK)
+            defaults["@jupyterlab/translation-extension:plugin"] = {"locale": "zh_CN"}
+    kernel = {
+        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": "Python 3 (ipykernel)",
+        "language": "python",
+        "metadata": {"debugger": True},
+    }
+    for path, content in (
+        (folder / "config" / "labconfig" / "default_setting_overrides.json", defaults),
+        (folder / "data" / "kernels" / "python3" / "kernel.json", kernel),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(content), "utf-8")
+    places = {"JUPYTER_CONFIG_PATH": folder / "config", "JUPYTER_PATH": folder / "data"}
+    return {
+        name: os.pathsep.join(filter(None, (str(place), os.environ.get(name))))
+        for name, place in places.items()
+    }
+
+
+@contextmanager
+def _environment(names: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _has_screen() -> bool:

@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..base.extras import need
 from ..base.files import reason, write_whole
 from ..base.language import LANGUAGES, get_language, say, using
 from ..base.numbers import plural
+from ..lessons import source
 from .usage import UsageError, at_least
 
 if TYPE_CHECKING:
@@ -72,11 +74,11 @@ _CANNOT_WRITE = 74  # sysexits' EX_IOERR
 
 
 def run(options: argparse.Namespace) -> int:
+    need("papermill", "nbformat", "nbclient", "nbconvert")
     from ..runs import sweep as sweeps  # heavy, as the report is: torch and nbformat
 
-    checkout = Path(__file__).parents[2] / "notebooks"
     try:
-        lesson = sweeps.find(options.lesson, get_language(), (Path("notebooks"), checkout))
+        lesson = sweeps.find(options.lesson, get_language(), (Path("notebooks"), source()))
         # A notebook given by its path keeps its own language unless another one is asked for.
         language = options.lang or (None if options.lesson.endswith(".ipynb") else get_language())
         folder = options.out or Path("out") / f"{lesson.stem}{f'-{language}' if language else ''}"

@@ -13,6 +13,14 @@ from ..base.patches import Patch, Patches
 class UsageError(Exception):
     """Something the user typed that cannot work; the message is the one line they see."""
 
+    code = 2
+
+
+class CannotWrite(UsageError):
+    """A file of the user's cannot be written."""
+
+    code = 74  # EX_IOERR of sysexits.h
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are a :class:`UsageError` instead of a printed usage."""
@@ -87,8 +95,8 @@ def add_language(parser: argparse.ArgumentParser, default: str | None = argparse
         choices=tuple(LANGUAGES),
         default=default,
         help=say(
-            en=f"language of all that is shown (default: what {VARIABLE} names, else en)",
-            zh=f"显示所用的语言（默认取环境变量 {VARIABLE}，没有则为 en）",
+            en=f"language of all that is shown (default: what {VARIABLE} names, else the system's)",
+            zh=f"显示所用的语言（默认取环境变量 {VARIABLE}，没有则用系统的语言）",
         ),
     )
 

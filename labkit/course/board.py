@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from ..base.display import live
+from ..base.extras import need
 from ..base.files import reason
 from ..base.language import get_language, say, using
 from . import progress
@@ -40,6 +41,7 @@ class Progress:
                 self._widget.value = _table(progress.done(), progress.at_first_try(), _footer())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        need("ipywidgets")
         import ipywidgets as widgets  # heavy: only a notebook needs it
 
         progress.write()

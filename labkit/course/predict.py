@@ -12,6 +12,7 @@ import unicodedata
 from typing import Any
 
 from ..base.display import live
+from ..base.extras import need
 from ..base.language import get_language, say, using
 from .answers import Verdict, as_html, check, find
 from .exercise import Exercise
@@ -70,6 +71,7 @@ class Prediction:
         return {**live(self._widget), "text/plain": repr(self)}
 
     def _made(self) -> Any:
+        need("ipywidgets")
         import ipywidgets as widgets  # heavy: only a notebook needs it
 
         told = widgets.HTML()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..base.extras import need
 from ..base.numbers import MOST_GPUS, instance, must, whole
 from ..cost import Scaling
 from ..plans.batches import Batches, batches
@@ -55,7 +56,8 @@ def svg_of(data: object) -> str | None:
 
 def _draw(make: Callable[[], Picture], ax: Axes | None) -> Axes:
     """Paint what ``make`` gives into ``ax``, or a new figure if there is none; returns the Axes."""
-    from .figure import paint  # matplotlib is heavy: it is loaded for the first figure
+    need("matplotlib")
+    from .figure import paint  # it is heavy, and loaded for the first figure
 
     return paint(make, ax)
 
