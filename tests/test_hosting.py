@@ -82,7 +82,7 @@ def test_the_sites_reference_has_a_place_for_every_public_name():
 
 def test_the_citation_is_of_this_version():
     citation = read(ROOT / "CITATION.cff")
-    assert citation["version"] == PROJECT["version"]
+    assert citation["version"] == labkit.__version__
     assert citation["license"] == PROJECT["license"]
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import urllib.error
 import urllib.request
 import venv
 import zipfile
@@ -204,6 +205,17 @@ def test_the_core_needs_torch_numpy_and_filelock(installed, tmp_path):
     assert (tmp_path / "here" / "zh" / "03_split.ipynb").is_file()
 
 
+def answer(url, server):
+    """What the server answers, which says its address just before it listens there."""
+    while server.poll() is None:
+        try:
+            return urllib.request.urlopen(url)
+        except urllib.error.URLError as error:
+            if not isinstance(error.reason, ConnectionRefusedError):
+                raise
+    raise AssertionError(server.stdout.read())
+
+
 def test_the_course_opens_and_runs_without_the_repository(installed, tmp_path):
     scripts, _ = installed("lab")
     done = outside(
@@ -227,7 +239,7 @@ def test_the_course_opens_and_runs_without_the_repository(installed, tmp_path):
             url = next(found[0] for line in server.stdout if (found := re.search(r"http://127\S+", line)))
             page, _, token = url.partition("?")
             assert "/lab/tree/zh/index.ipynb" in page
-            assert urllib.request.urlopen(url).status == 200
+            assert answer(url, server).status == 200
             contents = page.replace("lab/tree", "api/contents") + f"?{token}"
             cells = json.load(urllib.request.urlopen(contents))["content"]["cells"]
             assert not any(cell.get("outputs") for cell in cells)

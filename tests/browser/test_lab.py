@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,13 @@ def status():
     return done.stdout, {
         path: path.read_bytes() for path in (ROOT / "notebooks").rglob("*") if path.is_file()
     }
+
+
+def _listens(port):
+    for _ in range(600):
+        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=5):
+            return
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -42,6 +50,7 @@ def course(tmp_path):
             for line in server.stdout:
                 told.append(line)
                 if found := re.search(r"http://127\S+", line):
+                    _listens(port)  # the address is told just before
                     yield found[0], tmp_path / "labkit-lessons", "".join(told)
                     break
         finally:
