@@ -74,18 +74,6 @@ def test_what_is_imported_is_declared():
         assert package in names(PROJECT["optional-dependencies"][extra])
 
 
-def test_where_the_repository_lives_is_said_in_one_place():
-    """What else names it (a badge, a citation) names the same: these are the lines to change when it moves."""
-    address = PROJECT["urls"]["Repository"]
-    owner, name = address.split("/")[-2:]
-    pages = f"https://{owner}.github.io/{name}"  # where its host shows what it builds
-    assert [url for url in PROJECT["urls"].values() if not url.startswith((address, pages))] == []
-    for name in tracked():
-        if not name.endswith(".png"):
-            said = re.findall(r"https?://[\w.]+/[\w-]+/labkit\b", (ROOT / name).read_text("utf-8"))
-            assert set(said) <= {address}, name
-
-
 def test_the_environment_is_that_of_pip():
     text = (ROOT / "environment.yml").read_text("utf-8")
     stated = dict(re.findall(r"^  - ([\w-]+)=([\d.]+)$", text, re.MULTILINE))
