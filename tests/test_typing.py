@@ -53,11 +53,6 @@ def test_a_type_checker_finds_the_mistakes_in_a_script_and_no_others(tmp_path):
     ], done.stdout + done.stderr
 
 
-def test_the_marker_of_a_typed_package_is_in_the_wheel():
-    assert (ROOT / "labkit" / "py.typed").exists()
-    assert 'labkit = ["py.typed"]' in (ROOT / "pyproject.toml").read_text("utf-8")
-
-
 def test_type_checkers_see_the_names_that_are_loaded_on_first_use():
     tree = ast.parse(inspect.getsource(labkit))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
