@@ -1,5 +1,10 @@
 """Calls of the student's functions: what is sent to the worker. It knows no expected value."""
 
+import threading
+
+import torch
+from torch import nn
+
 import labkit
 
 
@@ -8,7 +13,249 @@ def split(student, cases):
     return [student["split"](rows, gpus) for rows, gpus in cases]
 
 
-def scatter(student, batch, gpus):
+def scatter(student, inputs, gpus):
+    """The entries of ``scatter``, each tensor as (device, values)."""
     with labkit.simulate(gpus=gpus):
-        pieces = student["scatter"](batch, [f"cuda:{gpu}" for gpu in range(gpus)])
-        return [(str(piece.device), piece.detach().cpu()) for piece in pieces]
+        return told(student["scatter"](inputs, devices(gpus)))
+
+
+def scatter_backward(student, batch, gpus):
+    """The batch's gradient when piece k is multiplied by k + 1 and all is added up."""
+    with labkit.simulate(gpus=gpus):
+        batch = batch.clone().requires_grad_()
+        pieces = student["scatter"](batch, devices(gpus))
+        if not all(piece.requires_grad for piece in pieces):
+            return None
+        sum((piece * (at + 1)).sum().to("cpu") for at, piece in enumerate(pieces)).backward()
+        return batch.grad
+
+
+def scatter_sizes(student, rows, columns, gpus):
+    """The lengths of the pieces of a large batch and the first number of each."""
+    with labkit.simulate(gpus=gpus):
+        batch = torch.arange(rows).repeat_interleave(columns).reshape(rows, columns)
+        pieces = student["scatter"](batch, devices(gpus))
+        return [(len(piece), int(piece[0, 0])) for piece in pieces]
+
+
+class Net(nn.Module):
+    """Layers within layers, a buffer, and, if ``tied``, two layers that share their weight."""
+
+    def __init__(self, weights, tied, buffer=True):
+        super().__init__()
+        size = weights.shape[-1]
+        self.body = nn.Sequential(nn.Linear(size, size), nn.Sequential(nn.Tanh(), nn.Linear(size, size)))
+        if buffer:
+            self.register_buffer("shift", weights[2, 0].clone())
+        with torch.no_grad():
+            self.body[0].weight.copy_(weights[0])
+            self.body[1][1].weight.copy_(weights[1])
+            for layer in (self.body[0], self.body[1][1]):
+                layer.bias.zero_()
+        if tied:
+            self.body[1][1].weight = self.body[0].weight
+
+    def forward(self, x):
+        return self.body(x) + getattr(self, "shift", 0)
+
+
+def replicate(student, weights, batch, gpus, tied, buffer):
+    """Of every replica: where its output is, the output for the whole batch, the devices of its weights, and
+    whether its two layers share one.
+
+    Then the gradient of the first weight, if ``backward`` reaches it, and whether the model is what it was.
+    """
+    with labkit.simulate(gpus=gpus):
+        model = Net(weights, tied, buffer).to("cuda:0")
+        before = {
+            name: (id(value), str(value.device)) for name, value in model.state_dict(keep_vars=True).items()
+        }
+        replicas = student["replicate"](model, devices(gpus))
+        if len({id(replica) for replica in replicas}) < len(replicas):
+            return {"replicas": [], "gradient": None, "unchanged": False, "distinct": False}
+        seen, total = [], 0
+        for at, replica in enumerate(replicas):
+            output = replica(batch.to(f"cuda:{at}"))
+            layers = (replica.body[0], replica.body[1][1])
+            places = {str(value.device) for layer in layers for value in (layer.weight, layer.bias)}
+            shared = layers[0].weight is layers[1].weight
+            seen.append((told(output), sorted(places), shared))
+            total = total + (output.to("cuda:0") * (at + 1)).sum()
+        gradient = None
+        if total.requires_grad:
+            total.backward()
+            gradient = model.body[0].weight.grad
+        after = {
+            name: (id(value), str(value.device)) for name, value in model.state_dict(keep_vars=True).items()
+        }
+        return {
+            "replicas": seen,
+            "gradient": None if gradient is None else gradient.cpu(),
+            "unchanged": before == after,
+            "distinct": True,
+        }
+
+
+def replicate_buffer(student, weights, gpus):
+    """The buffer of every replica."""
+    with labkit.simulate(gpus=gpus):
+        model = Net(weights, False).to("cuda:0")
+        return [told(replica.shift) for replica in student["replicate"](model, devices(gpus))]
+
+
+def apply_order(student, pieces):
+    """Replica k adds 100 k; later ones are done sooner."""
+    done = [threading.Event() for _ in pieces]
+
+    def replica(at):
+        def run(piece):
+            if at + 1 < len(pieces):
+                done[at + 1].wait(0.2)
+            done[at].set()
+            return piece + 100 * at
+
+        return run
+
+    return plain(student["parallel_apply"]([replica(at) for at in range(len(pieces))], list(pieces)))
+
+
+def apply_together(student, count):
+    """How many replicas met each other: each waits until all have come, for two seconds at most."""
+    barrier = threading.Barrier(count)
+    met, threads = [], set()
+
+    def replica(piece):
+        threads.add(threading.get_ident())
+        try:
+            barrier.wait(2)
+            met.append(1)
+        except threading.BrokenBarrierError:
+            pass
+        return piece
+
+    student["parallel_apply"]([replica] * count, [torch.zeros(1)] * count)
+    return len(met)
+
+
+class Planned(ValueError):
+    """An error of a replica, which the caller is to meet."""
+
+
+def apply_error(student, count, failing):
+    """The type of the error that reaches the caller, and whether it names what the replica said."""
+
+    def replica(piece):
+        if int(piece) == failing:
+            raise Planned(f"piece {failing} of {count}")
+        return piece
+
+    try:
+        student["parallel_apply"]([replica] * count, [torch.tensor(at) for at in range(count)])
+    except Exception as error:
+        return type(error).__name__, f"piece {failing} of {count}" in str(error)
+    return None, False
+
+
+def apply_grad_mode(student, enabled):
+    """Whether gradients are on inside each of two replicas, and afterwards in the caller."""
+
+    def replica(piece):
+        return torch.tensor(torch.is_grad_enabled())
+
+    with torch.set_grad_enabled(enabled):
+        outputs = student["parallel_apply"]([replica, replica], [torch.zeros(1)] * 2)
+        return [bool(output) for output in outputs] + [torch.is_grad_enabled()]
+
+
+def gather(student, outputs, device, gpus):
+    """What is gathered from outputs of which the k-th is on cuda:k."""
+    with labkit.simulate(gpus=gpus):
+        placed = [_placed(output, f"cuda:{at}") for at, output in enumerate(outputs)]
+        return told(student["gather"](placed, device))
+
+
+def gather_backward(student, outputs):
+    """The gradients of the outputs when gathered row r is multiplied by r + 1 and all is added up."""
+    with labkit.simulate(gpus=len(outputs)):
+        leaves = [output.clone().requires_grad_() for output in outputs]
+        joined = student["gather"]([leaf.to(f"cuda:{at}") for at, leaf in enumerate(leaves)], "cuda:0")
+        if not joined.requires_grad:
+            return None
+        (joined * torch.arange(1.0, len(joined) + 1, device="cuda:0")[:, None]).sum().backward()
+        return [leaf.grad for leaf in leaves]
+
+
+class Watched(nn.Module):
+    """Notes how many rows come to which device."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weight = nn.Parameter(weights.clone())
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append((str(x.device), len(x)))
+        return (x @ self.weight).tanh()
+
+
+def call(student, weights, batch, gpus):
+    """One call of ``data_parallel``, with labkit's own four steps behind their names."""
+    made = []
+
+    def replicate(model, devices):
+        made.append(len(devices))
+        return labkit.replicate(model, devices)
+
+    given = {"scatter": labkit.scatter, "replicate": replicate, "gather": labkit.gather}
+    given["parallel_apply"] = lambda replicas, pieces: labkit.parallel_apply(
+        replicas, [(piece,) for piece in pieces]
+    )
+    names = student["data_parallel"].__globals__
+    before = {name: names[name] for name in given if name in names}
+    names.update(given)
+    try:
+        with labkit.simulate(gpus=gpus):
+            model = Watched(weights).to("cuda:0")
+            output = student["data_parallel"](model, batch, devices(gpus))
+            value = told(output)
+            if getattr(output, "requires_grad", False):
+                output.sum().backward()
+            gradient = model.weight.grad
+            return {
+                "output": value,
+                "seen": sorted(model.seen),
+                "made": made,
+                "gradient": None if gradient is None else gradient.cpu(),
+            }
+    finally:
+        for name in given:
+            names.pop(name, None)
+        names.update(before)
+
+
+def devices(gpus):
+    return [f"cuda:{gpu}" for gpu in range(gpus)]
+
+
+def told(value):
+    """``value`` with each tensor as (device, values)."""
+    if isinstance(value, torch.Tensor):
+        return str(value.device), value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: told(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)([told(item) for item in value])
+    return value
+
+
+def plain(value):
+    """A list of tensors without their gradients."""
+    return [item.detach() if isinstance(item, torch.Tensor) else item for item in value]
+
+
+def _placed(value, device):
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _placed(item, device) for key, item in value.items()}
+    return type(value)([_placed(item, device) for item in value])
