@@ -1,0 +1,98 @@
+"""The student's models run on one and on several GPUs. It knows no expected value."""
+
+import torch
+from torch import nn
+
+import labkit
+
+
+def values(student, names):
+    return [student[name] for name in names]
+
+
+def reader(student, state, images, gpus):
+    """The reader's output for the images, its weights being ``state``, and the names of its parameters."""
+    model = student["Repaired"]()
+    names = list(model.state_dict())
+    with torch.no_grad():
+        output = on_gpus(_loaded(model, state), gpus, images)
+    return {"output": _plain(output), "names": names}
+
+
+def stream(student, state, strips, gpus, start):
+    """Scores and hidden states, strip after strip, from the hidden state ``start`` (None: none)."""
+    model, hidden, found = _loaded(student["Stream"](), state), start, []
+    with torch.no_grad():
+        for strip in strips:
+            scores, hidden = on_gpus(model, gpus, strip, hidden)
+            found.append((_plain(scores), _plain(hidden)))
+    return found
+
+
+def nearest(student, table, features, gpus):
+    """The numbers found, on ``gpus`` GPUs."""
+    return _plain(on_gpus(student["Nearest"](table), gpus, features))
+
+
+def nearest_state(student, table):
+    """What is saved with the model, how many parameters it has, and the devices of all that after ``.to``."""
+    model = student["Nearest"](table)
+    saved = [value.clone() for value in model.state_dict().values()]
+    with labkit.simulate(gpus=2):
+        moved = model.to("cuda:1")
+        places = [str(value.device) for value in moved.state_dict().values()]
+    return {"saved": saved, "parameters": len(list(model.parameters())), "places": places}
+
+
+class Scores(nn.Module):
+    """A reader that is in order: a score for each character in each column, the batch first."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone())
+
+    def forward(self, images):
+        return images @ self.weight
+
+
+def ctc(student, weight, images, targets, lengths, gpus):
+    """The loss and the gradient of the reader's weight."""
+    with labkit.simulate(gpus=gpus):
+        model = Scores(weight).to("cuda:0")
+        loss = student["ctc"](nn.DataParallel(model, list(range(gpus))), images, targets, lengths)
+        if isinstance(loss, torch.Tensor) and loss.requires_grad and loss.dim() == 0:
+            loss.backward()
+        gradient = model.weight.grad
+        return {"loss": _plain(_to_cpu(loss)), "gradient": None if gradient is None else gradient.cpu()}
+
+
+def on_gpus(model, gpus, *inputs):
+    """The model's output, wrapped on ``gpus`` GPUs; on the CPU, without a wrapper, for 0."""
+    if not gpus:
+        return model(*inputs)
+    with labkit.simulate(gpus=gpus):
+        output = nn.DataParallel(model.to("cuda:0"), list(range(gpus)))(*inputs)
+        output = _to_cpu(output)
+        model.to("cpu")
+        return output
+
+
+def _loaded(model, state):
+    """The model with the values of ``state``, by name, or else in order."""
+    own = model.state_dict()
+    if list(own) != list(state) and len(own) == len(state):
+        state = dict(zip(own, state.values()))
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def _to_cpu(value):
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, (tuple, list)):
+        return type(value)([_to_cpu(item) for item in value])
+    return value
+
+
+def _plain(value):
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
