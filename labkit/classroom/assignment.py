@@ -64,10 +64,10 @@ class Question:
 
     def stub(self, numbers: Numbers) -> str:
         """What the student finds in the cell."""
-        return _filled(_without_solution(self.source), numbers)
+        return filled(_without_solution(self.source), numbers)
 
     def solution(self, numbers: Numbers) -> str:
-        return _filled(_solved(self.source), numbers)
+        return filled(_solved(self.source), numbers)
 
     def unanswered(self, source: str | None, numbers: Numbers) -> bool:
         """Whether ``source`` is still the stub, whatever its blanks and comments; nothing at all counts as that."""
@@ -115,7 +115,7 @@ class Assignment:
     def prologue(self, numbers: Numbers) -> str:
         """What stands before the answers: the cells that are given."""
         return "\n\n".join(
-            _filled(source.en, numbers) for _, role, _, source in self._cells if role == "given"
+            filled(source.en, numbers) for _, role, _, source in self._cells if role == "given"
         )
 
     def cells(self, language: str, numbers: Numbers, solution: bool = False) -> list[Cell]:
@@ -129,7 +129,7 @@ class Assignment:
             elif role == "text" and question:
                 text += _rubric(questions[question], language)
             kind = "text" if role == "text" else "code"
-            made.append(Cell(id, kind, role, _filled(text, numbers), question if role != "text" else None))
+            made.append(Cell(id, kind, role, filled(text, numbers), question if role != "text" else None))
         at = next((at for at, cell in enumerate(made) if cell.kind == "code"), len(made))
         made.insert(at, Cell("setup", "code", "setup", self._setup(language, numbers)))
         return made
@@ -241,11 +241,11 @@ def _made(
             id,
             titles[id],
             tuple(part for part in parts if part.question == id),
-            _defined(_filled(_without_solution(source.en), usual)),
+            _defined(filled(_without_solution(source.en), usual)),
             tuple(needs.get(id, ())),
             tuple(without.get(id, ())),
             source.en,
-            _filled(prologue, usual),
+            filled(prologue, usual),
         )
         for id, role, _, source in cells
         if role == "answer"
@@ -288,7 +288,7 @@ def _rubric(question: Question, language: str) -> str:
     return "\n".join(["\n", head, "| --- | --- |", *rows])
 
 
-def _filled(text: str, numbers: Numbers) -> str:
+def filled(text: str, numbers: Numbers) -> str:
     """``text`` with the numbers in the places of their names, ``{{name}}``."""
     return re.sub(r"\{\{ *(\w+) *\}\}", lambda found: str(numbers.get(found[1], found[0])), text)
 

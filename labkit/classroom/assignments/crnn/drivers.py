@@ -81,7 +81,7 @@ def _loaded(model, state):
     """The model with the values of ``state``, by name, or else in order."""
     own = model.state_dict()
     if list(own) != list(state) and len(own) == len(state):
-        state = dict(zip(own, state.values()))
+        state = dict(zip(own, state.values(), strict=True))
     model.load_state_dict(state)
     return model.eval()
 

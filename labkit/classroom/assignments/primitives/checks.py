@@ -221,13 +221,13 @@ def wrong_joined(got: object, right: Any) -> Iterator[Hint]:
         if values.shape != wanted.shape:
             yield Hint(
                 "joined-shape",
-                f"the joined tensor is {list(values.shape)}, {list(wanted.shape)} is wanted",
+                f"what is joined is {list(values.shape)}, {list(wanted.shape)} is wanted",
                 f"拼接的结果是 {list(values.shape)}，应该是 {list(wanted.shape)}",
             )
         if place != device:
             yield Hint(
                 "joined-place",
-                f"the joined tensor is on {place}, {device} was asked for",
+                f"what is joined is on {place}, {device} was asked for",
                 f"拼接的结果在 {place} 上，要求的是 {device}",
             )
         yield Hint("joined-order", "the rows are in another order", "行的顺序不对")
@@ -246,7 +246,7 @@ def wrong_joined(got: object, right: Any) -> Iterator[Hint]:
 
 NO_GATHER_GRADIENT = Hint(
     "detached",
-    "no gradient comes back to the outputs, or another one: is the joined tensor made by `cat` of the outputs "
+    "no gradient comes back to the outputs, or another one: is it made by `cat` of the outputs "
     "themselves?",
     "梯度没能传回各份输出，或者传回的不对：拼接的结果是直接对这些输出做 `cat` 得到的吗？",
 )
