@@ -37,7 +37,7 @@ launch            | base
 course            | base plans machine launch diagnosis
 runs              | base plans course
 author            | base course runs
-classroom         | base machine course
+classroom         | base plans machine course
 
 cli               | base classroom lessons machine machine.torch_api launch trace trace.recording view diagnosis runs
 __init__          | base

@@ -246,8 +246,7 @@ def wrong_joined(got: object, right: Any) -> Iterator[Hint]:
 
 NO_GATHER_GRADIENT = Hint(
     "detached",
-    "no gradient comes back to the outputs, or another one: is it made by `cat` of the outputs "
-    "themselves?",
+    "no gradient comes back to the outputs, or another one: is it made by `cat` of the outputs themselves?",
     "梯度没能传回各份输出，或者传回的不对：拼接的结果是直接对这些输出做 `cat` 得到的吗？",
 )
 
