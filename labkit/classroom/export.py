@@ -68,12 +68,8 @@ def _harmless(cell: str) -> str:
     return f"'{cell}" if cell.startswith(_FORMULA) and not number else cell
 
 
-def _total(mark: Mark | None) -> float | None:
-    return None if mark is None else sum(question.points for question in mark.questions.values())
-
-
-def _written(total: float | None) -> str:
-    return "" if total is None else points(total)
+def _total(mark: Mark | None) -> str:
+    return "" if mark is None else points(mark.points)
 
 
 def _kinds(mark: Mark) -> set[str]:
@@ -100,7 +96,7 @@ def _marks(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark]) 
             each.append("" if answered is None or answered.state == "unanswered" else points(answered.points))
         rows.append([
             student.id, student.name, *(student.more.get(title, "") for title in more), *each,
-            _written(_total(mark)), points(assignment.points), "; ".join(remarks),
+            _total(mark), points(assignment.points), "; ".join(remarks),
         ])  # fmt: skip
     return rows
 
@@ -115,7 +111,7 @@ def _nbgrader(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark
     for student in folder.students.values():
         first, last = _two_names(student.name)
         mark = marks.get(student.id)
-        score = points(_total(mark) or 0)
+        score = points(mark.points) if mark else "0"
         rows.append([
             assignment.name, due, _moment(mark), student.id, last, first, student.email,
             score, "0", score, points(assignment.points),
@@ -133,7 +129,7 @@ def _canvas(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark])
     rows = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", title]]
     rows.append(["    Points Possible", "", "", "", "", points(assignment.points)])
     for student in folder.students.values():
-        rows.append([student.name, "", student.id, "", "", _written(_total(marks.get(student.id)))])
+        rows.append([student.name, "", student.id, "", "", _total(marks.get(student.id))])
     return rows
 
 
@@ -142,7 +138,7 @@ def _moodle(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark])
     rows = [["ID number", "First name", "Last name", "Email address", f"{assignment.title}"]]
     for student in folder.students.values():
         first, last = _two_names(student.name)
-        rows.append([student.id, first, last, student.email, _written(_total(marks.get(student.id)))])
+        rows.append([student.id, first, last, student.email, _total(marks.get(student.id))])
     return rows
 
 

@@ -20,7 +20,7 @@ def feedback_page(
 ) -> str:
     """The page, in the language in use; ``odd``: what was odd about the file."""
     title = str(assignment.title)
-    got = sum(question.points for question in mark.questions.values())
+    got = mark.points
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(student.name)} · {escape(student.id)}</p>',

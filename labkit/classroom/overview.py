@@ -38,9 +38,6 @@ class Class:
     strangers: list[tuple[str, Note]] = field(default_factory=list)
     similar: list[Pair] = field(default_factory=list)
 
-    def total(self, student: str) -> float:
-        return sum(question.points for question in self.marks[student].questions.values())
-
 
 def overview_page(found: Class) -> str:
     """The page, in the language in use."""
@@ -67,7 +64,7 @@ def _for_teachers() -> str:
 
 
 def _summary(found: Class) -> str:
-    totals = [found.total(student) for student in found.marks]
+    totals = [mark.points for mark in found.marks.values()]
     late = sum(any(note.kind == "late" for note in odd) for odd in found.notes.values())
     size = len(found.folder.students)
     told = say(
@@ -87,7 +84,7 @@ def _distribution(found: Class) -> str:
     if not found.marks:
         return ""
     most = found.assignment.points or 1
-    bins = Counter(min(_BINS - 1, int(found.total(student) / most * _BINS)) for student in found.marks)
+    bins = Counter(min(_BINS - 1, int(mark.points / most * _BINS)) for mark in found.marks.values())
     tallest = max(bins.values())
     width, height, step = 600, 150, 60
     drawn = []
@@ -222,7 +219,7 @@ def _students(found: Class) -> str:
                 for question in questions
             ]
             head[0] = f'<a href="../feedback/{escape(student.id)}.html">{head[0]}</a>'
-            total = share_of(found.total(student.id), found.assignment.points)
+            total = share_of(mark.points, found.assignment.points)
             if student.id in found.before:
                 was = points(found.before[student.id])
                 total += f' <span class="part">({say(en=f"was {was}", zh=f"原为 {was}")})</span>'

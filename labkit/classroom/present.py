@@ -11,7 +11,7 @@ from .assignment import Assignment
 from .collecting import Collection, collect, strangers_of
 from .feedback import feedback_page, no_submission_page
 from .folder import ClassFolder
-from .marks import Mark, read
+from .marks import Mark, history
 from .overview import Class, overview_page
 from .release import assignment_of, numbers_of
 from .similar import similar
@@ -25,7 +25,13 @@ def present(folder: ClassFolder) -> list[Path]:
     ``teacher/marks.jsonl``. OSError if one cannot be written.
     """
     assignment = assignment_of(folder)
-    marks = {student: mark for student, mark in read(folder.marks).items() if student in folder.students}
+    all_marks = {id: marks for id, marks in history(folder.marks).items() if id in folder.students}
+    marks = {student: mine[-1] for student, mine in all_marks.items()}
+    before = {
+        student: mine[-2].points
+        for student, mine in all_marks.items()
+        if len(mine) > 1 and mine[-2].points != mine[-1].points
+    }
     came = collect(folder)
     answers = {student: read_submission(folder, assignment, came, student) for student in came.submissions}
     strange = strangers_of(came, folder)
@@ -47,7 +53,7 @@ def present(folder: ClassFolder) -> list[Path]:
         write_whole(file, text)
         written.append(file)
     overview = folder.teacher / "overview.html"
-    write_whole(overview, overview_page(_class(folder, assignment, marks, came, answers)))
+    write_whole(overview, overview_page(_class(folder, assignment, marks, before, came, answers)))
     return [*written, overview]
 
 
@@ -65,6 +71,7 @@ def _class(
     folder: ClassFolder,
     assignment: Assignment,
     marks: Mapping[str, Mark],
+    before: Mapping[str, float],
     came: Collection,
     answers: Mapping[str, Answers],
 ) -> Class:
@@ -77,6 +84,7 @@ def _class(
         folder,
         assignment,
         marks,
+        before,
         notes={student: mark.notes for student, mark in marks.items()},
         missing=came.missing,
         strangers=came.strangers,
