@@ -1,0 +1,163 @@
+"""``labkit submit``: one file, what is in it, and what is not answered yet."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom.assignment import load
+from labkit.classroom.collecting import collect
+from labkit.classroom.present import read_submission
+from labkit.classroom.release import release
+from labkit.classroom.roster import Student
+from labkit.cli import main
+
+ROSTER = [Student("20231001", "张三"), Student("ada", "Ada Lovelace", "en")]
+ANSWER = "def split(rows, gpus):\n    return [rows]\n"
+
+
+@pytest.fixture
+def day(tmp_path, monkeypatch, capsys):
+    """A class that was given out, in a student's folder, and the command."""
+    made = release(load("primitives"), tmp_path / "class", ROSTER, "zh").folder
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+
+    def submit(*arguments):
+        code = main(["submit", *map(str, arguments)])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return made, submit
+
+
+def notebook(folder, student="ada", split=ANSWER, name="primitives.ipynb"):
+    found = json.loads((folder.handout / student / "primitives.ipynb").read_text("utf-8"))
+    for cell in found["cells"]:
+        if cell["id"] == "split-answer" and split is not None:
+            cell["source"] = split
+            cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "/home/ada/private"}]
+            cell["attachments"] = {"x.png": {}}
+    found["metadata"]["widgets"] = {"x": "big"}
+    with open(name, "w", encoding="utf-8") as stream:
+        json.dump(found, stream)
+    return name
+
+
+def test_one_file_which_says_what_is_in_it(day, tmp_path):
+    folder, submit = day
+    code, out, err = submit(notebook(folder))
+    assert (code, err) == (0, "")
+    assert "edition of ada" in out
+    assert "split          answered, 2 lines" in out
+    assert "scatter        NOT ANSWERED" in out
+    assert "primitives-ada.ipynb (" in out
+    text = (tmp_path / "home" / "primitives-ada.ipynb").read_text("utf-8")
+    assert "private" not in text
+    assert "widgets" not in text
+    assert json.loads(text)["metadata"]["labkit"]["submitted"][10] == "T"
+    assert submit("primitives-ada.ipynb")[0] == 0  # what was made can be made again
+
+
+def test_what_it_makes_is_what_is_graded(day, tmp_path):
+    folder, submit = day
+    submit(notebook(folder), "--to", folder.submitted)
+    came = collect(folder)
+    assert came.submissions["ada"].file.stamped
+    answers = read_submission(folder, load("primitives"), came, "ada")
+    assert answers.answers == {"split": ANSWER.strip("\n"), "scatter": None}
+
+
+def test_handing_in_again_takes_nothing_away(day, tmp_path):
+    folder, submit = day
+    first = notebook(folder, name="primitives-ada.ipynb")
+    assert "primitives-ada-2.ipynb" in submit(first)[1]
+    assert "primitives-ada-3.ipynb" in submit(first)[1]
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == [
+        "primitives-ada-2.ipynb", "primitives-ada-3.ipynb", "primitives-ada.ipynb",
+    ]  # fmt: skip
+
+
+def test_nothing_answered_makes_nothing_unless_told(day, tmp_path):
+    folder, submit = day
+    name = notebook(folder, split=None)
+    code, _, err = submit(name, "--lang", "zh")
+    assert (code, len(list((tmp_path / "home").iterdir()))) == (1, 1)
+    assert "一道题也没有答" in err
+    assert submit(name, "--anyway")[0] == 0
+
+
+def test_what_is_no_python_is_told_before_it_is_handed_in(day):
+    folder, submit = day
+    code, out, _ = submit(notebook(folder, split="def split(rows, gpus)：\n    return"))
+    assert code == 0
+    assert "it is not Python: invalid character '：' (U+FF1A): def split(rows, gpus)：" in out
+
+
+def test_doubled_cells_and_lost_metadata_are_told(day):
+    folder, submit = day
+    name = notebook(folder)
+    found = json.loads(Path(name).read_text("utf-8"))
+    copy = next(cell for cell in found["cells"] if cell["id"] == "split-answer")
+    found["cells"].append(dict(copy, source="def split(rows, gpus):\n    return 3"))
+    Path(name).write_text(json.dumps(found), "utf-8")
+    assert "! split: 2 cells belong to it" in submit(name)[1]
+    found["metadata"] = {}
+    Path(name).write_text(json.dumps(found), "utf-8")
+    code, out, _ = submit(name)
+    assert code == 0
+    assert "lost its metadata" in out
+
+
+def test_one_edition_for_all_asks_for_the_id(day, tmp_path):
+    _, submit = day
+    made = release(load("primitives"), tmp_path / "same", ROSTER, "zh", individual=False).folder
+    (tmp_path / "same" / "handout" / "x").mkdir()
+    (made.handout / "primitives-zh.ipynb").rename(made.handout / "x" / "primitives.ipynb")
+    notebook(made, "x", name="mine.ipynb")
+    assert "add --id" in submit("mine.ipynb")[2]
+    assert "got '../x'" in submit("mine.ipynb", "--id", "../x")[2]
+    assert submit("mine.ipynb", "--id", "20231001", "--to", made.submitted)[0] == 0
+    came = collect(made)
+    assert list(came.submissions) == ["20231001"]
+    assert [note.kind for note in came.submissions["20231001"].notes] == []
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda name: None, "cannot be read"),
+        (lambda name: Path(name).write_text("%PDF-1.4"), "not a notebook but a PDF"),
+        (lambda name: Path(name).write_text('{"cells": []}'), "no cells of an assignment"),
+    ],
+)
+def test_a_wrong_file_is_told(day, make, words):
+    _, submit = day
+    make("x.ipynb")
+    code, out, err = submit("x.ipynb")
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_another_students_edition_is_not_handed_in_as_ones_own(day):
+    folder, submit = day
+    name = notebook(folder)
+    assert "edition of ada, not of 20231001" in submit(name, "--id", "20231001")[2]
+    both = json.loads(Path(name).read_text("utf-8"))
+    other = json.loads((folder.handout / "20231001" / "primitives.ipynb").read_text("utf-8"))
+    both["cells"] += other["cells"]
+    Path("both.ipynb").write_text(json.dumps(both), "utf-8")
+    assert "several editions" in submit("both.ipynb")[2]
+
+
+def test_it_needs_neither_torch_nor_a_notebook_server(day):
+    import subprocess
+    import sys
+
+    folder, _ = day
+    name = notebook(folder)
+    code = (
+        "import sys; from labkit.cli import main; code = main(['submit', sys.argv[1]]);"
+        "sys.exit(code or sorted({'torch', 'nbformat', 'IPython'} & set(sys.modules)) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code, name], check=True, capture_output=True)
