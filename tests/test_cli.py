@@ -487,7 +487,7 @@ def test_diagnose_refuses_what_it_cannot_use(labkit, script, arguments, text):
         ("run x.py --lang zh", "no such script: x.py"),
         ("--lang fr run x.py", "invalid choice: 'fr'"),
         ("assignment fly --lang zh", "没有 'fly' 这个选择"),
-        ("--lang zh assignment release x", "缺少必需的参数：--students"),
+        ("--lang zh assignment release x", "参数 --students --nbgrader 必须给出一个"),
         ("assignment release x --students y --deadline soon --lang=zh", "截止时间要写成"),
     ],
 )

@@ -28,14 +28,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             zh="例如 primitives，或你自己编的作业所在的文件夹",
         ),
     )
-    releasing.add_argument(
+    to_whom = releasing.add_mutually_exclusive_group(required=True)
+    to_whom.add_argument(
         "--students",
         type=Path,
-        required=True,
         metavar="CSV",
         help=say(
             en="the roster: columns id and name (and language, email)",
             zh="学生名单：学号、姓名两列（还可以有语言、邮箱）",
+        ),
+    )
+    to_whom.add_argument(
+        "--nbgrader",
+        type=Path,
+        metavar="COURSE",
+        help=say(
+            en="write nbgrader's source edition into this course of yours instead",
+            zh="改为把 nbgrader 的源版本写进这门 nbgrader 课程",
         ),
     )
     releasing.add_argument(
@@ -138,14 +147,27 @@ def _list(options: argparse.Namespace) -> int:
 
 def _release(options: argparse.Namespace) -> int:
     from ..classroom.assignment import load
+    from ..classroom.nbgrader import write_course
     from ..classroom.release import release
     from ..classroom.roster import read_roster
 
-    students = read_roster(options.students)
+    students = read_roster(options.students) if options.students else []
     try:
         assignment = load(options.assignment)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if options.nbgrader:
+        for path in write_course(assignment, options.nbgrader, get_language(), options.force):
+            print(path)
+        print(
+            say(
+                en=f"Then, in {options.nbgrader}: nbgrader generate_assignment {assignment.name}. nbgrader runs tests in "
+                "the student's own kernel: labkit grade does not, and takes the same notebooks.",
+                zh=f"然后在 {options.nbgrader} 里运行：nbgrader generate_assignment {assignment.name}。"
+                "nbgrader 在学生自己的内核里运行测试；labkit grade 不是这样，而且能批改同样的笔记本。",
+            )
+        )
+        return 0
     made = release(
         assignment,
         options.to or Path(assignment.name),

@@ -1,0 +1,210 @@
+"""An assignment in nbgrader's terms: its source edition, a configuration, and the cell that gives points.
+
+nbgrader runs its tests in the student's own kernel. So what it grades is graded no more safely than that, and a
+student's code can see the hidden cell while it runs; ``labkit grade`` takes the same notebooks and keeps both apart.
+"""
+
+from __future__ import annotations
+
+import difflib
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..base.files import write_whole
+from ..base.language import say, using
+from .assignment import Assignment, Cell, Question, load
+from .draw import Draw
+from .edition import notebook
+from .folder import FolderError
+
+CONFIG = """\
+# Written by `labkit assignment release --nbgrader`.
+c = get_config()  # noqa: F821 (nbgrader gives it)
+
+# A warning is no mistake: without these two lines anything on stderr costs all marks of a cell.
+c.IgnorePattern.enabled = True
+c.IgnorePattern.pattern = r"(?s)."
+# Work that takes far longer than it should is stopped by labkit's own cells; this is for all others.
+c.Execute.timeout = 120
+"""
+_CPU = 5.0  # seconds for one question to the answer, where its judge says nothing else
+
+
+def write_course(assignment: Assignment, course: Path, language: str, force: bool = False) -> list[Path]:
+    """Write ``source/NAME/NAME.ipynb`` into an nbgrader course, and a configuration if it has none.
+
+    Gives what was written. FolderError if the notebook is there and ``force`` is not given.
+    """
+    file = course / "source" / assignment.name / f"{assignment.name}.ipynb"
+    if file.exists() and not force:
+        raise FolderError(
+            say(en=f"{file} exists: --force overwrites it", zh=f"{file} 已经存在：加 --force 会覆盖它")
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with using(language):
+        write_whole(file, source(assignment, language, secrets.token_hex(16)))
+    config = course / "nbgrader_config.py"
+    if config.exists():
+        return [file]
+    write_whole(config, CONFIG)
+    return [file, config]
+
+
+def source(assignment: Assignment, language: str, seed: str) -> str:
+    """nbgrader's source edition: solutions and hidden tests between its marks, metadata on every cell.
+
+    seed   what the hidden cases are drawn from.
+    """
+    numbers = assignment.numbers(None)
+    cells: list[Cell] = []
+    more: dict[str, dict[str, Any]] = {}
+    waiting: Question | None = None
+    questions = {question.id: question for question in assignment.questions}
+
+    def test_cell() -> None:
+        nonlocal waiting
+        if waiting is not None:
+            id = f"{waiting.id}-tests"
+            cells.append(Cell(id, "code", "tests", _tests(assignment, waiting, seed), waiting.id))
+            more[id] = _told(id, grade=True, locked=True, points=waiting.points)
+            waiting = None
+
+    for cell in assignment.cells(language, numbers):
+        if cell.role != "check":
+            test_cell()
+        text = cell.source
+        if cell.role == "answer" and cell.question:
+            waiting = questions[cell.question]
+            text = _between_marks(waiting.stub(numbers), waiting.solution(numbers))
+            more[cell.id] = _told(waiting.id, solution=True)
+        elif cell.role != "free":
+            more[cell.id] = _told(f"{cell.id}-given", locked=True)
+        cells.append(Cell(cell.id, cell.kind, cell.role, text, cell.question))
+    test_cell()
+    return notebook(assignment.name, cells, more=more)
+
+
+def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str | None = None) -> float:
+    """The points that an answer gets, as the value of nbgrader's test cell; what was wrong is printed.
+
+    question   ``"assignment.question"``.
+    answers    the notebook's ``globals()``.
+    folder     the assignment's, if it does not come with labkit.
+    """
+    name, _, id = question.partition(".")
+    assignment = load(Path(folder) if folder else name)
+    found = next(asked for asked in assignment.questions if asked.id == id)
+    numbers = assignment.numbers(None)
+    total = 0.0
+    for part in found.parts:
+        draw = Draw.of(bytes.fromhex(seed), name, id, part.id).having(numbers)
+        verdict = part.judge(_InThisKernel(answers), draw)
+        got = min(1.0, max(0.0, float(verdict.score))) * part.points
+        total += got
+        words = say(en=verdict.en, zh=verdict.zh)
+        print(f"{got:g}/{part.points:g}  {part.what}{': ' if words else ''}{words}")
+    return total
+
+
+def _between_marks(stub: str, solution: str) -> str:
+    """The solution, with nbgrader's marks around the lines that the stub does not have."""
+    empty, full = stub.splitlines(), solution.splitlines()
+    made: list[str] = []
+    for kind, _, _, first, last in difflib.SequenceMatcher(a=empty, b=full, autojunk=False).get_opcodes():
+        lines = full[first:last]
+        if kind == "equal":
+            made += lines
+        elif lines:
+            indent = min(
+                (line[: len(line) - len(line.lstrip())] for line in lines if line.strip()),
+                key=len,
+                default="",
+            )
+            made += [f"{indent}### BEGIN SOLUTION", *lines, f"{indent}### END SOLUTION"]
+    return "\n".join(made)
+
+
+def _told(id: str, **said: Any) -> dict[str, Any]:
+    told = {
+        "grade": False,
+        "solution": False,
+        "locked": False,
+        "task": False,
+        "schema_version": 3,
+        "grade_id": id,
+    }
+    return {"nbgrader": told | said}
+
+
+def _tests(assignment: Assignment, question: Question, seed: str) -> str:
+    folder = "" if assignment.built_in else f", folder={str(assignment.folder)!r}"
+    return (
+        "### BEGIN HIDDEN TESTS\n"
+        "from labkit.classroom.nbgrader import points\n\n"
+        f'points("{assignment.name}.{question.id}", globals(), seed="{seed}"{folder})\n'
+        "### END HIDDEN TESTS"
+    )
+
+
+@dataclass(frozen=True)
+class _Error:
+    kind: str
+    message: str
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    value: Any = None
+    error: _Error | None = None
+    ended: str | None = None
+
+
+class _TooLong(BaseException):
+    """Of a kind that no student's ``except Exception`` takes for theirs."""
+
+
+@dataclass(frozen=True)
+class _InThisKernel:
+    """Asks the answers that the kernel holds, with a limit of CPU time where the system has a clock for that."""
+
+    answers: Mapping[str, Any]
+    cpu: float = _CPU
+
+    def within(self, *, cpu: float) -> _InThisKernel:
+        return _InThisKernel(self.answers, cpu)
+
+    def __call__(self, driver: Callable[..., Any], /, **data: Any) -> _Answer:
+        try:
+            with _limited(self.cpu):
+                return _Answer(driver(self.answers, **data))
+        except _TooLong:
+            return _Answer(ended="cpu")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return _Answer(error=_Error(type(error).__name__, str(error)))
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
