@@ -161,8 +161,8 @@ def _release(options: argparse.Namespace) -> int:
             print(path)
         print(
             say(
-                en=f"Then, in {options.nbgrader}: nbgrader generate_assignment {assignment.name}. nbgrader runs tests in "
-                "the student's own kernel: labkit grade does not, and takes the same notebooks.",
+                en=f"Then, in {options.nbgrader}: nbgrader generate_assignment {assignment.name}. nbgrader runs tests "
+                "in the student's own kernel: labkit grade does not, and takes the same notebooks.",
                 zh=f"然后在 {options.nbgrader} 里运行：nbgrader generate_assignment {assignment.name}。"
                 "nbgrader 在学生自己的内核里运行测试；labkit grade 不是这样，而且能批改同样的笔记本。",
             )
