@@ -1,7 +1,7 @@
 """The classroom: assignments, handed out, collected, graded and given back.
 
-A student's notebook says ``from labkit.classroom import begin, check``; they are loaded when they are asked for, so that
-handing in needs no PyTorch.
+A student's notebook says ``from labkit.classroom import begin, check``; they are loaded when they are asked for, so
+that handing in needs no PyTorch.
 """
 
 from __future__ import annotations

@@ -78,13 +78,18 @@ class Mark:
 
 
 def read(path: Path) -> dict[str, Mark]:
-    """The marks by student, {} if nothing is graded yet; :class:`MarksError` if a line is no mark.
+    """The marks by student, {} if nothing is graded yet; :class:`MarksError` if a line is no mark."""
+    return {student: marks[-1] for student, marks in history(path).items()}
+
+
+def history(path: Path) -> dict[str, list[Mark]]:
+    """All marks that each student has had, the last of which counts; :class:`MarksError` if a line is no mark.
 
     A last line without its end is of a grading that was killed while it wrote: no mark yet.
     """
     if not path.exists():
         return {}
-    found = {}
+    found: dict[str, list[Mark]] = {}
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
@@ -97,7 +102,7 @@ def read(path: Path) -> dict[str, Mark]:
                     zh=f"{path} 第 {number} 行不是成绩：文件被改动过。请从备份中恢复，或删除这一行后重新批改",
                 )
             ) from None
-        found[mark.student] = mark
+        found.setdefault(mark.student, []).append(mark)
     return found
 
 

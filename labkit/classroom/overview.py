@@ -175,6 +175,11 @@ def _odd(found: Class) -> str:
         for question, answered in mark.questions.items()
         if answered.state == "failed"
     ]
+    texts += [
+        f"{_named(found, student)}: {str(note).splitlines()[0]}"
+        for student, mark in found.marks.items()
+        for note in mark.troubles
+    ]
     if not texts and not failed:
         return ""
     return f"<h2>{say(en='What was odd', zh='需要留意')}</h2>" + notes(failed + texts)

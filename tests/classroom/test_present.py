@@ -82,9 +82,7 @@ def grade(folder, scores, hint="wrong-rule"):
                 ]
                 questions["split"] = QuestionMark(question.points * score, question.points, parts)
             mark = Mark(student, answers.digest, "2026-12-02T10:00:00+00:00", questions, answers.notes)
-            told = asdict(mark)
-            told["notes"] = [[note.kind, note.en, note.zh] for note in mark.notes]
-            stream.write(json.dumps(told) + "\n")
+            stream.write(json.dumps(asdict(mark)) + "\n")
 
 
 class Seen(HTMLParser):
@@ -188,12 +186,16 @@ def test_what_cannot_be_graded_is_told_and_is_nobodys_fault(folder):
     told = json.loads(lines[2])
     told["questions"]["split"] |= {"state": "failed", "points": 0}
     told["questions"]["split"]["parts"][0]["en"] = "ValueError in judges.py"
+    told["troubles"] = [{"kind": "died", "en": "it ended its own process\nTraceback", "zh": ""}]
     folder.marks.write_text("\n".join([*lines, json.dumps(told)]) + "\n", "utf-8")
     with using("en"):
         pages = {path.stem: Seen(path.read_text("utf-8")).text for path in present(folder)}
     assert "no fault of yours" in pages["e1"]
     assert "judges.py" not in pages["e1"]
     assert "Ada Lovelace (e1): split could not be graded: ValueError in judges.py" in pages["overview"]
+    assert "Ada Lovelace (e1): it ended its own process" in pages["overview"]
+    assert "Traceback" not in pages["overview"]
+    assert "own process" not in pages["e1"]
 
 
 def test_nobody_handed_in_yet(tmp_path):
