@@ -448,6 +448,7 @@ def test_diagnose_shows_where_a_factory_fails(script):
     done = process("diagnose", "models:fails", cwd=script(MODELS, "models.py").parent)
     assert (done.returncode, done.stdout) == (2, "")  # 1 would mean that something is wrong with the model
     assert "in fails" in done.stderr
+    assert "labkit/cli" not in done.stderr  # the frames are the user's own
     assert done.stderr.endswith("labkit: models:fails itself fails: RuntimeError: no data here\n")
 
 

@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from ..diagnosis import diagnose
     from ..machine import simulate
+    from ..machine.frames import without_ours
 
     # The machine is up before the factory is imported, so that it may say .cuda().
     # What the factory prints goes beside the result, which alone is on standard output.
@@ -67,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
         except UsageError:
             raise
         except Exception as error:
-            traceback.print_exc()
+            without_ours(error)
+            traceback.print_exception(error)
             raise UsageError(
                 say(
                     en=f"{options.factory} itself fails: {type(error).__name__}: {error}",

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 
 _ROOT = Path(__file__).parents[1]
-_OURS = tuple(f"{_ROOT / room}{os.sep}" for room in ("machine", "trace", "launch"))
+_OURS = tuple(f"{_ROOT / room}{os.sep}" for room in ("machine", "trace", "launch", "cli"))
 # What failed in a replica, or in a worker, stands as text in the message of the error that is raised for it.
 _AS_TEXT = re.compile(
-    rf'^ *File "{re.escape(str(_ROOT))}[\\/](?:machine|trace|launch)[\\/].*\n(?:    .*\n)*', re.MULTILINE
+    rf'^ *File "{re.escape(str(_ROOT))}[\\/](?:machine|trace|launch|cli)[\\/].*\n(?:    .*\n)*', re.MULTILINE
 )
 
 
