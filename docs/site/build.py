@@ -91,7 +91,7 @@ def gather(language: str, folder: Path) -> None:
     for made in (lessons, extra / "explorers"):
         made.mkdir(parents=True)
     for path in sorted((ROOT / "notebooks" / language).glob("*.ipynb")):
-        nbformat.write(as_page(nbformat.read(path, as_version=4)), lessons / path.name)
+        nbformat.write(as_page(nbformat.read(path, as_version=4), path), lessons / path.name)
     documents = [path for path in sorted((ROOT / "docs").glob("*.md")) if path.suffixes != [".zh", ".md"]]
     for path in documents:
         own = path.with_suffix(f".{language}.md")
@@ -113,18 +113,33 @@ def gather(language: str, folder: Path) -> None:
     )
 
 
-def as_page(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A lesson as a page: what a prediction asks about stays closed until the reader opens it."""
+def as_page(notebook: nbformat.NotebookNode, path: Path) -> nbformat.NotebookNode:
+    """A lesson as a page: where to run it; what a prediction asks about stays closed until the reader opens it."""
     asked = False
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
-        if "predict(" in cell.source:
+        if "setup" in cell.metadata.get("tags", ()):
+            cell.metadata.tags = [*cell.metadata.tags, "remove-cell"]  # for machines without labkit
+        elif "predict(" in cell.source:
             asked = True
         elif asked and cell.outputs:
             cell.metadata.tags = [*cell.metadata.get("tags", ()), "hide-output"]
             asked = False
+    notebook.cells.insert(1, nbformat.v4.new_markdown_cell(to_run(path.relative_to(ROOT).as_posix())))
     return notebook
+
+
+def to_run(notebook: str) -> str:
+    """One line below the title of a lesson: where it can be run."""
+    place = URLS["Repository"].partition("github.com/")[2]
+    colab = f"https://colab.research.google.com/github/{place}/blob/main/{notebook}"
+    binder = f"https://mybinder.org/v2/gh/{place}/HEAD?urlpath=lab/tree/{notebook}"
+    own = f"labkit lab {notebook.removeprefix('notebooks/').removesuffix('.ipynb')}"
+    return say(
+        en=f"*Run it: [Colab]({colab}) · [Binder]({binder}) · on your own computer `{own}`*",
+        zh=f"*运行这一课：[Colab]({colab}) · [Binder]({binder}) · 在自己的电脑上 `{own}`*",
+    )
 
 
 def linked(text: str, folder: Path) -> str:
