@@ -134,7 +134,7 @@ def to_run(notebook: str) -> str:
     """One line below the title of a lesson: where it can be run."""
     place = URLS["Repository"].partition("github.com/")[2]
     colab = f"https://colab.research.google.com/github/{place}/blob/main/{notebook}"
-    binder = f"https://mybinder.org/v2/gh/{place}/HEAD?urlpath=lab/tree/{notebook}"
+    binder = f"https://mybinder.org/v2/gh/{place}/HEAD?urlpath=lab/tree/course/{notebook.removeprefix('notebooks/')}"
     own = f"labkit lab {notebook.removeprefix('notebooks/').removesuffix('.ipynb')}"
     return say(
         en=f"*Run it: [Colab]({colab}) · [Binder]({binder}) · on your own computer `{own}`*",
