@@ -134,14 +134,17 @@ def test_what_is_of_another_run_is_not_taken_for_this_one(one_run, tmp_path, cap
     command = ["sweep", "99_small", "--gpus", "2", "--out", "made"]
     assert main(command) == 0
     assert main([*command, "-p", "rate", "3"]) == 2
-    assert "99_small-2-gpus.ipynb is of another run (rate 0.5); --force overwrites" in capsys.readouterr().err
+    assert (
+        "99_small-2-gpus.ipynb was made by another sweep (rate was 0.5 then); --force overwrites"
+        in capsys.readouterr().err
+    )
     with monkeypatch.context() as newer:
         newer.setattr(sweep, "__version__", "9.9")
         assert main(command) == 2
-    assert f"is of another run (labkit {version})" in capsys.readouterr().err
+    assert f"was made by another sweep (labkit was {version} then)" in capsys.readouterr().err
     one_run.write_text(one_run.read_text("utf-8").replace("torch.Size([7])", "torch.Size([8])"), "utf-8")
     assert main(command) == 2
-    assert "is of another run (lesson)" in capsys.readouterr().err
+    assert "was made by another sweep (the notebook has changed since)" in capsys.readouterr().err
     (tmp_path / "made/99_small-2-gpus.ipynb").unlink()
     assert main(command) == 2
     assert "99_small-2-gpus.html exists already" in capsys.readouterr().err

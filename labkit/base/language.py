@@ -4,11 +4,13 @@ Every visible string is written once, both languages side by side: ``say(en="idl
 
 The language is the one that was set last (:func:`set_language`, a lesson's ``begin``, ``--lang`` on the command
 line); until one is, the one that the environment variable ``LABKIT_LANG`` names; without it, English.
+However it is written, one rule reads it (:func:`named_language`): ``zh``, ``ZH``, ``zh_CN.UTF-8``, ``zh-Hans``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -19,9 +21,16 @@ VARIABLE = "LABKIT_LANG"
 _current: str | None = None  # None: nobody has set or asked for one yet
 
 
+def named_language(text: object) -> str | None:
+    """The key of LANGUAGES that ``text`` names, as systems and browsers write them: region, script, capitals aside."""
+    first = re.split(r"[-_.@]", text.strip().lower())[0] if isinstance(text, str) else None
+    return first if first in LANGUAGES else None
+
+
 def checked_language(language: object) -> str:
-    """``language`` if it is a key of LANGUAGES; else ValueError."""
-    if not isinstance(language, str) or language not in LANGUAGES:
+    """The key of LANGUAGES that ``language`` names; ValueError if it names none."""
+    found = named_language(language)
+    if found is None:
         known = ", ".join(map(repr, LANGUAGES))
         raise ValueError(
             say(
@@ -29,11 +38,11 @@ def checked_language(language: object) -> str:
                 zh=f"language 必须是 {known} 之一，现在是 {language!r}",
             )
         )
-    return language
+    return found
 
 
 def set_language(language: str) -> None:
-    """Show everything in ``language``: ``"en"`` or ``"zh"``."""
+    """Show everything in ``language``: ``"en"`` or ``"zh"`` (``"zh_CN"`` and the like count)."""
     global _current
     _current = checked_language(language)
 
@@ -43,8 +52,8 @@ def get_language() -> str:
     global _current
     if _current is None:
         _current, named = "en", os.environ.get(VARIABLE)
-        if named in LANGUAGES:
-            _current = named
+        if found := named_language(named):
+            _current = found
         elif named:  # said once, for the language is known from here on
             known = ", ".join(LANGUAGES)
             warnings.warn(
@@ -63,7 +72,7 @@ def system_language() -> str | None:
         from locale import windows_locale
 
         named = windows_locale.get(ctypes.windll.kernel32.GetUserDefaultUILanguage(), "")
-    return next((language for language in LANGUAGES if named.lower().startswith(language)), None)
+    return named_language(named)
 
 
 @contextmanager

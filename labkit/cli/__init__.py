@@ -19,7 +19,7 @@ from importlib import import_module
 
 from .. import __version__
 from ..base.extras import MissingPackage
-from ..base.language import LANGUAGES, VARIABLE, get_language, say, system_language, using
+from ..base.language import VARIABLE, get_language, named_language, say, system_language, using
 from . import console
 from .usage import Lenient, Parser, UsageError, add_language, in_the_language_in_use
 
@@ -160,7 +160,7 @@ def _asked(argv: list[str]) -> tuple[str | None, str | None]:
         parser.add_argument("--lang", default=found.lang)
         with suppress(UsageError):
             parser.parse_known_args(found.rest, found)
-    return found.command, found.lang if found.lang in LANGUAGES else None
+    return found.command, named_language(found.lang)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..base.extras import need
 from ..base.files import reason, write_whole
-from ..base.language import LANGUAGES, get_language, say, using
+from ..base.language import get_language, named_language, say, using
 from ..base.numbers import plural
 from ..lessons import source
 from .usage import UsageError, at_least
@@ -124,7 +124,7 @@ def _run(plan: Sweep, again: bool) -> int:
     from ..runs.report import report
 
     language = plan.parameters.get("language")
-    shown = language if isinstance(language, str) and language in LANGUAGES else get_language()
+    shown = named_language(language) or get_language()
     runs: list[Run] = []
     stopped = 0
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from ..base.language import LANGUAGES, VARIABLE, get_language, say
+from ..base.language import LANGUAGES, VARIABLE, get_language, named_language, say
 from ..base.patches import Patch, Patches
 
 
@@ -92,6 +92,7 @@ def add_language(parser: argparse.ArgumentParser, default: str | None = argparse
     """``--lang``; without a default a parser of a command takes back none that stands before the command."""
     parser.add_argument(
         "--lang",
+        type=lambda text: named_language(text) or text,
         choices=tuple(LANGUAGES),
         default=default,
         help=say(

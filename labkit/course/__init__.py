@@ -11,8 +11,9 @@ from .glossary import Glossary
 from .lesson import begin
 from .outline import Beliefs, Outline
 from .predict import predict
+from .vary import vary
 
 __all__ = [
     "Beliefs", "Cases", "Glossary", "Outline", "Progress", "RankError", "begin", "check", "launch", "predict",
-    "reveal", "workspace",
+    "reveal", "vary", "workspace",
 ]  # fmt: skip

@@ -6,9 +6,7 @@ its id, so that their code is the same in every language. Texts may hold `code` 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from html import escape
 
 from ..base.language import say
 from ..base.numbers import must
@@ -16,6 +14,9 @@ from . import progress
 from .exercise import Exercise, Unreadable
 from .exercises import EXERCISES
 from .kinds import shown
+from .lesson import begun
+from .names import word_on
+from .words import as_html
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def judged(found: Exercise, answer: object, facts: dict[str, int]) -> tuple[str 
             en=f"trying this answer raised {_named(error, ': ')}. The question asks for {wanted()}",
             zh=f"试用这个答案时出现 {_named(error, '：')}。这道题要的是{wanted()}",
         )
-        return raised, False
+        return "\n".join(filter(None, [raised, word_on(error, begun())])), False
 
 
 def find(exercise: str) -> Exercise:
@@ -131,10 +132,3 @@ def _named(error: BaseException, colon: str) -> str:
     except Exception:
         words = ""
     return f"{type(error).__name__}{colon}{words}" if words else type(error).__name__
-
-
-def as_html(text: str) -> str:
-    """Text as HTML: `code` in its own letters, a fenced block as a block."""
-    text = escape(text, quote=False)
-    text = re.sub(r"```\n(.*?)\n```", r"<pre>\1</pre>", text, flags=re.DOTALL)
-    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", text)

@@ -7,6 +7,7 @@ not change when a lesson gains an exercise.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from html import escape
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..base.files import reason
 from ..base.language import get_language, say, using
 from . import progress
 from .exercises import EXERCISES
+from .lesson import begun
 from .outline import lessons
 
 _FIRST, _LATER, _OPEN = "●", "◐", "○"
@@ -32,7 +34,7 @@ class Progress:
         progress.write()  # what could not be written before: the disk has room again, perhaps
         done, first = progress.done(), progress.at_first_try()
         lines = [f"{title}  {_marks(names, done, first)}" for title, names in _exercises()]
-        return "\n".join([*lines, *_footer()])
+        return "\n".join(filter(None, [score(done, first), *lines, *_footer()]))
 
     def refresh(self) -> None:
         """Show what is noted now."""
@@ -55,6 +57,21 @@ class Progress:
             zh="运行笔记本时，这里显示你自己的进度。",
         )
         return {**live(self._widget), "text/plain": still}
+
+
+def score(done: set[str], first: set[str]) -> str:
+    """How the lesson that has begun went, in one line; "" if none has, it asks nothing, or nobody keeps count."""
+    name = begun() or "-"
+    with suppress(OSError):
+        name = name if progress.file() else "-"
+    for title, ids in _exercises():
+        if title.partition(" ")[0] == name.partition("_")[0]:
+            here, right = len(done & set(ids)), len(first & set(ids))
+            return say(
+                en=f"Lesson {title[:2]}: {here} of {len(ids)} answered, {right} at the first try",
+                zh=f"第 {title[:2]} 课：共 {len(ids)} 题，答对 {here} 题，其中 {right} 题一次答对",
+            )
+    return ""
 
 
 def _exercises() -> list[tuple[str, list[str]]]:
@@ -94,13 +111,21 @@ def _footer() -> list[str]:
 def _table(done: set[str], first: set[str], footer: list[str]) -> str:
     heads = ("", "", say(en="answered", zh="已答对"), say(en="first try", zh="一次答对"))
     head = "".join(f'<th style="text-align:right;padding-left:1.5em">{text}</th>' for text in heads)
-    rows = [
-        f'<tr><td style="text-align:left;padding-right:1.5em">{escape(title)}</td>'
-        f'<td style="text-align:left;padding-right:1.5em" title="{escape(", ".join(names))}">'
-        f"{_marks(names, done, first)}</td>"
+    exercises = _exercises()
+    rows = [_row(escape(title), _marks(names, done, first), names, done, first) for title, names in exercises]
+    every = [name for _, names in exercises for name in names]
+    rows.append(_row(f"<b>{say(en='All lessons', zh='全部课程')}</b>", "", every, done, first))
+    notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
+    here = score(done, first)
+    told = f'<div role="status"><b>{escape(here)}</b></div>' if here else ""
+    return f"<div>{told}<table><tr>{head}</tr>{''.join(rows)}</table>{notes}</div>"
+
+
+def _row(title: str, marks: str, names: list[str], done: set[str], first: set[str]) -> str:
+    said = escape(", ".join(names)) if marks else ""
+    return (
+        f'<tr><td style="text-align:left;padding-right:1.5em">{title}</td>'
+        f'<td style="text-align:left;padding-right:1.5em" title="{said}">{marks}</td>'
         f'<td style="text-align:right">{len(done & set(names))}/{len(names)}</td>'
         f'<td style="text-align:right">{len(first & set(names))}</td></tr>'
-        for title, names in _exercises()
-    ]
-    notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
-    return f"<div><table><tr>{head}</tr>{''.join(rows)}</table>{notes}</div>"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from ..base.language import say
@@ -17,6 +18,7 @@ ANY_OTHER = object()
 Hints = Mapping[Any, str | None]
 Judge = Callable[..., Hints | Iterator[str]]
 Fact = tuple[int, int, int]
+Fresh = Callable[[Random], Mapping[str, int]]
 # What can be clicked, in order: the words, and what is wrong with them (RIGHT for the one that is right).
 Choices = Sequence[tuple[str, str | None]]
 
@@ -45,6 +47,7 @@ class Exercise:
     choices   what can be clicked, where a click answers; the answer is then a choice's number, from 1.
     facts     the numbers that question, choices, judge and solution are asked with:
               name -> what it usually is, its least and its greatest.
+    fresh     draws other facts, worth another try, where a prediction can be asked again.
     """
 
     kind: Kind
@@ -53,6 +56,7 @@ class Exercise:
     ask: Callable[..., str] | None = None
     choices: Callable[..., Choices] | None = None
     facts: Mapping[str, Fact] = field(default_factory=dict)
+    fresh: Fresh | None = None
 
     def checked(self, given: Mapping[str, int]) -> dict[str, int]:
         """All facts, those not given as usual; TypeError or ValueError names the first that is not one of them."""
@@ -91,6 +95,7 @@ def exercise(
     solution: Callable[..., str],
     ask: Callable[..., str] | None = None,
     facts: Mapping[str, Fact] | None = None,
+    fresh: Fresh | None = None,
 ) -> Callable[[Judge], Judge]:
     """Declare an exercise: the decorated function is its judge, given an answer that ``kind`` has read.
 
@@ -99,7 +104,7 @@ def exercise(
     """
 
     def declare(judge: Judge) -> Judge:
-        _declare(id, Exercise(kind, judge, solution, ask, None, facts or {}))
+        _declare(id, Exercise(kind, judge, solution, ask, None, facts or {}, fresh))
         return judge
 
     return declare

@@ -10,9 +10,17 @@ import torch
 from ..base.language import checked_language, say, set_language
 from ..base.numbers import plural, whole
 from ..machine import Machine, RealGpus, use_gpus
+from .names import watch
 
 # The parameters that every lesson has, besides its language, and from where to where they go.
 LIMITS = {"num_gpus": (0, 64), "batch_size": (1, 1_000_000), "data_size": (1, 1_000_000)}
+
+_begun: str | None = None
+
+
+def begun() -> str | None:
+    """The name of the lesson that began last, such as ``"03_split"``."""
+    return _begun
 
 
 @dataclass(frozen=True)
@@ -45,17 +53,23 @@ def checked_parameters(given: Mapping[str, object]) -> dict[str, int]:
 def begin(name: str, *, num_gpus: int, batch_size: int, data_size: int, language: str) -> Lesson:
     """Begin lesson ``name``: check its parameters, set the language, the GPUs and the seed.
 
+    From here on a name that is not there is explained by the cell that makes it (see :mod:`.names`), and the board
+    says how this lesson went.
+
     num_gpus     0 to 64; real GPUs are used if the computer has that many, else they are simulated.
     batch_size   rows in a batch, at least 1.
     data_size    rows in the dataset, at least 1.
-    language     "en" or "zh".
+    language     "en" or "zh" (what :func:`labkit.set_language` takes).
 
     Raises TypeError or ValueError with one line that names the parameter, before anything is changed.
     """
+    global _begun
     checked_language(language)
     given = {"num_gpus": num_gpus, "batch_size": batch_size, "data_size": data_size}
     num_gpus = checked_parameters(given)["num_gpus"]
     set_language(language)
     machine = use_gpus(num_gpus)
     torch.manual_seed(0)
+    _begun = name
+    watch(name)
     return Lesson(name, machine)

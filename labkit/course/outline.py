@@ -75,8 +75,8 @@ def lessons() -> tuple[Entry, ...]:
             "04_primitives",
             say(en="What happens in one call?", zh="一次调用里发生了什么？"),
             say(
-                en="Replicate, scatter, parallel apply and gather, built by hand and equal to PyTorch's.",
-                zh="亲手搭出复制、分发、并行执行、收集，结果与 PyTorch 相同。",
+                en="Scatter, replicate, parallel apply and gather, built by hand and equal to PyTorch's.",
+                zh="亲手搭出分发、复制、并行执行、收集，结果与 PyTorch 相同。",
             ),
             25,
         ),

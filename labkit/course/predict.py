@@ -1,5 +1,7 @@
 """A prediction: a question answered by a click among choices, or by a typed value, before the next cell runs.
 
+Once it is answered, one that is asked with numbers can be asked again with others, as often as the learner likes.
+
 ``predict(id)`` as the last line of a cell shows it. Where no kernel runs (GitHub, a PDF) and where nobody sits
 (papermill, nbval) its question and choices are read as text, and nothing waits. With the keyboard alone: Tab and
 Enter, or ``check(id, answer)``.
@@ -9,13 +11,15 @@ from __future__ import annotations
 
 import ast
 import unicodedata
+from random import Random
 from typing import Any
 
 from ..base.display import live
 from ..base.extras import need
 from ..base.language import get_language, say, using
-from .answers import Verdict, as_html, check, find
+from .answers import Verdict, check, find
 from .exercise import Exercise
+from .words import as_html
 
 # Buttons as long as their words, which may take two lines on a narrow page.
 _STYLE = """<style>.labkit-predict button{height:auto;min-height:28px;white-space:normal;text-align:left;\
@@ -74,12 +78,36 @@ class Prediction:
         need("ipywidgets")
         import ipywidgets as widgets  # heavy: only a notebook needs it
 
-        told = widgets.HTML()
-        said = widgets.HTML(_STYLE + f"<div>{as_html(self.question)}</div>")
-        made = self._buttons(widgets, told) if self.choices else self._field(widgets, told)
-        box = widgets.VBox([said, made, told], layout={"max_width": "760px"})
+        box = widgets.VBox(layout={"max_width": "760px"})
         box.add_class("labkit-predict")
+        again = widgets.Button(
+            description=say(en="Ask with other numbers", zh="换一组数再来一题"), icon="refresh"
+        )
+        again.layout.display = "none"
+        again.on_click(lambda _: self._asked_again(widgets, box, again))
+        self._ask(widgets, box, again)
         return box
+
+    def ask_again(self, random: Random | None = None) -> None:
+        """Ask the same with other numbers; only for exercises that have some to draw."""
+        assert self.exercise.fresh is not None
+        random, before = random or Random(), self.facts
+        while self.facts == before:
+            self.facts = self.exercise.checked(self.exercise.fresh(random))
+
+    def _asked_again(self, widgets: Any, box: Any, again: Any) -> None:
+        self.ask_again()
+        self._ask(widgets, box, again)
+
+    def _ask(self, widgets: Any, box: Any, again: Any) -> None:
+        """The question as it now is, without an answer."""
+        told = widgets.HTML()
+        with using(self._language):
+            said = widgets.HTML(_STYLE + f"<div>{as_html(self.question)}</div>")
+            made = self._buttons(widgets, told) if self.choices else self._field(widgets, told)
+        if self.exercise.fresh:  # shown from the first answer on: where it is pressed, the keyboard stays
+            told.observe(lambda _: setattr(again.layout, "display", None), "value")
+        box.children = [said, made, told, again]
 
     def _buttons(self, widgets: Any, told: Any) -> Any:
         buttons = [widgets.Button(description=words.replace("`", "")) for words in self.choices]

@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 
 from .. import __version__
 from ..base.files import write_whole
-from ..base.language import say
+from ..base.language import named_language, say
 from ..course.lesson import checked_parameters
 from . import kernel
 from .execute import store, without_volatile
@@ -93,12 +93,25 @@ class Sweep:
         if there is None:
             return [say(en=f"{notebook} exists already", zh=f"{notebook} 已经存在")]
         odd = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-        facts = ", ".join(
-            name if name == "lesson" else f"{name.removeprefix('-p ')} {there.get(name)}" for name in odd
-        )
+        if not odd:
+            return []
+        facts = say(en=", ", zh="，").join(_then(name, there.get(name)) for name in odd)
         return [
-            say(en=f"{notebook} is of another run ({facts})", zh=f"{notebook} 来自另一次运行（{facts}）")
-        ] * bool(odd)
+            say(
+                en=f"{notebook} was made by another sweep ({facts})",
+                zh=f"{notebook} 是另一次 sweep 的结果（{facts}）",
+            )
+        ]
+
+
+def _then(name: str, value: object) -> str:
+    """How something of :meth:`Sweep.identity` was when a run was made that is not of this sweep."""
+    if name == "lesson":
+        return say(en="the notebook has changed since", zh="笔记本后来改过")
+    name = name.removeprefix("-p ")
+    if value is None:
+        return say(en=f"{name} was not given then", zh=f"当时没有给 {name}")
+    return say(en=f"{name} was {value} then", zh=f"当时 {name} 是 {value}")
 
 
 # Where a notebook says what it is a run of, and how a page says that it was made here.
@@ -274,7 +287,7 @@ def _page(notebook: NotebookNode, language: object) -> str:
 
     # Widgets are shown by their still pictures, so the page needs none of the scripts for them.
     unused = "require_js_url jquery_url widget_renderer_url mermaid_js_url mermaid_layout_elk_js_url".split()
-    code = language if isinstance(language, str) else "en"
+    code = named_language(language) or "en"
     exporter = HTMLExporter(**dict.fromkeys(unused, ""), language_code=code)
     page: str = exporter.from_notebook_node(notebook)[0]
     return page

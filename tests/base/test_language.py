@@ -12,7 +12,7 @@ def test_the_text_is_that_of_the_language_in_use():
     assert say(en="idle", zh="空闲") == "空闲"
 
 
-@pytest.mark.parametrize("language", ["fr", "", "EN", None, 1])
+@pytest.mark.parametrize("language", ["fr", "", "english", "zhx", "CN", None, 1])
 def test_an_unknown_language_changes_nothing(language):
     with pytest.raises(ValueError, match=f"language must be one of 'en', 'zh', got {language!r}"):
         set_language(language)
@@ -41,7 +41,13 @@ def test_the_language_comes_back_after_an_error():
     assert get_language() == "zh"
 
 
-@pytest.mark.parametrize(("named", "used"), [("zh", "zh"), ("en", "en"), ("", "en"), (None, "en")])
+@pytest.mark.parametrize(
+    ("named", "used"),
+    [
+        ("zh", "zh"), ("en", "en"), ("", "en"), (None, "en"), ("zh_CN", "zh"), ("ZH", "zh"), ("zh-CN", "zh"),
+        (" zh_CN.UTF-8", "zh"), ("zh-Hans-CN", "zh"), ("en_US.UTF-8", "en"), ("EN", "en"),
+    ],
+)  # fmt: skip
 def test_at_first_the_variable_names_the_language(monkeypatch, named, used):
     monkeypatch.setattr(language, "_current", None)
     monkeypatch.delenv("LABKIT_LANG", raising=False)
@@ -56,7 +62,7 @@ def test_at_first_the_variable_names_the_language(monkeypatch, named, used):
 
 def test_a_variable_that_names_none_is_complained_of_once(monkeypatch):
     monkeypatch.setattr(language, "_current", None)
-    monkeypatch.setenv("LABKIT_LANG", "zh_CN")
-    with pytest.warns(UserWarning, match="LABKIT_LANG must be one of en, zh, got 'zh_CN'") as said:
+    monkeypatch.setenv("LABKIT_LANG", "fr_FR")
+    with pytest.warns(UserWarning, match="LABKIT_LANG must be one of en, zh, got 'fr_FR'") as said:
         assert [get_language(), get_language()] == ["en", "en"]
     assert len(said) == 1

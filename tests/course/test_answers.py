@@ -6,6 +6,7 @@ import re
 import sys
 from collections import OrderedDict
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -34,6 +35,14 @@ def on_copies(model, batch, devices):
     return torch.cat([output.to(devices[0]) for output in outputs])
 
 
+def at_home(model):
+    return model.to("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+def anywhere(model):
+    return at_home(torch.nn.DataParallel(model) if torch.cuda.device_count() > 1 else model)
+
+
 def whole_batch_everywhere(model, batch, devices):
     return [copy.deepcopy(model).to(device)(batch.to(device)) for device in devices][0]
 
@@ -44,6 +53,24 @@ def reader():
     made = {"nn": torch.nn}
     exec(next(cell.source for cell in cells if cell.id == "digits"), made)
     return made["Digits"]
+
+
+def functions(lesson, *ids):
+    """What the named cells of a lesson define."""
+    cells = {cell.id: cell.source for cell in sync.read(NOTEBOOKS, "en", lesson).cells}
+    made = {"torch": torch, "copy": copy, "Thread": Thread}
+    exec("\n".join(cells[name] for name in ids), made)
+    return made
+
+
+FOUR = functions("04_primitives", "scatter", "replicate", "apply")
+
+
+def one_call(model, batch, devices, order=slice(None), home=0):
+    """The whole call by the four functions of lesson 04."""
+    pieces = FOUR["scatter"](batch, devices)
+    replicas = FOUR["replicate"](model, devices[: len(pieces)])
+    return FOUR["gather"](FOUR["parallel_apply"](replicas, pieces)[order], devices[home])
 
 
 Digits = reader()
@@ -107,6 +134,11 @@ RIGHT = {
         np.array([3, 3, 3]),
         labkit.split(9, 4).sizes,
     ],
+    "00.last_piece": [3, 3.0],
+    "00.add": [lambda x, y: x + y.to(x.device), lambda x, y: x.add(y.to(x))],
+    "01.row": [[5], 5, torch.Size([5])],
+    "01.stacked": [[30, 5], (30, 5)],
+    "01.last": [10, 10.0],
     "01.batches": [(30, 30, 30, 10), [30.0, 30, 30, 10]],
     "01.dropped": [10, 10.0, torch.tensor(10), np.int64(10)],
     "01.last_batch": [lambda rows, size: rows - (rows - 1) // size * size],
@@ -114,9 +146,19 @@ RIGHT = {
     "02.inside": [15],
     "02.lines": [8],
     "02.wrapping": ["cpu"],
+    "02.own": [8],
+    "02.anywhere": [
+        anywhere,
+        lambda model: (
+            labkit.DataParallel(model).cuda()
+            if torch.cuda.device_count() > 1
+            else model.to("cuda" if torch.cuda.is_available() else "cpu")
+        ),
+    ],
     "03.which": [4, "cuda:4", torch.device("cuda:4")],
     "03.idle": [3],
     "03.last": [5],
+    "03.busy": [23, 38, 39, "23"][:3],
     "03.order": [2],
     "03.rule": [
         chunks,
@@ -125,7 +167,9 @@ RIGHT = {
     ],
     "04.gradient": [0, 0.0],
     "04.parameters": [0, torch.tensor(0)],
-    "04.call": [data_parallel, labkit.data_parallel, lambda m, b, d: torch.nn.DataParallel(m, d)(b)],
+    "04.call": [one_call, lambda m, b, d: one_call(m, b.to(d[-1]), d)],
+    "04.replicas": [3],
+    "04.travel": [2720],
     "05.ids": [[1, 0], (1, 0), ["cuda:1", "cuda:0"], [torch.device("cuda:1"), 0]],
     "05.output": ["cuda:1", torch.device("cuda:1")],
     "05.first": [2, "cuda:2", torch.device("cuda:2")],
@@ -149,16 +193,31 @@ RIGHT = {
 # What learners believe, and the words that name it.
 WRONG = {
     "00.bytes": [
-        (5000, "how many numbers"), (40000, "float64"), (10000, "float16"), (80000, "no copy"), (1, "rows ×"),
+        (5000, "how many numbers"), (40000, "float64"), (10000, "float16"), (80000, "lie on all"), (1, "rows ×"),
         ("20 kB", "asks for a whole number of bytes"),
     ],
     "00.first_split": [
-        ([3, 2, 2, 2], "evenly"), ([3, 3, 3, 0], "no piece at all"), ([9, 9, 9, 9], "the model that is copied"),
+        ([3, 2, 2, 2], "evenly"), ([2, 2, 2, 3], "rounds 9 / 4 down"), ([2, 2, 2, 2], "rounds 9 / 4 down"),
+        ([2, 2, 2, 2, 1], "rounds 9 / 4 down"), ([2, 2, 3, 2], "evenly"),
+        ([3, 3, 3, 0], "no piece at all"), ([9, 9, 9, 9], "the model that is copied"),
         ([4, 4], "8 rows in all"), ([5, 4], "ceil(9 / 4)"), (9, "ceil(9 / 4)"), ("333", "asks for a list"),
         ([3.2, 3, 2.8], "asks for a list"),
     ],
+    "00.last_piece": [(2, "rounds 9 / 4 down"), (0, "is not made"), (9, "rounded up is one piece"), ("x", "asks for")],
+    "00.add": [
+        (3, "the function itself"), (lambda x, y: x + y, "with x on cpu and y on cuda:0 PyTorch says: `Expected all"),
+        (lambda x, y: x.cpu() + y.cpu(), "with x on cuda:2 and y on cpu the sum is on cpu"),
+        (lambda x, y: x.cuda() + y.cuda(), "with x on cpu and y on cuda:0 the sum is on cuda:0"),
+        (lambda x, y: x, "not those of x + y"), (lambda x, y: ..., "return"), (lambda x, y: 1, "a tensor"),
+    ],
+    "01.row": [([1, 5], "a batch of one row"), ([100, 5], "all the data"), ([5, 100], "which of the two"),
+        (1, "left of"),
+        ("x", "asks for")],
+    "01.stacked": [(150, "string all"), ([5, 30], "side by side"), ([100, 5], "whole dataset"), (3, "says which row")],
+    "01.last": [(4, "how many batches"), (30, "without a remainder"), (0, "never gives"), (7, "how often")],
     "01.batches": [
-        ([25] * 4, "does not even"), ([30] * 3, "drop_last"), ([30] * 4, "120 rows"), (4, "4 batches"),
+        ([25] * 4, "does not even"), ([30] * 3, "90 rows; what becomes"), ([30] * 4, "120 rows"),
+        (4, "4 is how many batches"),
         ([50, 50], "30 at a time"),
     ],
     "01.dropped": [
@@ -172,15 +231,27 @@ WRONG = {
         (lambda rows, size: "ten", "the function has to return a whole number; it returned `'ten'`"),
         (lambda rows, size: rows / size, "it returned `3.3333333333333335`: `/` gives fractions"),
     ],
-    "02.tensor_copy": [("cuda:0", "copy"), ("cuda", "copy"), ("gpu", "asks for a device"), (0, "asks for a device")],
-    "02.inside": [(30, "outside"), (60, "not given to every GPU"), (2, "number of GPUs"), (3, "2 equal pieces")],
-    "02.lines": [(4, "right for one GPU"), (2, "how many batches"), (12, "printed outside"), (1, "batches ×")],
+    "02.tensor_copy": [("cuda:0", "gives something back"), ("cuda", "gives something back"),
+        ("gpu", "asks for a device"), (0, "asks for a device")],
+    "02.inside": [(30, "outside"), (60, "not given to every GPU"), (2, "number of GPUs"), (3, "rounded up")],
+    "02.lines": [(4, "one line for each batch"), (2, "how many batches"), (12, "printed outside"), (1, "batches ×")],
+    "02.own": [(4, "one line for each batch"), (2, "how many batches"), (12, "printed outside"), (1, "batches ×")],
+    "02.anywhere": [
+        (lambda model: None, "return"),
+        (lambda model: "x", "a model"), (lambda model: model.to("cuda:0"), "raised"),
+        (lambda model: model, "on a computer with 1 GPU the weights are on cpu; home is cuda:0"),
+        (lambda model: at_home(model), "on a computer with 3 GPUs `forward` ran on 1 device only"),
+        (lambda model: at_home(torch.nn.DataParallel(model)), "on a computer with 0 GPUs the model is wrapped"),
+        (lambda model: torch.nn.DataParallel(model) if torch.cuda.device_count() > 1 else at_home(model),
+         "on a computer with 3 GPUs the weights are on cpu"),
+        (3, "the function itself"),
+    ],
     "02.wrapping": [
-        ("cuda:0", "nobody has called"), ("cuda", "nobody has called"),
+        ("cuda:0", "has anything"), ("cuda", "has anything"),
         ("cuda:1", "puts nothing on any GPU"),
     ],
     "03.which": [
-        (5, "from zero"), (1, "like cards"), (8, "there is no cuda:8"), (2, "how many rows"), ("x", "asks for"),
+        (5, "rounded down"), (1, "like cards"), (8, "there is no cuda:8"), (2, "how many rows"), ("x", "asks for"),
     ],
     "03.idle": [
         (0, "evenly"), (5, "how many do not"), (7, "fit into one piece"), (6, "how many pieces"),
@@ -188,6 +259,10 @@ WRONG = {
         (3.9, "asks for"),
     ],
     "03.last": [(8, "without rows"), (10, "each replica"), ("five", "asks for")],
+    "03.busy": [
+        (32, "the last has 4 rows"), (25, "pieces of 4, which is enough for 7 of the 8"), (30, "the last has 10 rows"),
+        (0, "there is one"), (201, "there is one"), ("x", "asks for"),
+    ],
     "03.order": [(1, "wrong labels"), (3, "where the output is"), (0, "asks for"), (4, "asks for"), ("No", "asks for")],
     "03.rule": [
         (lambda rows, gpus: [rows // gpus] * gpus, "rounds 30 / 8 down"),
@@ -199,7 +274,7 @@ WRONG = {
         (lambda rows, gpus: 1 / 0, "raised ZeroDivisionError"), ([4, 4], "the function itself"),
     ],
     "04.gradient": [
-        (4, "not an operation that autograd follows"), (12, "about `model` itself"), (2, "only their copies"),
+        (4, "does autograd follow"), (12, "about `model` itself"), (2, "only their copies"),
         ([], "asks for a whole number"),
     ],
     "04.parameters": [
@@ -209,10 +284,15 @@ WRONG = {
         (7, "the function itself"), (lambda m, b, d: ..., "return"), (lambda m, b, d: [b], "gather, is missing"),
         (lambda m, b, d: "x", "has to return a tensor; it returned `'x'`"), (lambda m, b, d: b * 2, "never called"),
         (lambda m, b, d: m(b.to(d[0])), "everything ran on cuda:0"), (whole_batch_everywhere, "saw all 7 rows"),
-        (lambda m, b, d: data_parallel(m, b, d, d[-1]), "gathered on the first device, cuda:0"),
-        (lambda m, b, d: data_parallel(m, b, d).flip(0), "in the order of its rows"), (on_copies, "no gradient"),
+        (lambda m, b, d: one_call(m, b, d, home=-1), "gathered on the first device, cuda:0"),
+        (lambda m, b, d: one_call(m, b, d, slice(None, None, -1)), "in the order of its rows"),
+        (data_parallel, "was run by `nn.DataParallel`"), (labkit.data_parallel, "was run by"),
+        (lambda m, b, d: torch.nn.DataParallel(m, d)(b), "was run by"),
+        (on_copies, "no gradient"),
         (lambda model: 1, "raised TypeError"),
     ],
+    "04.replicas": [(9, "not for a row"), (4, "every GPU"), (2, "scatter comes first")],
+    "04.travel": [(136, "one copy"), (4080, "counts home"), (272, "one call"), (5, "× calls")],
     "05.ids": [
         ([0, 1], "the default"), ([1], "cuda:1 alone"), ([0], "the first id is home"), ([1, 1], "once"),
         ([2, 1], "from zero"), (["cuda:1", "gpu"], "asks for a list of GPU numbers"),
@@ -427,11 +507,13 @@ def test_the_solution_is_folded_until_asked_for(name):
     assert glossary.problems(hidden.text, reveal(name).text) == []
 
 
-@pytest.mark.parametrize("name", ["01.last_batch", "03.rule", "04.call", "05.plain", "06.repair", "07.mean"])
+@pytest.mark.parametrize(
+    "name",
+    ["00.add", "01.last_batch", "02.anywhere", "03.rule", "04.call", "05.plain", "06.repair", "07.mean"],
+)
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
-    made = {verb: getattr(labkit, verb) for verb in ("scatter", "replicate", "parallel_apply", "gather")}
-    exec(code, made | {"Digits": Digits}, found := {})
+    exec(code, FOUR | {"Digits": Digits, "nn": torch.nn}, found := {})
     assert check(name, found[re.match(r"(?:def|class) (\w+)", code)[1]]).right
     assert re.search(r"<pre>(?:def|class) .*\n.*</pre>", reveal(name)._repr_html_(), re.DOTALL)
 
@@ -439,7 +521,8 @@ def test_the_solution_that_is_code_is_right(name):
 @pytest.mark.parametrize("gpus", [1, 2, 8])
 def test_a_call_is_judged_on_whatever_gpus_there_are(gpus):
     with labkit.simulate(gpus=gpus):
-        assert check("04.call", data_parallel).right
+        assert check("04.call", one_call).right
+        assert "was run by `nn.DataParallel`" in check("04.call", data_parallel).text
         assert "no gradient" in check("04.call", on_copies).text
         assert torch.cuda.device_count() == gpus
 
@@ -449,7 +532,7 @@ def test_what_a_learner_writes_is_shown_as_text_never_as_html():
 
 
 def test_an_unknown_exercise_is_named():
-    with pytest.raises(ValueError, match=r"exercise must be one of 00\.asked, .*, got '99\.none'"):
+    with pytest.raises(ValueError, match=r"exercise must be one of 00\.add, .*, got '99\.none'"):
         check("99.none", 1)
 
 

@@ -1,5 +1,7 @@
 """Predictions: asked in both languages with their own numbers, text where nobody clicks, judged like check()."""
 
+import ast
+import random
 import re
 from itertools import product
 
@@ -68,6 +70,25 @@ def test_the_split_is_judged_with_the_numbers_that_were_asked(rows, gpus):
             assert check("03.which", guess, row=row, rows=rows, gpus=gpus).right is (guess == home)
 
 
+AGAIN = [name for name in PREDICTIONS if EXERCISES[name].fresh]
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_a_question_is_asked_again_with_other_numbers_and_judged_with_them(name):
+    before = torch.random.get_rng_state(), random.getstate()
+    asked, questions = predict(name), set()
+    for seed in range(20):
+        facts = asked.facts
+        asked.ask_again(random.Random(seed))
+        assert asked.facts != facts
+        questions.add(asked.question)
+        right = ast.literal_eval(re.search("`(.+?)`", EXERCISES[name].solution(**asked.facts))[1])
+        assert asked.answer(right).right, asked.facts
+    assert len(questions) > 10
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert before[1] == random.getstate(), "the learner's own random numbers stay theirs"
+
+
 def test_where_nobody_clicks_the_question_is_text_and_nothing_waits():
     chosen, written = predict("03.order"), predict("03.idle", rows=18, gpus=8)
     lines = chosen._repr_mimebundle_()["text/plain"].splitlines()
@@ -112,7 +133,7 @@ def test_a_number_that_the_question_does_not_take_is_named():
 def clicked(asked):
     """The widgets of a prediction: what answers, and where the verdict stands."""
     asked._repr_mimebundle_()
-    _, made, told = asked._widget.children
+    _, made, told, _ = asked._widget.children
     return made.children, told
 
 
@@ -143,3 +164,28 @@ def test_a_value_is_judged_once_however_it_is_given():
     assert asked.verdict.right
     field.value = "<b>2</b>"
     assert "<b>" not in told.value
+
+
+def test_other_numbers_are_offered_once_there_is_an_answer():
+    asked = predict("03.idle", rows=18, gpus=8)
+    (field, _), told = clicked(asked)
+    again = asked._widget.children[-1]
+    assert again.layout.display == "none"
+    field.value = "2"
+    assert again.layout.display is None
+    assert told.value
+    labkit.set_language("zh")
+    again.click()
+    (field, _), told = clicked(asked)
+    assert asked.facts != {"rows": 18, "gpus": 8}
+    assert (field.value, told.value) == ("", "")
+    assert f"{asked.facts['rows']} rows on" in asked._widget.children[0].value, (
+        "in the language it was asked in"
+    )
+    assert asked._widget.children[-1] is again, "what has the keyboard's focus stays"
+    field.value = "99"
+    assert asked.verdict.right is False
+    unnumbered = predict("03.order")
+    buttons, _ = clicked(unnumbered)
+    buttons[1].click()
+    assert unnumbered._widget.children[-1].layout.display == "none"

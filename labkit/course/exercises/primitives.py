@@ -1,14 +1,20 @@
-"""Exercises of lesson 04: where gradients go, what a replica is, and the four steps as one function."""
+"""Exercises of lesson 04: what travels, where gradients go, what a replica is, and the four steps as one function."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from random import Random
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...base.language import say
+from ...base.numbers import plural
+from ...plans.split import split
 from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, choice, exercise
 from ..kinds import a_function, returned, whole, wrong_return
 from .gpus import some_gpus
@@ -31,9 +37,8 @@ def _gradient(count: int) -> Hints:
     return {
         0: RIGHT,
         4: say(
-            en="that is what training needs; but `deepcopy` is not an operation that autograd follows: "
-            "the copies have parameters of their own, and the gradients stay there",
-            zh="训练需要的正是这样；但 autograd 并不追踪 `deepcopy`：每份拷贝有自己的参数，梯度就留在那里",
+            en="that is what training needs; but does autograd follow `deepcopy` as it follows an operation?",
+            zh="训练需要的正是这样；但 autograd 会像追踪运算那样追踪 `deepcopy` 吗？",
         ),
         12: say(
             en="three copies with 4 parameters each do have one; the question is about `model` itself",
@@ -61,9 +66,9 @@ def _parameters(count: int) -> Hints:
     return {
         0: RIGHT,
         4: say(
-            en="a normal module, or a deep copy of one, has 4; but then gradients would stay in the replica. "
-            "What did the `replicate` above put in the place of the parameters?",
-            zh="普通的模块或它的深拷贝才有 4 个；但那样梯度就会留在副本里。上面的 `replicate` 用什么换掉了参数？",
+            en="a normal module, or a deep copy of one, has 4. What did the `replicate` above put in "
+            "their place?",
+            zh="普通的模块或它的深拷贝才有 4 个。上面的 `replicate` 用什么换掉了参数？",
         ),
         12: say(
             en="that counts three replicas; the question is about one, and whether its weights are parameters at all",
@@ -107,6 +112,7 @@ def _call(answer: Callable[..., object]) -> Iterator[str]:
 def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Iterator[str]:
     """What is wrong with one call on ``rows`` rows, seen from inside the module."""
     seen: list[tuple[str, int]] = []
+    ready: list[str] = []  # parallel_apply of torch or labkit, where it ran the model
 
     class Watched(nn.Module):
         def __init__(self) -> None:
@@ -115,6 +121,7 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Iterat
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             seen.append((str(x.device), len(x)))
+            ready.extend(filter(_is_ready_made, map(_module_of, walk_stack(sys._getframe()))))
             return x * self.weight
 
     model = Watched().to(devices[0])
@@ -132,6 +139,12 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Iterat
         yield say(
             en=f"{case_en} it gives a tensor, but the model was never called",
             zh=f"{case_zh}返回了一个张量，但一次也没有调用模型",
+        )
+    if ready:
+        yield say(
+            en="the model was run by `nn.DataParallel`, or by a part of it: here the four functions of this lesson are "
+            "to do it",
+            zh="运行模型的是 `nn.DataParallel` 或它的一部分；这里要用本课写的四个函数来做",
         )
     if rows > 1 and len({device for device, _ in seen}) == 1:
         yield say(
@@ -161,6 +174,121 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Iterat
             zh="输出是对的，但没有梯度传回 `model`：深拷贝出来的是各自独立的模型",
         )
 
+
+def _module_of(frame: tuple[FrameType, int]) -> str:
+    return str(frame[0].f_globals.get("__name__"))
+
+
+def _is_ready_made(module: str) -> bool:
+    """Whether it is PyTorch's or labkit's own data parallelism that is at work."""
+    return module.startswith(("torch.nn.parallel.", "labkit.engine."))
+
+
+def _replicas(rows: int, gpus: int) -> int:
+    return len(split(rows, gpus).sizes)
+
+
+def _another_call(random: Random) -> dict[str, int]:
+    gpus = random.randint(4, 9)
+    return {"rows": random.randint(gpus - 2, 2 * gpus), "gpus": gpus}
+
+
+@exercise(
+    "04.replicas",
+    Kind(whole, lambda: say(en="a whole number of replicas", zh="一个整数（副本的个数）")),
+    facts={"rows": (9, 1, 1_000_000), "gpus": (4, 1, 64)},
+    fresh=_another_call,
+    ask=lambda rows, gpus: say(
+        en=f"{plural(rows, 'row')} on {plural(gpus, 'GPU')}: how many replicas does one call make?",
+        zh=f"{rows} 行、{gpus} 块 GPU：一次调用做几个副本？",
+    ),
+    solution=lambda rows, gpus: say(
+        en=f"`{_replicas(rows, gpus)}`: one for each piece, and pieces have ceil({rows} / {gpus}) = {-(-rows // gpus)} "
+        "rows.",
+        zh=f"`{_replicas(rows, gpus)}`：有几个分块就有几个副本，每个分块 ⌈{rows} / {gpus}⌉ = {-(-rows // gpus)} 行。",
+    ),
+)
+def _replicas_made(count: int, rows: int, gpus: int) -> Hints:
+    return {
+        ANY_OTHER: say(
+            en="scatter comes first: how many pieces does it make of these rows?",
+            zh="先做的是分发：这些行切成几个分块？",
+        ),
+        rows: say(en="a replica is made for a piece, not for a row", zh="副本是按分块做的，不是按行做的"),
+        gpus: say(
+            en="that is one for every GPU; is there a piece for every GPU?",
+            zh="这是每块 GPU 一个；每块 GPU 都有分块吗？",
+        ),
+        _replicas(rows, gpus): RIGHT,
+    }
+
+
+@exercise(
+    "04.travel",
+    Kind(whole, lambda: say(en="a whole number of bytes", zh="一个整数（字节数）")),
+    facts={"gpus": (3, 1, 64), "calls": (10, 1, 1000)},
+    fresh=lambda random: {"gpus": random.randint(2, 8), "calls": random.randint(2, 20)},
+    ask=lambda gpus, calls: say(
+        en=f"The weights of `model` are 136 bytes. How many bytes of weights travel in {plural(calls, 'call')} on "
+        f"{plural(gpus, 'GPU')}, each with enough rows?",
+        zh=f"`model` 的权重一共 136 字节。{gpus} 块 GPU、行数足够，调用 {calls} 次，一共要搬多少字节的权重？",
+    ),
+    solution=lambda gpus, calls: say(
+        en=f"`{136 * (gpus - 1) * calls}`: 136 bytes to each of the other GPUs ({gpus - 1}), anew in every call: the "
+        "replicas are thrown away.",
+        zh=f"`{136 * (gpus - 1) * calls}`：每次调用都要给另外 {gpus - 1} 块 GPU 各搬 136 字节，因为副本用完就丢。",
+    ),
+)
+def _travel(count: int, gpus: int, calls: int) -> Hints:
+    return {
+        ANY_OTHER: say(
+            en="bytes of the weights × GPUs that do not have them yet × calls",
+            zh="权重的字节数 × 手里还没有权重的 GPU 数 × 调用次数",
+        ),
+        136: say(
+            en="that is one copy; how many GPUs need one, and how often?",
+            zh="这是一份拷贝；有几块 GPU 需要，需要几次？",
+        ),
+        136 * gpus * calls: say(
+            en="that counts home too: do the weights travel to where they are already?",
+            zh="这把主设备也算进去了：权重本来就在那里，还用搬吗？",
+        ),
+        136 * (gpus - 1): say(
+            en="that is one call; does a replica live until the next one?",
+            zh="这是一次调用；副本能留到下一次调用吗？",
+        ),
+        136 * (gpus - 1) * calls: RIGHT,
+    }
+
+
+choice(
+    "04.inputs",
+    lambda: say(
+        en="`model(batch, scale=2.0, names=[...])` with 7 rows, 7 names and 3 GPUs: what does cuda:1 get?",
+        zh="`model(batch, scale=2.0, names=[...])`，7 行、7 个名字、3 块 GPU：cuda:1 拿到什么？",
+    ),
+    lambda: [
+        (
+            say(en="3 rows, 2.0, 3 names", zh="3 行、2.0、3 个名字"),
+            say(
+                en="scatter looks into a list for tensors; a text in it is none, so where should it cut?",
+                zh="分发会到列表里去找张量；列表里是文字，不是张量，它从哪里切呢？",
+            ),
+        ),
+        (say(en="3 rows, 2.0, all 7 names", zh="3 行、2.0、全部 7 个名字"), RIGHT),
+        (
+            say(en="An error: only tensors can be given", zh="报错：只能传张量"),
+            say(
+                en="anything can be given; the question is only what is cut",
+                zh="什么都可以传；问题只在于切的是什么",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Only tensors are cut, also those inside lists and dicts; everything else is given to every replica whole.",
+        zh="切开的只有张量（列表、字典里的张量也算）；其余的东西原样交给每个副本。",
+    ),
+)
 
 choice(
     "04.bytes",

@@ -1,8 +1,9 @@
-"""Exercises of lesson 03: which GPU gets a row, which GPUs are idle, and the rule itself."""
+"""Exercises of lesson 03: which GPU gets a row, which GPUs are idle, a batch size to choose, and the rule itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from random import Random
 
 from ...base.language import say
 from ...base.numbers import plural
@@ -22,10 +23,22 @@ def _rows(usual: int) -> Fact:
 _GPUS: Fact = (8, 1, 64)
 
 
+def _another_row(random: Random) -> dict[str, int]:
+    gpus = random.randint(3, 8)
+    rows = random.randint(2 * gpus + 1, 5 * gpus)
+    return {"row": random.randrange(rows), "rows": rows, "gpus": gpus}
+
+
+def _another_batch(random: Random) -> dict[str, int]:
+    gpus = random.randint(4, 12)
+    return {"rows": random.randint(gpus + 1, 3 * gpus), "gpus": gpus}
+
+
 @exercise(
     "03.last",
     Kind(whole, lambda: say(en="a whole number of lines", zh="一个整数（打印的条数）")),
     facts={"rows": _rows(10), "gpus": (8, 0, 64)},
+    fresh=_another_batch,
     ask=lambda rows, gpus: say(
         en=f"The last batch has {plural(rows, 'row')}; there are {gpus} GPUs. How many lines `In Model` will it "
         f"print?",
@@ -59,6 +72,7 @@ def _replicas(rows: int, gpus: int) -> int:
         lambda: say(en="the number of a GPU, such as `0`", zh="GPU 的编号，例如 `0`"),
     ),
     facts={"row": (17, 0, 999_999), "rows": _rows(30), "gpus": _GPUS},
+    fresh=_another_row,
     ask=lambda row, rows, gpus: say(
         en=f"Rows 0 to {rows - 1} go to {gpus} GPUs: which GPU gets row {row}?",
         zh=f"第 0 到 {rows - 1} 行分给 {gpus} 块 GPU：第 {row} 行归哪一块？",
@@ -74,10 +88,16 @@ def _which(gpu: int, row: int, rows: int, gpus: int) -> Iterator[str]:
     right = row // _chunk(rows, gpus)
     if gpu == right:
         return
+    if gpu == row // max(rows // gpus, 1):  # the commonest of all, so before those that it may look like
+        yield say(
+            en=f"that fits pieces of {rows // gpus} rows, {rows} / {gpus} rounded down; {gpus} such pieces would leave "
+            "rows over",
+            zh=f"这是按每个分块 {rows // gpus} 行算的，即 {rows} / {gpus} 向下取整；{gpus} 个这样的分块装不下所有行",
+        )
     if gpu == right + 1:
         yield say(
-            en="the first GPU is cuda:0 and the first row is row 0: count both from zero",
-            zh="第一块 GPU 是 cuda:0，第一行是第 0 行：两样都从 0 开始编号",
+            en="the first GPU is cuda:0 and the first row is row 0: are both counted from zero?",
+            zh="第一块 GPU 是 cuda:0，第一行是第 0 行：两样都是从 0 开始数的吗？",
         )
     if gpu == row % gpus:
         yield say(
@@ -90,11 +110,6 @@ def _which(gpu: int, row: int, rows: int, gpus: int) -> Iterator[str]:
             en=f"there is no cuda:{gpu} among {gpus} GPUs: they are cuda:0 to cuda:{gpus - 1}",
             zh=f"{gpus} 块 GPU 里没有 cuda:{gpu}：编号是 cuda:0 到 cuda:{gpus - 1}",
         )
-    if gpu == row // max(rows // gpus, 1):
-        yield say(
-            en=f"that rounds {rows} / {gpus} down; a piece is filled with as many rows as it gives rounded up",
-            zh=f"这是把 {rows} / {gpus} 向下取整；每个分块的行数是向上取整的结果",
-        )
     yield say(
         en="how many rows has a piece? Then count pieces until one holds the row",
         zh="一个分块有几行？再数一数这一行落在第几个分块里",
@@ -105,6 +120,7 @@ def _which(gpu: int, row: int, rows: int, gpus: int) -> Iterator[str]:
     "03.idle",
     Kind(whole, lambda: say(en="a whole number of GPUs", zh="一个整数（GPU 的块数）")),
     facts={"rows": _rows(10), "gpus": _GPUS},
+    fresh=_another_batch,
     ask=lambda rows, gpus: say(
         en=f"{plural(rows, 'row')} on {gpus} GPUs: how many GPUs are idle?",
         zh=f"{rows} 行分给 {gpus} 块 GPU：有几块空闲？",
@@ -136,12 +152,79 @@ def _idle(count: int, rows: int, gpus: int) -> Hints:
             zh=f"{busy} 块是在工作的；题目问的是空闲的有几块",
         ),
         0: say(
-            en="that would need the rows to be shared out evenly; but pieces are filled one after the other, with the "
-            "quotient rounded up, so the rows run out early",
-            zh="那得尽量平均地分；实际上分块是一个一个装满的，每个的行数向上取整，行提前就用完了",
+            en="that would need the rows to be shared out evenly; but pieces are filled one after the other: how many "
+            "rows has the first, and when do they run out?",
+            zh="那得尽量平均地分；实际上分块是一个一个装满的：第一个装几行？行什么时候用完？",
         ),
         gpus - busy: RIGHT,
     }
+
+
+def _all_busy(rows: int, size: int, gpus: int) -> tuple[bool, bool]:
+    """Whether every GPU has rows in each full batch, and whether in the last one."""
+    last = rows % size or size
+    return _replicas(size, gpus) >= gpus or size > rows, _replicas(last, gpus) >= gpus
+
+
+def _best(rows: int, gpus: int, most: int = 200) -> int:
+    """The smallest batch size that leaves no GPU idle in any batch; 0 if there is none up to ``most``."""
+    found = (size for size in range(1, min(rows, most) + 1) if all(_all_busy(rows, size, gpus)))
+    return next(found, 0)
+
+
+@exercise(
+    "03.busy",
+    Kind(whole, lambda: say(en="a whole number, a batch size", zh="一个整数（批量大小）")),
+    facts={"rows": (100, 1, 1_000_000), "gpus": _GPUS},
+    fresh=lambda random: {"rows": random.randint(60, 140), "gpus": random.randint(4, 8)},
+    ask=lambda rows, gpus: say(
+        en=f"{plural(rows, 'row')} and {plural(gpus, 'GPU')}: give a batch size, up to 200, with which no GPU is idle "
+        "in any batch, the last one included (0 if there is none)",
+        zh=f"{rows} 行、{gpus} 块 GPU：给出一个批量大小（不超过 200），让每个批次（包括最后一个）都没有 GPU 空闲"
+        "（没有这样的数就填 0）",
+    ),
+    solution=lambda rows, gpus: _busy_solution(rows, gpus),
+)
+def _busy(size: int, rows: int, gpus: int) -> Iterator[str]:
+    best = _best(rows, gpus)
+    if size == best == 0:
+        return
+    if not 1 <= size <= 200:
+        yield say(
+            en="there is one: look from 1 to 200" if best else "a batch size is at least 1; 0 says none",
+            zh="有这样的数：在 1 到 200 之间找" if best else "批量大小至少是 1；没有就填 0",
+        )
+        return
+    full, last = _all_busy(rows, size, gpus)
+    if not full:
+        yield say(
+            en=f"{plural(size, 'row')} make pieces of {_chunk(size, gpus)}, which is enough for "
+            f"{_replicas(size, gpus)} of the {gpus} GPUs",
+            zh=f"{size} 行，每个分块 {_chunk(size, gpus)} 行，{gpus} 块 GPU 里只够 {_replicas(size, gpus)} 块分到",
+        )
+    if not last:
+        left = rows % size or min(size, rows)
+        yield say(
+            en=f"the full batches are all right; but the last has {plural(left, 'row')}, enough for "
+            f"{_replicas(left, gpus)} of the {gpus} GPUs",
+            zh=f"装满的批次没有问题；但最后一个批次有 {left} 行，{gpus} 块 GPU 里只够 {_replicas(left, gpus)} 块分到",
+        )
+
+
+def _busy_solution(rows: int, gpus: int) -> str:
+    best = _best(rows, gpus)
+    if not best:
+        return say(
+            en="`0`: every batch size up to 200 leaves a GPU idle in some batch; `drop_last=True` would help.",
+            zh="`0`：200 以内的批量大小，总有某个批次让 GPU 空闲；用 `drop_last=True` 可以避开。",
+        )
+    last = rows % best or best
+    return say(
+        en=f"`{best}`, for example: pieces of {_chunk(best, gpus)} reach all {gpus} GPUs, and the last batch of "
+        f"{last} makes {_replicas(last, gpus)} pieces.",
+        zh=f"例如 `{best}`：每个分块 {_chunk(best, gpus)} 行，{gpus} 块 GPU 都分得到；最后一个批次 {last} 行，"
+        f"正好 {_replicas(last, gpus)} 个分块。",
+    )
 
 
 choice(
@@ -210,7 +293,7 @@ def _compared(rows: int, gpus: int, got: list[int]) -> Iterator[str]:
         yield say(
             en=f"{case_en}: an empty list, so no row goes anywhere", zh=f"{case_zh}：空列表，一行也没有分出去"
         )
-    if got[0] == rows // gpus != want[0]:
+    if got[0] == rows // gpus != want[0] or 0 == rows // gpus == sum(got):  # the commonest, so before the sum
         yield say(
             en=f"{case_en}: that rounds {rows} / {gpus} down; PyTorch rounds up and gives {want}",
             zh=f"{case_zh}：这是把 {rows} / {gpus} 向下取整；PyTorch 向上取整，得到 {want}",

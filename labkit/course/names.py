@@ -1,0 +1,91 @@
+"""Which cell of a lesson makes a name: for a learner who ran a cell before it, and reads a bare NameError."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..base.language import say
+from .words import as_html
+
+
+def word_on(error: BaseException | None, lesson: str | None) -> str:
+    """What to do about a NameError in ``lesson``: the section and the cell that make the name; "" if none does."""
+    name = error.name if type(error) is NameError else None
+    if not name or not lesson:
+        return ""
+    with suppress(
+        Exception
+    ):  # an unsaved, moved or half-written notebook: the error stands alone, as it would have
+        for section, line, made in _cells(Path(f"{lesson}.ipynb")):
+            if name in made:
+                return say(
+                    en=f"`{name}` is made by the cell that begins with `{line}`, under “{section}”. It has not run "
+                    "since the kernel started: run the cells above this one in order (menu Run → Run All Above "
+                    "Selected Cell).",
+                    zh=f"`{name}` 由“{section}”一节里以 `{line}` 开头的单元格给出。内核启动之后还没有运行过它："
+                    "请把本单元格上面的各单元格按顺序运行一遍（菜单 Run → Run All Above Selected Cell）。",
+                )
+    return ""
+
+
+def _cells(notebook: Path) -> list[tuple[str, str, set[str]]]:
+    """(section, first line, names) of each code cell that makes names."""
+    section, found = "", []
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            heads = [line.lstrip("# ") for line in source.splitlines() if line.startswith("#")]
+            section = heads[-1] if heads else section
+        elif cell["cell_type"] == "code" and source.strip():
+            with suppress(SyntaxError, ValueError):  # a magic, or half a sentence of the learner's
+                found.append((section, source.strip().splitlines()[0], _made(source)))
+    return found
+
+
+def _made(source: str) -> set[str]:
+    """The names that a cell's code stores in the notebook."""
+    code = compile(ast.parse(source), "cell", "exec")
+    return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
+
+
+class Watch:
+    """Says its word below the traceback of a cell that failed for a name; nothing of IPython is replaced."""
+
+    def __init__(self, lesson: str) -> None:
+        self.lesson = lesson
+
+    def __call__(self, result: Any = None) -> None:
+        text = word_on(getattr(result, "error_in_exec", None), self.lesson)
+        if text:
+            from IPython.display import display
+
+            display(Word(text))
+
+
+class Word:
+    """A sentence below a cell's output."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f'<div style="border-left:4px solid #8c959f;padding:2px 0 2px 12px">{as_html(self.text)}</div>'
+
+
+def watch(lesson: str) -> None:
+    """In a notebook: say which cell makes a name that is not there, from now on and for this lesson alone."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        return
+    for other in [known for known in shell.events.callbacks["post_run_cell"] if isinstance(known, Watch)]:
+        shell.events.unregister("post_run_cell", other)
+    shell.events.register("post_run_cell", Watch(lesson))

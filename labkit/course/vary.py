@@ -1,0 +1,107 @@
+"""A learner's own numbers: sliders for a lesson's parameters, and what a function of them shows, run anew.
+
+``vary(function, num_gpus=num_gpus, batch_size=batch_size)`` as the last line of a cell runs the function with the
+parameters. In a running notebook a slider for each stands above what it showed; where no kernel runs, and where
+nobody sits, that is the cell's output, and the parameters are the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from html import escape
+from io import StringIO
+from typing import Any
+
+from ..base.display import live
+from ..base.language import get_language, say, using
+from ..base.numbers import must
+from .lesson import LIMITS, checked_parameters
+
+# How far a slider goes, unless its parameter is beyond: what is worth looking at, not all that a lesson takes.
+_MOST = {"num_gpus": 8, "batch_size": 64, "data_size": 200}
+
+
+class Varied:
+    """A function of a lesson's parameters and what it showed with them: what it printed, and what it returned."""
+
+    def __init__(self, function: Callable[..., object], numbers: dict[str, int]) -> None:
+        self.function, self.numbers = function, numbers
+        self._language = get_language()
+        self._widget: Any = None
+        self._run()
+
+    def _run(self) -> None:
+        """Run the function; what it raises is the caller's."""
+        with redirect_stdout(StringIO()) as printed, using(self._language):
+            self.result = self.function(**self.numbers)
+            svg = getattr(self.result, "_repr_svg_", None)
+            self.svg: str | None = svg() if svg else None
+        said = "" if self.result is None else repr(self.result)
+        self.text = "\n".join(filter(None, [printed.getvalue().rstrip("\n"), said]))
+
+    def set(self, **numbers: int) -> None:
+        """Run the function with other numbers; an error is shown in place of the result."""
+        try:
+            self.numbers = self.numbers | checked_parameters(numbers)
+            self._run()
+        except Exception as error:  # the learner's own code: the next move of a slider runs it again
+            self.result, self.svg, self.text = None, None, f"{type(error).__name__}: {error}"
+        if self._widget is not None:
+            self._widget.children[-1].value = self._html()
+
+    def _html(self) -> str:
+        shown = [
+            f'<pre style="line-height:1.35;overflow:auto">{escape(self.text)}</pre>'
+            if not self.svg or "\n" in self.text
+            else "",
+            self.svg or "",
+        ]
+        return f'<div role="status" aria-live="polite">{"".join(shown)}</div>'
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        if self._widget is None:
+            self._widget = self._made()
+        still = {"text/plain": self.text, **({"image/svg+xml": self.svg} if self.svg else {})}
+        return {**live(self._widget), **still}
+
+    def _made(self) -> Any:
+        import ipywidgets as widgets  # heavy: only a notebook needs it
+
+        with using(self._language):
+            called = {
+                "num_gpus": say(en="GPUs", zh="GPU 数"),
+                "batch_size": say(en="Batch size", zh="批量大小"),
+                "data_size": say(en="Rows in the dataset", zh="数据集行数"),
+            }
+        sliders = []
+        for name, value in self.numbers.items():
+            slider = widgets.IntSlider(
+                value=value, min=LIMITS[name][0], max=max(_MOST[name], value), description=called[name],
+                continuous_update=False, style={"description_width": "140px"},
+                layout={"width": "560px", "max_width": "100%"},
+            )  # fmt: skip
+            slider.observe(lambda change, name=name: self.set(**{name: change.new}), "value")
+            sliders.append(slider)
+        box = widgets.VBox([*sliders, widgets.HTML(self._html())], layout={"max_width": "760px"})
+        box.add_class("labkit-varied")
+        return box
+
+
+def vary(function: Callable[..., object], **numbers: int) -> Varied:
+    """``function`` run with a lesson's parameters, and sliders that run it with others.
+
+    numbers   num_gpus, batch_size, data_size: those that the function takes, by name.
+
+    What it prints and what it returns is shown. Raises what the function raises with the numbers given here, and
+    TypeError or ValueError, naming it, for a number that no lesson has or that is out of range.
+    """
+    for name in numbers:
+        if name not in LIMITS:
+            raise TypeError(
+                must("numbers", name, en=f"one of {', '.join(LIMITS)}", zh=f"是 {'、'.join(LIMITS)} 之一")
+            )
+    return Varied(function, checked_parameters(numbers))

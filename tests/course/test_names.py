@@ -1,0 +1,94 @@
+"""Cells out of order: a NameError says which cell makes the name, in a lesson and nowhere else."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+import labkit
+from labkit.course import begin, check, names
+
+ROOT = Path(__file__).parents[2] / "notebooks"
+GOOD = {"num_gpus": 2, "batch_size": 30, "data_size": 100, "language": "en"}
+
+
+@pytest.fixture
+def lesson(tmp_path, monkeypatch):
+    """The folder of a lesson, and the lesson begun."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("labkit.course.lesson._begun", None)
+
+    def begun(language="en"):
+        shutil.copy(ROOT / language / "04_primitives.ipynb", tmp_path)
+        return begin("04_primitives", **(GOOD | {"language": language}))
+
+    return begun
+
+
+@pytest.fixture
+def shell(lesson):
+    made = InteractiveShell.instance()
+    yield made
+    InteractiveShell.clear_instance()
+
+
+def run(shell, source):
+    """What a cell shows besides its result."""
+    with capture_output() as shown:
+        shell.run_cell(source)
+    return shown.stdout + "".join(output.data["text/plain"] for output in shown.outputs)
+
+
+def test_a_name_that_is_not_there_is_explained_by_the_cell_that_makes_it(shell, lesson):
+    lesson()
+    said = run(shell, "gather(3)")
+    assert "`gather` is made by the cell that begins with `def scatter(tensor, devices):`" in said
+    assert "under “Scatter and gather”" in said
+    assert said.index("NameError") < said.index("is made by"), "below the traceback"
+    lesson("zh")
+    said = run(shell, "gather(3)")
+    assert "`gather` 由“分发与收集”一节里以 `def scatter(tensor, devices):` 开头的单元格给出" in said
+    assert said.count("单元格给出") == 1, "a lesson that begins again says it once"
+
+
+@pytest.mark.parametrize(
+    "source", ["nobody_makes_this", "1 / 0", "3", "def f():\n    print(x)\n    x = 1\nf()"]
+)
+def test_other_cells_and_other_errors_are_left_alone(shell, lesson, source):
+    before = run(shell, source)
+    lesson()
+    assert run(shell, source) == before
+
+
+def test_outside_a_lesson_there_is_no_word(shell):
+    assert "is made by" not in run(shell, "gather(3)")
+    assert not [f for f in shell.events.callbacks["post_run_cell"] if isinstance(f, names.Watch)]
+
+
+def test_an_answer_that_lacks_a_name_is_told_too(lesson):
+    lesson()
+    verdict = check("04.call", lambda model, batch, devices: gather(scatter(batch, devices), 0))  # noqa: F821
+    assert "raised NameError: name 'gather' is not defined" in verdict.text
+    assert "`gather` is made by the cell" in verdict.text
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '{"cells": 3}', '{"cells": [{"cell_type": "code"}]}'])
+def test_a_notebook_that_cannot_be_read_costs_the_word_alone(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path("x.ipynb").write_text(text)
+    error = NameError("name 'a' is not defined", name="a")
+    assert names.word_on(error, "x") == ""
+    cells = [
+        {"cell_type": "code", "source": ["%matplotlib inline\n", "a = 1"]},
+        {"cell_type": "code", "source": ["import os as a"]},
+    ]
+    Path("x.ipynb").write_text(json.dumps({"cells": cells}))
+    assert "begins with `import os as a`" in names.word_on(error, "x"), (
+        "a cell that is no Python is passed over"
+    )
+    labkit.set_language("zh")
+    assert "开头的单元格给出" in names.word_on(error, "x")
