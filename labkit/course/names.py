@@ -57,28 +57,14 @@ def _made(source: str) -> set[str]:
 class Watch:
     """Says its word below the traceback of a cell that failed for a name; nothing of IPython is replaced."""
 
-    def __init__(self, lesson: str) -> None:
-        self.lesson = lesson
+    def __init__(self, shell: Any, lesson: str) -> None:
+        self.shell, self.lesson = shell, lesson
 
     def __call__(self, result: Any = None) -> None:
         text = word_on(getattr(result, "error_in_exec", None), self.lesson)
         if text:
-            from IPython.display import display
-
-            display(Word(text))
-
-
-class Word:
-    """A sentence below a cell's output."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_html_(self) -> str:
-        return f'<div style="border-left:4px solid #8c959f;padding:2px 0 2px 12px">{as_html(self.text)}</div>'
+            html = f'<div style="border-left:4px solid #8c959f;padding:2px 0 2px 12px">{as_html(text)}</div>'
+            self.shell.display_pub.publish({"text/plain": text, "text/html": html})
 
 
 def watch(lesson: str) -> None:
@@ -88,4 +74,4 @@ def watch(lesson: str) -> None:
         return
     for other in [known for known in shell.events.callbacks["post_run_cell"] if isinstance(known, Watch)]:
         shell.events.unregister("post_run_cell", other)
-    shell.events.register("post_run_cell", Watch(lesson))
+    shell.events.register("post_run_cell", Watch(shell, lesson))

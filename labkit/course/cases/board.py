@@ -7,7 +7,7 @@ from html import escape
 
 from ...base.language import say
 from ...base.numbers import one_of
-from ..answers import as_html
+from ..words import as_html
 from .batch_dim import BATCH_DIM
 from .case import Case
 from .devices import DEVICES
