@@ -24,6 +24,7 @@ ONE_LANGUAGE = {
     ("engine.data_parallel", "There is an imbalance between your GPUs"): "PyTorch's own",
     ("engine.functions", "Was asked to gather along dimension 0"): "PyTorch's own",
     ("__init__", "module 'labkit' has no attribute"): "Python's own, of a name that a module does not have",
+    ("classroom", "module {__name__!r} has no attribute"): "Python's own, as above",
     ("base.language", "{VARIABLE}"): "both languages at once: which of them is understood is not known yet",
     (
         "view.figure",

@@ -2,21 +2,21 @@
 
 import json
 import os
-import sys
 import zipfile
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
+from labkit.classroom.assignment import Cell
 from labkit.classroom.collecting import collect, strangers_of
 from labkit.classroom.edition import notebook
 from labkit.classroom.folder import new_class
 from labkit.classroom.roster import Student
 
-sys.path.insert(0, str(Path(__file__).parent))
-from small import cells  # noqa: E402
-
+CELLS = [
+    Cell("intro", "text", "text", "# A small assignment"),
+    Cell("split", "code", "answer", "def split(rows, gpus):\n    ...", "split"),
+]
 ROSTER = [
     Student("20231001", "张三"),
     Student("20231002", "张三丰"),
@@ -35,7 +35,7 @@ def folder(tmp_path):
 
 
 def edition(folder, whose, tag=None, **told):
-    found = json.loads(notebook("small", cells(), whose, tag or folder.tag(whose)))
+    found = json.loads(notebook("small", CELLS, whose, tag or folder.tag(whose)))
     found["metadata"]["labkit"] |= told
     return json.dumps(found)
 

@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.assignment import load
 from labkit.classroom.collecting import collect
 from labkit.classroom.export import as_csv, export
 from labkit.classroom.folder import FolderError, moment
@@ -41,9 +40,8 @@ RENAMED = LOOP.replace("sizes", "out").replace("left", "todo").replace("# <scrip
 
 
 @pytest.fixture
-def folder(tmp_path):
-    assignment = load("primitives")
-    made = release(assignment, tmp_path / "class", ROSTER, "zh", moment("2026-12-01 12:00+00:00")).folder
+def folder(small, tmp_path):
+    made = release(small, tmp_path / "class", ROSTER, "zh", moment("2026-12-01 12:00+00:00")).folder
     for student, split in (("20231001", LOOP), ("20231002", None), ("e1", RENAMED), ("e2", "def split(:")):
         hand_in(made, student, split, submitted="2026-12-02T00:00:00+00:00" if student == "e2" else None)
     (made.submitted / "20231003.pdf").write_bytes(b"%PDF")
@@ -52,10 +50,10 @@ def folder(tmp_path):
 
 
 def hand_in(folder, student, split, submitted=None):
-    found = json.loads((folder.handout / student / "primitives.ipynb").read_text("utf-8"))
+    found = json.loads((folder.handout / student / "small.ipynb").read_text("utf-8"))
     if split is not None:
         cell = next(cell for cell in found["cells"] if cell["id"] == "split-answer")
-        cell["source"] = "# labkit: primitives.split\n" + split
+        cell["source"] = "# labkit: small.split\n" + split
     if submitted:
         found["metadata"]["labkit"]["submitted"] = submitted
     (folder.submitted / f"{student}.ipynb").write_text(json.dumps(found), "utf-8")
@@ -198,8 +196,8 @@ def test_what_cannot_be_graded_is_told_and_is_nobodys_fault(folder):
     assert "own process" not in pages["e1"]
 
 
-def test_nobody_handed_in_yet(tmp_path):
-    made = release(load("primitives"), tmp_path / "class", ROSTER, "en").folder
+def test_nobody_handed_in_yet(small, tmp_path):
+    made = release(small, tmp_path / "class", ROSTER, "en").folder
     with using("en"):
         (overview,) = present(made)
     assert "0 of 6 students graded" in Seen(overview.read_text("utf-8")).text
@@ -251,8 +249,8 @@ def test_tables_are_not_written_over_unless_told(folder):
     assert file.read_text("utf-8") != "mine"
 
 
-def test_nothing_graded_is_said(tmp_path):
-    made = release(load("primitives"), tmp_path / "class", ROSTER, "en").folder
+def test_nothing_graded_is_said(small, tmp_path):
+    made = release(small, tmp_path / "class", ROSTER, "en").folder
     with pytest.raises(FolderError, match="nothing is graded"):
         export(made)
 

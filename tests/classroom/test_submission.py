@@ -1,25 +1,48 @@
 """Answers are found by our own ids, whatever a tool or a student has done to the notebook."""
 
+import ast
 import json
-import sys
-from pathlib import Path
+from dataclasses import dataclass
 
 import pytest
 
 from labkit.base.language import using
+from labkit.classroom.assignment import Cell
 from labkit.classroom.document import WrongFile, read_document
 from labkit.classroom.edition import notebook
 from labkit.classroom.submission import Claim, claims_of, read_answers
 
-sys.path.insert(0, str(Path(__file__).parent))
-from small import QUESTIONS, cells  # noqa: E402
 
+@dataclass(frozen=True)
+class Question:
+    """What reading asks of a question."""
+
+    id: str
+    defines: tuple
+    stub: str
+
+    def unanswered(self, source, numbers):
+        return ast.dump(ast.parse(source)) == ast.dump(ast.parse(self.stub))
+
+
+SPLIT = Question("split", ("split",), "def split(rows, gpus):\n    ...")
+SCATTER = Question("scatter", ("scatter",), "def scatter(x, n):\n    ...")
+QUESTIONS = (SPLIT, SCATTER)
+CELLS = [
+    Cell("intro", "text", "text", "# A small assignment"),
+    Cell("given", "code", "given", "import torch\nbase = 3"),
+    Cell("split-text", "text", "text", "## Split", "split"),
+    Cell("split", "code", "answer", SPLIT.stub, "split"),
+    Cell("split-check", "code", "check", "check('small.split')", "split"),
+    Cell("scatter", "code", "answer", SCATTER.stub, "scatter"),
+    Cell("scatter-check", "code", "check", "check('small.scatter')", "scatter"),
+]
 RIGHT = "def split(rows, gpus):\n    return -(-rows // gpus)"
 OTHER = "def scatter(x, n):\n    return x.chunk(n)"
 
 
 def edition():
-    return json.loads(notebook("small", cells(), "s1", "abc"))
+    return json.loads(notebook("small", CELLS, "s1", "abc"))
 
 
 def at(found, id):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import load
 from labkit.classroom.collecting import collect
 from labkit.classroom.present import read_submission
 from labkit.classroom.release import release
@@ -17,9 +16,9 @@ ANSWER = "def split(rows, gpus):\n    return [rows]\n"
 
 
 @pytest.fixture
-def day(tmp_path, monkeypatch, capsys):
+def day(small, tmp_path, monkeypatch, capsys):
     """A class that was given out, in a student's folder, and the command."""
-    made = release(load("primitives"), tmp_path / "class", ROSTER, "zh").folder
+    made = release(small, tmp_path / "class", ROSTER, "zh").folder
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path / "home")
 
@@ -31,8 +30,8 @@ def day(tmp_path, monkeypatch, capsys):
     return made, submit
 
 
-def notebook(folder, student="ada", split=ANSWER, name="primitives.ipynb"):
-    found = json.loads((folder.handout / student / "primitives.ipynb").read_text("utf-8"))
+def notebook(folder, student="ada", split=ANSWER, name="small.ipynb"):
+    found = json.loads((folder.handout / student / "small.ipynb").read_text("utf-8"))
     for cell in found["cells"]:
         if cell["id"] == "split-answer" and split is not None:
             cell["source"] = split
@@ -51,30 +50,30 @@ def test_one_file_which_says_what_is_in_it(day, tmp_path):
     assert "edition of ada" in out
     assert "split          answered, 2 lines" in out
     assert "scatter        NOT ANSWERED" in out
-    assert "primitives-ada.ipynb (" in out
-    text = (tmp_path / "home" / "primitives-ada.ipynb").read_text("utf-8")
+    assert "small-ada.ipynb (" in out
+    text = (tmp_path / "home" / "small-ada.ipynb").read_text("utf-8")
     assert "private" not in text
     assert "widgets" not in text
     assert json.loads(text)["metadata"]["labkit"]["submitted"][10] == "T"
-    assert submit("primitives-ada.ipynb")[0] == 0  # what was made can be made again
+    assert submit("small-ada.ipynb")[0] == 0  # what was made can be made again
 
 
-def test_what_it_makes_is_what_is_graded(day, tmp_path):
+def test_what_it_makes_is_what_is_graded(day, small):
     folder, submit = day
     submit(notebook(folder), "--to", folder.submitted)
     came = collect(folder)
     assert came.submissions["ada"].file.stamped
-    answers = read_submission(folder, load("primitives"), came, "ada")
+    answers = read_submission(folder, small, came, "ada")
     assert answers.answers == {"split": ANSWER.strip("\n"), "scatter": None}
 
 
 def test_handing_in_again_takes_nothing_away(day, tmp_path):
     folder, submit = day
-    first = notebook(folder, name="primitives-ada.ipynb")
-    assert "primitives-ada-2.ipynb" in submit(first)[1]
-    assert "primitives-ada-3.ipynb" in submit(first)[1]
+    first = notebook(folder, name="small-ada.ipynb")
+    assert "small-ada-2.ipynb" in submit(first)[1]
+    assert "small-ada-3.ipynb" in submit(first)[1]
     assert sorted(path.name for path in (tmp_path / "home").iterdir()) == [
-        "primitives-ada-2.ipynb", "primitives-ada-3.ipynb", "primitives-ada.ipynb",
+        "small-ada-2.ipynb", "small-ada-3.ipynb", "small-ada.ipynb",
     ]  # fmt: skip
 
 
@@ -109,11 +108,11 @@ def test_doubled_cells_and_lost_metadata_are_told(day):
     assert "lost its metadata" in out
 
 
-def test_one_edition_for_all_asks_for_the_id(day, tmp_path):
+def test_one_edition_for_all_asks_for_the_id(day, small, tmp_path):
     _, submit = day
-    made = release(load("primitives"), tmp_path / "same", ROSTER, "zh", individual=False).folder
+    made = release(small, tmp_path / "same", ROSTER, "zh", individual=False).folder
     (tmp_path / "same" / "handout" / "x").mkdir()
-    (made.handout / "primitives-zh.ipynb").rename(made.handout / "x" / "primitives.ipynb")
+    (made.handout / "small-zh.ipynb").rename(made.handout / "x" / "small.ipynb")
     notebook(made, "x", name="mine.ipynb")
     assert "add --id" in submit("mine.ipynb")[2]
     assert "got '../x'" in submit("mine.ipynb", "--id", "../x")[2]
@@ -144,7 +143,7 @@ def test_another_students_edition_is_not_handed_in_as_ones_own(day):
     name = notebook(folder)
     assert "edition of ada, not of 20231001" in submit(name, "--id", "20231001")[2]
     both = json.loads(Path(name).read_text("utf-8"))
-    other = json.loads((folder.handout / "20231001" / "primitives.ipynb").read_text("utf-8"))
+    other = json.loads((folder.handout / "20231001" / "small.ipynb").read_text("utf-8"))
     both["cells"] += other["cells"]
     Path("both.ipynb").write_text(json.dumps(both), "utf-8")
     assert "several editions" in submit("both.ipynb")[2]

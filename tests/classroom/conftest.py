@@ -1,0 +1,16 @@
+"""A small assignment that changes with nobody: in the form in which a teacher writes their own."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom.assignment import load
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory):
+    """The assignment ``small``: questions split and scatter, 2 points each."""
+    folder = tmp_path_factory.mktemp("assignments") / "small"
+    ignored = shutil.ignore_patterns("__pycache__")
+    return load(shutil.copytree(Path(__file__).parent / "small", folder, ignore=ignored))
