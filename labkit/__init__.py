@@ -33,9 +33,12 @@ if TYPE_CHECKING:
     from .explore.explorer import Explorer as Explorer
     from .explore.explorers import CallExplorer as CallExplorer
     from .explore.explorers import MemoryExplorer as MemoryExplorer
+    from .explore.explorers import RaceExplorer as RaceExplorer
+    from .explore.explorers import RingExplorer as RingExplorer
     from .explore.explorers import ScalingExplorer as ScalingExplorer
     from .explore.explorers import ShapesExplorer as ShapesExplorer
     from .explore.explorers import SplitExplorer as SplitExplorer
+    from .explore.explorers import StarExplorer as StarExplorer
     from .explore.explorers import TimelineExplorer as TimelineExplorer
     from .machine import Gpu as Gpu
     from .machine import Machine as Machine
@@ -52,7 +55,9 @@ if TYPE_CHECKING:
     from .plans.placement import placement as placement
     from .plans.ring import Ring as Ring
     from .plans.ring import Send as Send
+    from .plans.ring import Star as Star
     from .plans.ring import ring_all_reduce as ring_all_reduce
+    from .plans.ring import star_all_reduce as star_all_reduce
     from .plans.split import Piece as Piece
     from .plans.split import Split as Split
     from .plans.split import split as split
@@ -78,7 +83,7 @@ else:
         "plans.split": "Piece Split split",
         "plans.batches": "Batches batches",
         "plans.placement": "Placement placement",
-        "plans.ring": "Ring Send ring_all_reduce",
+        "plans.ring": "Ring Send Star ring_all_reduce star_all_reduce",
         "plans.footprint": "Footprint Footprints data_parallel_memory",
         "cost": "PROFILES Hardware Scaling Step Workload predict_scaling",
         "trace.events": "Call Event Trace",
@@ -87,8 +92,8 @@ else:
         "engine": "DataParallel data_parallel gather parallel_apply replicate scatter",
         "view.draw": "draw_all_reduce draw_batches draw_flow draw_memory draw_placement draw_scaling "
         "draw_shapes draw_split draw_timeline",
-        "explore.explorers": "CallExplorer MemoryExplorer ScalingExplorer ShapesExplorer SplitExplorer "
-        "TimelineExplorer",
+        "explore.explorers": "CallExplorer MemoryExplorer RaceExplorer RingExplorer ScalingExplorer "
+        "ShapesExplorer SplitExplorer StarExplorer TimelineExplorer",
         "explore.explorer": "Explorer",
         "diagnosis": "Diagnosis Finding GpuMemory diagnose",
     }

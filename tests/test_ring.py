@@ -1,15 +1,19 @@
-"""The ring: what each rank holds, against sums really taken, and how much each rank sends."""
+"""The ring and the star: what each rank holds, against sums really taken, and how much each rank sends."""
+
+from fractions import Fraction
 
 import pytest
 
 import labkit
 
 ALL = range(1, 17)
+WAYS = (labkit.ring_all_reduce, labkit.star_all_reduce)
 
 
 @pytest.mark.parametrize("ranks", ALL)
-def test_the_steps_carried_out_with_numbers_leave_the_sum_everywhere(ranks):
-    ring = labkit.ring_all_reduce(ranks)
+@pytest.mark.parametrize("way", WAYS)
+def test_the_steps_carried_out_with_numbers_leave_the_sum_everywhere(way, ranks):
+    ring = way(ranks)
     values = [[10 ** (rank % 9) * (chunk + 1) for chunk in range(ranks)] for rank in range(ranks)]
     wanted = [sum(column) for column in zip(*values, strict=True)]
     for step in range(1, ring.steps + 1):
@@ -30,8 +34,9 @@ def test_no_gradient_is_added_twice_and_each_rank_finishes_one_chunk(ranks):
 
 
 @pytest.mark.parametrize("ranks", ALL)
-def test_what_is_held_is_what_was_held_and_what_was_sent(ranks):
-    ring = labkit.ring_all_reduce(ranks)
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_held_is_what_was_held_and_what_was_sent(way, ranks):
+    ring = way(ranks)
     held = [[{rank} for _ in range(ranks)] for rank in range(ranks)]
     assert ring.held(0) == tuple(map(tuple, held))
     for step in range(1, ring.steps + 1):
@@ -50,6 +55,21 @@ def test_each_rank_sends_one_chunk_to_the_next_in_every_step(ranks):
         assert all(send.target == (send.source + 1) % ranks for send in sends)
 
 
+@pytest.mark.parametrize("ranks", ALL)
+@pytest.mark.parametrize("way", WAYS)
+def test_what_the_busiest_link_carries_is_what_was_sent_over_it(way, ranks):
+    plan, links = way(ranks), {}
+    for step in range(1, plan.steps + 1):
+        times = {}
+        for send in plan.sends(step):  # of a star, all is through one link of rank 0, in or out
+            link = send.source if way is WAYS[0] else send.target == 0
+            times[link] = times.get(link, 0) + 1
+        assert plan.time(step) - plan.time(step - 1) == Fraction(max(times.values()), ranks)
+        links = {link: links.get(link, 0) + times.get(link, 0) for link in links | times}
+    assert plan.carried == Fraction(max(links.values(), default=0), ranks)
+    assert plan.carried == (Fraction(2 * (ranks - 1), ranks) if way is WAYS[0] else ranks - 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
@@ -60,12 +80,17 @@ def test_each_rank_sends_one_chunk_to_the_next_in_every_step(ranks):
     ],
 )
 def test_a_wrong_argument_is_named(arguments, error, text):
-    with pytest.raises(error, match=text):
-        labkit.ring_all_reduce(*arguments)
+    for way in WAYS:
+        with pytest.raises(error, match=text):
+            way(*arguments)
 
 
 def test_it_says_itself_in_one_line():
     assert (
         str(labkit.ring_all_reduce(4))
         == "ring all-reduce over 4 ranks: 6 steps, each rank sends 6/4 of its gradient"
+    )
+    assert (
+        str(labkit.star_all_reduce(4))
+        == "all-reduce through rank 0 over 4 ranks: 6 steps, rank 0 receives and sends 3 gradients"
     )

@@ -37,8 +37,8 @@ REFERENCE = (
     ("The check-up", "体检", "diagnose Diagnosis Finding GpuMemory"),
     (
         "Plans", "切分计划",
-        "split Split Piece placement Placement batches Batches ring_all_reduce Ring Send "
-        "data_parallel_memory Footprints Footprint",
+        "split Split Piece placement Placement batches Batches ring_all_reduce star_all_reduce Ring "
+        "Star Send data_parallel_memory Footprints Footprint",
     ),
     ("What happened", "发生了什么", "record Trace Call Event"),
     ("What a step costs", "一步的代价", "predict_scaling Scaling Step Workload Hardware PROFILES"),
@@ -49,7 +49,8 @@ REFERENCE = (
     ),
     (
         "Explorers", "探索器",
-        "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer",
+        "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer "
+        "RingExplorer StarExplorer RaceExplorer",
     ),
     ("Language", "语言", "set_language get_language"),
 )  # fmt: skip

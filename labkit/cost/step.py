@@ -118,12 +118,21 @@ def ddp_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
 
 def all_reduce_seconds(nbytes: int, hardware: Hardware, gpus: int) -> float:
     """A ring all-reduce of ``nbytes`` over ``gpus`` GPUs."""
+    return 2 * (gpus - 1) * _message_seconds(nbytes / gpus, hardware, gpus)
+
+
+def star_seconds(nbytes: int, hardware: Hardware, gpus: int) -> float:
+    """The same sum through GPU 0: all others send it ``nbytes``, one after the other, and it sends as many back."""
+    return 2 * (gpus - 1) * _message_seconds(nbytes, hardware, gpus)
+
+
+def _message_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
+    """A message over the slowest link that joins ``gpus`` GPUs."""
     inside = gpus <= hardware.machine_size
     speed = (
         hardware.reduce_bandwidth if inside else min(hardware.reduce_bandwidth, hardware.network_bandwidth)
     )
-    latency = hardware.latency if inside else hardware.network_latency
-    return 2 * (gpus - 1) * (nbytes / gpus / speed + latency)
+    return nbytes / speed + (hardware.latency if inside else hardware.network_latency)
 
 
 def _computing(work: Workload, rows: int, gpus: int) -> tuple[float, float]:

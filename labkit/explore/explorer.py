@@ -20,6 +20,25 @@ from ..view.svg import to_svg
 from .static import static_html
 
 _Found = TypeVar("_Found")
+_LABELS = "140px"  # how wide the names of the controls are
+# JupyterLab shows other pictures of the page as images, which cannot see its theme and have a width of their own.
+_STYLE = (
+    "<style>[data-jp-theme-light=false] .jp-RenderedSVG img{color-scheme:dark}"
+    ".jp-RenderedSVG img{max-width:100%}</style>"
+)
+# ipywidgets gives neither its sliders nor the buttons of Play a name that a screen reader could say. An image's event
+# is the one way for a piece of HTML in a widget to do so; the rest of the explorer may come later than it.
+_NAMES = """<img alt="" src="data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEAAAAALAAAAAABAAEAAAI=" data-play="PLAY"
+onload="(image => { let left = 100; const name = () => {
+  const all = image.closest('.labkit-explorer'), sliders = all ? [...all.querySelectorAll('.widget-hslider')] : [];
+  if (!sliders.length || !sliders.every(s => s.querySelector('.noUi-handle'))) return left-- && setTimeout(name, 50);
+  for (const s of sliders) for (const part of s.querySelectorAll('.noUi-handle, .widget-readout'))
+    part.setAttribute('aria-label', s.querySelector('.widget-label').textContent);
+  for (const r of all.querySelectorAll('.widget-readout')) r.setAttribute('role', 'textbox');
+  const words = image.dataset.play.split('|');
+  all.querySelectorAll('.labkit-play button').forEach((b, at) => { b.title = words[at];
+    b.setAttribute('aria-label', words[at]); });
+}; name(); })(this)">"""
 
 
 class Explorer:
@@ -28,23 +47,29 @@ class Explorer:
     limits    for a state that is a whole number: the least and the greatest. A slider moves it.
     choices   for any other state: its values. A list shows them.
     unfolds   the state that readers without a kernel can move (see :mod:`labkit.explore.static`).
+    plays     the state that a Play button runs through; "" for none.
     """
 
     limits: dict[str, tuple[int, int]] = {}
     choices: dict[str, tuple[str, ...]] = {}
     unfolds: str = ""
+    plays: str = ""
 
     def __init__(self, **state: Any) -> None:
         self._language = get_language()
-        self._state = {name: self._checked(name, value) for name, value in state.items()}
+        self._state: dict[str, Any] = {}
+        for name, value in state.items():  # one by one: what a state may be may depend on those before it
+            self._state[name] = self._checked(name, value)
         self._picture = widgets.HTML()
         self._sentence = widgets.HTML()
         self._controls = self._made_controls()
         for name, control in self._controls.items():
             control.observe(lambda change, name=name: self._moved(name, change.new), "value")
+        self._play = self._made_play() if self.plays else None
+        rows = [self._row(self._play)] if self._play else []
         self.widget = widgets.VBox(
-            [*self._controls.values(), *self.helpers(), self._sentence, self._picture],
-            layout={"max_width": "760px"},
+            [*self._controls.values(), *rows, self._sentence, self._picture, self._made_page()],
+            layout={"max_width": "760px", "width": "100%"},
         )
         self.widget.add_class("labkit-explorer")
         self._show()
@@ -65,21 +90,17 @@ class Explorer:
         """The picture of the state."""
         raise NotImplementedError
 
-    def helpers(self) -> list[widgets.Widget]:
-        """Further widgets, which work on the controls; none by default."""
-        return []
+    def span(self, name: str) -> tuple[int, int]:
+        """The least and the greatest value of the state ``name`` now; a subclass may let it depend on others."""
+        return self.limits[name]
 
     def picture(self) -> str:
-        """The picture of the state as SVG text, in the colour of its surroundings."""
-        return to_svg(self.drawn())
+        """The picture of the state as SVG text."""
+        return to_svg(self.drawn(), panel=True)
 
     def sentence(self) -> str:
         """The picture of the state in words."""
         return self.drawn().description
-
-    def static(self) -> str:
-        """The picture for readers without a kernel, on a panel of its own."""
-        return to_svg(self._in_own_language(self.drawn), panel=True)
 
     def __getattr__(self, name: str) -> Any:
         state = self.__dict__.get("_state", {})
@@ -108,24 +129,50 @@ class Explorer:
         labels, made = self.labels(), {}
         for name, value in self._state.items():
             look = {
-                "value": value, "description": labels[name], "style": {"description_width": "140px"},
-                "layout": {"width": "560px"},
+                "value": value, "description": labels[name], "style": {"description_width": _LABELS},
+                "layout": {"width": "auto", "max_width": "560px"}, "tooltip": labels[name],
             }  # fmt: skip
             if name in self.choices:
                 options = [(words, value) for value, words in self.called(name).items()]
                 made[name] = widgets.Dropdown(options=options, **look)
             else:
-                least, most = self.limits[name]
+                least, most = self.span(name)
                 made[name] = widgets.IntSlider(min=least, max=most, **look)
         return made
 
+    def _made_play(self) -> widgets.Play:
+        """Play, pause, stop, repeat; the browser moves the slider with it."""
+        name, slider = self.plays, self._controls[self.plays]
+        play = widgets.Play(value=self._state[name], min=slider.min, max=slider.max, interval=1500)
+        play.add_class("labkit-play")
+        # Kept, because the link ends with the object.
+        self._link = widgets.jslink((play, "value"), (slider, "value"))
+        return play
+
+    def _made_page(self) -> widgets.HTML:
+        """What the page around the explorer is told once: nothing that can be seen."""
+        buttons = say(en="Play or pause|Back to the start|Repeat", zh="播放或暂停|回到开头|循环")
+        return widgets.HTML(_STYLE + _NAMES.replace("PLAY", buttons), layout={"display": "none"})
+
+    def _row(self, control: widgets.Widget) -> widgets.HBox:
+        """Something without a label of its own, in line with the controls."""
+        layout = {
+            "width": _LABELS, "margin": "2px 8px 2px 2px", "display": "flex", "justify_content": "flex-end",
+        }  # fmt: skip
+        return widgets.HBox([widgets.Label(say(en="Play", zh="播放"), layout=layout), control])
+
     def _checked(self, name: str, value: Any) -> Any:
         if name not in self.choices:
-            return whole(name, value, *self.limits[name])
+            return whole(name, value, *self.span(name))
         return one_of(name, value, self.choices[name])
 
     def _moved(self, name: str, value: Any) -> None:
         self._state[name] = value
+        for other, control in self._controls.items():
+            if other in self.limits and (control.min, control.max) != self.span(other):
+                control.min, control.max = self.span(other)  # which moves the control if it is beyond
+                if other == self.plays and self._play:
+                    self._play.max = control.max
         self._show()
 
     def _show(self) -> None:
@@ -133,7 +180,7 @@ class Explorer:
         self._sentence.value = (
             f'<div class="labkit-sentence" aria-live="polite">{escape(drawn.description)}</div>'
         )
-        self._picture.value = to_svg(drawn)
+        self._picture.value = to_svg(drawn, panel=True)
 
     def _in_own_language(self, make: Callable[[], _Found]) -> _Found:
         """What ``make()`` gives in the language the explorer was made in, whatever the notebook did later."""
@@ -148,9 +195,9 @@ class Explorer:
 
         def drawn(value: Any) -> tuple[str, str]:
             self._state[name] = value
-            return called.get(value, str(value)), self.static()
+            return called.get(value, str(value)), self._in_own_language(self.picture)
 
-        least, most = self.limits.get(name, (0, 0))
+        least, most = self.span(name) if name in self.limits else (0, 0)
         every = self.choices.get(name) or range(least, most + 1)
         words = self._in_own_language(self.sentence)
         try:
@@ -168,5 +215,5 @@ class Explorer:
             **live(self.widget),
             "text/plain": repr(self),
             "text/html": self._static_html(),
-            "image/svg+xml": self.static(),
+            "image/svg+xml": self._in_own_language(self.picture),
         }

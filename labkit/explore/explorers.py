@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import ipywidgets as widgets
-
 from ..base.language import say
 from ..base.numbers import instance
-from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, step_trace
+from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, race, step_trace
 from ..cost.published import BERT, RESNET50
 from ..plans.footprint import OPTIMIZERS, million_parameters
+from ..plans.ring import AllReduce, Ring, Star
 from ..plans.split import split
 from ..trace.events import Trace
 from ..view.picture import Picture
 from ..view.pictures.call_flow import STEPS, flow_picture
 from ..view.pictures.memory_lanes import memory_picture
+from ..view.pictures.race_charts import race_picture
+from ..view.pictures.ring_steps import all_reduce_picture
 from ..view.pictures.scaling_charts import scaling_picture
 from ..view.pictures.shape_blocks import shapes_picture
 from ..view.pictures.split_lanes import split_picture
@@ -43,7 +44,7 @@ class CallExplorer(Explorer):
     """
 
     limits = {"rows": (0, 128), "gpus": (1, 64), "step": (0, len(STEPS) - 1)}
-    unfolds = "step"
+    unfolds = plays = "step"
 
     def __init__(self, rows: int = 10, gpus: int = 4, step: int = 0) -> None:
         super().__init__(rows=rows, gpus=gpus, step=step)
@@ -51,24 +52,70 @@ class CallExplorer(Explorer):
     def labels(self) -> dict[str, str]:
         return super().labels() | {"step": say(en="Step of the call", zh="调用的步骤")}
 
-    def helpers(self) -> list[widgets.Widget]:
-        """Play, pause, stop, repeat; the browser moves the slider with it."""
-        least, most = self.limits["step"]
-        play = widgets.Play(value=self.step, min=least, max=most, interval=1500)
-        play.add_class("labkit-play")
-        # Kept, because the link ends with the object.
-        self._link = widgets.jslink((play, "value"), (self._controls["step"], "value"))
-        layout = {
-            "width": "140px",
-            "margin": "2px 8px 2px 2px",
-            "display": "flex",
-            "justify_content": "flex-end",
-        }
-        label = widgets.Label(say(en="Play", zh="播放"), layout=layout)
-        return [widgets.HBox([label, play])]
-
     def drawn(self) -> Picture:
         return flow_picture(split(self.rows, self.gpus), self.step)
+
+
+class _AllReduceExplorer(Explorer):
+    """What the ring's and the star's explorer share: ``ranks`` (1 to 16) and ``step``, 0 to 2 × (ranks − 1)."""
+
+    limits = {"ranks": (1, 16), "step": (0, 30)}
+    unfolds = plays = "step"
+    _way: type[AllReduce]
+
+    def __init__(self, ranks: int = 4, step: int = 0) -> None:
+        super().__init__(ranks=ranks, step=step)
+
+    def span(self, name: str) -> tuple[int, int]:
+        return (0, 2 * (self.ranks - 1)) if name == "step" else super().span(name)
+
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {"ranks": say(en="Ranks", zh="rank 数"), "step": say(en="Step", zh="步")}
+
+    def drawn(self) -> Picture:
+        return all_reduce_picture(self._way(self.ranks, min(self.step, self.span("step")[1])))
+
+
+class RingExplorer(_AllReduceExplorer):
+    """An all-reduce around a ring of ``ranks`` ranks (1 to 16) after ``step`` steps (0 to 2 × (ranks − 1)).
+
+    Play runs through the steps; a clock shows how far the star is at the same time.
+    """
+
+    _way = Ring
+
+
+class StarExplorer(_AllReduceExplorer):
+    """The same all-reduce with everything through rank 0: as many steps, but each takes ``ranks`` times as long."""
+
+    _way = Star
+
+
+class RaceExplorer(Explorer):
+    """The ring and the star on 1, 2, 4, … GPUs, ``doublings`` (0 to 10) times twice as many.
+
+    parameters   millions of them, 1 to 1,000, in float32: a gradient has as many.
+    link         how the GPUs are joined: a name in ``labkit.PROFILES``.
+    """
+
+    limits = {"doublings": (0, 10), "parameters": (1, 1000)}
+    choices = {"link": tuple(PROFILES)}
+    unfolds = plays = "doublings"
+
+    def __init__(self, doublings: int = 5, parameters: int = 110, link: str = "v100-nvlink") -> None:
+        super().__init__(doublings=doublings, parameters=parameters, link=link)
+
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {
+            "doublings": say(en="Doublings of GPUs", zh="GPU 数 2ⁿ，n ="),
+            "link": say(en="Hardware", zh="硬件"),
+        }
+
+    def called(self, name: str) -> dict[str, str]:
+        return {key: profile.name for key, profile in PROFILES.items()}
+
+    def drawn(self) -> Picture:
+        return race_picture(race(4_000_000 * self.parameters, PROFILES[self.link], doublings(self.doublings)))
 
 
 class ShapesExplorer(Explorer):

@@ -1,13 +1,17 @@
-"""Who sends what to whom when ranks sum their gradients around a ring: integers alone.
+"""Who sends what to whom when ranks sum their gradients, around a ring or through rank 0: integers alone.
 
-Each rank cuts its gradient into as many chunks as there are ranks and, in every step, sends one chunk to the
-next rank. In the first ``ranks - 1`` steps (reduce-scatter) the receiver adds what it gets, after which each
+Each rank's gradient is cut into as many chunks as there are ranks. In a *ring*, every rank sends one chunk to the next
+rank in every step. In the first ``ranks - 1`` steps (reduce-scatter) the receiver adds what it gets, after which each
 rank has one finished chunk; in as many more (all-gather) the finished chunks go round and replace the others.
+
+In a *star*, the others send all their chunks to rank 0, one rank in a step, and rank 0 sends the sums back, to one rank
+in a step. These are as many steps, but each takes as long as it takes to send ``ranks`` chunks over one link.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from ..base.display import Drawn
 from ..base.numbers import MOST_GPUS, plural, whole
@@ -24,7 +28,7 @@ class Send:
 
 
 @dataclass(frozen=True)
-class Ring(Drawn):
+class AllReduce(Drawn):
     """An all-reduce over ``ranks`` ranks; ``step`` is the one that is drawn, None for the whole of it."""
 
     ranks: int
@@ -35,32 +39,25 @@ class Ring(Drawn):
         """How many steps it takes: 2 × (ranks − 1)."""
         return 2 * (self.ranks - 1)
 
-    @property
-    def chunks_sent(self) -> int:
-        """Chunks, each 1/ranks of the gradient, that each rank sends (and receives) in all."""
-        return self.steps
-
     def sends(self, step: int) -> tuple[Send, ...]:
-        """What is sent in ``step`` (1 to :attr:`steps`), by each rank in order."""
-        step = whole("step", step, 1, self.steps)
-        adds = step < self.ranks
-        # A rank passes on what it received in the step before: a sum so far, then a finished chunk.
-        return tuple(
-            Send(rank, (rank + 1) % self.ranks, (rank + 1 - step) % self.ranks, adds)
-            for rank in range(self.ranks)
-        )
+        """What is sent in ``step`` (1 to :attr:`steps`)."""
+        raise NotImplementedError
 
     def summed(self, step: int, rank: int, chunk: int) -> range:
         """After ``step`` (0 to :attr:`steps`): the ranks whose gradients are summed in a chunk that ``rank`` holds.
 
-        Counted on around the ring from the first of them, so that rank ``number % ranks`` is meant.
+        Counted on from the first of them, so that rank ``number % ranks`` is meant.
         """
-        # In step d a rank is sent the chunk that d + 1 ranks have added to by then, itself as the last of them; the
-        # finished one comes round by ``ranks - 1`` steps, and then as many more as it is away from who finished it.
-        distance = (rank - chunk) % self.ranks
-        if step >= self.ranks - 1 + (distance + 1) % self.ranks:
-            return range(self.ranks)
-        return range(chunk, chunk + distance + 1) if distance <= step else range(rank, rank + 1)
+        raise NotImplementedError
+
+    def time(self, step: int) -> Fraction:
+        """When ``step`` is over; 1 is the time that a whole gradient takes over one link."""
+        raise NotImplementedError
+
+    @property
+    def carried(self) -> Fraction:
+        """What the busiest link carries in one direction, in whole gradients."""
+        raise NotImplementedError
 
     def held(self, step: int) -> tuple[tuple[frozenset[int], ...], ...]:
         """After ``step`` (0 to :attr:`steps`): for each rank, for each chunk, whose gradients are summed in it."""
@@ -71,10 +68,75 @@ class Ring(Drawn):
             for rank in ranks
         )
 
+
+@dataclass(frozen=True)
+class Ring(AllReduce):
+    """An all-reduce around a ring."""
+
+    @property
+    def chunks_sent(self) -> int:
+        """Chunks, each 1/ranks of the gradient, that each rank sends (and receives) in all."""
+        return self.steps
+
+    def sends(self, step: int) -> tuple[Send, ...]:
+        step = whole("step", step, 1, self.steps)
+        adds = step < self.ranks
+        # A rank passes on what it received in the step before: a sum so far, then a finished chunk.
+        return tuple(
+            Send(rank, (rank + 1) % self.ranks, (rank + 1 - step) % self.ranks, adds)
+            for rank in range(self.ranks)
+        )
+
+    def summed(self, step: int, rank: int, chunk: int) -> range:
+        # In step d a rank is sent the chunk that d + 1 ranks have added to by then, itself as the last of them; the
+        # finished one comes round by ``ranks - 1`` steps, and then as many more as it is away from who finished it.
+        distance = (rank - chunk) % self.ranks
+        if step >= self.ranks - 1 + (distance + 1) % self.ranks:
+            return range(self.ranks)
+        return range(chunk, chunk + distance + 1) if distance <= step else range(rank, rank + 1)
+
+    def time(self, step: int) -> Fraction:
+        return Fraction(step, self.ranks)
+
+    @property
+    def carried(self) -> Fraction:
+        return Fraction(self.chunks_sent, self.ranks)
+
     def __str__(self) -> str:
         return (
             f"ring all-reduce over {plural(self.ranks, 'rank')}: {self.steps} steps, "
             f"each rank sends {self.chunks_sent}/{self.ranks} of its gradient"
+        )
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class Star(AllReduce):
+    """An all-reduce through rank 0."""
+
+    def sends(self, step: int) -> tuple[Send, ...]:
+        step = whole("step", step, 1, self.steps)
+        adds = step < self.ranks
+        source, target = (step, 0) if adds else (0, step - self.ranks + 1)
+        return tuple(Send(source, target, chunk, adds) for chunk in range(self.ranks))
+
+    def summed(self, step: int, rank: int, chunk: int) -> range:
+        if rank == 0:
+            return range(min(step + 1, self.ranks))
+        return range(self.ranks) if step >= self.ranks - 1 + rank else range(rank, rank + 1)
+
+    def time(self, step: int) -> Fraction:
+        return Fraction(step)
+
+    @property
+    def carried(self) -> Fraction:
+        return Fraction(self.ranks - 1)
+
+    def __str__(self) -> str:
+        return (
+            f"all-reduce through rank 0 over {plural(self.ranks, 'rank')}: {self.steps} steps, "
+            f"rank 0 receives and sends {plural(self.ranks - 1, 'gradient')}"
         )
 
     __repr__ = __str__
@@ -92,3 +154,15 @@ def ring_all_reduce(ranks: int, step: int | None = None) -> Ring:
     """
     ring = Ring(whole("ranks", ranks, 1, MOST_GPUS))
     return ring if step is None else Ring(ring.ranks, whole("step", step, 0, ring.steps))
+
+
+def star_all_reduce(ranks: int, step: int | None = None) -> Star:
+    """Plan the sum of the gradients of ``ranks`` ranks (1 to 1,024) through rank 0; as :func:`ring_all_reduce`.
+
+    >>> star_all_reduce(4)
+    all-reduce through rank 0 over 4 ranks: 6 steps, rank 0 receives and sends 3 gradients
+
+    Raises TypeError if an argument is no whole number, ValueError if it is out of range.
+    """
+    star = Star(whole("ranks", ranks, 1, MOST_GPUS))
+    return star if step is None else Star(star.ranks, whole("step", step, 0, star.steps))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.extras import need
 from ..base.numbers import MOST_GPUS, instance, must, whole
-from ..cost import Scaling
+from ..cost import Race, Scaling
 from ..plans.batches import Batches, batches
 from ..plans.footprint import Footprint, Footprints, Occupancy
 from ..plans.placement import Placement
-from ..plans.ring import Ring, ring_all_reduce
+from ..plans.ring import AllReduce, Ring, Star, ring_all_reduce
 from ..plans.shapes import Shape
 from ..plans.split import Split, split
 from ..trace.events import Call, Trace
@@ -24,6 +24,7 @@ from .pictures.call_flow import flow_picture
 from .pictures.machine_lanes import occupancy_picture
 from .pictures.memory_lanes import memory_picture
 from .pictures.placement_lanes import placement_picture
+from .pictures.race_charts import race_picture
 from .pictures.ring_steps import all_reduce_picture
 from .pictures.scaling_charts import scaling_picture
 from .pictures.shape_blocks import shapes_picture
@@ -39,6 +40,8 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Split: split_picture,
     Batches: batches_picture,
     Ring: all_reduce_picture,
+    Star: all_reduce_picture,
+    Race: race_picture,
     Placement: placement_picture,
     Footprints: memory_picture,
     Occupancy: occupancy_picture,
@@ -84,15 +87,15 @@ def draw_batches(
     return _draw(lambda: batches_picture(plan), ax)
 
 
-def draw_all_reduce(data: Ring | int, step: int | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw how ranks sum their gradients around a ring; returns the matplotlib Axes.
+def draw_all_reduce(data: AllReduce | int, step: int | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw how ranks sum their gradients, around a ring or through rank 0; returns the matplotlib Axes.
 
-    data   a :class:`labkit.Ring`, or the number of ranks, with ``step`` beside it.
+    data   a :class:`labkit.Ring` or a :class:`labkit.Star`; or the number of ranks of a ring, with ``step`` beside it.
     step   0 to 2 × (ranks − 1); the beginning, the middle and the end if not given.
     ax     the Axes to draw into; a new figure if not given.
     """
-    ring = data if isinstance(data, Ring) else ring_all_reduce(data, step)
-    return _draw(lambda: all_reduce_picture(ring), ax)
+    plan = data if isinstance(data, AllReduce) else ring_all_reduce(data, step)
+    return _draw(lambda: all_reduce_picture(plan), ax)
 
 
 def draw_memory(data: Footprints | Sequence[Footprint], *, ax: Axes | None = None) -> Axes:

@@ -7,12 +7,13 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Ellipse, Polygon, Rectangle
 
 from ..base.language import get_language, using
 from ..base.numbers import must
@@ -91,12 +92,16 @@ def _fill(box: Box) -> str:
 
 def _box(ax: Axes, box: Box, strong: str) -> None:
     edge, width = _edge(box, strong)
+    look: dict[str, Any] = {
+        "facecolor": _fill(box), "edgecolor": edge, "linewidth": width, "linestyle": "--" if box.dashed else "-",
+        "label": box.label or "_", "zorder": 2,
+    }  # fmt: skip
+    middle = box.x + box.width / 2, box.y + box.height / 2
     ax.add_patch(
-        Rectangle(
-            (box.x, box.y), box.width, box.height, facecolor=_fill(box), edgecolor=edge, linewidth=width,
-            linestyle="--" if box.dashed else "-", label=box.label or "_", zorder=2,
-        )
-    )  # fmt: skip
+        Ellipse(middle, box.width, box.height, **look)
+        if box.round
+        else Rectangle((box.x, box.y), box.width, box.height, **look)
+    )
 
 
 def _boxes_at_once(ax: Axes, boxes: tuple[Box, ...]) -> None:

@@ -17,6 +17,7 @@ class Box:
 
     tint    0 to 1: the colour mixed with that much white.
     strong  pointed out by a heavy outline.
+    round   an ellipse in its place.
     tip     what a reader sees who rests the mouse on it (SVG only).
     """
 
@@ -30,6 +31,7 @@ class Box:
     strong: bool = False
     tint: float = 0.0
     tip: str = ""
+    round: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,23 +11,36 @@ _FONT = (
     "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
     "'Noto Sans CJK SC', sans-serif"
 )
+# Of a panel, in the light and in the dark.
+_INK, _PAPER, _EDGE = ("#1f2328", "#e6edf3"), ("#ffffff", "#1c2128"), ("#d0d7de", "#444c56")
+# An image asks the element that shows it, a drawing in a page that page; JupyterLab says its theme in an attribute.
+_THEMES = (
+    ".labkit-card:root{color-scheme:light dark}[data-jp-theme-light=false] .labkit-card{color-scheme:dark}"
+    f".labkit-card{{color:light-dark{_INK}}}"
+    f".labkit-paper{{fill:light-dark{_PAPER};stroke:light-dark{_EDGE}}}"
+).replace("'", "")
 
 
 def to_svg(picture: Picture, *, panel: bool = False) -> str:
     """``picture`` as an <svg> element.
 
-    panel   False: text takes the colour of its surroundings, as inside a widget. True: a light panel
-            behind it, for where the picture is shown as an image on a background it cannot know.
+    panel   False: text takes the colour of its surroundings. True: a panel behind it, light or dark, whichever fits
+            the page that the picture is in or is an image of; light where that cannot be known.
     """
     width, height = _number(picture.width), _number(picture.height)
+    look = f'class="labkit-card" color="{_INK[0]}" ' if panel else ""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" style="max-width:100%;height:auto;{"color:#1f2328;" if panel else ""}" role="img" '
+        f'height="{height}" {look}style="max-width:100%;height:auto" role="img" '
         f'aria-label={quoteattr(picture.description)} font-family="{_FONT}" fill="currentColor">'
     ]
     parts.append(f"<title>{escape(picture.description)}</title>")
     if panel:
-        parts.append(f'<rect width="{width}" height="{height}" rx="6" fill="#ffffff" stroke="#d0d7de"/>')
+        paper, edge = _PAPER[0], _EDGE[0]
+        parts.append(f"<style>{_THEMES}</style>")
+        parts.append(
+            f'<rect class="labkit-paper" width="{width}" height="{height}" rx="6" fill="{paper}" stroke="{edge}"/>'
+        )
     parts += (_line(line) for line in picture.lines if not line.over)
     parts += map(_box, picture.boxes)
     parts += (_line(line) for line in picture.lines if line.over)
@@ -38,6 +51,7 @@ def to_svg(picture: Picture, *, panel: bool = False) -> str:
 
 def _box(box: Box) -> str:
     place = f'x="{_number(box.x)}" y="{_number(box.y)}" width="{_number(box.width)}" height="{_number(box.height)}"'
+    place += f' rx="{_number(box.width / 2)}" ry="{_number(box.height / 2)}"' * box.round
     if box.gpu is None:
         dash = ' stroke-dasharray="4 4"' if box.dashed else ""
         heavy = 'stroke-width="2"' if box.strong else 'stroke-opacity="0.35"'

@@ -44,7 +44,7 @@ def test_both_languages_and_themes_can_be_read(lab, shot, language, theme):
     assert label == {"en": "Rows in the batch", "zh": "批次行数"}[language]
     ink, paper = page.evaluate(
         """() => [getComputedStyle(document.querySelector('.labkit-explorer svg text')).fill,
-                  getComputedStyle(document.querySelector('.jp-Notebook')).backgroundColor]"""
+                  getComputedStyle(document.querySelector('.labkit-explorer .labkit-paper')).fill]"""
     )
     assert _contrast(ink, paper) > 4.5
     clipped = explorer.locator("svg").evaluate(

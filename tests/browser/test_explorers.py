@@ -1,9 +1,12 @@
 """Every explorer in JupyterLab, moved by keyboard and mouse, in both languages and themes; and exported, no kernel."""
 
+from io import BytesIO
+
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
+from PIL import Image
 
 # Each explorer as it is made, the control that the keyboard moves, and what the picture says before and after.
 EXPLORERS = {
@@ -17,6 +20,9 @@ EXPLORERS = {
     "timeline": ("TimelineExplorer(rows=32, gpus=8, moment=50)", 2, "16.5 ms", "16.8 ms"),
     "memory": ("MemoryExplorer(rows=100, gpus=8)", 1, "cuda:7", "cuda:8"),
     "scaling": ("ScalingExplorer(doublings=6)", 2, "64", "128"),
+    "ring": ("RingExplorer(ranks=8, step=2)", 1, "chunk 7", "chunk 6"),
+    "star": ("StarExplorer(ranks=8, step=2)", 1, "2 / 14", "3 / 14"),
+    "race": ("RaceExplorer(doublings=6)", 0, "64", "128"),
 }
 LOOKS = [("en", "light"), ("zh", "dark")]
 WORDS = {
@@ -25,6 +31,9 @@ WORDS = {
     "timeline": ("data arriving", "数据到达"),
     "memory": ("optimizer", "优化器状态"),
     "scaling": ("efficiency", "效率"),
+    "ring": ("rank 0", "环形"),
+    "star": ("rank 0", "星形"),
+    "race": ("star", "星形"),
 }
 CLIPPED = """svg => { const outer = svg.getBoundingClientRect();
   return [...svg.querySelectorAll('text')].filter(t => { const r = t.getBoundingClientRect();
@@ -84,6 +93,79 @@ ENDS = """element => [...element.querySelectorAll('.widget-label')].map(label =>
   text.selectNodeContents(label);
   return Math.round(text.getBoundingClientRect().right);
 }).filter(end => end)"""  # (a hidden label ends at 0)
+
+
+# What of the explorer number ``at`` reaches beyond its output, and how small its smallest text is set, in pixels.
+NARROW = """at => { const explorer = document.querySelectorAll('.labkit-explorer')[at];
+  const edge = explorer.closest('.jp-OutputArea-output').getBoundingClientRect().right;
+  const parts = explorer.querySelectorAll('.noUi-target, .widget-readout, .widget-label, select, button, svg');
+  const svg = explorer.querySelector('svg'), scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  return [[...parts].filter(part => part.getBoundingClientRect().right > edge + 1).map(part => part.className || part.tagName),
+    Math.min(...[...svg.querySelectorAll('text')].map(text => scale * text.getAttribute('font-size')))]; }"""
+
+
+def corner(element):
+    """The colour of the card that ``element`` shows, near its lower left corner."""
+    image = Image.open(BytesIO(element.screenshot())).convert("RGB")
+    return image.getpixel((8, image.height - 4))
+
+
+@pytest.mark.parametrize(("language", "theme"), LOOKS)
+def test_in_600_pixels_nothing_is_cut_off_and_every_picture_has_the_themes_card(lab, shot, language, theme):
+    makes = [make for make, *_ in EXPLORERS.values()]
+    cells = [f"import labkit\nlabkit.set_language('{language}')\nlabkit.split(10, 4)"]
+    page = lab(
+        f"narrow-{language}-{theme}.ipynb", theme=theme, cells=cells + [f"labkit.{make}" for make in makes]
+    )
+    page.locator(".labkit-explorer").nth(len(makes) - 1).locator("svg").wait_for()
+    page.set_viewport_size({"width": 600, "height": 1600})
+    page.wait_for_function("() => document.querySelector('.jp-OutputArea-output').offsetWidth < 600")
+    cards = {corner(page.locator(".jp-RenderedSVG img"))}
+    for at, make in enumerate(makes):
+        beyond, smallest = page.evaluate(NARROW, at)
+        assert beyond == [], make
+        assert smallest > 5.5, make
+        explorer = page.locator(".labkit-explorer").nth(at)
+        explorer.scroll_into_view_if_needed()
+        cards.add(corner(explorer.locator("svg")))
+        shot(explorer, f"narrow-{make.partition('(')[0]}-{language}-{theme}")
+    assert cards == {(28, 33, 40) if theme == "dark" else (255, 255, 255)}
+    image = page.locator(".jp-RenderedSVG img").bounding_box()
+    assert image["width"] < 520
+
+
+def test_every_control_has_a_name_and_the_keyboard_is_enough(lab):
+    page = lab("names.ipynb", cells=["import labkit\nlabkit.RingExplorer()", "labkit.MemoryExplorer()"])
+    ring, memory = (page.locator(".labkit-explorer").nth(at) for at in (0, 1))
+    for explorer, names in (
+        (ring, ("Ranks", "Step")),
+        (memory, ("Rows in the batch", "GPUs", "Million parameters")),
+    ):
+        for name in names:
+            explorer.get_by_role("slider", name=name, exact=True).wait_for()
+            assert explorer.get_by_role("textbox", name=name, exact=True).count() == 1
+        assert explorer.get_by_role("slider").count() == len(names)
+    for name in ("Optimizer", "Moment"):
+        assert memory.get_by_role("combobox", name=name).count() == 1
+    step, play = ring.get_by_role("slider", name="Step"), ring.get_by_role("button", name="Play or pause")
+    play.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function(
+        "() => document.querySelector('.labkit-explorer svg').textContent.includes('after step 1 of 6')"
+    )
+    page.keyboard.press("Enter")
+    step.focus()
+    page.keyboard.press("End")
+    page.wait_for_function(
+        "() => document.querySelector('.labkit-explorer svg').textContent.includes('after step 6 of 6')"
+    )
+    held = svg_of(ring)
+    ring.get_by_role("slider", name="Ranks").focus()
+    page.keyboard.press("ArrowLeft")  # three ranks have four steps
+    page.wait_for_function(CHANGED, arg=[0, held])
+    page.wait_for_function(
+        "() => document.querySelector('.labkit-explorer svg').textContent.includes('after step 4 of 4')"
+    )
 
 
 def test_play_goes_through_the_call_and_a_list_is_chosen_from(lab):

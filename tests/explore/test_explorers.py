@@ -19,6 +19,9 @@ MOVES = [
     ("ShapesExplorer", {"gpus": 2}, "batch_dim", 2, "✗ [130, 5530, 16], not [65, 5530, 32]"),
     ("TimelineExplorer", {"gpus": 4}, "moment", 40, "compute"),
     ("MemoryExplorer", {"gpus": 4}, "optimizer", "SGD", "capacity 16 GiB"),
+    ("RingExplorer", {"ranks": 4}, "step", 2, "after step 2 of 6"),
+    ("StarExplorer", {"ranks": 4}, "step", 2, "rank 2 sends its gradient"),
+    ("RaceExplorer", {}, "doublings", 7, ">128</text>"),
     ("ScalingExplorer", {}, "link", "h200", "8 × H200, NVLink"),
 ]
 NAMES = [name for name, *_ in MOVES]
@@ -161,6 +164,24 @@ def test_a_recording_can_be_explored():
         _ = explorer.gpus
 
 
+@pytest.mark.parametrize("name", ["RingExplorer", "StarExplorer"])
+def test_fewer_ranks_leave_fewer_steps(name):
+    explorer = getattr(labkit, name)(ranks=8, step=14)
+    control, play = explorer._controls["step"], explorer._play
+    assert (control.max, play.max) == (14, 14)
+    explorer.ranks = 3
+    assert (explorer.step, control.value, control.max, play.max) == (4, 4, 4, 4)
+    assert "after step 4 of 4" in explorer._picture.value
+    with pytest.raises(ValueError, match="step must be from 0 to 4, got 5"):
+        explorer.step = 5
+    with pytest.raises(ValueError, match="step must be from 0 to 2, got 3"):
+        getattr(labkit, name)(ranks=2, step=3)
+    explorer.ranks = 1
+    assert (explorer.step, control.max) == (0, 0)
+    explorer.ranks = 16
+    explorer.step = 30
+
+
 def test_play_is_tied_to_the_step():
     explorer = labkit.CallExplorer(step=3)
     ((label, play),) = (row.children for row in explorer.widget.children if type(row).__name__ == "HBox")
@@ -186,7 +207,7 @@ def test_readers_without_a_kernel_can_still_move_one_control(name, gpus):
     assert len(data["states"]) >= 3
     assert data["label"] == explorer._controls[explorer.unfolds].description
     shown = data["states"][data["at"]]
-    assert shown == [str(getattr(explorer, explorer.unfolds)), explorer.static()]
+    assert shown == [str(getattr(explorer, explorer.unfolds)), explorer.picture()]
     pictures = [svg for _, svg in data["states"]]
     assert len(set(pictures)) == len(pictures)
     for svg in pictures:

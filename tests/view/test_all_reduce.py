@@ -25,9 +25,10 @@ CASES = [
 
 @pytest.mark.parametrize(("ranks", "step"), CASES)
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_nothing_is_clipped_and_nothing_overlaps(ranks, step, language, sound):
+@pytest.mark.parametrize("way", [labkit.ring_all_reduce, labkit.star_all_reduce])
+def test_nothing_is_clipped_and_nothing_overlaps(way, ranks, step, language, sound):
     labkit.set_language(language)
-    sound(all_reduce_picture(labkit.ring_all_reduce(ranks, step)))
+    sound(all_reduce_picture(way(ranks, step)))
 
 
 def stripes(picture):
@@ -41,20 +42,25 @@ def stripes(picture):
 
 
 @pytest.mark.parametrize("step", range(7))
-def test_a_stripe_stands_for_each_gradient_in_the_sum(step):
-    ring = labkit.ring_all_reduce(4, step)
-    drawn = stripes(all_reduce_picture(ring))
-    held = ring.held(step)
+@pytest.mark.parametrize("way", [labkit.ring_all_reduce, labkit.star_all_reduce])
+def test_a_stripe_stands_for_each_gradient_in_the_sum(way, step):
+    plan = way(4, step)
+    drawn = stripes(all_reduce_picture(plan))
+    held = plan.held(step)
     assert drawn == {(rank, chunk): sorted(held[rank][chunk]) for rank in range(4) for chunk in range(4)}
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_the_stripes_of_a_finished_sum_lie_in_their_cell_one_above_the_other(ranks):
     picture = all_reduce_picture(labkit.ring_all_reduce(ranks, 2 * (ranks - 1)))
-    cells = {box.label.removesuffix(" received"): box for box in picture.boxes if box.gpu is None}
+    cells = {
+        box.label.removesuffix(" received"): box
+        for box in picture.boxes
+        if "chunk" in box.label and box.gpu is None
+    }
     tops = {}
     for box in picture.boxes:
-        if box.gpu is not None:
+        if " from " in box.label:
             cell = cells[box.label.partition(" from ")[0]]
             assert cell.y - 1e-9 <= box.y <= box.y + box.height <= cell.y + cell.height + 1e-9
             tops.setdefault(id(cell), []).append(box.y)
@@ -64,8 +70,9 @@ def test_the_stripes_of_a_finished_sum_lie_in_their_cell_one_above_the_other(ran
 def test_a_finished_sum_fills_its_cell_and_half_a_sum_half_of_it():
     for ranks, step, share in ((2, 0, 1 / 2), (2, 2, 1), (16, 0, 1 / 16), (16, 30, 1)):
         picture = all_reduce_picture(labkit.ring_all_reduce(ranks, step))
-        filled = sum(box.width * box.height for box in picture.boxes if box.gpu is not None)
-        cells = sum(box.width * box.height for box in picture.boxes if box.gpu is None)
+        boxes = [box for box in picture.boxes if "chunk" in box.label]
+        filled = sum(box.width * box.height for box in boxes if box.gpu is not None)
+        cells = sum(box.width * box.height for box in boxes if box.gpu is None)
         assert filled / cells == pytest.approx(share)
 
 
@@ -90,6 +97,49 @@ def test_one_step_says_who_got_what_and_whether_it_is_added():
     assert received == [f"rank {rank} chunk {(rank - 1) % 4} received" for rank in range(4)]
 
 
+def sent(picture):
+    """Who sends to whom, by the arrows between the ranks' boxes."""
+    nodes = {
+        int(b.label[5:]): (b.x + b.width / 2, b.y + b.height / 2)
+        for b in picture.boxes
+        if b.label[:5] == "node "
+    }
+
+    def nearest(x, y):
+        return min(nodes, key=lambda rank: (nodes[rank][0] - x) ** 2 + (nodes[rank][1] - y) ** 2)
+
+    return {(nearest(line.x1, line.y1), nearest(line.x2, line.y2)) for line in picture.lines if line.arrow}
+
+
+@pytest.mark.parametrize("step", range(15))
+def test_arrows_go_round_the_ring_and_through_the_middle_of_the_star(step):
+    around = {(rank, (rank + 1) % 8) for rank in range(8)}
+    assert sent(all_reduce_picture(labkit.ring_all_reduce(8, step))) == (around if step else set())
+    through = {(step, 0)} if step < 8 else {(0, step - 7)}
+    star = all_reduce_picture(labkit.star_all_reduce(8, step))
+    assert sent(star) == (through if step else set())
+    middles = {b.label: (b.x + b.width / 2, b.y + b.height / 2) for b in star.boxes if b.label[:5] == "node "}
+    far = {
+        round(sum((a - b) ** 2 for a, b in zip(middles[name], middles["node 0"], strict=True)))
+        for name in middles
+    }
+    assert far == {0, 84**2}
+
+
+@pytest.mark.parametrize("way", [labkit.ring_all_reduce, labkit.star_all_reduce])
+@pytest.mark.parametrize("step", [0, 1, 6, 14])
+def test_both_run_on_one_clock(way, step):
+    plan = way(8, step)
+    bars = {
+        box.label: box.width for box in all_reduce_picture(plan).boxes if box.label[-5:] in ("whole", " done")
+    }
+    unit = bars["star whole"] / 14
+    assert bars["ring whole"] / unit == pytest.approx(14 / 8)
+    now = step / 8 if way is labkit.ring_all_reduce else step
+    done = {"ring done": min(now, 14 / 8), "star done": now}
+    assert {name: bars.get(name, 0) / unit for name in done} == pytest.approx(done)
+
+
 def test_of_many_ranks_the_first_and_the_last_are_drawn():
     texts = [text.text for text in all_reduce_picture(labkit.ring_all_reduce(64)).texts]
     assert [text for text in texts if text.startswith("rank ")] == [
@@ -99,11 +149,18 @@ def test_of_many_ranks_the_first_and_the_last_are_drawn():
     assert "… 56 more ranks …" in texts
 
 
+def test_of_very_many_ranks_some_stand_on_the_circle():
+    for way in (labkit.ring_all_reduce, labkit.star_all_reduce):
+        picture = all_reduce_picture(way(1000, 999))
+        assert 32 <= len([box for box in picture.boxes if box.label.startswith("node ")]) <= 65
+
+
 def test_the_figure_takes_and_returns_the_axes():
     import matplotlib.pyplot as plt
 
     _, ax = plt.subplots()
     assert labkit.draw_all_reduce(4, 2, ax=ax) is ax
-    assert len(ax.patches) == len(all_reduce_picture(labkit.ring_all_reduce(4, 2)).boxes)
+    picture = all_reduce_picture(labkit.ring_all_reduce(4, 2))
+    assert len(ax.patches) == len(picture.boxes) + sum(line.arrow for line in picture.lines)
     assert labkit.draw_all_reduce(labkit.ring_all_reduce(4)) is not ax
     plt.close("all")

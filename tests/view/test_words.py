@@ -7,7 +7,7 @@ import pytest
 
 import labkit
 from labkit.base.language import using
-from labkit.cost import PROFILES, predict_scaling
+from labkit.cost import PROFILES, predict_scaling, race
 from labkit.cost.published import BERT
 from labkit.plans.footprint import Occupancy
 from labkit.trace.events import Event, Trace
@@ -56,6 +56,19 @@ SHOWN = [
         "after 6 all of it; each rank sends 6/4 of its gradient.",
         "第 3 步之后（共 6 步）：4 个 rank 的环形全归约：3 步之后，每个 rank 有一个分块已经加完；6 步之后，"
         "全部加完；每个 rank 发出自己梯度的 6/4。",
+    ),
+    (
+        labkit.star_all_reduce(4, 3),
+        "after step 3 of 6: All-reduce through rank 0 over 4 ranks: after 3 steps rank 0 has the sum, after 6 every "
+        "rank has it; rank 0 receives 3 whole gradients and sends as many.",
+        "第 3 步之后（共 6 步）：4 个 rank 经过 rank 0 的全归约：3 步之后，rank 0 有了总和；6 步之后，每个 rank 都有；"
+        "rank 0 要收 3 份完整的梯度，再发出同样多。",
+    ),
+    (
+        race(440_000_000, PROFILES["v100-nvlink"], (1, 4)),
+        "4 GPUs, gradients of 440 MB: the busiest link carries 1.5 times that in the ring and 3 times in the star; "
+        "5.137 ms against 20.37 ms.",
+        "4 块 GPU，每份梯度 440 MB：最忙的链路，环形要传 1.5 份，星形要传 3 份；分别用 5.137 ms 和 20.37 ms。",
     ),
     (
         labkit.data_parallel_memory(8, 4, weights=GIB, optimizer=2 * GIB, capacity=4 * GIB),
@@ -145,13 +158,13 @@ def test_in_a_picture_no_english_word_is_left_among_chinese_ones():
         texts = {el.text for el in ET.fromstring(over._repr_svg_()).iter() if el.tag.endswith("text")}
         assert {"显存容量 4 GiB", "5 GiB，超出", "2 GiB", "权重", "优化器状态"} <= texts
         ring = ET.fromstring(labkit.ring_all_reduce(4, 3)._repr_svg_())
-        notes = [el.text for el in ring.iter() if el.tag.endswith("text") and "分块" in el.text]
+        notes = [el.text for el in ring.iter() if el.tag.endswith("text") and " 的分块" in el.text]
         assert notes == [
             "加上 rank 3 的分块 1",
             *(f"加上 rank {k - 1} 的分块 {(k + 1) % 4}" for k in (1, 2, 3)),
         ]
         ring = ET.fromstring(labkit.ring_all_reduce(2, 2)._repr_svg_())
-        notes = [el.text for el in ring.iter() if el.tag.endswith("text") and "分块" in el.text]
+        notes = [el.text for el in ring.iter() if el.tag.endswith("text") and " 的分块" in el.text]
         assert notes == ["换成 rank 1 的分块 0", "换成 rank 0 的分块 1"]
 
 

@@ -7,10 +7,10 @@ from ...base.numbers import plural
 from ...base.units import bytes_text
 from ...plans.footprint import KINDS, Footprints
 from ..layout import MOST_LANES, devices, lanes, legend, shortened, text_width
-from ..palette import CPU
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
 
 _LEFT, _RIGHT, _TOP = 76, 172, 50
+_SWATCH, _SWATCHES = 28, 4
 # Kinds are told apart by how pale they are, in the order of KINDS.
 _PALE = (0.0, 0.3, 0.5, 0.67, 0.82)
 
@@ -24,10 +24,10 @@ def memory_picture(memory: Footprints) -> Picture:
     limit = -99.0 if memory.capacity is None else _LEFT + memory.capacity * scale
     sketch, too_much = Sketch(), set(memory.over)
     marks = [
-        (names[kind], [Box(0, 12, 16, 14, CPU, f"legend {kind}", tint=tint)])
+        (names[kind], _swatch(f"legend {kind}", tint, [gpu for gpu in shown if isinstance(gpu, int)]))
         for kind, tint in zip(KINDS, _PALE, strict=True)
     ]
-    sketch.add(*legend(_LEFT, 23, marks, mark=21, gap=20))
+    sketch.add(*legend(_LEFT, 23, marks, mark=_SWATCH + 5, gap=14))
     fine = min(lane.size, 11.5)
     for at, gpu in enumerate(shown):
         if isinstance(gpu, range):
@@ -60,6 +60,13 @@ def memory_picture(memory: Footprints) -> Picture:
         half = text_width(words, 11) / 2
         sketch.add(Text(min(max(limit, half + 4), WIDTH - half - 4), height - 10, words, 11, "middle"))
     return sketch.picture(height, _description(memory))
+
+
+def _swatch(label: str, tint: float, gpus: list[int]) -> list[Box]:
+    """What a kind looks like on each of the first GPUs, side by side."""
+    first = gpus[:_SWATCHES]
+    width = _SWATCH / max(len(first), 1)
+    return [Box(at * width, 12, width, 14, gpu, label, tint=tint) for at, gpu in enumerate(first)]
 
 
 def _description(memory: Footprints) -> str:

@@ -1,123 +1,272 @@
-"""The picture of a ring all-reduce: a lane for each rank, a cell for each chunk, a stripe for each gradient in it."""
+"""The picture of an all-reduce: a lane for each rank, a cell for each chunk, a stripe for each gradient in it.
+
+One step has the ranks and what they send beside it and, below, a clock on which the ring and the star run together.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import cos, hypot, pi, sin
+
 from ...base.language import say
 from ...base.numbers import plural
-from ...plans.ring import Ring
-from ..layout import Lanes, shortened, sized, text_width, together
-from ..picture import WIDTH, Box, Picture, Sketch, Text
+from ...plans.ring import AllReduce, Ring, Send, Star
+from ..layout import BASELINE, Lanes, shortened, sized, text_width, together
+from ..palette import CPU
+from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
 
 _LEFT, _RIGHT, _TOP, _LANE, _GAP = 76, 12, 44, 30, 22
-_NOTES = 210  # right of one step: who sends what
+# Of one step: the middle of the ranks' circle and its radius, the left edge of the lanes, the width of what is right
+# of them: who sends what.
+_CIRCLE, _RADIUS, _LANES, _NOTES = 122, 84, 300, 160
+_NODE = (30, 22)
+_MOST_NODES = 64
+_LEAST = 2 * _RADIUS + 24  # the height of the circle with its ranks
 _FINEST = 6.0  # below this many pixels a cell has no outline of its own
 _MOST = 8  # ranks drawn one by one; of more, the first seven and the last
 _MOST_CELLS = 64  # of more chunks, neighbours are drawn as one
 
 
-def all_reduce_picture(ring: Ring) -> Picture:
+def all_reduce_picture(plan: AllReduce) -> Picture:
     """One step, or the beginning, the middle and the end side by side."""
-    shown = shortened(ring.ranks, most=_MOST, head=_MOST - 1, tail=1)
-    lane = Lanes(_TOP, _LEFT, _RIGHT if ring.step is None else _NOTES, _LANE, 13, pad=3)
+    shown = shortened(plan.ranks, most=_MOST, head=_MOST - 1, tail=1)
+    one = plan.step is not None
+    lane = Lanes(_TOP, _LANES if one else _LEFT, _NOTES if one else _RIGHT, _LANE, 13, pad=3)
     sketch = Sketch()
     for at, rank in enumerate(shown):
         if isinstance(rank, range):
             words = say(en=f"… {plural(len(rank), 'more rank')} …", zh=f"…… 还有 {len(rank)} 个 rank ……")
-            if (column := len(together(ring.ranks, _MOST_CELLS)[0])) > 1:
+            if (column := len(together(plan.ranks, _MOST_CELLS)[0])) > 1:
                 words += say(en=f" (a column: {column} chunks)", zh=f"（一列：{column} 个分块）")
             sketch.add(lane.aside(at, words))
         else:
             sketch.add(lane.name(at, f"rank {rank}"))
-    if ring.step is None:
+    height = lane.y(len(shown)) + 10
+    if plan.step is None:
         width = (lane.across - _GAP * 2) / 3
-        for panel, step in enumerate(sorted({0, ring.ranks - 1, ring.steps})):
-            sketch.add(*_panel(ring, step, shown, lane, _LEFT + panel * (width + _GAP), width))
+        for panel, step in enumerate(sorted({0, plan.ranks - 1, plan.steps})):
+            sketch.add(*_panel(plan, step, shown, lane, _LEFT + panel * (width + _GAP), width))
     else:
-        sketch.add(*_panel(ring, ring.step, shown, lane, _LEFT, lane.across), *_received(ring, shown, lane))
-    return sketch.picture(lane.y(len(shown)) + 10, _description(ring))
+        height = max(height, _TOP + _LEAST)
+        sketch.add(*_panel(plan, plan.step, shown, lane, _LANES, lane.across), *_received(plan, shown, lane))
+        sketch.add(*_circle(plan, plan.step))
+        clock = _clock(plan, plan.step, height + 4)
+        sketch.add(*clock)
+        height += 66 * bool(clock)
+    return sketch.picture(height, _description(plan))
 
 
-def _description(ring: Ring) -> str:
-    n = ring.ranks
+def _description(plan: AllReduce) -> str:
+    n = plan.ranks
     if n == 1:
         return say(en="One rank: there is nothing to sum.", zh="只有一个 rank：不需要相加。")
-    text = say(
-        en=f"Ring all-reduce over {n} ranks: after {plural(n - 1, 'step')} each rank has one chunk of the sum, "
-        f"after {ring.steps} all of it; each rank sends {ring.chunks_sent}/{n} of its gradient.",
-        zh=f"{n} 个 rank 的环形全归约：{n - 1} 步之后，每个 rank 有一个分块已经加完；{ring.steps} 步之后，"
-        f"全部加完；每个 rank 发出自己梯度的 {ring.chunks_sent}/{n}。",
+    if isinstance(plan, Ring):
+        text = say(
+            en=f"Ring all-reduce over {n} ranks: after {plural(n - 1, 'step')} each rank has one chunk of the sum, "
+            f"after {plan.steps} all of it; each rank sends {plan.chunks_sent}/{n} of its gradient.",
+            zh=f"{n} 个 rank 的环形全归约：{n - 1} 步之后，每个 rank 有一个分块已经加完；{plan.steps} 步之后，"
+            f"全部加完；每个 rank 发出自己梯度的 {plan.chunks_sent}/{n}。",
+        )
+    else:
+        text = say(
+            en=f"All-reduce through rank 0 over {n} ranks: after {plural(n - 1, 'step')} rank 0 has the sum, after "
+            f"{plan.steps} every rank has it; rank 0 receives {plural(n - 1, 'whole gradient')} and sends as many.",
+            zh=f"{n} 个 rank 经过 rank 0 的全归约：{n - 1} 步之后，rank 0 有了总和；{plan.steps} 步之后，"
+            f"每个 rank 都有；rank 0 要收 {n - 1} 份完整的梯度，再发出同样多。",
+        )
+    return text if plan.step is None else _title(plan, plan.step) + say(en=": ", zh="：") + text
+
+
+def _circle(plan: AllReduce, step: int) -> list[Box | Line | Text]:
+    """The ranks, of a star with rank 0 in the middle, and an arrow for each that sends in ``step``."""
+    middle, star = _TOP + 4 + _RADIUS, isinstance(plan, Star)
+    # Of very many, some: the first of each group of neighbours.
+    around = [group[0] + star for group in together(plan.ranks - star, _MOST_NODES)]
+    places = {0: (float(_CIRCLE), float(middle))}
+    for at, rank in enumerate(around):
+        angle = 2 * pi * at / len(around)
+        places[rank] = _CIRCLE + _RADIUS * sin(angle), middle - _RADIUS * cos(angle)
+    found: list[Box | Line | Text] = []
+    labelled = plan.ranks <= _MOST
+    size = _NODE if labelled else (9, 9)
+    sends = plan.sends(step) if step else ()
+    beside = [*around[1:], *around[:1]]
+    links = [
+        (rank, 0 if star else other) for rank, other in zip(around, beside, strict=True) if plan.ranks > 1
+    ]
+    for one, other in links:
+        (x1, y1), (x2, y2) = places[one], places[other]
+        found.append(Line(x1, y1, x2, y2, muted=True))
+    for source, target in sorted(
+        {(send.source, send.target) for send in sends} & {*links, *((other, one) for one, other in links)}
+    ):
+        line = _between(places[source], places[target], size)
+        found.append(line)
+        chunks = [send.chunk for send in sends if send.source == source]
+        if labelled:
+            words = str(chunks[0]) if len(chunks) == 1 else say(en="all", zh="全部")
+            found.append(_beside(line, words))
+    for rank, (x, y) in places.items():
+        found.append(
+            Box(
+                x - size[0] / 2,
+                y - size[1] / 2,
+                *size,
+                rank,
+                f"node {rank}",
+                tip=f"rank {rank}",
+                round=not labelled,
+            )
+        )
+        if labelled:
+            found.append(Text(x, y + 13 * BASELINE, str(rank), 13, "middle", gpu=rank, bold=True))
+    if sends:
+        found.append(Text(_CIRCLE, _TOP - 26, _told(plan, step), 12, "middle"))
+    return found
+
+
+def _told(plan: AllReduce, step: int) -> str:
+    """What goes on in ``step``, above the ranks."""
+    adds = step < plan.ranks
+    if isinstance(plan, Ring):
+        return (
+            say(en="each sends a chunk: it is added", zh="各发一个分块：加上")
+            if adds
+            else say(en="each sends a chunk: it replaces", zh="各发一个分块：替换")
+        )
+    rank = step if adds else step - plan.ranks + 1
+    return (
+        say(en=f"rank {rank} sends its gradient", zh=f"rank {rank} 发出自己的梯度")
+        if adds
+        else say(en=f"rank 0 sends the sum to rank {rank}", zh=f"rank 0 把总和发给 rank {rank}")
     )
-    return text if ring.step is None else _title(ring, ring.step) + say(en=": ", zh="：") + text
 
 
-def _title(ring: Ring, step: int) -> str:
+def _between(one: tuple[float, float], other: tuple[float, float], size: tuple[float, float]) -> Line:
+    """An arrow from box to box of ``size``, whose middles are given."""
+    dx, dy = other[0] - one[0], other[1] - one[1]
+    length = hypot(dx, dy) or 1.0
+    # How far from its middle the way leaves a box.
+    out = (
+        min(
+            size[0] / 2 / abs(dx / length) if dx else length, size[1] / 2 / abs(dy / length) if dy else length
+        )
+        + 2
+    )
+    out = min(out, length * 0.3)
+    dx, dy = dx / length * out, dy / length * out
+    return Line(one[0] + dx, one[1] + dy, other[0] - dx, other[1] - dy, arrow=True, strong=True)
+
+
+def _beside(line: Line, words: str) -> Text:
+    """``words`` beside the middle of a line, outside the circle."""
+    x, y = (line.x1 + line.x2) / 2, (line.y1 + line.y2) / 2
+    dx, dy = x - _CIRCLE, y - (_TOP + 4 + _RADIUS)
+    across = line.y2 - line.y1, line.x1 - line.x2  # a quarter turn
+    length = hypot(*across) or 1.0
+    turn = 1 if across[0] * dx + across[1] * dy >= 0 else -1
+    far = 10 + text_width(words, 11) / 4
+    return Text(
+        x + turn * across[0] / length * far, y + turn * across[1] / length * far + 4, words, 11, "middle"
+    )
+
+
+def _clock(plan: AllReduce, step: int, top: float) -> list[Box | Text]:
+    """How far the ring and the star are by now; 1 is the time that a whole gradient takes over one link."""
+    if plan.ranks == 1:
+        return []
+    now, longest = plan.time(step), Star(plan.ranks).time(plan.steps)
+    lane = Lanes(top + 18, _LEFT, 120, 20, 12, pad=4)
+    words = say(en="time, in gradients sent over one link", zh="时间：以一份梯度在一条链路上传完为 1")
+    found: list[Box | Text] = [Text(_LEFT, top + 12, words, 11, muted=True)]
+    for at, (other, name) in enumerate(
+        ((Ring(plan.ranks), say(en="ring", zh="环形")), (Star(plan.ranks), say(en="star", zh="星形")))
+    ):
+        whole = other.time(plan.steps)
+        done = min(now, whole)
+        scale = lane.across / longest
+        mine = type(other) is type(plan)
+        found.append(lane.name(at, name, muted=not mine))
+        found.append(lane.bar(at, _LEFT, float(whole * scale), dashed=True, label=f"{name} whole"))
+        if done:
+            found.append(lane.bar(at, _LEFT, float(done * scale), CPU, tint=0.3, label=f"{name} done"))
+        told = f"{float(done):.3g} / {float(whole):.3g}" + " ✓" * (done == whole)
+        found.append(lane.note(at, told, bold=mine, muted=not mine))
+    return found
+
+
+def _title(plan: AllReduce, step: int) -> str:
     if step == 0:
         return say(en="at first", zh="一开始")
-    return say(en=f"after step {step} of {ring.steps}", zh=f"第 {step} 步之后（共 {ring.steps} 步）")
+    return say(en=f"after step {step} of {plan.steps}", zh=f"第 {step} 步之后（共 {plan.steps} 步）")
 
 
 def _panel(
-    ring: Ring, step: int, shown: list[int | range], lane: Lanes, left: float, width: float
+    plan: AllReduce, step: int, shown: list[int | range], lane: Lanes, left: float, width: float
 ) -> list[Box | Text]:
     """The chunks that each rank holds; a cell is filled as far as its sum is finished, a stripe for each gradient."""
-    found: list[Box | Text] = [Text(left + width / 2, _TOP - 26, _title(ring, step), 13, "middle", bold=True)]
-    groups = together(ring.ranks, _MOST_CELLS)
-    across = width / ring.ranks
-    drawn = ring.sends(step) if step and ring.step is not None else ()
+    found: list[Box | Text] = [Text(left + width / 2, _TOP - 26, _title(plan, step), 13, "middle", bold=True)]
+    groups = together(plan.ranks, _MOST_CELLS)
+    across = width / plan.ranks
+    drawn = plan.sends(step) if step and plan.step is not None else ()
     new = {(send.target, send.chunk) for send in drawn}
     for at, rank in enumerate(shown):
         if isinstance(rank, range):
             continue
         for chunks in groups:
             cell = lane.bar(at, left + chunks[0] * across, len(chunks) * across)
-            if len(groups) < ring.ranks or ring.ranks > _MOST:
-                found.append(_share(ring, step, rank, chunks, cell))
+            if len(groups) < plan.ranks or plan.ranks > _MOST:
+                found.append(_share(plan, step, rank, chunks, cell))
             else:
-                found += _stripes(ring, step, rank, chunks[0], cell)
+                found += _stripes(plan, step, rank, chunks[0], cell)
             received = " received" * ((rank, chunks[0]) in new)
-            if cell.width > _FINEST and len(groups) == ring.ranks:
-                found.append(
-                    lane.bar(at, cell.x, cell.width, label=f"rank {rank} chunk {chunks[0]}{received}")
-                )
+            if cell.width > _FINEST and len(groups) == plan.ranks:
+                label = f"rank {rank} chunk {chunks[0]}{received}"
+                found.append(replace(cell, label=label, strong=bool(received)))
     # The chunks' numbers over them: all where there is room, else the first and the last.
-    for chunk in range(ring.ranks) if across > 14 else sorted({0, ring.ranks - 1}):
+    for chunk in range(plan.ranks) if across > 14 else sorted({0, plan.ranks - 1}):
         x = min(left + (chunk + 0.5) * across, left + width - text_width(str(chunk), 11) / 2 + 12)
         found.append(Text(x, _TOP - 6, str(chunk), 11, "middle", muted=True))
     return found
 
 
-def _stripes(ring: Ring, step: int, rank: int, chunk: int, cell: Box) -> list[Box]:
+def _stripes(plan: AllReduce, step: int, rank: int, chunk: int, cell: Box) -> list[Box]:
     """From the bottom up: a stripe in each summed rank's colour."""
-    high = cell.height / ring.ranks
+    high = cell.height / plan.ranks
     return [
         Box(
             cell.x, cell.y + cell.height - high * (part + 1), cell.width, high, part,
             f"rank {rank} chunk {chunk} from {part}",
         )
-        for part in sorted(number % ring.ranks for number in ring.summed(step, rank, chunk))
+        for part in sorted(number % plan.ranks for number in plan.summed(step, rank, chunk))
     ]  # fmt: skip
 
 
-def _share(ring: Ring, step: int, rank: int, chunks: range, cell: Box) -> Box:
+def _share(plan: AllReduce, step: int, rank: int, chunks: range, cell: Box) -> Box:
     """Where there are many ranks: one stripe in the rank's own colour, as high as the sum is finished on average."""
-    parts = sum(len(ring.summed(step, rank, chunk)) for chunk in chunks) / len(chunks)
-    high = cell.height / ring.ranks * parts
+    parts = sum(len(plan.summed(step, rank, chunk)) for chunk in chunks) / len(chunks)
+    high = cell.height / plan.ranks * parts
     words = f"chunk {chunks[0]}" if len(chunks) == 1 else f"chunks {chunks[0]} to {chunks[-1]}"
     return Box(cell.x, cell.y + cell.height - high, cell.width, high, rank, words)
 
 
-def _received(ring: Ring, shown: list[int | range], lane: Lanes) -> list[Text]:
+def _received(plan: AllReduce, shown: list[int | range], lane: Lanes) -> list[Text]:
     """Right of one step: which chunk each rank has just received, and from whom."""
-    if not ring.step:
+    if not plan.step:
         return []
-    by_target = {send.target: send for send in ring.sends(ring.step)}
+    by_target: dict[int, list[Send]] = {}
+    for send in plan.sends(plan.step):
+        by_target.setdefault(send.target, []).append(send)
     notes = []
     for at, rank in enumerate(shown):
-        if isinstance(rank, int):
-            send = by_target[rank]
+        if isinstance(rank, int) and rank in by_target:
+            (send, *more) = by_target[rank]
+            what = say(
+                en="all" if more else f"chunk {send.chunk}", zh="全部" if more else f"分块 {send.chunk}"
+            )
             words = say(
-                en=f"{'adds' if send.adds else 'takes'} chunk {send.chunk} of rank {send.source}",
-                zh=f"{'加上' if send.adds else '换成'} rank {send.source} 的分块 {send.chunk}",
+                en=f"{'adds' if send.adds else 'takes'} {what} of rank {send.source}",
+                zh=f"{'加上' if send.adds else '换成'} rank {send.source} 的{what}",
             )
             size = sized(words, _NOTES - 12, lane.size)
             notes.append(Text(WIDTH - _NOTES + 10, lane.line(at), words, size))

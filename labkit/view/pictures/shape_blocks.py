@@ -11,7 +11,7 @@ from ...plans.shapes import Shape, cut_shape, dimension, gathered_shape, shape_t
 from ..layout import BASELINE, devices, fitted, together
 from ..picture import Box, Line, Picture, Sketch, Text
 
-_PANEL, _MARGIN, _TOP = 352, 16, 62
+_PANEL, _MARGIN, _TOP = 352, 16, 70
 # In a panel: greatest width of a block, where labels, the arrow and the glued block begin.
 _ACROSS, _LABEL, _ARROW, _GLUED = 72, 78, 226, 258
 _TALL, _SIZE = 168, 10.5
@@ -72,10 +72,14 @@ def _panel(x: float, shape: Shape, gpus: int, batch_dim: int) -> list[Box | Line
         else say(en="batch first", zh="批次在第 0 维")
     )
     alone = say(en=f"on one GPU: {shape_text(shape)}", zh=f"单块 GPU 上：{shape_text(shape)}")
+    axes = say(en="↓ dimension 0", zh="↓ 第 0 维")
+    if len(shape) > 1:
+        axes += say(en="    → dimension 1", zh="    → 第 1 维")
     middle = _TOP + 10 + _TALL / 2
     return [
         Text(x, 22, fitted(title, _PANEL - 16, 13), 13, bold=True),
         Text(x, 40, fitted(alone, _PANEL - 16, 12), 12, muted=True),
+        Text(x, 58, axes, 10.5, muted=True),
         *_blocks(x, shape, pieces, output),
         Line(x + _ARROW, middle, x + _GLUED - 6, middle, arrow=True),
         *_verdict(x, shape, pieces, output, batch_dim),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...base.language import say
 from ...base.numbers import plural
 from ...plans.split import Piece, Split
-from ..layout import MOST_LANES, devices, lanes, shortened, sized, together
+from ..layout import MOST_LANES, devices, lanes, shortened, sized, text_width, together
 from ..picture import WIDTH, Box, Picture, Sketch, Text
 
 _LEFT, _RIGHT, _TOP = 76, 126, 30
@@ -54,8 +54,13 @@ def split_picture(plan: Split) -> Picture:
             lane.note(at, rows_text(piece.rows) + say(en=", short", zh="，不满") * short, bold=short),
         )
         span = f"{piece.start}–{piece.stop - 1}" if piece.rows > 1 else f"{piece.start}"
-        if width > len(span) * lane.size * 0.62 + 4:
+        wanted = text_width(span, lane.size) + 4
+        if width > wanted:
             sketch.add(Text(x + width / 2, lane.line(at), span, lane.size, "middle", gpu=gpu))
+        elif x + width + wanted + 4 < WIDTH - _RIGHT:  # beside it, where there is room
+            sketch.add(Text(x + width + 4, lane.line(at), span, lane.size))
+        else:
+            sketch.add(Text(x - 4, lane.line(at), span, lane.size, "end"))
     return sketch.picture(lane.y(len(shown)) + 8, _description(plan))
 
 

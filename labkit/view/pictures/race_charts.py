@@ -1,0 +1,62 @@
+"""The picture of a race: an all-reduce around a ring and one through GPU 0, against the number of GPUs."""
+
+from __future__ import annotations
+
+from ...base.language import say
+from ...base.numbers import plural
+from ...cost import Race
+from ..charts import HEIGHT, Axis, Style, chart, key, nice
+from ..picture import Picture, Sketch, Text
+
+_STYLES = (Style("star", strong=True, mark="square"), Style("ring", mark="disc"))
+_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
+
+
+def race_picture(found: Race) -> Picture:
+    """Two charts: what the busiest link carries on the left, how long it takes on the right."""
+    names = {
+        "star": say(en="star (through GPU 0)", zh="星形（经过 0 号 GPU）"),
+        "ring": say(en="ring", zh="环形"),
+    }
+    short = {"star": say(en="star", zh="星形"), "ring": names["ring"]}
+    most = max(max(found.carried[style.key]) for style in _STYLES) or 1.0
+    size, unit = _unit(most)
+    longest = max(max(found.seconds[style.key]) for style in _STYLES) * 1e3 or 1.0
+    axes = (
+        Axis(
+            say(en=f"busiest link, {unit} one way", zh=f"最忙的链路（单向，{unit}）"), nice(most / size),
+            "{:.4g}".format, f"{{:.4g}} {unit}".format,
+        ),
+        Axis(say(en="all-reduce, ms", zh="全归约（毫秒）"), nice(longest), "{:.4g}".format, "{:.4g} ms".format),
+    )  # fmt: skip
+    sketch = Sketch()
+    sketch.add(*key(_STYLES, names))
+    under = say(en="number of GPUs (ranks)", zh="GPU 数（rank 数）")
+    for at, (axis, values, scale) in enumerate(
+        zip(axes, (found.carried, found.seconds), (1 / size, 1e3), strict=True)
+    ):
+        curves = [
+            (style, [value * scale for value in values[style.key]], names[style.key], short[style.key])
+            for style in _STYLES
+        ]
+        sketch.add(*chart(at, axis, found.counts, under, curves))
+    sketch.add(Text(12, HEIGHT - 10, found.hardware, 11, muted=True))
+    return sketch.picture(HEIGHT, _description(found))
+
+
+def _unit(nbytes: float) -> tuple[int, str]:
+    """The largest unit of which ``nbytes`` are at least one; decimal, as links are measured."""
+    return next(((size, unit) for size, unit in _UNITS if nbytes >= size), _UNITS[-1])
+
+
+def _description(found: Race) -> str:
+    count, (scale, unit) = found.counts[-1], _unit(found.nbytes)
+    size = f"{found.nbytes / scale:.4g} {unit}"
+    ring, star = (found.carried[way][-1] / found.nbytes for way in ("ring", "star"))
+    ring_ms, star_ms = (found.seconds[way][-1] * 1e3 for way in ("ring", "star"))
+    return say(
+        en=f"{plural(count, 'GPU')}, gradients of {size}: the busiest link carries {ring:.3g} times that in the ring "
+        f"and {star:.4g} times in the star; {ring_ms:.4g} ms against {star_ms:.4g} ms.",
+        zh=f"{count} 块 GPU，每份梯度 {size}：最忙的链路，环形要传 {ring:.3g} 份，星形要传 {star:.4g} 份；"
+        f"分别用 {ring_ms:.4g} ms 和 {star_ms:.4g} ms。",
+    )
