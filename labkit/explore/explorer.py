@@ -20,11 +20,11 @@ from ..view.svg import to_svg
 from .static import static_html
 
 _Found = TypeVar("_Found")
-_LABELS = "140px"  # how wide the names of the controls are
+_LABELS = "min(140px, 36%)"  # how wide the names of the controls are
 # JupyterLab shows other pictures of the page as images, which cannot see its theme and have a width of their own.
 _STYLE = (
     "<style>[data-jp-theme-light=false] .jp-RenderedSVG img{color-scheme:dark}"
-    ".jp-RenderedSVG img{max-width:100%}</style>"
+    ".jp-RenderedSVG img{max-width:100%}.labkit-explorer svg{min-width:460px}</style>"
 )
 # ipywidgets gives neither its sliders nor the buttons of Play a name that a screen reader could say. An image's event
 # is the one way for a piece of HTML in a widget to do so; the rest of the explorer may come later than it.
@@ -60,7 +60,7 @@ class Explorer:
         self._state: dict[str, Any] = {}
         for name, value in state.items():  # one by one: what a state may be may depend on those before it
             self._state[name] = self._checked(name, value)
-        self._picture = widgets.HTML()
+        self._picture = widgets.HTML(layout={"overflow": "auto"})  # in very little room it can be scrolled
         self._sentence = widgets.HTML()
         self._controls = self._made_controls()
         for name, control in self._controls.items():

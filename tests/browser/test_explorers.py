@@ -20,7 +20,7 @@ EXPLORERS = {
     "timeline": ("TimelineExplorer(rows=32, gpus=8, moment=50)", 2, "16.5 ms", "16.8 ms"),
     "memory": ("MemoryExplorer(rows=100, gpus=8)", 1, "cuda:7", "cuda:8"),
     "scaling": ("ScalingExplorer(doublings=6)", 2, "64", "128"),
-    "ring": ("RingExplorer(ranks=8, step=2)", 1, "chunk 7", "chunk 6"),
+    "ring": ("RingExplorer(ranks=8, step=2)", 1, "0.25 / 1.75", "0.375 / 1.75"),
     "star": ("StarExplorer(ranks=8, step=2)", 1, "2 / 14", "3 / 14"),
     "race": ("RaceExplorer(doublings=6)", 0, "64", "128"),
 }
@@ -56,9 +56,29 @@ def texts_of(explorer):
     return explorer.locator("svg text").evaluate_all("found => found.map(e => e.textContent.trim())")
 
 
+def assert_usable_in_600_pixels(page, theme, names):
+    """Nothing is cut off, text can still be read, and every picture has the theme's card, images among them."""
+    page.set_viewport_size({"width": 600, "height": 1600})
+    wide = "document.querySelector('.jp-OutputArea-output').offsetWidth"
+    page.wait_for_function(f"() => {wide} < 400")  # the list of files is open
+    assert [page.evaluate(BEYOND, [at, CONTROLS]) for at in range(len(names))] == [[]] * len(names)
+    page.keyboard.press("Control+b")
+    page.wait_for_function(f"() => {wide} > 400")
+    image = page.locator(".jp-RenderedSVG img")
+    assert image.bounding_box()["width"] < 520
+    cards = {corner(image)}
+    for at, name in enumerate(names):
+        assert page.evaluate(BEYOND, [at, f"{CONTROLS}, svg"]) == [], name
+        svg = page.locator(".labkit-explorer").nth(at).locator("svg")
+        svg.scroll_into_view_if_needed()
+        assert svg.evaluate(SMALLEST) > 5.5, name
+        cards.add(corner(svg))
+    assert cards == {(28, 33, 40) if theme == "dark" else (255, 255, 255)}
+
+
 @pytest.mark.parametrize(("language", "theme"), LOOKS)
 def test_every_explorer_moves_by_keyboard_and_mouse(lab, shot, language, theme):
-    cells = [f"import labkit\nlabkit.set_language('{language}')"]
+    cells = [f"import labkit\nlabkit.set_language('{language}')\nlabkit.split(10, 4)"]
     cells += [f"labkit.{make}" for make, *_ in EXPLORERS.values()]
     page = lab(f"explorers-{language}-{theme}.ipynb", theme=theme, cells=cells)
     for at, (name, (_, control, before, after)) in enumerate(EXPLORERS.items()):
@@ -86,6 +106,7 @@ def test_every_explorer_moves_by_keyboard_and_mouse(lab, shot, language, theme):
         assert explorer.locator("svg").evaluate(OVERLAPPING) == [], name
         for kind in (".widget-hslider", ".widget-dropdown"):
             assert all(explorer.locator(f"{kind} .widget-label").all_inner_texts()), (name, kind)
+    assert_usable_in_600_pixels(page, theme, list(EXPLORERS))
 
 
 ENDS = """element => [...element.querySelectorAll('.widget-label')].map(label => {
@@ -95,43 +116,20 @@ ENDS = """element => [...element.querySelectorAll('.widget-label')].map(label =>
 }).filter(end => end)"""  # (a hidden label ends at 0)
 
 
-# What of the explorer number ``at`` reaches beyond its output, and how small its smallest text is set, in pixels.
-NARROW = """at => { const explorer = document.querySelectorAll('.labkit-explorer')[at];
+# What of the explorer number ``at`` reaches beyond its output.
+BEYOND = """([at, kinds]) => { const explorer = document.querySelectorAll('.labkit-explorer')[at];
   const edge = explorer.closest('.jp-OutputArea-output').getBoundingClientRect().right;
-  const parts = explorer.querySelectorAll('.noUi-target, .widget-readout, .widget-label, select, button, svg');
-  const svg = explorer.querySelector('svg'), scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-  return [[...parts].filter(part => part.getBoundingClientRect().right > edge + 1).map(part => part.className || part.tagName),
-    Math.min(...[...svg.querySelectorAll('text')].map(text => scale * text.getAttribute('font-size')))]; }"""
+  return [...explorer.querySelectorAll(kinds)].filter(part => part.getBoundingClientRect().right > edge + 1)
+    .map(part => part.className || part.tagName); }"""
+CONTROLS = ".noUi-target, .widget-readout, .widget-label, select, button"
+SMALLEST = """svg => Math.min(...[...svg.querySelectorAll('text')].map(text => text.getAttribute('font-size')
+  * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width))"""
 
 
 def corner(element):
     """The colour of the card that ``element`` shows, near its lower left corner."""
     image = Image.open(BytesIO(element.screenshot())).convert("RGB")
     return image.getpixel((8, image.height - 4))
-
-
-@pytest.mark.parametrize(("language", "theme"), LOOKS)
-def test_in_600_pixels_nothing_is_cut_off_and_every_picture_has_the_themes_card(lab, shot, language, theme):
-    makes = [make for make, *_ in EXPLORERS.values()]
-    cells = [f"import labkit\nlabkit.set_language('{language}')\nlabkit.split(10, 4)"]
-    page = lab(
-        f"narrow-{language}-{theme}.ipynb", theme=theme, cells=cells + [f"labkit.{make}" for make in makes]
-    )
-    page.locator(".labkit-explorer").nth(len(makes) - 1).locator("svg").wait_for()
-    page.set_viewport_size({"width": 600, "height": 1600})
-    page.wait_for_function("() => document.querySelector('.jp-OutputArea-output').offsetWidth < 600")
-    cards = {corner(page.locator(".jp-RenderedSVG img"))}
-    for at, make in enumerate(makes):
-        beyond, smallest = page.evaluate(NARROW, at)
-        assert beyond == [], make
-        assert smallest > 5.5, make
-        explorer = page.locator(".labkit-explorer").nth(at)
-        explorer.scroll_into_view_if_needed()
-        cards.add(corner(explorer.locator("svg")))
-        shot(explorer, f"narrow-{make.partition('(')[0]}-{language}-{theme}")
-    assert cards == {(28, 33, 40) if theme == "dark" else (255, 255, 255)}
-    image = page.locator(".jp-RenderedSVG img").bounding_box()
-    assert image["width"] < 520
 
 
 def test_every_control_has_a_name_and_the_keyboard_is_enough(lab):
@@ -186,7 +184,7 @@ def test_play_goes_through_the_call_and_a_list_is_chosen_from(lab):
     memory.locator("select").first.select_option("SGD")
     page.wait_for_function(CHANGED, arg=[1, held])
     fills = memory.locator("svg rect[data-gpu='0']").count()
-    assert fills == 4  # no optimizer state any more
+    assert fills == 5 + 4  # in the legend, and no optimizer state any more
 
 
 @pytest.mark.parametrize(("language", "theme"), LOOKS)
