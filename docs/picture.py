@@ -26,7 +26,7 @@ def moving() -> str:
     for step in range(least, most + 1):
         explorer.step = step
         head, inside = re.fullmatch(
-            r"(<svg.*?>)<title>.*?</title>(.*)</svg>", explorer.static(), re.DOTALL
+            r"(<svg.*?>)<title>.*?</title>(.*)</svg>", explorer.picture(), re.DOTALL
         ).groups()
         moments.append(inside)
     turns = len(moments) + 1
