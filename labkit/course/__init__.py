@@ -6,6 +6,7 @@ Notebooks are written and kept in step in :mod:`labkit.author`, and run from out
 from ..launch import RankError, launch, workspace
 from .answers import check, reveal
 from .board import Progress
+from .broken import batch, hint, repair
 from .cases import Cases
 from .glossary import Glossary
 from .lesson import begin
@@ -14,6 +15,6 @@ from .predict import predict
 from .vary import vary
 
 __all__ = [
-    "Beliefs", "Cases", "Glossary", "Outline", "Progress", "RankError", "begin", "check", "launch", "predict",
-    "reveal", "vary", "workspace",
+    "Beliefs", "Cases", "Glossary", "Outline", "Progress", "RankError", "batch", "begin", "check", "hint", "launch",
+    "predict", "repair", "reveal", "vary", "workspace",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from ..base.extras import need
 from ..base.files import reason
 from ..base.language import get_language, say, using
 from . import progress
+from .broken.shown import in_text, table
 from .exercises import EXERCISES
 from .lesson import begun
 from .outline import lessons
@@ -34,7 +35,7 @@ class Progress:
         progress.write()  # what could not be written before: the disk has room again, perhaps
         done, first = progress.done(), progress.at_first_try()
         lines = [f"{title}  {_marks(names, done, first)}" for title, names in _exercises()]
-        return "\n".join(filter(None, [score(done, first), *lines, *_footer()]))
+        return "\n".join(filter(None, [score(done, first), *lines, *in_text(), *_footer()]))
 
     def refresh(self) -> None:
         """Show what is noted now."""
@@ -118,7 +119,7 @@ def _table(done: set[str], first: set[str], footer: list[str]) -> str:
     notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
     here = score(done, first)
     told = f'<div role="status"><b>{escape(here)}</b></div>' if here else ""
-    return f"<div>{told}<table><tr>{head}</tr>{''.join(rows)}</table>{notes}</div>"
+    return f"<div>{told}<table><tr>{head}</tr>{''.join(rows)}</table>{table()}{notes}</div>"
 
 
 def _row(title: str, marks: str, names: list[str], done: set[str], first: set[str]) -> str:

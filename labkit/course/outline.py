@@ -116,6 +116,15 @@ def lessons() -> tuple[Entry, ...]:
             ),
             30,
         ),
+        Entry(
+            "09_broken",
+            say(en="Can you repair ten broken models?", zh="十个出了毛病的模型，你能修好吗？"),
+            say(
+                en="Text, images, graphs, losses, caches: found and repaired without `diagnose`, for 100 points.",
+                zh="文本、图像、图、损失、缓存：不用 `diagnose`，自己找出毛病并修好，满分 100。",
+            ),
+            90,
+        ),
     )
 
 

@@ -23,9 +23,10 @@ _PATIENCE = 5  # seconds for another process to write its note; it takes millise
 # What shows progress (see .board): its ``refresh()`` is called when an exercise has been noted.
 watchers: WeakSet[Any] = WeakSet()
 
-# The lists that the file keeps: exercises that are answered, and those whose first answer was wrong.
-DONE, MISSED = "done", "missed"
-# What was noted in this process and the file does not know yet: (list, exercise).
+# The lists that the file keeps: exercises that are answered, those whose first answer was wrong; and of lesson 09 what
+# a repair has reached and which hints were taken (see .broken.score). What stands in a list stays there.
+DONE, MISSED, REACHED, HINTED = LISTS = "done", "missed", "reached", "hinted"
+# What was noted in this process and the file does not know yet: (list, what is noted).
 _unwritten: set[tuple[str, str]] = set()
 # Why, and where a file that could not be understood has gone.
 _error: Exception | None = None
@@ -50,19 +51,35 @@ def file() -> Path | None:
 
 def done() -> set[str]:
     """The ids of the exercises answered so far; of a file that is missing or cannot be read, none."""
-    return _listed(DONE)
+    return listed(DONE)
 
 
 def at_first_try() -> set[str]:
     """Those of them whose first answer was right."""
-    return _listed(DONE) - _listed(MISSED)
+    return listed(DONE) - listed(MISSED)
 
 
 def note(exercise: str, right: bool = True) -> None:
     """Note an answer to ``exercise``; a wrong one counts only if it is the first. What fails costs the note alone."""
-    if os.environ.get("LABKIT_PROGRESS") != "off" and (right or exercise not in done()):
-        _unwritten.add((DONE if right else MISSED, exercise))
+    if right or exercise not in done():
+        add(DONE if right else MISSED, exercise)
+
+
+def add(name: str, entry: str) -> None:
+    """Add ``entry`` to the list ``name`` of the file. What fails costs the note alone."""
+    if kept():
+        _unwritten.add((name, entry))
     write()
+    tell()
+
+
+def kept() -> bool:
+    """Whether progress is kept at all."""
+    return os.environ.get("LABKIT_PROGRESS") != "off"
+
+
+def tell() -> None:
+    """Let what shows progress show it as it is now."""
     for watcher in list(watchers):
         with suppress(Exception):  # a widget whose page is gone
             watcher.refresh()
@@ -95,7 +112,8 @@ def trouble() -> str:
     return ""
 
 
-def _listed(name: str) -> set[str]:
+def listed(name: str) -> set[str]:
+    """What stands in the list ``name``, in the file or noted since; of a file that cannot be read, nothing."""
     unwritten = {exercise for listed, exercise in _unwritten if listed == name}
     try:
         path = file()
@@ -122,7 +140,7 @@ def _add(path: Path, noted: set[tuple[str, str]]) -> Path | None:
 
 def _with(known: dict[str, object], noted: set[tuple[str, str]]) -> str:
     """The file's new text; "" if it says so already."""
-    kept = {(name, exercise) for name in (DONE, MISSED) for exercise in _kept(known, name)}
+    kept = {(name, exercise) for name in LISTS for exercise in _kept(known, name)}
     if noted <= kept:
         return ""
     for name in {listed for listed, _ in noted}:

@@ -57,7 +57,7 @@ def user_line(text: str) -> str:
     own = [
         found
         for found in _IN_A_FILE.findall(text)
-        if not re.search(r"[\\/](site-packages|labkit[\\/](diagnosis|engine|machine))[\\/]", found[0])
+        if not re.search(r"[\\/](site-packages|labkit[\\/](course|diagnosis|engine|machine))[\\/]", found[0])
         and not found[0].startswith(("<frozen", sysconfig.get_path("stdlib")))
     ]
     inside = [found for found in own if found[2] not in ("diagnose", "<module>")]

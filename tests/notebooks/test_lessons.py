@@ -26,7 +26,7 @@ def cells(language, lesson, kind=None):
 
 def test_there_are_lessons_in_both_languages():
     assert {"00_start", "01_dataset", "02_wrap", "03_split", "04_primitives", "05_devices"} < set(LESSONS)
-    assert {"06_batch_dim", "07_training", "08_beyond"} < set(LESSONS)
+    assert {"06_batch_dim", "07_training", "08_beyond", "09_broken"} < set(LESSONS)
     assert sorted(path.stem for path in (ROOT / "zh").glob("*.ipynb")) == NOTEBOOKS == [*LESSONS, "index"]
 
 
@@ -69,7 +69,9 @@ def test_cells_are_small_and_tidy(lesson, language):
     assert first_code.source.endswith(f'language = "{language}"')
     for cell in found:
         if cell.cell_type == "code":
-            assert len(cell.source.splitlines()) <= 10, cell.id
+            # The models of lesson 09 are as long as those that people write.
+            most = 25 if lesson == "09_broken" and cell.id.endswith("-class") else 10
+            assert len(cell.source.splitlines()) <= most, cell.id
             assert "import *" not in cell.source, cell.id
             assert "%run" not in cell.source, cell.id
             assert cell.source.isascii(), f"{cell.id}: code holds no natural language"
@@ -184,6 +186,8 @@ def test_papermill_runs_a_lesson_with_other_parameters(tmp_path):
         ("07_training", "en", {"num_gpus": 0}),
         ("07_training", "zh", {"num_gpus": 4, "batch_size": 3}),
         ("08_beyond", "zh", {"num_gpus": 0, "batch_size": 1, "data_size": 1}),
+        ("09_broken", "en", {"num_gpus": 0, "batch_size": 1}),
+        ("09_broken", "zh", {"num_gpus": 8, "batch_size": 3}),
     ],
 )
 def test_the_other_lessons_take_parameters_too(lesson, language, parameters, run):

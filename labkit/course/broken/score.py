@@ -1,0 +1,75 @@
+"""The score of lesson 09, out of 100: what each repair has reached at best, less the hints that were taken for it.
+
+It is kept in the learner's progress file, in two lists to which entries are only ever added (``"tagger 5"``: five
+points reached; ``"tagger 2"``: the second hint taken), so the best stays and hints stay counted, whatever is run again.
+"""
+
+from __future__ import annotations
+
+from .. import progress
+from .judging import WORTH
+from .problems import PROBLEMS
+
+# What each hint costs; the last one is the repaired class itself.
+COSTS = (1, 2, 3, 4)
+
+# What this process knows besides the file, which may not be kept (LABKIT_PROGRESS=off).
+_here: dict[str, set[str]] = {progress.REACHED: set(), progress.HINTED: set()}
+
+
+def reach(name: str, points: int) -> None:
+    """Note that a repair of ``name`` has reached ``points``."""
+    _add(progress.REACHED, f"{name} {points}")
+
+
+def take(name: str, number: int) -> None:
+    """Note that the hints of ``name`` were taken as far as ``number``, from 1."""
+    for taken in range(1, number + 1):
+        _add(progress.HINTED, f"{name} {taken}")
+
+
+def reached(name: str) -> int | None:
+    """The best so far, out of 10; None if no repair was tried."""
+    found = _numbers(progress.REACHED, name)
+    return min(max(found), WORTH) if found else None
+
+
+def taken(name: str) -> int:
+    """How many hints were taken."""
+    return len({number for number in _numbers(progress.HINTED, name) if 1 <= number <= len(COSTS)})
+
+
+def cost(name: str) -> int:
+    """Of the hints that were taken."""
+    numbers = _numbers(progress.HINTED, name)
+    return sum(cost for number, cost in enumerate(COSTS, 1) if number in numbers)
+
+
+def points(name: str) -> int:
+    """What counts for ``name``, 0 to 10."""
+    return max((reached(name) or 0) - cost(name), 0)
+
+
+def total() -> int:
+    """Out of 100."""
+    return sum(map(points, PROBLEMS))
+
+
+def begun() -> bool:
+    """Whether anything was tried or taken."""
+    return any(reached(name) is not None or taken(name) for name in PROBLEMS)
+
+
+def _add(listed: str, entry: str) -> None:
+    # A test, or a learner with two files, may change where progress is kept: then this process knows of the other.
+    if progress.kept():
+        progress.add(listed, entry)
+    else:
+        _here[listed].add(entry)
+        progress.tell()
+
+
+def _numbers(listed: str, name: str) -> set[int]:
+    entries = progress.listed(listed) if progress.kept() else _here[listed]
+    found = (entry.rpartition(" ") for entry in entries)
+    return {int(number) for of, _, number in found if of == name and number.isdigit()}
