@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...base.extras import need
 from ...base.language import get_language, say, using
 from ...base.numbers import one_of, plural, whole
 from ..answers import as_html
@@ -192,6 +193,7 @@ def _offer(name: str) -> str:
 
 def _with_hints(shown: Repair) -> dict[str, Any]:
     """The verdict as a widget, with a button that takes the next hint."""
+    need("ipywidgets")
     import ipywidgets as widgets  # heavy: only a notebook needs it
 
     language = get_language()
