@@ -188,7 +188,8 @@ class Worker:
         self._template, self._requests, self._replies, self._keeper = template, requests, replies, keeper
         self._inbox: queue.Queue[tuple[bytes, bytes] | Exception] = queue.Queue(2)
         self._over: Ended | None = None
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def request(self, message: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """The reply to ``message``; :class:`Ended` if there is none, and then the worker is gone."""
@@ -283,12 +284,11 @@ class Worker:
         self._keeper.close()
         with suppress(OSError):
             self._requests.close()
-        while True:  # the reader may wait with a frame that nobody wants
-            try:
-                if isinstance(self._inbox.get(timeout=10), Exception):
-                    break
-            except queue.Empty:
-                break
+        end = time.monotonic() + 10
+        while self._reader.is_alive() and time.monotonic() < end:
+            with suppress(queue.Empty):  # it may be waiting to hand over a frame that nobody wants
+                self._inbox.get_nowait()
+            self._reader.join(_TICK / 10)
         with suppress(OSError):
             self._replies.close()
 

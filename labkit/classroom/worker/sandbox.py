@@ -228,6 +228,7 @@ def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
     Processes inherit all of it, and nothing here can be taken back by one without rights.
     """
     os.setsid()
+    os.nice(10)  # whoever watches comes first
     if way in ("root", "user"):
         for folder in "/tmp", "/dev/shm":
             _mount(

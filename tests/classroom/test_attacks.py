@@ -1,0 +1,119 @@
+"""Attacks on grading: each is blocked, nobody else's marks suffer, nothing is found out, and the teacher is told."""
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom import isolation
+from labkit.classroom.assignment import load
+from labkit.classroom.grading import grade
+from labkit.classroom.lane import draws
+from labkit.classroom.workers import Limits, Template
+
+from .attacks import ATTACKS, HONEST
+
+SECRET = "THE-CLASS-SECRET"
+LIMITS = Limits(cpu=0.6, wall=60, memory=400 << 20)  # the clock is for busy machines
+HERE = Path(__file__).parent
+
+try:
+    WAY = isolation.best()
+except isolation.NoWall as none:
+    pytest.skip(f"no wall on this machine: {none}", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def assignment():
+    return load(HERE / "attacked")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """What a teacher has: a gradebook, a roster, other submissions, a socket, a process, a name in the environment."""
+    home = tmp_path_factory.mktemp("teacher")
+    for name in "marks.jsonl", "roster.csv", "class.json", "2021002.ipynb":
+        (home / name).write_text(SECRET)
+    return home
+
+
+@pytest.fixture(scope="module")
+def neighbours(home):
+    """A process and sockets of the teacher's, that must stay as they are and hear nothing."""
+    with pytest.MonkeyPatch.context() as patch, subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as process:
+        patch.setenv("TEACHERS_TOKEN", SECRET)
+        tcp, unix, abstract = socket.socket(), socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+        tcp.bind(("127.0.0.1", 0))
+        unix.bind(str(home / "socket"))
+        abstract.bind(f"\0labkit-test-{os.getpid()}")
+        for one in tcp, unix, abstract:
+            one.listen()
+            one.setblocking(False)
+        yield process, (tcp, unix, abstract)
+        for one in tcp, unix, abstract:
+            one.close()
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def template(neighbours, home):
+    with Template(WAY, hidden=[home]) as template:
+        yield template
+
+
+def graded(assignment, template, double, limits=LIMITS):
+    answers = {"double": double, "triple": "def triple(x):\n    return 3 * x"}
+    return grade(assignment, answers, {}, draws(b"secret", "1", "attacked"), template, limits)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_is_blocked(name, assignment, template, home, neighbours):
+    source, trouble, points = ATTACKS[name]
+    process, sockets = neighbours
+    paths = [str(path) for path in sorted(home.iterdir()) if path.is_file()] + [str(HERE / "attacked" / "judges.py")]
+    known = {
+        "paths": paths,
+        "canary": str(home / "canary"),
+        "pid": process.pid,
+        "port": sockets[0].getsockname()[1],
+        "unix": str(home / "socket"),
+        "abstract": f"labkit-test-{os.getpid()}",
+        "root": os.geteuid() == 0,
+    }
+    before = {path: path.read_bytes() for path in home.iterdir() if path.is_file()}
+    judges = (HERE / "attacked" / "judges.py").read_bytes()
+
+    limits = replace(LIMITS, wall=1.0) if trouble == "wall" else LIMITS
+    found = graded(assignment, template, source.format(**known), limits)
+
+    assert points in (None, found.questions["double"].points), found
+    if trouble != "wall":  # whose clock may be too short for a busy machine
+        assert found.questions["triple"].points == 1, "the student's other answer suffers"
+    told = str(found)
+    assert SECRET not in told
+    assert "JUDGES-WORD" not in told
+    if trouble:
+        assert trouble in {note.kind for note in found.troubles}
+    elif points:
+        assert not found.troubles
+    assert all(note.kind != "judge" for note in found.troubles), "the judge itself stumbled"
+    assert "\x1b" not in told
+    assert "\\x1b" not in told
+    told.encode("utf-8")
+    # Nothing of the teacher's has changed, nobody has been spoken to, and the next student is graded as ever.
+    assert {path: path.read_bytes() for path in home.iterdir() if path.is_file()} == before
+    assert (HERE / "attacked" / "judges.py").read_bytes() == judges
+    assert process.poll() is None
+    for one in sockets:
+        with pytest.raises(BlockingIOError):
+            one.accept()
+    honest = graded(assignment, template, HONEST)
+    assert [mark.points for mark in honest.questions.values()] == [4, 1]
+    assert not honest.troubles
+    assert template.taken() == (0.0, 0), "something has outlived its answer"
+
+
