@@ -1,0 +1,207 @@
+"""A class graded: marks on the disk one by one, killed and run again, whatever stands in the folder of submissions."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom import marking, marks
+from labkit.classroom.marks import Mark, MarksError, PartMark, QuestionMark
+from labkit.classroom.submission import Note
+
+HERE = Path(__file__).parent
+
+
+def mark(student, points=2.0, **more):
+    parts = [PartMark("rule", points / 2, 2, None if points == 2 else "rule", "wrong", "错")]
+    return Mark(student, "d", "2026-11-22T09:00:00+08:00", {"split": QuestionMark(points, 2, parts)}, **more)
+
+
+def test_marks_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "teacher" / "marks.jsonl"
+    given = [mark("1"), mark("2", 1, notes=[Note("late", "late", "迟交")], troubles=[Note("cpu", "too much", "过多")])]
+    with marks.writing(path) as writer:
+        for one in given:
+            writer.add(one)
+    assert marks.read(path) == {"1": given[0], "2": given[1]}
+    assert os.stat(path).st_mode & 0o077 == 0
+
+
+def test_the_last_mark_counts_and_the_former_stays(tmp_path):
+    path = tmp_path / "marks.jsonl"
+    for points in (1, 2):
+        with marks.writing(path) as writer:
+            writer.add(mark("1", points))
+    assert marks.read(path)["1"].points == 2
+    assert len(path.read_text().splitlines()) == 2
+
+
+def test_wherever_a_line_is_torn_the_marks_before_it_are_there_and_the_next_is_whole(tmp_path):
+    path = tmp_path / "marks.jsonl"
+    with marks.writing(path) as writer:
+        writer.add(mark("1"))
+        writer.add(mark("学生"))
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for cut in range(first, len(whole)):
+        path.write_bytes(whole[:cut])
+        assert list(marks.read(path)) == ["1"]
+        with marks.writing(path) as writer:
+            writer.add(mark("3"))
+        assert list(marks.read(path)) == ["1", "3"]
+
+
+def test_a_changed_line_is_not_passed_over(tmp_path):
+    path = tmp_path / "marks.jsonl"
+    with marks.writing(path) as writer:
+        writer.add(mark("1"))
+    path.write_bytes(path.read_bytes() + b'{"student": 7}\n')
+    before = path.read_bytes()
+    with pytest.raises(MarksError, match="line 2"):
+        marks.read(path)
+    with pytest.raises(MarksError, match="line 2"), marks.writing(path):
+        pass
+    assert path.read_bytes() == before
+
+
+def test_two_gradings_do_not_write_at_once(tmp_path):
+    path = tmp_path / "marks.jsonl"
+    with marks.writing(path), pytest.raises(MarksError, match="another"), marks.writing(path):
+        pass
+
+
+
+
+def class_of(path, count, answer=None):
+    """A class folder with ``count`` students who all handed in the untouched edition, or ``answer``."""
+    from labkit.classroom.assignment import load
+    from labkit.classroom.release import release
+    from labkit.classroom.roster import Student
+
+    students = [Student(f"s{k:03}", f"学生{k}") for k in range(count)]
+    folder = release(load(HERE / "attacked"), path, students, "en").folder
+    for student in students:
+        hand_in(folder, student.id, answer)
+    return folder
+
+
+def hand_in(folder, student, answer=None, name=None):
+    notebook = json.loads((folder.handout / student / "attacked.ipynb").read_text("utf-8"))
+    for cell in notebook["cells"]:
+        told = cell["metadata"].get("labkit", {})
+        if answer and told.get("role") == "answer":
+            cell["source"] = f"# labkit: attacked.{told['question']}\n{answer[told['question']]}"
+    (folder.submitted / (name or f"{student}.ipynb")).write_text(json.dumps(notebook), "utf-8")
+
+
+ANSWER = {"double": "def double(x):\n    return x + x", "triple": "def triple(x):\n    return x"}
+GRADE = [sys.executable, "-m", "labkit", "grade"]
+
+
+class NoLanes:
+    """In place of the judges' processes: a mark at once, so that killing meets the writing."""
+
+    def __init__(self, *config):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        pass
+
+    def judge(self, orders):
+        for order in orders:
+            part = {"id": "ints", "score": 1.0, "points": 2, "hint": None, "en": "", "zh": "学" * 2000}
+            question = {"points": 2.0, "of": 2, "parts": [part], "state": "judged"}
+            yield order, {"questions": {"double": question}, "troubles": []}, 0.0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks, to kill")
+def test_killed_at_any_moment_no_mark_is_lost_or_doubled(tmp_path, monkeypatch):
+    """SIGKILL at 50 random points: every line that was there stays, and no student is graded twice."""
+    monkeypatch.setattr(marking, "_Lanes", NoLanes)
+    folder = class_of(tmp_path / "class", 30)
+    draw, kills = random.Random(3), 0
+    before = b""
+    for _ in range(50):
+        told, tell = os.pipe()
+        child = os.fork()
+        if not child:
+            # Each mark is told; the parent kills at the n-th, wherever the child is by then.
+            marking.mark_class(folder, "limits", 1, tell=lambda progress: os.write(tell, b"."))
+            os._exit(0)
+        os.close(tell)
+        for _ in range(draw.randint(0, 2)):
+            os.read(told, 1)
+        os.kill(child, signal.SIGKILL)
+        kills += os.waitpid(child, 0)[1] == signal.SIGKILL
+        os.close(told)
+        content = folder.marks.read_bytes() if folder.marks.exists() else b""
+        assert content.startswith(before[: before.rfind(b"\n") + 1]), "a mark that was there has changed"
+        before = content
+        if len(marks.read(folder.marks)) == 30:
+            folder.marks.unlink()
+            before = b""
+    assert kills > 40
+    done = marking.mark_class(folder, "limits", 1)
+    students = [json.loads(line)["student"] for line in folder.marks.read_text("utf-8").splitlines()]
+    assert sorted(students) == sorted(folder.students)
+    assert len(done.kept) + len(done.graded) == 30
+    assert not marking.mark_class(folder, "limits", 1).graded
+
+
+def test_a_class_with_hostile_files_is_graded_and_said_so(tmp_path):
+    """The whole command, once: honest marks are right, what is odd is told, and a second run changes nothing."""
+    folder = class_of(tmp_path / "class", 4, ANSWER)
+    submitted = folder.submitted
+    evil = dict(ANSWER, double="import os\ndef double(x):\n    os._exit(0)")
+    hand_in(folder, "s001", evil)
+    hand_in(folder, "s002", name="s003-mine.ipynb")  # another's edition, under the id of s003
+    (submitted / "s002.ipynb").unlink()
+    (submitted / "broken.ipynb").write_text('{"cells": [')
+    (submitted / "deep.ipynb").write_text('{"cells":' + "[" * 100_000)
+    (submitted / "many.ipynb").write_text(json.dumps({"cells": [{"cell_type": "code", "source": "1"}] * 100_000}))
+    (submitted / "link.ipynb").symlink_to(folder.teacher / "class.json")
+    (submitted / "folder").symlink_to(folder.teacher)
+    os.mkfifo(submitted / "pipe.ipynb")
+    kernel = json.loads((submitted / "s003.ipynb").read_text("utf-8"))
+    kernel["metadata"]["kernelspec"] = {"name": "julia", "language": "julia", "display_name": "x"}
+    (submitted / "s003.ipynb").write_text(json.dumps(kernel), "utf-8")
+    command = [*GRADE, str(folder.path), "--jobs", "2", "--trust-students"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    found = marks.read(folder.marks)
+    assert {student: mark.points for student, mark in found.items()} == {"s000": 4, "s001": 0, "s003": 4}
+    assert [note.kind for note in found["s001"].troubles] == ["died"] * len(found["s001"].troubles) != []
+    assert "[3/3]" in done.stdout
+    for name in ("s003-mine", "broken", "deep", "many", "link", "pipe"):
+        assert name in done.stdout
+    assert folder.secret.hex() not in done.stdout + folder.marks.read_text("utf-8")
+    before = folder.marks.read_bytes()
+    assert marking.mark_class(folder, "limits", 1).kept == ["s000", "s001", "s003"]
+    assert folder.marks.read_bytes() == before
+
+
+def test_a_judge_whose_process_dies_costs_nobody_else(tmp_path, monkeypatch):
+    """Tried twice, then told; the next grading takes it up again."""
+    folder = class_of(tmp_path / "class", 3, ANSWER)
+    lane = (
+        "import json, os, sys\nsys.stdin.readline()\n"
+        "for line in sys.stdin:\n    order = json.loads(line)\n"
+        "    if order['student'] == 's001': os._exit(3)\n"
+        "    print(json.dumps({'questions': {}, 'troubles': []}), flush=True)\n"
+    )
+    real = subprocess.Popen
+    monkeypatch.setattr(
+        marking.subprocess, "Popen", lambda command, **more: real([sys.executable, "-c", lane], **more)
+    )
+    done = marking.mark_class(folder, "limits", 1)
+    assert {mark.student: mark.failed for mark in done.graded} == {"s000": False, "s001": True, "s002": False}
+    again = marking.mark_class(folder, "limits", 1)
+    assert [mark.student for mark in again.graded] == ["s001"]
