@@ -10,7 +10,7 @@ from typing import Any
 
 from ..base.language import say
 from .worker import frames
-from .workers import Ended, Limits, Template, Worker
+from .workers import Bare, Ended, Limits, Template, Worker
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Session:
     troubles  why workers came to their end: (``Answer.ended``, in words).
     """
 
-    template: Template
+    template: Template | Bare
     sources: Sequence[tuple[str, str]]
     limits: Limits = field(default_factory=Limits)
     troubles: list[tuple[str, str]] = field(default_factory=list)

@@ -16,7 +16,7 @@ from .marks import PartMark, QuestionMark
 from .submission import Note
 from .verdict import Verdict
 from .worker.student import PROLOGUE
-from .workers import CannotStart, Limits, Template
+from .workers import Bare, CannotStart, Limits, Template
 
 BUDGET = 180.0  # seconds on the clock for one submission, after which waits are cut short
 _SHORT = 3.0  # what is then left for each answer
@@ -35,7 +35,7 @@ def grade(
     answers: Mapping[str, str | None],
     numbers: Numbers,
     draw: Callable[[str, str], Draw],
-    template: Template,
+    template: Template | Bare,
     limits: Limits | None = None,
 ) -> Graded:
     """Judge ``answers`` (question id -> source, None where there is none).
@@ -64,7 +64,7 @@ class _Judged:
 
     question: Question
     sources: list[tuple[str, str]]
-    template: Template
+    template: Template | Bare
     limits: Limits
     start: float
     troubles: list[Note]

@@ -18,7 +18,7 @@ from ..base.language import say
 from .assignment import Assignment, load
 from .draw import Draw, Numbers
 from .grading import grade
-from .workers import CannotStart, Template
+from .workers import Bare, CannotStart, Template, template
 
 
 def draws(secret: bytes, student: str, assignment: str) -> Callable[[str, str], Draw]:
@@ -34,34 +34,34 @@ def serve(config: dict[str, Any]) -> None:
     assignment = load(Path(which["folder"]) if which["folder"] else which["name"])
     secret = bytes.fromhex(config["secret"])
     hidden = [Path(path) for path in config["hidden"]]
-    template: Template | None = None
+    workers: Template | Bare | None = None
     for line in sys.stdin:
         order = json.loads(line)
-        template = template or _template(config, assignment, hidden)
+        workers = workers or _template(config, assignment, hidden)
         graded = None
         for attempt in range(2):
             try:
                 draw = draws(secret, order["student"], assignment.name)
                 numbers: Numbers = order["numbers"]
-                graded = grade(assignment, order["answers"], numbers, draw, template)
+                graded = grade(assignment, order["answers"], numbers, draw, workers)
                 break
             except (
                 CannotStart
             ):  # the template is gone: nothing of a student's can do that, but the system may
-                template.close()
+                workers.close()
                 if attempt:
                     raise
-                template = _template(config, assignment, hidden)
+                workers = _template(config, assignment, hidden)
         assert graded is not None
         told.write(json.dumps(asdict(graded)) + "\n")
         told.flush()
-    if template:
-        template.close()
+    if workers:
+        workers.close()
 
 
-def _template(config: dict[str, Any], assignment: Assignment, hidden: list[Path]) -> Template:
+def _template(config: dict[str, Any], assignment: Assignment, hidden: list[Path]) -> Template | Bare:
     try:
-        return Template(config["way"], assignment.preload, hidden, config["lane"])
+        return template(config["way"], assignment.preload, hidden, config["lane"])
     except CannotStart as error:
         text = say(en=f"the sandbox could not be started: {error}", zh=f"沙箱无法启动：{error}")
         raise CannotStart(text) from None

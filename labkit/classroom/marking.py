@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
+import queue
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -121,16 +122,16 @@ class _Lanes:
         }
         self._count = count
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._lines: queue.Queue[tuple[int, subprocess.Popen[bytes], bytes]] = queue.Queue()
 
     def __enter__(self) -> _Lanes:
         return self
 
     def __exit__(self, *exc: object) -> None:
         for process in self._processes.values():
-            for stream in process.stdin, process.stdout:
-                if stream:
-                    with suppress(OSError):
-                        stream.close()
+            assert process.stdin
+            with suppress(OSError):
+                process.stdin.close()
             if exc[0] is not None:
                 process.kill()
         for process in self._processes.values():
@@ -147,6 +148,7 @@ class _Lanes:
         assert process.stdin
         process.stdin.write(json.dumps(self._config | {"lane": lane}).encode() + b"\n")
         self._processes[lane] = process
+        threading.Thread(target=self._read, args=(lane, process), daemon=True).start()
         return process
 
     def judge(
@@ -167,34 +169,34 @@ class _Lanes:
         for lane in range(self._count):
             give(lane, waiting.pop())
         while at_work:
-            for lane in self._ready(at_work):
-                order, since, attempt = at_work.pop(lane)
-                process = self._processes[lane]
-                assert process.stdout
-                hangs = time.monotonic() - since > _PATIENCE
-                line = b"" if hangs else process.stdout.readline()
-                if not line.endswith(b"\n"):
-                    process.kill()
-                    process.wait()
-                    del self._processes[lane]
-                    if attempt == 1:
-                        give(lane, order, attempt=2)
-                        continue
-                    yield order, _not_judged(self._assignment), time.monotonic() - since
-                else:
-                    yield order, json.loads(line), time.monotonic() - since
-                if waiting:
-                    give(lane, waiting.pop())
+            try:
+                lane, process, line = self._lines.get(timeout=5)
+            except queue.Empty:
+                for lane, (_, since, _) in at_work.items():
+                    if time.monotonic() - since > _PATIENCE:
+                        self._processes[lane].kill()  # its silence is read as its end
+                continue
+            if process is not self._processes.get(lane) or lane not in at_work:
+                continue
+            order, since, attempt = at_work.pop(lane)
+            if line.endswith(b"\n"):
+                yield order, json.loads(line), time.monotonic() - since
+            else:
+                process.kill()
+                process.wait()
+                del self._processes[lane]
+                if attempt == 1:
+                    give(lane, order, attempt=2)
+                    continue
+                yield order, _not_judged(self._assignment), time.monotonic() - since
+            if waiting:
+                give(lane, waiting.pop())
 
-    def _ready(self, lanes: dict[int, tuple[dict[str, Any], float, int]]) -> list[int]:
-        with selectors.DefaultSelector() as selector:
-            for lane in lanes:
-                stream = self._processes[lane].stdout
-                assert stream
-                selector.register(stream, selectors.EVENT_READ, lane)
-            found = [key.data for key, _ in selector.select(timeout=5)]
-        late = [lane for lane, (_, since, _) in lanes.items() if time.monotonic() - since > _PATIENCE]
-        return found or late
+    def _read(self, lane: int, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout
+        for line in process.stdout:
+            self._lines.put((lane, process, line))
+        self._lines.put((lane, process, b""))
 
 
 def _path() -> str:

@@ -18,7 +18,7 @@ from .marks import Mark
 from .present import read_submission
 from .release import assignment_of, numbers_of
 from .submission import Answers, assignments_of, claims_of, read_answers
-from .workers import Template
+from .workers import template
 
 
 def grade_file(path: Path, way: str, class_folder: Path | None, secret: bytes) -> Mark:
@@ -49,10 +49,8 @@ def grade_file(path: Path, way: str, class_folder: Path | None, secret: bytes) -
         )
         claims = claims_of(document)
         student, hidden = claims[0].student if claims else "-", []
-    with Template(way, assignment.preload, hidden) as template:
-        graded = grade(
-            assignment, answers.answers, numbers, draws(secret, student, assignment.name), template
-        )
+    with template(way, assignment.preload, hidden) as workers:
+        graded = grade(assignment, answers.answers, numbers, draws(secret, student, assignment.name), workers)
     when = datetime.now().astimezone().isoformat(timespec="seconds")
     return Mark(
         student,

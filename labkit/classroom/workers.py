@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
-from ..base.language import VARIABLE
+from ..base.language import VARIABLE, say
 from .worker import frames
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -149,7 +149,8 @@ class Template:
             os.close(asked)
             os.close(told)
             there.close()
-        return Worker(self, os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0), here)
+        keeper = _Kept(here)
+        return Worker(self, os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0), keeper)
 
     def taken(self) -> tuple[float, int]:
         """(CPU seconds, bytes of memory of its own) of the processes of the workers there are now."""
@@ -179,11 +180,100 @@ class Template:
         self.close()
 
 
+class Bare:
+    """In place of a :class:`Template` where there is neither wall nor fork: each worker is a Python of its own.
+
+    It is slow (each imports torch), and holds back nothing but endless work: for students who are trusted.
+    """
+
+    way = "bare"
+
+    def __init__(self, preload: Sequence[str] = ()) -> None:
+        self._preload = list(preload)
+
+    def worker(self, limits: Limits) -> Worker:
+        code = (
+            "import sys, os; sys.path.insert(0, sys.argv[1])\n"
+            "from labkit.classroom.worker import student\n"
+            "student.bare(sys.argv[2:])"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-c", code, str(PACKAGE.parent), *self._preload],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            bufsize=0,
+        )
+        assert process.stdin
+        assert process.stdout
+        worker = Worker(self, process.stdin, process.stdout, _Started(process))  # type: ignore[arg-type]
+        worker.request({"do": "define", "sources": [["start", ""]]}, replace(limits, wall=_START))
+        return worker
+
+    def taken(self) -> tuple[float, int]:
+        return 0.0, 0
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Bare:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
+class Keeper(Protocol):
+    """Whoever can end a worker, and knows how it ended."""
+
+    def status(self) -> int | None:
+        """The exit code, negative for a signal; None if it is not known."""
+
+    def kill(self) -> None:
+        """End it and all that it started; again is no harm."""
+
+
+class _Kept:
+    """A keeper in the sandbox, at the other end of a socket (see :mod:`.worker.template`)."""
+
+    def __init__(self, here: socket.socket) -> None:
+        self._here = here
+        here.settimeout(10)
+
+    def status(self) -> int | None:
+        try:
+            return os.waitstatus_to_exitcode(json.loads(self._here.recv(4096))["status"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def kill(self) -> None:
+        with suppress(OSError):
+            self._here.shutdown(socket.SHUT_WR)
+            while self._here.recv(4096):
+                pass
+        self._here.close()
+
+
+class _Started:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def status(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(10)
+        return None
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
 class Worker:
     """One process with a student's code, and the pipes to it."""
 
     def __init__(
-        self, template: Template, requests: BinaryIO, replies: BinaryIO, keeper: socket.socket
+        self, template: Template | Bare, requests: BinaryIO, replies: BinaryIO, keeper: Keeper
     ) -> None:
         self._template, self._requests, self._replies, self._keeper = template, requests, replies, keeper
         self._inbox: queue.Queue[tuple[bytes, bytes] | Exception] = queue.Queue(2)
@@ -263,25 +353,19 @@ class Worker:
 
     def _death(self) -> str:
         """How the worker ended, as its keeper tells."""
-        self._keeper.settimeout(10)
-        try:
-            status = os.waitstatus_to_exitcode(json.loads(self._keeper.recv(4096))["status"])
-        except (OSError, ValueError, KeyError):
-            return "its process is gone"
+        status = self._keeper.status()
+        if status is None:
+            return say(en="its process is gone", zh="它的进程消失了")
         if status < 0:
-            return f"its process was ended by signal {-status}"
-        return f"its process ended itself with exit code {status}"
+            return say(en=f"its process was ended by signal {-status}", zh=f"它的进程被信号 {-status} 终止")
+        return say(
+            en=f"its process ended itself with exit code {status}",
+            zh=f"它的进程自己退出了，退出码 {status}",
+        )
 
     def close(self) -> None:
         """Kill it and all that it started, and wait until they are gone."""
-        if self._keeper.fileno() < 0:
-            return
-        self._keeper.settimeout(10)
-        with suppress(OSError):
-            self._keeper.shutdown(socket.SHUT_WR)
-            while self._keeper.recv(4096):
-                pass
-        self._keeper.close()
+        self._keeper.kill()
         with suppress(OSError):
             self._requests.close()
         end = time.monotonic() + 10
@@ -304,6 +388,11 @@ def frames_reply(found: tuple[bytes, bytes], token: str) -> dict[str, Any]:
     if type(reply["token"]) is not str or not secrets.compare_digest(reply["token"].encode(), token.encode()):
         raise Ended("garbled", "a reply to another question")
     return reply
+
+
+def template(way: str, preload: Sequence[str], hidden: Sequence[Path] = (), lane: int = 0) -> Template | Bare:
+    """What workers are taken from, in the way that :func:`.isolation.best` names."""
+    return Bare(preload) if way == "bare" else Template(way, preload, hidden, lane)
 
 
 def _to_be_seen() -> tuple[list[str], list[str]]:

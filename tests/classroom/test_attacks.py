@@ -15,7 +15,8 @@ from labkit.classroom.grading import grade
 from labkit.classroom.lane import draws
 from labkit.classroom.workers import Limits, Template
 
-from .attacks import ATTACKS, HONEST
+sys.path.insert(0, str(Path(__file__).parent))
+from attacks import ATTACKS, HONEST  # noqa: E402
 
 SECRET = "THE-CLASS-SECRET"
 LIMITS = Limits(cpu=0.6, wall=60, memory=400 << 20)  # the clock is for busy machines
@@ -44,7 +45,10 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def neighbours(home):
     """A process and sockets of the teacher's, that must stay as they are and hear nothing."""
-    with pytest.MonkeyPatch.context() as patch, subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as process:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as process,
+    ):
         patch.setenv("TEACHERS_TOKEN", SECRET)
         tcp, unix, abstract = socket.socket(), socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
         tcp.bind(("127.0.0.1", 0))
@@ -74,26 +78,28 @@ def graded(assignment, template, double, limits=LIMITS):
 def test_an_attack_is_blocked(name, assignment, template, home, neighbours):
     source, trouble, points = ATTACKS[name]
     process, sockets = neighbours
-    paths = [str(path) for path in sorted(home.iterdir()) if path.is_file()] + [str(HERE / "attacked" / "judges.py")]
+    paths = [str(path) for path in sorted(home.iterdir()) if path.is_file()] + [
+        str(HERE / "attacked" / "judges.py")
+    ]
     known = {
-        "paths": paths,
-        "canary": str(home / "canary"),
-        "pid": process.pid,
-        "port": sockets[0].getsockname()[1],
-        "unix": str(home / "socket"),
-        "abstract": f"labkit-test-{os.getpid()}",
-        "root": os.geteuid() == 0,
+        "PATHS": paths,
+        "CANARY": str(home / "canary"),
+        "PID": process.pid,
+        "PORT": sockets[0].getsockname()[1],
+        "UNIX": str(home / "socket"),
+        "ABSTRACT": f"labkit-test-{os.getpid()}",
     }
+    knowledge = "; ".join(f"{name} = {value!r}" for name, value in known.items())
     before = {path: path.read_bytes() for path in home.iterdir() if path.is_file()}
     judges = (HERE / "attacked" / "judges.py").read_bytes()
 
     limits = replace(LIMITS, wall=1.0) if trouble == "wall" else LIMITS
-    found = graded(assignment, template, source.format(**known), limits)
+    found = graded(assignment, template, f"{knowledge}\n{source}", limits)
 
     assert points in (None, found.questions["double"].points), found
     if trouble != "wall":  # whose clock may be too short for a busy machine
         assert found.questions["triple"].points == 1, "the student's other answer suffers"
-    told = str(found)
+    told = str(found)  # all that anybody is told
     assert SECRET not in told
     assert "JUDGES-WORD" not in told
     if trouble:
@@ -117,3 +123,26 @@ def test_an_attack_is_blocked(name, assignment, template, home, neighbours):
     assert template.taken() == (0.0, 0), "something has outlived its answer"
 
 
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="the tests above are by a user already"
+)
+def test_a_user_without_rights_is_as_safe(tmp_path):
+    """The same attacks, graded by a user who may do nothing but make namespaces."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", str(Path(__file__))]
+    chosen = " or ".join(
+        f"({word})"
+        for word in ("gradebook", "walking", "killing", "network", "out and wall", "lifted", "asked")
+    )
+    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1]), "TMPDIR": "/tmp"}
+    done = subprocess.run(
+        [sys.executable, HERE / "as_nobody.py", *command, "-k", f"attack and ({chosen})", "-rs"],
+        cwd=HERE.parents[1],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    if "no wall on this machine" in done.stdout:
+        pytest.skip("a user may make no namespaces on this machine")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "10 passed" in done.stdout

@@ -24,7 +24,10 @@ def mark(student, points=2.0, **more):
 
 def test_marks_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "teacher" / "marks.jsonl"
-    given = [mark("1"), mark("2", 1, notes=[Note("late", "late", "迟交")], troubles=[Note("cpu", "too much", "过多")])]
+    given = [
+        mark("1"),
+        mark("2", 1, notes=[Note("late", "late", "迟交")], troubles=[Note("cpu", "too much", "过多")]),
+    ]
     with marks.writing(path) as writer:
         for one in given:
             writer.add(one)
@@ -73,8 +76,6 @@ def test_two_gradings_do_not_write_at_once(tmp_path):
     path = tmp_path / "marks.jsonl"
     with marks.writing(path), pytest.raises(MarksError, match="another"), marks.writing(path):
         pass
-
-
 
 
 def class_of(path, count, answer=None):
@@ -134,7 +135,7 @@ def test_killed_at_any_moment_no_mark_is_lost_or_doubled(tmp_path, monkeypatch):
         child = os.fork()
         if not child:
             # Each mark is told; the parent kills at the n-th, wherever the child is by then.
-            marking.mark_class(folder, "limits", 1, tell=lambda progress: os.write(tell, b"."))
+            marking.mark_class(folder, "limits", 1, tell=lambda progress, to=tell: os.write(to, b"."))
             os._exit(0)
         os.close(tell)
         for _ in range(draw.randint(0, 2)):
@@ -166,7 +167,9 @@ def test_a_class_with_hostile_files_is_graded_and_said_so(tmp_path):
     (submitted / "s002.ipynb").unlink()
     (submitted / "broken.ipynb").write_text('{"cells": [')
     (submitted / "deep.ipynb").write_text('{"cells":' + "[" * 100_000)
-    (submitted / "many.ipynb").write_text(json.dumps({"cells": [{"cell_type": "code", "source": "1"}] * 100_000}))
+    (submitted / "many.ipynb").write_text(
+        json.dumps({"cells": [{"cell_type": "code", "source": "1"}] * 100_000})
+    )
     (submitted / "link.ipynb").symlink_to(folder.teacher / "class.json")
     (submitted / "folder").symlink_to(folder.teacher)
     os.mkfifo(submitted / "pipe.ipynb")
@@ -205,3 +208,51 @@ def test_a_judge_whose_process_dies_costs_nobody_else(tmp_path, monkeypatch):
     assert {mark.student: mark.failed for mark in done.graded} == {"s000": False, "s001": True, "s002": False}
     again = marking.mark_class(folder, "limits", 1)
     assert [mark.student for mark in again.graded] == ["s001"]
+
+
+def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_graded(tmp_path, monkeypatch):
+    from labkit.classroom import isolation
+    from labkit.classroom.assignment import load
+    from labkit.classroom.grading import grade
+    from labkit.classroom.lane import draws
+    from labkit.classroom.workers import Limits, template
+
+    monkeypatch.setattr(
+        isolation, "tried", lambda: (isolation.Tried("root", "no"), isolation.Tried("user", "no"))
+    )
+    with pytest.raises(isolation.NoWall, match="--trust-students"):
+        isolation.best()
+    assert isolation.best(trust=True) == "limits"
+    monkeypatch.setattr(isolation.sys, "platform", "win32")
+    assert isolation.best(trust=True) == "bare"
+    assert "Strangers' code is not graded here" in isolation.report()
+    assignment, answers = (
+        load(HERE / "attacked"),
+        dict(ANSWER, triple="def triple(x):\n    import os; os._exit(0)"),
+    )
+    limits = Limits(wall=100)
+    with template("bare", assignment.preload) as workers:
+        found = grade(assignment, answers, {}, draws(b"s", "1", "attacked"), workers, limits)
+    assert [question.points for question in found.questions.values()] == [4, 0]
+    assert [note.kind for note in found.troubles] == ["died"]
+
+
+def test_a_file_alone_is_graded_for_continuous_integration(tmp_path):
+    """Exit code 0 for all points, 1 for fewer, 2 for what is no assignment; the marks as JSON."""
+    from labkit.classroom.assignment import load
+    from labkit.classroom.release import release
+    from labkit.classroom.roster import Student
+
+    assignment = load("primitives")
+    folder = release(assignment, tmp_path / "class", [Student("1", "Ann")], "en").folder
+    file = folder.handout / "1" / "primitives.ipynb"
+    command = [*GRADE, str(file), "--json", "--trust-students", "--class", str(folder.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["points"], told["of"]) == (1, 0, assignment.points), done.stderr
+    assert {question["state"] for question in told["questions"].values()} == {"unanswered"}
+    (tmp_path / "other.ipynb").write_text('{"cells": []}')
+    command = [*GRADE, str(tmp_path / "other.ipynb"), "--json", "--trust-students"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2
+    assert "holds none of the assignments" in done.stderr

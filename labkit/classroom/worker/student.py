@@ -151,3 +151,16 @@ def main(requests: int, replies: int) -> None:
             serve(asked, told)
     finally:
         os._exit(0)
+
+
+def bare(preload: list[str]) -> None:
+    """Serve on stdin and stdout, where nothing but this process keeps the student's code in."""
+    import importlib
+
+    requests, replies = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in 0, 1, 2:
+        os.dup2(nowhere, number)
+    for name in ("torch", *preload):
+        importlib.import_module(name)
+    main(requests, replies)
