@@ -93,7 +93,8 @@ _KEEPS = {
         "only; none of your files, none of labkit's judges and answers, no network, no process but its own; 64 MB of "
         "files, which vanish with it; limits of time, memory, processes; system calls filtered",
         "命名空间，外加谁也没有的用户号：只看得到系统程序、Python 和 PyTorch，而且只读；"
-        "看不到你的文件、labkit 的判分程序和答案，没有网络，看不到别的进程；可写 64 MB，用完即消失；限制时间、内存和进程数；过滤系统调用",
+        "看不到你的文件、labkit 的判分程序和答案，没有网络，看不到别的进程；"
+        "可写 64 MB，用完即消失；限制时间、内存和进程数；过滤系统调用",
     ),
     "user": (
         "the same, but to the kernel it is still you: one wall (namespaces) where root has two",

@@ -97,7 +97,7 @@ def enter(
     elif way == "user":
         user, group = os.geteuid(), os.getegid()
         _unshare(_NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWNET | _NEWUTS | _NEWCGROUP)
-        for name, text in ("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1"):
+        for name, text in ("setgroups", "deny"), ("uid_map", f"1 {user} 1"), ("gid_map", f"1 {group} 1"):
             with open(f"/proc/self/{name}", "w") as stream:
                 stream.write(text)
         _build_root(readable, hidden, shown)
