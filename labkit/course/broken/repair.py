@@ -13,7 +13,7 @@ import torch
 from ...base.extras import need
 from ...base.language import get_language, say, using
 from ...base.numbers import one_of, plural, whole
-from ..answers import as_html
+from ..words import as_html
 from . import score
 from .judging import EVERYWHERE, WORTH, Judgement, Problem, described, gap_of, judge, unchanged, weights
 from .problems import PROBLEMS
