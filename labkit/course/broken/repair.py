@@ -197,7 +197,7 @@ def _with_hints(shown: Repair) -> dict[str, Any]:
     import ipywidgets as widgets  # heavy: only a notebook needs it
 
     language = get_language()
-    button, told = widgets.Button(layout={"width": "auto"}), widgets.HTML()
+    button, told = widgets.Button(layout={"width": "fit-content"}), widgets.HTML()
 
     def label() -> None:
         number = score.taken(shown.name) + 1
