@@ -360,21 +360,6 @@ def test_the_systems_language_is_the_commands(monkeypatch):
         assert done.stdout.startswith(shown), names
 
 
-def test_doctor_reports(labkit):
-    done = labkit("doctor")
-    assert done.returncode == 0
-    for subject in ("Python", "PyTorch", "GPUs", "lessons    use", "ipykernel", "papermill"):
-        assert f"{subject} " in done.stdout
-
-
-def test_doctor_names_what_is_missing(monkeypatch, capsys):
-    from labkit.cli import doctor
-
-    monkeypatch.setattr(doctor, "NEEDED", ("jupyterlab", "no-such-package"))
-    assert main(["doctor"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith("missing: no-such-package")
-
-
 MODELS = """
 import torch
 from torch import nn
@@ -562,8 +547,3 @@ def test_argparses_own_words_are_all_translated():
     for english, chinese in ARGPARSE.items():
         fields = re.findall(r"%(?:\(\w+\))?[sr]", english)
         assert sorted(re.findall(r"%(?:\(\w+\))?[sr]", chinese)) == sorted(fields), english
-
-
-def test_doctor_in_chinese(labkit):
-    done = labkit("doctor", "--lang", "zh")
-    assert "\n课程       使用模拟 GPU，数值放在 CPU 上\n" in done.stdout

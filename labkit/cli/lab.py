@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         command.append(f"--ServerApp.port={options.port}")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # a container's only user
-    if not _has_screen():
+    if not has_screen():
         command.append("--no-browser")
     if not any("log" in argument or argument == "--debug" for argument in options.rest):
         command.append(
@@ -156,7 +156,7 @@ def _environment(names: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _has_screen() -> bool:
+def has_screen() -> bool:
     """Whether a browser window could open here."""
     return sys.platform in ("darwin", "win32") or bool(
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
