@@ -9,9 +9,10 @@ from .language import say
 
 # The packages that labkit imports beyond its core, by the extra of pyproject.toml that brings them; a test holds it.
 EXTRA_OF = dict.fromkeys(
-    ("ipykernel", "ipywidgets", "jupyterlab", "matplotlib", "nbclient", "nbconvert", "nbformat", "papermill"),
+    ("ipykernel", "ipywidgets", "jupyter_client", "jupyter_core", "jupyterlab", "matplotlib", "nbclient", "nbconvert",
+     "nbformat", "papermill"),
     "lab",
-)
+)  # fmt: skip
 
 
 class MissingPackage(ModuleNotFoundError):
