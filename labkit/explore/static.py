@@ -1,7 +1,8 @@
 """A piece of HTML for readers without a kernel, in which one control still moves.
 
 Precomputed are pictures for some values of that control: every value if they fit into :data:`BUDGET` characters
-and :data:`MOST` pictures, else values evenly apart, the one shown among them, at least three. A page where scripts
+and :data:`MOST` pictures, else values evenly apart, the one shown among them, at least three. Elements that several
+pictures have are written once: a picture is a list of their numbers. A page where scripts
 run gets a slider over them, which mouse and keyboard move; where none run, the picture stands alone, and there is
 no dead control beside it.
 """
@@ -9,19 +10,23 @@ no dead control beside it.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-BUDGET = 120_000
+BUDGET = 50_000
 MOST = 24
+
+# Where a tag begins after another one.
+_BETWEEN = re.compile("(?<=>)(?=<[a-z])")
 
 # No ids, so that any number of explorers share a page: the script finds its own surroundings.
 _SCRIPT = """
 (() => {
   const script = document.currentScript, box = script.parentNode;
-  const {label, at, states} = JSON.parse(script.previousElementSibling.textContent);
+  const {label, at, states, parts} = JSON.parse(script.previousElementSibling.textContent);
   const view = box.querySelector('.labkit-view'), words = box.querySelector('.labkit-sentence');
   const row = document.createElement('label'), range = document.createElement('input');
   const told = document.createElement('output');
@@ -29,8 +34,8 @@ _SCRIPT = """
   Object.assign(range, {type: 'range', min: 0, max: states.length - 1, value: at});
   range.style.width = '320px';
   const show = () => {
-    const [name, svg] = states[+range.value];
-    view.innerHTML = svg;
+    const [name, numbers] = states[+range.value];
+    view.innerHTML = numbers.map(n => parts[n]).join('');
     told.textContent = name;
     range.setAttribute('aria-valuetext', name);
     words.textContent = view.firstElementChild.getAttribute('aria-label');
@@ -57,11 +62,19 @@ def static_html(
     while True:
         values, at = _some(every, now, room)
         states = [drawn(value) for value in values]
-        size = sum(len(svg) for _, svg in states)
-        if size <= BUDGET or room <= 3:
+        parts: dict[str, int] = {}
+        listed = [
+            (name, [parts.setdefault(part, len(parts)) for part in _BETWEEN.split(svg)])
+            for name, svg in states
+        ]
+        data = json.dumps(
+            {"label": label, "at": at, "states": listed, "parts": [*parts]},
+            ensure_ascii=False,
+            separators=(",", ":"),
+        )
+        if len(data) <= BUDGET or room <= 3:
             break
-        room = max(3, min(room - 1, room * BUDGET // size))
-    data = json.dumps({"label": label, "at": at, "states": states}, ensure_ascii=False)
+        room = max(3, min(room - 1, room * BUDGET // len(data)))
     # Nothing in it may end the script element.
     data = data.replace("</", "<\\/")
     picture = b64encode(states[at][1].encode()).decode()

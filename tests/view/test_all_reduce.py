@@ -32,12 +32,13 @@ def test_nothing_is_clipped_and_nothing_overlaps(way, ranks, step, language, sou
 
 
 def stripes(picture):
-    """(rank, chunk) -> the colours of its stripes, panel after panel."""
+    """(rank, chunk) -> the stripes over it, panel after panel."""
     found = {}
     for box in picture.boxes:
         if " from " in box.label:
-            _, rank, _, chunk, _, _ = box.label.split()
-            found.setdefault((int(rank), int(chunk)), []).append(box.gpu)
+            _, rank, _, first, last, _, _ = box.label.split()
+            for chunk in range(int(first), int(last) + 1):
+                found.setdefault((int(rank), chunk), []).append(box)
     return found
 
 
@@ -47,24 +48,22 @@ def test_a_stripe_stands_for_each_gradient_in_the_sum(way, step):
     plan = way(4, step)
     drawn = stripes(all_reduce_picture(plan))
     held = plan.held(step)
-    assert drawn == {(rank, chunk): sorted(held[rank][chunk]) for rank in range(4) for chunk in range(4)}
+    assert {at: sorted(box.gpu for box in boxes) for at, boxes in drawn.items()} == {
+        (rank, chunk): sorted(held[rank][chunk]) for rank in range(4) for chunk in range(4)
+    }
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_the_stripes_of_a_finished_sum_lie_in_their_cell_one_above_the_other(ranks):
     picture = all_reduce_picture(labkit.ring_all_reduce(ranks, 2 * (ranks - 1)))
-    cells = {
-        box.label.removesuffix(" received"): box
-        for box in picture.boxes
-        if "chunk" in box.label and box.gpu is None
-    }
-    tops = {}
-    for box in picture.boxes:
-        if " from " in box.label:
-            cell = cells[box.label.partition(" from ")[0]]
+    cells = {box.label.removesuffix(" received"): box for box in picture.boxes if "chunk " in box.label}
+    for (rank, chunk), boxes in stripes(picture).items():
+        cell = cells[f"rank {rank} chunk {chunk}"]
+        for box in boxes:
             assert cell.y - 1e-9 <= box.y <= box.y + box.height <= cell.y + cell.height + 1e-9
-            tops.setdefault(id(cell), []).append(box.y)
-    assert all(len(set(found)) == ranks for found in tops.values())
+            assert box.x <= cell.x + 1e-9
+            assert cell.x + cell.width <= box.x + box.width + 1e-9
+        assert len({box.y for box in boxes}) == ranks
 
 
 def test_a_finished_sum_fills_its_cell_and_half_a_sum_half_of_it():

@@ -6,6 +6,7 @@ One step has the ranks and what they send beside it and, below, a clock on which
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 from math import cos, hypot, pi, sin
 
 from ...base.language import say
@@ -213,16 +214,17 @@ def _panel(
     for at, rank in enumerate(shown):
         if isinstance(rank, range):
             continue
+        one_by_one = len(groups) == plan.ranks <= _MOST
+        if one_by_one:
+            found += _stripes(plan, step, rank, lane.bar(at, left, width))
         for chunks in groups:
             cell = lane.bar(at, left + chunks[0] * across, len(chunks) * across)
-            if len(groups) < plan.ranks or plan.ranks > _MOST:
+            if not one_by_one:
                 found.append(_share(plan, step, rank, chunks, cell))
-            else:
-                found += _stripes(plan, step, rank, chunks[0], cell)
-            received = " received" * ((rank, chunks[0]) in new)
+            received = (rank, chunks[0]) in new
             if cell.width > _FINEST and len(groups) == plan.ranks:
-                label = f"rank {rank} chunk {chunks[0]}{received}"
-                found.append(replace(cell, label=label, strong=bool(received)))
+                label = f"rank {rank} chunk {chunks[0]}" + " received" * received
+                found.append(replace(cell, label=label, strong=received))
     # The chunks' numbers over them: all where there is room, else the first and the last.
     for chunk in range(plan.ranks) if across > 14 else sorted({0, plan.ranks - 1}):
         x = min(left + (chunk + 0.5) * across, left + width - text_width(str(chunk), 11) / 2 + 12)
@@ -230,16 +232,20 @@ def _panel(
     return found
 
 
-def _stripes(plan: AllReduce, step: int, rank: int, chunk: int, cell: Box) -> list[Box]:
-    """From the bottom up: a stripe in each summed rank's colour."""
-    high = cell.height / plan.ranks
-    return [
-        Box(
-            cell.x, cell.y + cell.height - high * (part + 1), cell.width, high, part,
-            f"rank {rank} chunk {chunk} from {part}",
-        )
-        for part in sorted(number % plan.ranks for number in plan.summed(step, rank, chunk))
-    ]  # fmt: skip
+def _stripes(plan: AllReduce, step: int, rank: int, row: Box) -> list[Box]:
+    """A rank's chunks: from the bottom up a stripe in each summed rank's colour, in one over neighbouring chunks."""
+    high, across = row.height / plan.ranks, row.width / plan.ranks
+    held = [{number % plan.ranks for number in plan.summed(step, rank, chunk)} for chunk in range(plan.ranks)]
+    found = []
+    for part in range(plan.ranks):
+        y, start = row.y + row.height - high * (part + 1), 0
+        for there, run in groupby(part in parts for parts in held):
+            stop = start + len(list(run))
+            if there:
+                label = f"rank {rank} chunks {start} {stop - 1} from {part}"
+                found.append(Box(row.x + start * across, y, (stop - start) * across, high, part, label))
+            start = stop
+    return found
 
 
 def _share(plan: AllReduce, step: int, rank: int, chunks: range, cell: Box) -> Box:
