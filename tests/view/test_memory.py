@@ -41,6 +41,19 @@ def test_a_byte_is_equally_wide_everywhere_and_kinds_are_stacked_in_order():
         assert len({box.tint for box in lane}) == len(lane)
 
 
+def test_the_legend_has_the_colours_of_the_bars():
+    picture = memory_picture(memory(3))
+    for kind in KINDS:
+        bars = {
+            (box.gpu, box.tint)
+            for box in picture.boxes
+            if box.label.startswith("cuda:") and box.label.endswith(kind)
+        }
+        swatch = {(box.gpu, box.tint) for box in picture.boxes if box.label == f"legend {kind}"}
+        assert {gpu for gpu, _ in swatch} == {0, 1, 2}
+        assert bars <= swatch
+
+
 def test_what_does_not_fit_is_said():
     texts = [text.text for text in memory_picture(memory(8, 4096 * MEBI)).texts]
     assert "4.53 GiB, too much" in texts

@@ -56,6 +56,12 @@ def test_glued_stripes_follow_the_gpus():
     assert [box.y for box in stripes] == sorted(box.y for box in stripes)
 
 
+def test_both_axes_of_every_panel_are_named():
+    texts = [t.text for t in shapes_picture(CRNN, 2, batch_dim=1).texts if t.text.startswith("↓")]
+    assert texts == ["↓ dimension 0    → dimension 1"] * 2
+    assert "↓ dimension 0" in [t.text for t in shapes_picture((32,), 2).texts]
+
+
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="dim must be from -3 to 2, got 3"):
         labkit.draw_shapes(CRNN, 2, batch_dim=3)

@@ -34,6 +34,20 @@ def test_every_gpu_has_a_lane_of_its_own_with_its_rows(rows, gpus):
     assert len(idle) == len(plan.idle)
 
 
+@pytest.mark.parametrize(("rows", "gpus"), [(30, 8), (65, 16), (127, 8), (100, 33), (64, 64)])
+def test_every_piece_says_its_rows_in_its_box_or_beside_it(rows, gpus):
+    picture = split_picture(split(rows, gpus))
+    for piece in split(rows, gpus).pieces:
+        (box,) = [box for box in picture.boxes if box.label == str(piece)]
+        words = f"{piece.start}–{piece.stop - 1}" if piece.rows > 1 else f"{piece.start}"
+        (said,) = [t for t in picture.texts if t.text == words and box.y < t.y < box.y + box.height]
+        right = box.x + box.width
+        if said.gpu is not None:
+            assert box.x < said.x < right
+        else:
+            assert said.x == pytest.approx({"start": right + 4, "end": box.x - 4}[said.anchor])
+
+
 @pytest.mark.parametrize(("rows", "gpus"), CASES)
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_is_clipped_and_no_texts_meet(rows, gpus, language, sound):

@@ -176,6 +176,18 @@ def test_signs_that_mean_something_in_svg_are_kept_as_text():
     assert root.get("aria-label") == 'less: a<b & "c"'
 
 
+def test_a_card_is_light_where_nothing_is_known_and_can_be_dark():
+    """What a browser does with it is seen in tests/browser."""
+    picture = Sketch().picture(20, "a card")
+    root = ET.fromstring(to_svg(picture, panel=True))
+    (paper,) = [el for el in root.iter() if el.get("class") == "labkit-paper"]
+    assert (root.get("color"), root.get("fill"), paper.get("fill")) == ("#1f2328", "currentColor", "#ffffff")
+    assert [paper.get(side) for side in ("width", "height")] == [
+        root.get(side) for side in ("width", "height")
+    ]
+    assert "labkit-card" not in to_svg(picture)
+
+
 def test_a_line_is_painted_once_under_the_boxes_or_over_them():
     sketch = Sketch()
     sketch.add(Line(0, 1, 9, 1), Box(0, 0, 9, 9, 0), Line(0, 2, 9, 2, over=True))
