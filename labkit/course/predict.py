@@ -78,14 +78,14 @@ class Prediction:
         need("ipywidgets")
         import ipywidgets as widgets  # heavy: only a notebook needs it
 
-        box = widgets.VBox(layout={"max_width": "760px"})
-        box.add_class("labkit-predict")
-        again = widgets.Button(
-            description=say(en="Ask with other numbers", zh="换一组数再来一题"), icon="refresh"
-        )
+        asked = widgets.VBox()
+        again = widgets.Button(description=say(en="Ask with other numbers", zh="换一组数再来一题"), icon="refresh")
         again.layout.display = "none"
-        again.on_click(lambda _: self._asked_again(widgets, box, again))
-        self._ask(widgets, box, again)
+        again.on_click(lambda _: self._asked_again(widgets, asked, again))
+        self._ask(widgets, asked, again)
+        # Apart from the button, which keeps the keyboard's focus when the question is made anew.
+        box = widgets.VBox([asked, again], layout={"max_width": "760px"})
+        box.add_class("labkit-predict")
         return box
 
     def ask_again(self, random: Random | None = None) -> None:
@@ -95,19 +95,19 @@ class Prediction:
         while self.facts == before:
             self.facts = self.exercise.checked(self.exercise.fresh(random))
 
-    def _asked_again(self, widgets: Any, box: Any, again: Any) -> None:
+    def _asked_again(self, widgets: Any, asked: Any, again: Any) -> None:
         self.ask_again()
-        self._ask(widgets, box, again)
+        self._ask(widgets, asked, again)
 
-    def _ask(self, widgets: Any, box: Any, again: Any) -> None:
+    def _ask(self, widgets: Any, asked: Any, again: Any) -> None:
         """The question as it now is, without an answer."""
         told = widgets.HTML()
         with using(self._language):
             said = widgets.HTML(_STYLE + f"<div>{as_html(self.question)}</div>")
             made = self._buttons(widgets, told) if self.choices else self._field(widgets, told)
-        if self.exercise.fresh:  # shown from the first answer on: where it is pressed, the keyboard stays
+        if self.exercise.fresh:  # shown from the first answer on
             told.observe(lambda _: setattr(again.layout, "display", None), "value")
-        box.children = [said, made, told, again]
+        asked.children = [said, made, told]
 
     def _buttons(self, widgets: Any, told: Any) -> Any:
         buttons = [widgets.Button(description=words.replace("`", "")) for words in self.choices]

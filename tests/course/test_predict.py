@@ -133,7 +133,7 @@ def test_a_number_that_the_question_does_not_take_is_named():
 def clicked(asked):
     """The widgets of a prediction: what answers, and where the verdict stands."""
     asked._repr_mimebundle_()
-    _, made, told, _ = asked._widget.children
+    _, made, told = asked._widget.children[0].children
     return made.children, told
 
 
@@ -179,9 +179,8 @@ def test_other_numbers_are_offered_once_there_is_an_answer():
     (field, _), told = clicked(asked)
     assert asked.facts != {"rows": 18, "gpus": 8}
     assert (field.value, told.value) == ("", "")
-    assert f"{asked.facts['rows']} rows on" in asked._widget.children[0].value, (
-        "in the language it was asked in"
-    )
+    question = asked._widget.children[0].children[0].value
+    assert f"{asked.facts['rows']} rows on" in question, "in the language it was asked in"
     assert asked._widget.children[-1] is again, "what has the keyboard's focus stays"
     field.value = "99"
     assert asked.verdict.right is False
