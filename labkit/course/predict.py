@@ -79,7 +79,9 @@ class Prediction:
         import ipywidgets as widgets  # heavy: only a notebook needs it
 
         asked = widgets.VBox()
-        again = widgets.Button(description=say(en="Ask with other numbers", zh="换一组数再来一题"), icon="refresh")
+        again = widgets.Button(
+            description=say(en="Ask with other numbers", zh="换一组数再来一题"), icon="refresh"
+        )
         again.layout.display = "none"
         again.on_click(lambda _: self._asked_again(widgets, asked, again))
         self._ask(widgets, asked, again)

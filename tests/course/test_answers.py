@@ -158,7 +158,8 @@ RIGHT = {
     "03.which": [4, "cuda:4", torch.device("cuda:4")],
     "03.idle": [3],
     "03.last": [5],
-    "03.busy": [23, 38, 39, "23"][:3],
+    "03.busy": [23, 38, 39],
+    "03.same": [16, 16.0],
     "03.order": [2],
     "03.rule": [
         chunks,
@@ -259,6 +260,7 @@ WRONG = {
         (3.9, "asks for"),
     ],
     "03.last": [(8, "without rows"), (10, "each replica"), ("five", "asks for")],
+    "03.same": [(9, "reach"), (8, "one row each"), (12, "the last GPU"), ("x", "asks for")],
     "03.busy": [
         (32, "the last has 4 rows"), (25, "pieces of 4, which is enough for 7 of the 8"), (30, "the last has 10 rows"),
         (0, "there is one"), (201, "there is one"), ("x", "asks for"),

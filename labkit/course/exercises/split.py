@@ -228,6 +228,71 @@ def _busy_solution(rows: int, gpus: int) -> str:
 
 
 choice(
+    "03.longest",
+    lambda: say(
+        en="8 GPUs, the same model: which of these batches keeps you waiting longest?",
+        zh="8 块 GPU、同一个模型：下面哪个批次要等得最久？",
+    ),
+    lambda: [
+        (
+            say(en="18 rows", zh="18 行"),
+            say(
+                en="two GPUs have nothing to do there, but idle GPUs keep nobody waiting: who does?",
+                zh="那时有两块 GPU 没活干，但空闲的 GPU 不会让谁等；让大家等的是谁？",
+            ),
+        ),
+        (
+            say(en="24 rows", zh="24 行"),
+            say(
+                en="there is more work in all; but it is done side by side: how many rows has the busiest GPU, and how "
+                "many has it with 18?",
+                zh="总的活是多了，但各块 GPU 是同时干的：最忙的那块 GPU 分到几行？18 行时呢？",
+            ),
+        ),
+        (say(en="Both take about as long", zh="两个差不多"), RIGHT),
+    ],
+    solution=lambda: say(
+        en="Everybody waits for the GPU with the most rows: 3 rows in both batches.",
+        zh="大家等的是行数最多的那块 GPU：两个批次里都是 3 行。",
+    ),
+)
+
+
+@exercise(
+    "03.same",
+    Kind(whole, lambda: say(en="a whole number of rows", zh="一个整数（行数）")),
+    facts={"gpus": (8, 1, 64)},
+    fresh=lambda random: {"gpus": random.randint(3, 16)},
+    ask=lambda gpus: say(
+        en=f"{plural(gpus, 'GPU')}: {plural(gpus, 'row')} give each of them one. What is the next batch that gives all "
+        "of them the same number of rows?",
+        zh=f"{gpus} 块 GPU：{gpus} 行时，每块正好一行。再往上，下一个让每块 GPU 行数相同的批次是几行？",
+    ),
+    solution=lambda gpus: say(
+        en=f"`{2 * gpus}`: only multiples of {gpus} come out even, and everything between them leaves a short piece or "
+        "idle GPUs.",
+        zh=f"`{2 * gpus}`：只有 {gpus} 的倍数才能正好分完；两个倍数之间，不是最后一个分块不满，就是有 GPU 空闲。",
+    ),
+)
+def _same(rows: int, gpus: int) -> Hints:
+    return {
+        ANY_OTHER: say(
+            en=f"with {plural(rows, 'row')}, how many has the last GPU? Try it in the picture above",
+            zh=f"{rows} 行时，最后一块 GPU 分到几行？在上面的图里试一试",
+        ),
+        gpus + 1: say(
+            en="with one row more, pieces have 2 rows; how many GPUs do they reach?",
+            zh="多一行，每个分块就有 2 行；这样能分到几块 GPU？",
+        ),
+        gpus: say(
+            en="that is the batch with one row each; look for the next",
+            zh="这就是每块一行的那个批次；要找的是下一个",
+        ),
+        2 * gpus: RIGHT,
+    }
+
+
+choice(
     "03.order",
     lambda: say(
         en="cuda:2 runs first. Are its rows the first rows of the output?",
