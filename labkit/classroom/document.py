@@ -87,7 +87,7 @@ def read_document(content: bytes, name: str) -> Document:
 def _not_a_notebook(english: str, chinese: str) -> WrongFile:
     return WrongFile(
         en=f"it is not a notebook but {english}: hand in the .ipynb file",
-        zh=f"它不是笔记本，而是{chinese}：请提交 .ipynb 文件",
+        zh=f"它不是笔记本，而是{' ' * chinese[0].isascii()}{chinese}：请提交 .ipynb 文件",
     )
 
 

@@ -43,8 +43,9 @@ def page(title: str, body: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A text of ours as HTML: escaped, and `code` in its own letters."""
-    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text, quote=False))
+    """A text of ours as HTML: escaped, `code` in its own letters, **what matters** in bold ones."""
+    text = re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text, quote=False))
+    return re.sub(r"\*\*([^*\n<>]+)\*\*", r"<b>\1</b>", text)
 
 
 def points(value: float) -> str:

@@ -158,7 +158,7 @@ def test_the_overview_says_what_a_teacher_asks(folder, language):
             "6 名学生中批改了 4 名，2 名没有提交，1 名迟交",
             "平均 0.75 分，中位数 0.5 分",
             "得到的是 [4, 4, 1]",
-            "20231003.pdf: 它不是笔记本，而是PDF 文件",
+            "20231003.pdf: 它不是笔记本，而是 PDF 文件",
             "e3Grace Hopper未提交",
             "相似的答案",
         ],
