@@ -92,6 +92,12 @@ class ClassFolder:
         text = f"edition\0{self.assignment}\0{student}".encode()
         return hmac.new(self.secret, text, hashlib.sha256).hexdigest()[:16]
 
+    @property
+    def word(self) -> str:
+        """What opens the lessons' solutions in class mode, to be given to the class after the deadline."""
+        drawn = hmac.new(self.secret, f"word\0{self.assignment}".encode(), hashlib.sha256).hexdigest()
+        return f"{drawn[:4]}-{drawn[4:8]}"
+
     def save(self) -> None:
         """Write ``teacher/class.json``, which nobody else on this computer may read. OSError if it cannot be."""
         self.teacher.mkdir(parents=True, exist_ok=True)
@@ -104,6 +110,7 @@ class ClassFolder:
             "language": self.language,
             "deadline": self.deadline.isoformat() if self.deadline else None,
             "individual": self.individual,
+            "opening word": self.word,
             "students": [asdict(student) for student in self.students.values()],
         }
         write_whole(self.path / _CLASS, json.dumps(told, indent=1, ensure_ascii=False) + "\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..base.files import write_whole
 from ..base.language import say, using
+from ..course import class_mode
 from .assignment import Assignment, load
 from .draw import Draw
 from .edition import notebook
@@ -70,6 +71,12 @@ def release(
         shutil.copytree(assignment.folder, folder.own_assignment, ignore=ignore)
     folder.submitted.mkdir(exist_ok=True)
     _explain(folder)
+    if folder.deadline:
+        folder.handout.mkdir(exist_ok=True)
+        write_whole(
+            folder.handout / class_mode.FILE,
+            class_mode.lock(folder.word, f"{folder.deadline:%Y-%m-%d %H:%M}"),
+        )
     written, kept = [], []
     for file, text in _editions(folder, assignment, students):
         if file.exists() and not force:

@@ -202,8 +202,9 @@ def _release(options: argparse.Namespace) -> int:
     if folder.deadline:
         print(
             say(
-                en=f"deadline: {folder.deadline:%Y-%m-%d %H:%M %Z}",
-                zh=f"截止时间：{folder.deadline:%Y-%m-%d %H:%M %Z}",
+                en=f"deadline: {folder.deadline:%Y-%m-%d %H:%M %Z}; the word that opens the lessons' solutions "
+                f"where class mode is on: {folder.word}",
+                zh=f"截止时间：{folder.deadline:%Y-%m-%d %H:%M %Z}；课堂模式下开放课程答案的口令：{folder.word}",
             )
         )
     print(

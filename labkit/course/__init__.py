@@ -8,6 +8,7 @@ from .answers import check, reveal
 from .board import Progress
 from .broken import batch, hint, repair
 from .cases import Cases
+from .class_mode import open_solutions
 from .glossary import Glossary
 from .lesson import begin
 from .outline import Beliefs, Outline
@@ -16,5 +17,5 @@ from .vary import vary
 
 __all__ = [
     "Beliefs", "Cases", "Glossary", "Outline", "Progress", "RankError", "batch", "begin", "check", "hint", "launch",
-    "predict", "repair", "reveal", "vary", "workspace",
+    "open_solutions", "predict", "repair", "reveal", "vary", "workspace",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..base.language import say
 from ..base.numbers import must
-from . import progress
+from . import class_mode, progress
 from .exercise import Exercise, Unreadable
 from .exercises import EXERCISES
 from .kinds import shown
@@ -79,16 +79,22 @@ def check(exercise: str, answer: object, **facts: int) -> Verdict:
         return (
             Verdict(True, right, solution)
             if found.ask is None
-            else Verdict(True, f"{right} {solution.text}", None)
+            else Verdict(True, f"{right} {found.solution(**facts)}", None)
         )
     return Verdict(False, hint, solution)
 
 
 def reveal(exercise: str, **facts: int) -> Solution:
-    """The solution of an exercise, folded; ``reveal(id).text`` is the text itself."""
+    """The solution of an exercise, folded; ``reveal(id).text`` is the text itself.
+
+    In class mode (see :mod:`.class_mode`) it says that the solution is closed.
+    """
     found = find(exercise)
+    facts = found.checked(facts)
+    if why := class_mode.closed():
+        return Solution(why, say(en="Show the answer", zh="查看答案"), why)
     return Solution(
-        found.solution(**found.checked(facts)),
+        found.solution(**facts),
         say(en="Show the answer", zh="查看答案"),
         say(
             en=f'(answer hidden; print(reveal("{exercise}").text) shows it)',

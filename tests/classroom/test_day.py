@@ -15,7 +15,11 @@ RIGHT = """def split(rows, gpus):
     full, rest = divmod(rows, size)
     return [size] * full + [rest] * (rest > 0)
 """
-ANSWERS = {"20231001": RIGHT, "20231002": RIGHT.replace("-(-rows // gpus)", "max(1, rows // gpus)"), "ada": RIGHT}
+ANSWERS = {
+    "20231001": RIGHT,
+    "20231002": RIGHT.replace("-(-rows // gpus)", "max(1, rows // gpus)"),
+    "ada": RIGHT,
+}
 
 
 def commands(language):
