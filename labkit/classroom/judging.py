@@ -102,7 +102,9 @@ def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], P
 def unanswered(answer: RawAnswer) -> Hint:
     """Why there is no value, in words for the student."""
     if answer.error is not None:
-        kind, message = answer.error.kind, " ".join(answer.error.message.split())[:300]
+        kind, lines = answer.error.kind, answer.error.message.strip().splitlines()
+        # An error in a replica comes with a whole traceback; its last line is what the student's code said.
+        message = " ".join(lines if len(lines) < 4 else [lines[0], "…", lines[-1]])[:400]
         line = answer.error.line
         told, where_en, where_zh = f"{kind}: {message}" if message else kind, "", ""
         if line is not None:

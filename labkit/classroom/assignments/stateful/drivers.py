@@ -1,0 +1,127 @@
+"""The student's models called again and again, alone and on several GPUs. It knows no expected value."""
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+import labkit
+
+
+def counter(student, state, batches, gpus):
+    """The count after the calls; that of a new model which loaded the old one's state; an output."""
+    model = loaded(student["Counted"](), state)
+    with room(gpus):
+        wrapped = placed(model, gpus)
+        for batch in batches:
+            output = wrapped(batch)
+        count, output = int(model.calls), values(output)
+        state = {name: value.cpu() for name, value in model.cpu().state_dict().items()}
+    again = student["Counted"]()
+    again.load_state_dict(state)
+    return {"count": count, "restored": int(again.calls), "output": output}
+
+
+def outputs(student, name, state, batches, gpus, modes=None):
+    """The output for each batch. gpus: a number, or for each batch its own number."""
+    model, found = loaded(student[name](), state), []
+    counts = gpus if isinstance(gpus, list) else [gpus] * len(batches)
+    with torch.no_grad(), room(max(counts)):
+        for batch, count in zip(batches, counts, strict=True):
+            found.append(values(placed(model, count)(batch)))
+    return found
+
+
+def memory(student, state, batches, gpus):
+    """The hidden states, from call to call, and the gradient of the first batch when the last is added up."""
+    model, hidden, found = loaded(student["Memory"](), state), None, []
+    first = batches[0].clone().requires_grad_()
+    with room(gpus):
+        wrapped = placed(model, gpus)
+        for batch in [first, *batches[1:]]:
+            hidden = wrapped(batch, hidden) if hidden is not None else wrapped(batch)
+            found.append(values(hidden))
+        if hidden.requires_grad:
+            hidden.sum().backward()
+    return {"states": found, "runs_back": first.grad is not None and bool(first.grad.abs().sum() > 0)}
+
+
+def running(student, state, batches, gpus):
+    """The output for each batch after ``observe``; the mean at the end, and whether it is saved."""
+    model, found = loaded(student["Standard"](), state), []
+    with room(gpus):
+        wrapped = placed(model, gpus)
+        for batch in batches:
+            model.observe(batch)
+            found.append(values(wrapped(batch)))
+        mean = values(model.mean)
+        saved = [name for name, value in model.state_dict().items() if value.shape == mean.shape]
+        home = str(model.mean.device)
+    return {"outputs": found, "mean": mean, "saved": "mean" in saved, "home": home}
+
+
+def lists(student, state, batch, gpus):
+    """The output; how many numbers are parameters; where the fixed scale is after ``.to``, and if it is trained."""
+    model = loaded(student["Branches"](), state)
+    count = sum(value.numel() for value in model.parameters())
+    trained = isinstance(model.scale, nn.Parameter)
+    with torch.no_grad(), room(gpus):
+        output = values(placed(model, gpus)(batch))
+        moved = str(getattr(model.to("cuda:1").scale, "device", "-")) if gpus else "-"
+    return {"output": output, "count": count, "trained": trained, "moved": moved}
+
+
+def lost(student, state, x, y, gpus):
+    """What the wrapped model returns; the loss, and the gradient of the first layer."""
+    model = loaded(student["Sparse"](), state)
+    with room(gpus):
+        wrapped = placed(model, gpus)
+        result = wrapped(x)
+        loss = student["loss"](wrapped, x, y)
+        if isinstance(loss, torch.Tensor) and loss.requires_grad and loss.dim() == 0:
+            loss.backward()
+        gradient = model.first.weight.grad
+        return {
+            "result": [values(item) for item in result]
+            if isinstance(result, (tuple, list))
+            else values(result),
+            "loss": values(loss),
+            "gradient": None if gradient is None else gradient.cpu(),
+        }
+
+
+def room(gpus):
+    """So many simulated GPUs; none for 0."""
+    return labkit.simulate(gpus=gpus) if gpus else nullcontext()
+
+
+def placed(model, gpus):
+    """The model wrapped on ``gpus`` GPUs, or, for 0, as it is on the CPU; for 1, as it is on the last GPU."""
+    if gpus == 0:
+        return model
+    if gpus == 1:
+        last = torch.cuda.device_count() - 1
+        model.to(f"cuda:{last}")
+        return lambda *inputs: model(*[item.to(f"cuda:{last}") for item in inputs])
+    return nn.DataParallel(model.to("cuda:0"), list(range(gpus)))
+
+
+def loaded(model, state):
+    """The model with these weights, found by the way to each: ``layers.0.weight``."""
+    with torch.no_grad():
+        for path, value in state.items():
+            *way, last = path.split(".")
+            at = model
+            for step in way:
+                if isinstance(at, (list, nn.ModuleList)):
+                    at = at[int(step)]
+                elif isinstance(at, (dict, nn.ModuleDict)):
+                    at = at[step]
+                else:
+                    at = getattr(at, step)
+            getattr(at, last).copy_(value)
+    return model.train()
+
+
+def values(value):
+    return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
