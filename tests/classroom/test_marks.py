@@ -7,16 +7,12 @@ from pathlib import Path
 import pytest
 
 from labkit.classroom.assignment import filled, load, names
-from labkit.classroom.draw import Draw
 from labkit.course import glossary
 
 sys.path.insert(0, str(Path(__file__).parent))
-from in_process import judged  # noqa: E402
+import engine  # noqa: E402
 
 ASSIGNMENTS = {name: load(name) for name in names()}
-QUESTIONS = [
-    (name, question) for name, assignment in ASSIGNMENTS.items() for question in assignment.questions
-]
 
 
 def answers(name):
@@ -33,47 +29,61 @@ WRONG = [(name, title) for name, module in ANSWERS.items() for title in module.W
 RIGHT = [(name, title) for name, module in ANSWERS.items() for title in getattr(module, "ALSO_RIGHT", {})]
 
 
-def numbers_of(assignment, student):
-    return assignment.numbers(Draw.of(b"a secret", student, assignment.name, "numbers"))
+@pytest.fixture(scope="module", autouse=True)
+def _template_closed():
+    yield
+    engine.close()
 
 
-def graded(name, id, source, student):
+def lost(mark):
     """part id -> (hint, score) of the parts that are not full; every hint has words in both languages."""
+    for part in mark.parts:
+        assert (part.hint is None) == (part.score == 1) == (not part.en) == (not part.zh)
+        if part.hint not in (None, "raised", "kind"):
+            assert not glossary.problems(part.en, part.zh)
+    return {part.id: (part.hint, part.score) for part in mark.parts if part.score < 1}
+
+
+def graded(name, question, source, student="s1"):
+    """What one answer of a student loses."""
     assignment = ASSIGNMENTS[name]
-    question = next(question for question in assignment.questions if question.id == id)
-    numbers = numbers_of(assignment, student)
-    found = judged(assignment, question, filled(source, numbers), student, numbers)
-    for verdict in found.values():
-        assert (verdict.hint is None) == (verdict.score == 1) == (not verdict.en) == (not verdict.zh)
-        if verdict.hint not in (None, "raised", "kind"):
-            assert not glossary.problems(verdict.en, verdict.zh)
-    return {part: (verdict.hint, verdict.score) for part, verdict in found.items() if verdict.score < 1}
+    source = filled(source, engine.numbers_of(assignment, student))
+    mark = engine.marked(assignment, {question: source}, student)[question]
+    assert mark.state == "judged"
+    return lost(mark)
 
 
-@pytest.mark.parametrize(("name", "question"), QUESTIONS, ids=lambda value: getattr(value, "id", value))
-@pytest.mark.parametrize("student", ["20230001", "b"])
-def test_a_solution_gets_all_points(name, question, student):
-    numbers = numbers_of(ASSIGNMENTS[name], student)
-    assert graded(name, question.id, question.solution(numbers), student) == {}
+@pytest.mark.parametrize(("name", "student"), [(name, "20230001") for name in names()] + [("crnn", "b")])
+def test_the_solutions_get_all_points(name, student):
+    assignment = ASSIGNMENTS[name]
+    numbers = engine.numbers_of(assignment, student)
+    answers = {question.id: question.solution(numbers) for question in assignment.questions}
+    marks = engine.marked(assignment, answers, student)
+    assert {id: lost(mark) for id, mark in marks.items()} == dict.fromkeys(answers, {})
+    assert sum(mark.points for mark in marks.values()) == assignment.points
 
 
-@pytest.mark.parametrize(("name", "question"), QUESTIONS, ids=lambda value: getattr(value, "id", value))
-def test_the_untouched_cell_gets_nothing(name, question):
-    found = graded(name, question.id, question.stub(numbers_of(ASSIGNMENTS[name], "s")), "s")
-    assert {part: score for part, (_, score) in found.items()} == {part.id: 0 for part in question.parts}
+@pytest.mark.parametrize("name", names())
+def test_the_untouched_edition_gets_nothing(name):
+    assignment = ASSIGNMENTS[name]
+    numbers = engine.numbers_of(assignment, "s")
+    answers = {question.id: question.stub(numbers) + "\n# not yet" for question in assignment.questions}
+    marks = engine.marked(assignment, answers, "s")
+    assert {mark.state for mark in marks.values()} == {"unanswered"}
+    assert {mark.points for mark in marks.values()} == {0}
 
 
 @pytest.mark.parametrize(("name", "title"), WRONG)
 def test_a_mistake_costs_what_the_rubric_says(name, title):
     question, loses, source = ANSWERS[name].WRONG[title]
     said = {part: hint if isinstance(hint, tuple) else (hint, 0.0) for part, hint in loses.items()}
-    assert graded(name, question, source, "s1") == said
+    assert graded(name, question, source) == said
 
 
 @pytest.mark.parametrize(("name", "title"), RIGHT)
 def test_another_way_to_be_right_costs_nothing(name, title):
     question, source = ANSWERS[name].ALSO_RIGHT[title]
-    assert graded(name, question, source, "s1") == {}
+    assert graded(name, question, source) == {}
 
 
 @pytest.mark.parametrize("name", names())

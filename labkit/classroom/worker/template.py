@@ -14,9 +14,11 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 from . import sandbox, student
 
@@ -61,8 +63,12 @@ def _import(preload: list[str]) -> None:
     with labkit.simulate(gpus=2):
         a = torch.nn.Linear(2, 2).to("cuda:1")
         a(torch.ones(1, 2, device="cuda:1")).sum().backward()
-    for name in preload:
-        importlib.import_module(name)
+    # Some (torch._dynamo) look for a folder to cache in, and make it: only workers have one that can be written in.
+    tempfile.tempdir = "/tmp"
+    with mock.patch("os.makedirs"):
+        for name in preload:
+            importlib.import_module(name)
+    tempfile.tempdir = None
 
 
 def _keep(way: str, order: dict[str, Any], requests: int, replies: int, told: int) -> None:

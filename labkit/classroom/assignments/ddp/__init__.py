@@ -1,0 +1,1 @@
+"""From a DataParallel script to DDP, piece by piece."""

@@ -1,0 +1,35 @@
+"""The engine that grades, for tests: one template of workers for all, started when it is first wanted."""
+
+from functools import cache
+
+from labkit.classroom import grading, isolation, workers
+from labkit.classroom.draw import Draw
+
+SECRET = b"a secret"
+
+
+@cache
+def template():
+    return workers.Template(isolation.best(trust=True), ("torch._dynamo",))
+
+
+def close():
+    """End it, if it was started."""
+    if template.cache_info().currsize:
+        template().close()
+        template.cache_clear()
+
+
+def numbers_of(assignment, student):
+    return assignment.numbers(Draw.of(SECRET, student, assignment.name, "numbers"))
+
+
+def marked(assignment, answers, student="s1"):
+    """question id -> its mark, for the answers of one student."""
+
+    def draw(question, part):
+        return Draw.of(SECRET, student, assignment.name, question, part)
+
+    graded = grading.grade(assignment, answers, numbers_of(assignment, student), draw, template())
+    assert not [note for note in graded.troubles if note.kind == "judge"], graded.troubles
+    return graded.questions
