@@ -214,10 +214,13 @@ def _rank(rank, size, gpus, folder, work, join):
 
 
 def _join(real, rank, size):
-    """Join the group: gloo carries what the simulated GPUs hold, and the ranks meet at a file."""
-    real(
-        "cpu:gloo,cuda:gloo", init_method=os.environ["MEET"], rank=rank, world_size=size, timeout=timedelta(seconds=15)
-    )  # fmt: skip
+    """Join the group: gloo carries what the simulated GPUs hold, and the ranks meet at a file.
+
+    None goes on before all have come: a rank that has nothing more to do ends, and others would find it gone.
+    """
+    meet = os.environ["MEET"]
+    real("cpu:gloo,cuda:gloo", init_method=meet, rank=rank, world_size=size, timeout=timedelta(seconds=15))
+    dist.all_reduce(torch.zeros(1))
 
 
 def _wait(pids):
