@@ -333,7 +333,7 @@ def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
         monkeypatch.delitem(sys.modules, name, raising=False)
     done = labkit(*command)
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (69, "", [])
-    assert re.fullmatch(r'labkit: .* is needed for this: pip install "labkit\[lab\]"\n', done.stderr)
+    assert re.fullmatch(r'labkit: this needs .*: pip install "labkit\[lab\]"\n', done.stderr)
 
 
 def test_the_systems_language_is_the_commands(monkeypatch):

@@ -197,11 +197,11 @@ def test_the_core_needs_torch_numpy_and_filelock(installed, tmp_path):
     count, ok, figure, explorer = done.stdout.splitlines()
     assert count == f"8 {next(scripts.parent.rglob('site-packages'))}/labkit/__init__.py"
     assert ok == "True"
-    assert figure == 'matplotlib is needed for this: pip install "labkit[lab]"'
-    assert explorer == 'ipywidgets is needed for this: pip install "labkit[lab]"'
+    assert figure == 'this needs matplotlib: pip install "labkit[lab]"'
+    assert explorer == 'this needs ipywidgets: pip install "labkit[lab]"'
     done = outside([scripts / "labkit", "lab"], tmp_path)
     assert (done.returncode, done.stdout) == (69, "")
-    assert done.stderr.endswith(' is needed for this: pip install "labkit[lab]"\n')
+    assert done.stderr.startswith("labkit: this needs jupyterlab, ipykernel")
     assert outside([scripts / "labkit", "lessons", "copy", "here"], tmp_path).returncode == 0
     assert (tmp_path / "here" / "zh" / "03_split.ipynb").is_file()
 

@@ -37,5 +37,5 @@ def _missing(names: list[str]) -> MissingPackage:
     extras = ",".join(dict.fromkeys(EXTRA_OF[name] for name in names))
     command = f'pip install "labkit[{extras}]"'
     return MissingPackage(
-        say(en=f"{listed} is needed for this: {command}", zh=f"这需要 {listed}：{command}"), name=names[0]
+        say(en=f"this needs {listed}: {command}", zh=f"这需要 {listed}：{command}"), name=names[0]
     )
