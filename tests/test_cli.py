@@ -322,6 +322,21 @@ def test_a_copy_that_cannot_be_written_is_one_line(labkit, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+def test_jupyterlab_without_a_home_that_it_can_write_is_one_line(labkit, monkeypatch, tmp_path):
+    from jupyterlab.labapp import LabApp
+
+    def launch(_):
+        raise PermissionError(13, "Permission denied", "/nonexistent")
+
+    monkeypatch.setattr(LabApp, "launch_instance", launch)
+    done = labkit("lab", "--dir", tmp_path / "mine")
+    assert done.returncode == 74
+    assert done.stderr.startswith(
+        "labkit: JupyterLab cannot write /nonexistent: no permission. It needs a home folder"
+    )
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", [["lab"], ["sweep", "03_split", "--gpus", "2"]])
 def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
     labkit, monkeypatch, tmp_path, command

@@ -15,7 +15,6 @@ PAGES = {"en": ROOT / "docs" / "troubleshooting.md", "zh": ROOT / "docs" / "trou
 OTHERS = {
     "error: externally-managed-environment", "No matching distribution found for torch", "labkit: command not found",
     "running scripts is disabled on this system", "make", "The port 8888 is already in use, trying another port.",
-    "PermissionError: [Errno 13] Permission denied: '/…/.local/share/jupyter/runtime'",
     "ModuleNotFoundError: No module named 'labkit'", "NameError: name 'model' is not defined", "[*]", "File Changed",
     "Error displaying widget", "The kernel for … appears to have died. It will restart automatically.",
 }  # fmt: skip

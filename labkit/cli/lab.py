@@ -19,9 +19,10 @@ from pathlib import Path
 
 from .. import lessons
 from ..base.extras import need
+from ..base.files import reason
 from ..base.language import say
 from .lessons import add_folder, folder_of, lay_out
-from .usage import UsageError, at_least
+from .usage import CannotWrite, UsageError, at_least
 
 TAKES_THE_REST = True  # what stands behind ``--`` is JupyterLab's
 LANGUAGE_PACK = "jupyterlab-language-pack-zh-CN"
@@ -77,7 +78,17 @@ def run(options: argparse.Namespace) -> int:
         tempfile.TemporaryDirectory(prefix="labkit-lab-", ignore_cleanup_errors=True) as folder,
         _environment(_settings(Path(folder), options.reader)),
     ):
-        LabApp.launch_instance(command + options.rest)
+        try:
+            LabApp.launch_instance(command + options.rest)
+        except PermissionError as error:  # a home folder that is not there, or not the reader's
+            raise CannotWrite(
+                say(
+                    en=f"JupyterLab cannot write {error.filename}: {reason(error)}. It needs a home folder: "
+                    "HOME=/tmp/me labkit lab --dir /tmp/me/course",
+                    zh=f"JupyterLab 无法写入 {error.filename}：{reason(error)}。它需要一个主目录："
+                    "HOME=/tmp/me labkit lab --dir /tmp/me/course",
+                )
+            ) from None
     return 0
 
 
