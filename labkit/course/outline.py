@@ -111,10 +111,10 @@ def lessons() -> tuple[Entry, ...]:
             "08_beyond",
             say(en="When is one process not enough?", zh="什么时候一个进程不够用？"),
             say(
-                en="DistributedDataParallel with real processes, all-reduce, and when each of the two wins.",
-                zh="用真实的多个进程运行 DistributedDataParallel；全归约；两者各在什么时候占优。",
+                en="All-reduce as a star and as a ring; DDP with real processes; what a step costs, what ZeRO saves.",
+                zh="星形与环形的全归约；用真正的多个进程运行 DDP；一步的代价；ZeRO 省下什么。",
             ),
-            30,
+            25,
         ),
         Entry(
             "09_broken",

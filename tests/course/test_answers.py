@@ -189,7 +189,8 @@ RIGHT = {
     "07.mean": [lambda means, sizes: (torch.tensor(means) * torch.tensor(sizes)).sum() / sum(sizes)],
     "08.rows": [[3, 7, 1], (3, 7, 1), torch.tensor([3, 7, 1])],
     "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
-    "08.zero": [9, 9.0, 9_000_000_000, 9e9],
+    "08.star": [5, 5.0],
+    "08.zero": [18, 18.0, 18e9, 3 * (4 + 12 / 6)],
 }
 # What learners believe, and the words that name it.
 WRONG = {
@@ -356,9 +357,13 @@ WRONG = {
         (6, "is the sum"), (2.0, "one rank alone"), (4, "one rank alone"), (1.5, "divide by"),
         ("3", "asks for a number"), ([3.0, 3.0], "asks for a number"),
     ],
+    "08.star": [
+        (6, "is there already"), (1, "how many of them"), (10, "sends back as well"), (3, "every rank but 0"),
+        (2.5, "asks for a whole"),
+    ],
     "08.zero": [
-        (16, "nothing sharded"), (2, "stage 3"), (5.5, "stage 2"), (8, "does not mean gone"), (12, "one of 8"),
-        (None.__class__, "asks for a number"), (torch.tensor(True), "asks for a number"),
+        (6, "of one parameter"), (48, "nothing sharded"), (28, "stage 1"), (8, "stage 3"), (12, "not mean gone"),
+        (7, "one part in 6"), ("18 GB", "asks for a number"), (torch.tensor(True), "asks for a number"),
     ],
 }  # fmt: skip
 

@@ -33,9 +33,10 @@ class Cases:
         )
 
     def _repr_html_(self) -> str:
+        ask = say(en="What happens on two GPUs?", zh="在两块 GPU 上会怎样？")
         cards = [
-            f"<p><strong>{at} · {as_html(case.title())}</strong></p>{_pre(case.broken)}"
-            f"<details><summary>{say(en='What happens on two GPUs?', zh='在两块 GPU 上会怎样？')}</summary>"
+            f'<p style="margin:18px 0 0"><strong>{at} · {as_html(case.title())}</strong></p>{_pre(case.broken)}'
+            f'<details><summary style="cursor:pointer">{ask}</summary>'
             f"<p><code>{found.name}</code> {as_html(found.reason)}<br>"
             f"<strong>{_do()}</strong>{as_html(found.fix)}</p>"
             f"{_pre(_changes(case))}<p>✓ {escape(cured.summary())}</p></details>"
@@ -48,8 +49,13 @@ def _do() -> str:
     return say(en="Do: ", zh="怎么办：")
 
 
+# Notebooks show a bare <pre> in the letters of the text. The grey fits a light and a dark page alike.
+_LINES = "font-family:var(--jp-code-font-family,monospace);font-size:13px;line-height:1.4;padding:6px 10px;"
+_LINES += "margin:4px 0;overflow-x:auto;white-space:pre;background:rgba(128,128,128,.12);border-radius:4px"
+
+
 def _pre(text: str) -> str:
-    return f"<pre>{escape(text.rstrip(), quote=False)}</pre>"
+    return f'<pre style="{_LINES}">{escape(text.rstrip(), quote=False)}</pre>'
 
 
 def _changes(case: Case) -> str:

@@ -480,15 +480,15 @@ choice(
     ),
     lambda: [
         (
-            say(en="1, the average over the batch", zh="1：对整个批次求平均"),
+            say(en="The average over the batch (1)", zh="对整个批次求平均（1）"),
             say(
                 en="it returns [3]; two GPUs return one each, which gather makes [6]",
                 zh="它返回 [3]；两块 GPU 各返回一份，收集成了 [6]",
             ),
         ),
-        (say(en="2, the average taken off", zh="2：减去批次的平均值"), RIGHT),
+        (say(en="The average taken off (2)", zh="减去批次的平均值（2）"), RIGHT),
         (
-            say(en="6, the batch size written into the model", zh="6：把批量大小写死在模型里"),
+            say(en="The batch size written into the model (6)", zh="把批量大小写死在模型里（6）"),
             say(
                 en="4 rows of 3 numbers cannot be viewed as [8, 3]: that is an error",
                 zh="4 行、每行 3 个数，`view` 不成 [8, 3]：会报错",

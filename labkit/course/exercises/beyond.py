@@ -1,10 +1,13 @@
-"""Exercises of lesson 08: which rows a rank reads, what all-reduce leaves in a gradient, what ZeRO saves."""
+"""Exercises of lesson 08: what an all-reduce sends, which rows a rank reads, what a step costs and what ZeRO saves."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import isclose
+
 from ...base.language import say
 from ..exercise import ANY_OTHER, RIGHT, Hints, Kind, choice, exercise
-from ..kinds import A_NUMBER, numbers
+from ..kinds import A_NUMBER, A_WHOLE_NUMBER, numbers
 
 
 @exercise(
@@ -85,126 +88,212 @@ def _average(value: float) -> Hints:
 
 
 @exercise(
-    "08.zero",
-    A_NUMBER,
-    solution=lambda: say(
-        en="`9`: 4 for the weights, 4 for the gradients, and 8/8 = 1 for this rank's shard of the optimizer state.",
-        zh="`9`：权重 4，梯度 4，再加这个 rank 的优化器状态分片 8/8 = 1。",
+    "08.star",
+    A_WHOLE_NUMBER,
+    facts={"ranks": (6, 2, 16)},
+    ask=lambda ranks: say(
+        en=f"{ranks} ranks: how many whole gradients does rank 0 receive?",
+        zh=f"{ranks} 个 rank：rank 0 一共要收几份完整的梯度？",
+    ),
+    solution=lambda ranks: say(
+        en=f"`{ranks - 1}`: one from each of the others. As many sums go out again, all over the same link.",
+        zh=f"`{ranks - 1}`：其余每个 rank 一份。随后还要把和发出去这么多次，走的都是同一条链路。",
     ),
 )
-def _zero(value: float) -> Hints:
+def _star(count: int, ranks: int) -> Hints:
     return {
-        9: RIGHT,
-        9e9: RIGHT,
-        16: say(
-            en="16 is DDP, with nothing sharded; in stage 1 each rank keeps only its part of the optimizer state",
-            zh="16 是 DDP，什么都没有分片；第 1 阶段，每个 rank 只留优化器状态里自己的那一份",
+        ranks: say(
+            en="its own gradient is there already: it comes over no link",
+            zh="它自己的那一份本来就在手里，不用走链路",
         ),
-        2: say(
-            en="16 / 8 is stage 3, where everything is sharded; stage 1 leaves weights and gradients whole",
-            zh="16 / 8 是第 3 阶段，全都分片；第 1 阶段里，权重和梯度仍是完整的",
+        1: say(
+            en="one is what each of the others sends; how many of them are there?",
+            zh="一份是其余每个 rank 发出的；一共有几个？",
         ),
-        5.5: say(
-            en="4 + 12/8 is stage 2; in stage 1 the gradients are not sharded yet",
-            zh="4 + 12/8 是第 2 阶段；第 1 阶段还没有把梯度分片",
+        2 * (ranks - 1): say(
+            en="that counts the sums it sends back as well; the question is what it receives",
+            zh="这把它发回去的和也算进去了；题目问的是收到几份",
         ),
-        8: say(
-            en="sharded does not mean gone: one eighth of the optimizer state is still on each rank",
-            zh="分片不等于消失：每个 rank 上仍有八分之一的优化器状态",
-        ),
-        ANY_OTHER: say(
-            en="weights 4 + gradients 4 + a shard of the optimizer state, one of 8",
-            zh="权重 4 + 梯度 4 + 优化器状态的一个分片（八分之一）",
-        ),
+        ANY_OTHER: say(en="every rank but 0 sends it one", zh="除了 rank 0，每个 rank 都发给它一份"),
+        ranks - 1: RIGHT,
     }
 
 
+@exercise(
+    "08.zero",
+    A_NUMBER,
+    facts={"ranks": (6, 2, 64)},
+    solution=lambda ranks: say(
+        en=f"`{_gigabytes(2, ranks):.4g}`: 3 × (4 + 12/{ranks}). The weights are whole, the rest is sharded.",
+        zh=f"`{_gigabytes(2, ranks):.4g}`：3 × (4 + 12/{ranks})。权重是完整的，其余的分片。",
+    ),
+)
+def _zero(value: float, ranks: int) -> Iterator[str]:
+    value = value / 1e9 if value > 1e6 else value  # in bytes is right as well
+    if isclose(value, _gigabytes(2, ranks), rel_tol=5e-3):
+        return
+    if isclose(value, _gigabytes(2, ranks) / 3, rel_tol=5e-3):
+        yield say(
+            en="that is the bytes of one parameter; the model has 3 billion",
+            zh="这是一个参数的字节数；模型有 30 亿个参数",
+        )
+    if isclose(value, _gigabytes(0, ranks), rel_tol=5e-3):
+        yield say(
+            en="that is DDP, with nothing sharded; in stage 2 each rank keeps only its part of gradients and optimizer "
+            "state",
+            zh="这是 DDP，什么都没有分片；第 2 阶段，梯度和优化器状态每个 rank 只留自己的那一份",
+        )
+    if isclose(value, _gigabytes(1, ranks), rel_tol=5e-3):
+        yield say(
+            en="that is stage 1; in stage 2 the gradients are sharded too",
+            zh="这是第 1 阶段；第 2 阶段连梯度也分片",
+        )
+    if isclose(value, _gigabytes(3, ranks), rel_tol=5e-3):
+        yield say(
+            en="that is stage 3, where the weights are sharded too; stage 2 leaves them whole",
+            zh="这是第 3 阶段，连权重也分片了；第 2 阶段里，权重仍是完整的",
+        )
+    if isclose(value, 12, rel_tol=5e-3):
+        yield say(
+            en="sharded does not mean gone: each rank still has its part of gradients and optimizer state",
+            zh="分片不等于消失：每个 rank 上仍有梯度和优化器状态的一份",
+        )
+    yield say(
+        en=f"3 billion times: weights 4, and of the 12 bytes of gradients and optimizer state one part in {ranks}",
+        zh=f"30 亿乘以：权重 4，再加梯度和优化器状态这 12 字节的 {ranks} 分之一",
+    )
+
+
+def _gigabytes(stage: int, ranks: int) -> float:
+    """What a rank holds of 3 billion parameters."""
+    whole = (16, 8, 4, 0)[stage]
+    return 3 * (whole + (16 - whole) / ranks)
+
+
 choice(
-    "08.equal",
+    "08.ring",
     lambda: say(
-        en="Are the weights of the ranks equal, and equal to those of one process?",
-        zh="各 rank 的权重彼此相同吗？和一个进程训练出来的相同吗？",
+        en="Very many ranks in a ring: how much does each send in all?",
+        zh="环上有非常多的 rank：每个一共要发出多少？",
     ),
     lambda: [
         (
+            say(en="As many gradients as there are ranks", zh="有几个 rank，就是几份梯度"),
             say(
-                en="Bit for bit, among themselves and with one process",
-                zh="彼此逐位相同，和一个进程也逐位相同",
+                en="about that many steps, yes; but in a step it sends one chunk, and chunks get smaller",
+                zh="步数差不多有那么多；但一步只发一个分块，而 rank 越多，分块越小",
             ),
+        ),
+        (
+            say(en="Next to nothing: chunks get tiny", zh="几乎没有：分块越来越小"),
             say(
-                en="among themselves, yes; but one process adds up in another order, which rounds otherwise",
-                zh="彼此确实如此；但一个进程求和的顺序不同，舍入也就不同",
+                en="tiny, but there are more and more steps: multiply the two",
+                zh="分块是小了，可步数越来越多：把两个数乘起来",
+            ),
+        ),
+        (say(en="Almost two gradients", zh="差一点就是两份梯度"), RIGHT),
+    ],
+    solution=lambda: say(
+        en="2(n − 1) steps of 1/n each: a little less than 2, whatever n is.",
+        zh="2(n − 1) 步，每步 1/n：不管 n 是多少，都比 2 少一点。",
+    ),
+)
+
+choice(
+    "08.race",
+    lambda: say(
+        en="From 4 to 8 GPUs of one machine: how much longer does each take?",
+        zh="同一台机器里，从 4 块加到 8 块：两种办法各要多花多少时间？",
+    ),
+    lambda: [
+        (
+            say(en="Both about twice as long", zh="都差不多加倍"),
+            say(
+                en="the ring sends 1.75 gradients instead of 1.5: that is not twice as many",
+                zh="环形从 1.5 份变成 1.75 份，并没有加倍",
             ),
         ),
         (
             say(
-                en="Bit for bit among themselves; with one process up to rounding",
-                zh="彼此逐位相同；和一个进程只差舍入误差",
+                en="The star more than twice as long, the ring less than a quarter longer",
+                zh="星形是原来的两倍多，环形多花不到四分之一",
             ),
             RIGHT,
         ),
         (
-            say(en="Only about equal: each rank reads other rows", zh="都只是差不多：每个 rank 读的行不同"),
+            say(en="Neither: more GPUs, more links", zh="都不会变慢：GPU 多了，链路也多了"),
             say(
-                en="each rank computes another gradient, but all step with the same average",
-                zh="每个 rank 算出的梯度不同，但大家走的那一步用的是同一个平均",
+                en="the star uses one of them at a time, the one at rank 0",
+                zh="星形每次只用得上一条，就是 rank 0 的那条",
             ),
         ),
     ],
     solution=lambda: say(
-        en="The same start and the same average gradient in every step: the same weights.",
-        zh="起点相同，每一步的平均梯度相同，权重就相同。",
+        en="7 gradients one after the other instead of 3; around the ring 1.75 instead of 1.5.",
+        zh="星形从 3 份变成 7 份，一份接一份；环形从 1.5 份变成 1.75 份。",
+    ),
+)
+
+choice(
+    "08.equal",
+    lambda: say(
+        en="Are the gradients of the ranks equal, and equal to that of one process?",
+        zh="各 rank 的梯度彼此相同吗？和一个进程算出来的相同吗？",
+    ),
+    lambda: [
+        (
+            say(en="Bit for bit, all three", zh="三份逐位相同"),
+            say(
+                en="the two ranks, yes; but one process adds up in another order, which may round otherwise",
+                zh="两个 rank 确实如此；但一个进程求和的顺序不同，舍入也可能不同",
+            ),
+        ),
+        (
+            say(
+                en="Bit for bit among the ranks; with one process up to rounding",
+                zh="两个 rank 逐位相同；和一个进程只差舍入误差",
+            ),
+            RIGHT,
+        ),
+        (
+            say(en="No: each rank has read other rows", zh="不同：每个 rank 读的行不同"),
+            say(
+                en="each has computed another gradient, but what it holds after all-reduce is everybody's average",
+                zh="各自算出的梯度确实不同，但全归约之后，手里的是大家的平均",
+            ),
+        ),
+    ],
+    solution=lambda: say(
+        en="Both hold the same average, and the average of two means over 12 rows is the mean over 24.",
+        zh="两边手里是同一个平均；两个 12 行的平均再平均，就是 24 行的平均。",
     ),
 )
 
 choice(
     "08.faster",
     lambda: say(
-        en="This loop in one process, in two, in four: which is fastest?",
-        zh="这个循环，用一个、两个、四个进程：哪个最快？",
+        en="A batch of 8 images in all: on how many GPUs is DataParallel fastest?",
+        zh="总共 8 幅图像：DataParallel 用几块 GPU 最快？",
     ),
     lambda: [
         (
-            say(en="Four: each has a quarter of the rows", zh="四个：每个只有四分之一的行"),
+            say(en="8: each computes one image", zh="8 块：每块只算一幅"),
             say(
-                en="each has less to compute, but in every step all wait for each other: is there enough to compute?",
-                zh="每个要算的少了，但每一步大家都要互相等：要算的东西够多吗？",
+                en="the computing gets shorter; what is done once for each replica does not",
+                zh="计算是短了；可每个副本都要做一遍的事并没有变短",
             ),
         ),
-        (say(en="One", zh="一个"), RIGHT),
+        ("4", RIGHT),
         (
-            say(en="All about the same", zh="都差不多"),
-            say(en="then the waiting would have to cost nothing", zh="那互相等待就得一点代价也没有"),
-        ),
-    ],
-    solution=lambda: say(
-        en="The task is tiny, and all-reduce is in every step: sharing costs more than it saves.",
-        zh="任务太小，而每一步都有全归约：分摊的代价比省下的多。",
-    ),
-)
-
-choice(
-    "08.stuck",
-    lambda: say(en="What happens to rank 0, if nobody steps in?", zh="要是没人管，rank 0 会怎样？"),
-    lambda: [
-        (
-            say(en="It goes on with its own gradient", zh="用自己的梯度继续"),
+            say(en="1: nothing has to be copied", zh="1 块：什么也不用拷贝"),
             say(
-                en="all-reduce gives a result only when everybody has sent theirs",
-                zh="人人都发送之后，全归约才有结果",
-            ),
-        ),
-        (say(en="It fails, or waits until the time limit", zh="报错，或者一直等到时限"), RIGHT),
-        (
-            say(en="It starts rank 1 again", zh="重新启动 rank 1"),
-            say(
-                en="a rank knows nothing of how the others are started: that is the launcher's job",
-                zh="rank 并不管别人怎么启动：那是启动器的事",
+                en="copying costs a few milliseconds; eight images on one GPU take more than twenty",
+                zh="拷贝只要几毫秒；八幅图像都在一块 GPU 上算，要二十多毫秒",
             ),
         ),
     ],
     solution=lambda: say(
-        en="It waits for a sum that never comes, until the connection breaks or the time is up.",
-        zh="它在等一个永远不会来的和，直到连接断开或时间用完。",
+        en="Up to 4 GPUs the shorter computing outweighs the sharing, on 8 it no longer does.",
+        zh="4 块以内，省下的计算抵得过分摊的代价；到了 8 块就抵不过了。",
     ),
 )

@@ -260,15 +260,15 @@ choice(
     ),
     lambda: [
         (
-            say(en="2, half of the model was moved", zh="2：模型只搬了一半"),
+            say(en="Half of the model was moved (2)", zh="模型只搬了一半（2）"),
             say(
                 en="the wrapper looks at every parameter before it begins, and refuses",
                 zh="包装器在开始之前检查每个参数，会拒绝",
             ),
         ),
-        (say(en="3, something for the first GPU only", zh="3：只在第一块 GPU 上做的事"), RIGHT),
+        (say(en="Something for the first GPU only (3)", zh="只在第一块 GPU 上做的事（3）"), RIGHT),
         (
-            say(en="5, wrapped already", zh="5：已经包装过一次"),
+            say(en="Wrapped already (5)", zh="已经包装过一次（5）"),
             say(
                 en="the inner wrapper's home is cuda:0, and one of its replicas is not there: an error",
                 zh="里层包装的主设备是 cuda:0，可有一个副本不在那里：会报错",

@@ -513,15 +513,15 @@ choice(
     ),
     lambda: [
         (
-            say(en="1, the loss computed in forward", zh="1：在 forward 里算损失"),
+            say(en="The loss computed in forward (1)", zh="在 forward 里算损失（1）"),
             say(
                 en="one number becomes two: the output is not the same",
                 zh="一个数变成了两个：输出已经不同",
             ),
         ),
-        (say(en="3, only the first GPU learns", zh="3：只有第一块 GPU 在学"), RIGHT),
+        (say(en="Only the first GPU learns (3)", zh="只有第一块 GPU 在学（3）"), RIGHT),
         (
-            say(en="4, weights clipped in forward", zh="4：在 forward 里裁剪权重"),
+            say(en="Weights clipped in forward (4)", zh="在 forward 里裁剪权重（4）"),
             say(
                 en="a replica's weights are views of what was sent: changing them in place is an error",
                 zh="副本的权重是收到的数据的视图：原地修改会报错",
