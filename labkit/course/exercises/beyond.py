@@ -91,6 +91,7 @@ def _average(value: float) -> Hints:
     "08.star",
     A_WHOLE_NUMBER,
     facts={"ranks": (6, 2, 16)},
+    fresh=lambda random: {"ranks": random.randint(3, 16)},
     ask=lambda ranks: say(
         en=f"{ranks} ranks: how many whole gradients does rank 0 receive?",
         zh=f"{ranks} 个 rank：rank 0 一共要收几份完整的梯度？",
@@ -104,7 +105,7 @@ def _star(count: int, ranks: int) -> Hints:
     return {
         ranks: say(
             en="its own gradient is there already: it comes over no link",
-            zh="它自己的那一份本来就在手里，不用走链路",
+            zh="它自己的梯度本来就在手里，不用走链路",
         ),
         1: say(
             en="one is what each of the others sends; how many of them are there?",
@@ -230,7 +231,7 @@ choice(
     ],
     solution=lambda: say(
         en="7 gradients one after the other instead of 3; around the ring 1.75 instead of 1.5.",
-        zh="星形从 3 份变成 7 份，一份接一份；环形从 1.5 份变成 1.75 份。",
+        zh="星形从 3 份梯度变成 7 份，一份接一份；环形从 1.5 份变成 1.75 份。",
     ),
 )
 
@@ -273,7 +274,7 @@ choice(
     "08.faster",
     lambda: say(
         en="A batch of 8 images in all: on how many GPUs is DataParallel fastest?",
-        zh="总共 8 幅图像：DataParallel 用几块 GPU 最快？",
+        zh="一个批次总共 8 幅图像：DataParallel 用几块 GPU 最快？",
     ),
     lambda: [
         (

@@ -14,6 +14,7 @@ from ..kinds import A_NUMBER, A_WHOLE_NUMBER, a_function, returned
     "07.sum",
     A_WHOLE_NUMBER,
     facts={"rows": (12, 2, 1000), "gpus": (4, 2, 64)},
+    fresh=lambda random: {"rows": random.randint(5, 40), "gpus": random.randint(2, 8)},
     ask=lambda rows, gpus: say(
         en=f"{rows} rows on {gpus} GPUs: what stands in `weight.grad`?",
         zh=f"{rows} 行，{gpus} 块 GPU：`weight.grad` 里是几？",
