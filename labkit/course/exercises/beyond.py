@@ -211,7 +211,7 @@ choice(
             say(en="Both about twice as long", zh="都差不多加倍"),
             say(
                 en="the ring sends 1.75 gradients instead of 1.5: that is not twice as many",
-                zh="环形从 1.5 份变成 1.75 份，并没有加倍",
+                zh="环形从 1.5 份梯度变成 1.75 份，并没有加倍",
             ),
         ),
         (
