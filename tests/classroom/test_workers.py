@@ -1,0 +1,105 @@
+"""The sandbox from the outside: who its processes are, what it shows, and that it goes with whoever started it."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom import isolation
+from labkit.classroom.asking import Ask, Session
+from labkit.classroom.workers import _FIRST_ID, Limits, Template, environment
+
+sys.path.insert(0, str(Path(__file__).parent))
+from attacked import drivers  # noqa: E402
+
+try:
+    WAY = isolation.best()
+except isolation.NoWall as none:
+    pytest.skip(f"no wall on this machine: {none}", allow_module_level=True)
+
+HIDDEN = Path(os.__file__).parent / "idlelib"  # as if it were a course within Python's own folders
+LIMITS = Limits(wall=60)
+
+
+@pytest.fixture(scope="module")
+def template():
+    with Template(WAY, hidden=[HIDDEN]) as template:
+        yield template
+
+
+def answer(template, source, while_there=lambda: None):
+    with Session(template, [("prologue", ""), ("q", source)], LIMITS) as session:
+        found = Ask(session, LIMITS)(drivers.double, x=1)
+        return found, while_there()
+
+
+def status(pid):
+    return dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
+
+
+def workers(template):
+    """The processes within the keepers'."""
+    children = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (entry / "status").exists():
+            children.setdefault(int(status(entry.name)["PPid"]), []).append(int(entry.name))
+    return [pid for keeper in children.get(template.process, ()) for pid in children.get(keeper, ())]
+
+
+def test_the_template_has_one_thread_when_it_is_forked(template):
+    assert status(template.process)["Threads"] == "1"
+
+
+def test_a_worker_is_nobody_and_may_nothing(template):
+    def look_at_it():
+        (pid,) = workers(template)
+        return status(pid)
+
+    found, told = answer(template, "def double(x):\n    return 1", look_at_it)
+    assert found.value == 1
+    assert told["NoNewPrivs"] == "1"
+    assert told["Seccomp"] == "2"
+    assert {told[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    if WAY == "root":
+        assert all(int(uid) > _FIRST_ID for uid in told["Uid"].split())
+        assert all(int(gid) > _FIRST_ID for gid in told["Gid"].split())
+        assert not told["Groups"].strip()
+
+
+def test_a_teachers_folder_within_what_must_be_seen_is_empty(template):
+    found, _ = answer(template, f"import os\ndef double(x):\n    return os.listdir({str(HIDDEN)!r})")
+    assert found.value == []
+    assert list(HIDDEN.iterdir())
+
+
+def test_the_environment_is_made_anew(monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    monkeypatch.setenv("LABKIT_LANG", "zh")
+    assert "x" not in environment().values()
+    assert environment()["LABKIT_LANG"] == "zh"
+
+
+def test_when_the_judge_is_killed_all_is_gone():
+    """With SIGKILL, which leaves it no time to tidy up, while a student's children sleep."""
+    code = (
+        "import sys\nfrom labkit.classroom.workers import Template, Limits\n"
+        "template = Template(sys.argv[1])\nworker = template.worker(Limits())\n"
+        "source = 'import os, time\\nif os.fork() == 0:\\n    os.setsid(); time.sleep(1e6)'\n"
+        "worker.request({'do': 'define', 'sources': [['q', source]]}, Limits(wall=60))\n"
+        "print(template.process, flush=True)\ninput()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, WAY], stdin=-1, stdout=-1) as judge:
+        inside = os.pidfd_open(int(judge.stdout.readline()))
+        judge.send_signal(signal.SIGKILL)
+        ended, _, _ = select.select(
+            [inside], [], [], 60
+        )  # the first process of a namespace ends after all others
+        os.close(inside)
+    assert ended
+    assert judge.returncode == -signal.SIGKILL
