@@ -126,7 +126,7 @@ def _try(way: str) -> str:
         [sys.executable, "-I", "-c", code, json.dumps(configuration(way)), str(PACKAGE.parent)],
         capture_output=True,
         text=True,
-        env=environment(),
+        env=environment(way),
         cwd="/",
         check=False,
     )

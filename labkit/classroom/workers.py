@@ -29,6 +29,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 # What of labkit a student's code may not read while it is graded: answers, judges, and how they are written.
 HIDDEN_ROOMS = ("classroom", "course", "author", "cli", "runs")
 _SHOWN = ("classroom/worker", "classroom/__init__.py")
+HOME = "/answer"  # of a worker, as :mod:`.worker.sandbox` makes it
 _FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each lane
 _START = 120  # seconds of wall time that torch may take to be imported on a very busy machine
 _TICK = 0.05  # seconds between two looks at what a worker takes
@@ -105,7 +106,7 @@ class Template:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self.log,
-            env=environment(),
+            env=environment(way),
             cwd="/",
             start_new_session=True,
         )
@@ -418,7 +419,7 @@ def configuration(way: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[
     }
 
 
-def environment() -> dict[str, str]:
+def environment(way: str = "root") -> dict[str, str]:
     """Nothing of the teacher's but the language: no keys, no names, no paths."""
     known = {
         "PATH": "/usr/bin:/bin",
@@ -428,6 +429,8 @@ def environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
     }
     known |= {"MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    if way in ("root", "user"):
+        known |= {"HOME": HOME, "TMPDIR": HOME}
     return known | {name: os.environ[name] for name in (VARIABLE,) if name in os.environ}
 
 

@@ -34,6 +34,7 @@ _NOROOT_LOCKED = 0b101111  # securebits: root is nobody special, and that stays 
 # Folders of the system that Python and its libraries read; those that are missing are left out.
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+HOME = "/answer"  # the worker's own folder, where it may write
 DEVICES = ("null", "zero", "full", "random", "urandom")
 WORKSPACE = 64 << 20  # bytes that a worker can write into its own folders, each
 _FILES = 4096  # files and folders there
@@ -144,9 +145,9 @@ def _build_root(readable: Sequence[str], hidden: Sequence[str], shown: Sequence[
             _show(root, path)
     for name in DEVICES:
         _show(root, f"/dev/{name}", devices=True)
-    for name in "tmp", "dev/shm", "etc":
-        os.makedirs(f"{root}/{name}", exist_ok=True)
-    for name, text in ("passwd", "student:x:1:1::/tmp:/bin/sh\n"), ("group", "student:x:1:\n"):
+    for name in HOME, "/tmp", "/dev/shm", "/etc":
+        os.makedirs(root + name, exist_ok=True)
+    for name, text in ("passwd", f"student:x:1:1::{HOME}:/bin/sh\n"), ("group", "student:x:1:\n"):
         with open(f"{root}/etc/{name}", "w") as stream:
             stream.write(text)
     os.chmod(f"{root}/etc", 0o755)
@@ -230,12 +231,14 @@ def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
     os.setsid()
     os.nice(10)  # whoever watches comes first
     if way in ("root", "user"):
-        for folder in "/tmp", "/dev/shm":
+        for folder in (HOME, "/tmp", "/dev/shm"):
+            if os.listdir(folder):  # something that must be seen stands there: an environment in /tmp, say
+                continue
             _mount(
                 "tmpfs", folder, "tmpfs", _NOSUID | _NODEV, f"mode=1777,size={WORKSPACE},nr_inodes={_FILES}"
             )
         _read_only("/", recursive=False)
-        os.chdir("/tmp")
+        os.chdir(HOME)
         _drop_rights(way)
     _prctl(_SET_NO_NEW_PRIVS, 1)
     for limit, value in (
