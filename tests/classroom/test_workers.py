@@ -103,3 +103,26 @@ def test_when_the_judge_is_killed_all_is_gone():
         os.close(inside)
     assert ended
     assert judge.returncode == -signal.SIGKILL
+
+
+def test_another_answer_that_ends_its_process_costs_this_one_nothing(template):
+    """A question may need an earlier one's answer: run before it, but no reason to lose its points."""
+    for other, ended in (
+        ("import os\nos._exit(0)", "died"),
+        ("raise SystemExit", None),
+        ("def helper(: pass", None),
+    ):
+        sources = [("prologue", ""), ("other", other), ("q", "def double(x):\n    return 2 * x")]
+        with Session(template, sources, LIMITS) as session:
+            assert Ask(session, LIMITS)(drivers.double, x=21).value == 42
+            assert [why for why, _ in session.troubles] == ([ended] if ended else [])
+
+
+def test_a_driver_that_stands_beside_a_judge_is_not_sent(template):
+    from attacked import judges
+
+    with Session(template, [("prologue", ""), ("q", "")], LIMITS) as session:
+        with pytest.raises(ValueError, match="keep drivers in a module of their own"):
+            Ask(session, LIMITS)(judges.ints.hints)
+        with pytest.raises(ValueError, match="at the top of a module"):
+            Ask(session, LIMITS)(lambda student: 1)

@@ -96,7 +96,7 @@ def _define(student: Namespace, request: dict[str, Any]) -> None:
     for name, source in before:
         try:
             _run(student, name, source)
-        except Exception:
+        except BaseException:  # SystemExit, too
             traceback.print_exc()  # an error of another answer is not this one's
     _run(student, *last)
 
