@@ -17,7 +17,7 @@ from ..base.language import get_language, say, using
 from ..base.numbers import one_of, whole
 from ..view.picture import Picture
 from ..view.svg import to_svg
-from .static import static_html
+from .static import Control, static_html
 
 _Found = TypeVar("_Found")
 _LABELS = "min(140px, 36%)"  # how wide the names of the controls are
@@ -46,13 +46,15 @@ class Explorer:
 
     limits    for a state that is a whole number: the least and the greatest. A slider moves it.
     choices   for any other state: its values. A list shows them.
-    unfolds   the state that readers without a kernel can move (see :mod:`labkit.explore.static`).
+    unfolds   the state that readers of a stored notebook can move, without a kernel (see :mod:`labkit.explore.static`).
+    even      states of which values evenly apart are kept there; of others the small ones are closer together.
     plays     the state that a Play button runs through; "" for none.
     """
 
     limits: dict[str, tuple[int, int]] = {}
     choices: dict[str, tuple[str, ...]] = {}
     unfolds: str = ""
+    even: tuple[str, ...] = ()
     plays: str = ""
 
     def __init__(self, **state: Any) -> None:
@@ -187,23 +189,39 @@ class Explorer:
         with using(self._language):
             return make()
 
-    def _static_html(self) -> str:
-        """All of it for readers without a kernel; the state stays."""
-        name = self.unfolds
-        before, control = self._state[name], self._controls[name]
-        called = {value: words for words, value in getattr(control, "options", ())}
+    def html(self, *, most: int = 600, budget: int = 90_000) -> str:
+        """The explorer as a piece of HTML in which every control works without a kernel, for a page of one's own.
 
-        def drawn(value: Any) -> tuple[str, str]:
-            self._state[name] = value
-            return called.get(value, str(value)), self._in_own_language(self.picture)
+        most     how many pictures are made for it, at most; the sliders keep as many of their values as that allows.
+        budget   how many characters they may take.
+        """
+        return self._still(tuple(self._state), most=most, budget=budget)
 
-        least, most = self.span(name) if name in self.limits else (0, 0)
-        every = self.choices.get(name) or range(least, most + 1)
-        words = self._in_own_language(self.sentence)
+    def _still(self, names: tuple[str, ...], **bounds: int) -> str:
+        """The explorer without a kernel: the controls ``names`` move, the others stay; and so does the state."""
+        before = dict(self._state)
+        controls = []
+        for name in names:
+            called = {value: words for words, value in getattr(self._controls[name], "options", ())}
+            least, most = self.span(name) if name in self.limits else (0, 0)
+            controls.append(
+                Control(
+                    self._controls[name].description, self.choices.get(name) or range(least, most + 1), before[name],
+                    called, name in self.choices, name in self.even, 4 if name == self.unfolds else 1,
+                )
+            )  # fmt: skip
+
+        def drawn(values: tuple[Any, ...]) -> str:
+            self._state.update(zip(names, values, strict=True))
+            for name in self.limits:  # what one may be can depend on the others
+                if name in self._state:
+                    self._state[name] = min(self._state[name], self.span(name)[1])
+            return self._in_own_language(self.picture)
+
         try:
-            return static_html(control.description, every, before, drawn, words)
+            return static_html(controls, drawn, self._in_own_language(self.sentence), **bounds)
         finally:
-            self._state[name] = before
+            self._state.update(before)
 
     def __repr__(self) -> str:
         state = ", ".join(f"{name}={value!r}" for name, value in self._state.items())
@@ -214,6 +232,6 @@ class Explorer:
         return {
             **live(self.widget),
             "text/plain": repr(self),
-            "text/html": self._static_html(),
+            "text/html": self._still((self.unfolds,)),
             "image/svg+xml": self._in_own_language(self.picture),
         }

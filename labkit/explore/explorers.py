@@ -226,6 +226,7 @@ class TimelineExplorer(Explorer):
     """
 
     unfolds = "moment"
+    even = ("moment",)
 
     def __init__(
         self, trace: Trace | None = None, *, rows: int = 32, gpus: int = 4, moment: int = 0,

@@ -1,98 +1,183 @@
-"""A piece of HTML for readers without a kernel, in which one control still moves.
+"""A piece of HTML for readers without a kernel, in which the controls of an explorer still move.
 
-Precomputed are pictures for some values of that control: every value if they fit into :data:`BUDGET` characters
-and :data:`MOST` pictures, else values evenly apart, the one shown among them, at least three. Elements that several
-pictures have are written once: a picture is a list of their numbers. A page where scripts
-run gets a slider over them, which mouse and keyboard move; where none run, the picture stands alone, and there is
-no dead control beside it.
+The pictures are made beforehand, for every combination of the values that the controls keep, and packed together:
+what several of them draw is written once, so that some hundreds of them take 100 kB. A page where scripts run unpacks them and gets a slider
+or a list for each control, which mouse and keyboard move; where none run, the picture stands alone, and there is no
+dead control beside it.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import zlib
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
+from itertools import pairwise, product
+from math import prod
 from typing import Any
 
-BUDGET = 50_000
-MOST = 24
+# How many pictures a notebook's output holds, and how many characters of them: made whenever an explorer is shown.
+MOST, BUDGET = 24, 60_000
 
-# Where a tag begins after another one.
-_BETWEEN = re.compile("(?<=>)(?=<[a-z])")
+# Where an element ends and the next tag begins.
+_BETWEEN = re.compile("(?<=>)(?=<)")
 
 # No ids, so that any number of explorers share a page: the script finds its own surroundings.
 _SCRIPT = """
-(() => {
+(async () => {
   const script = document.currentScript, box = script.parentNode;
-  const {label, at, states, parts} = JSON.parse(script.previousElementSibling.textContent);
+  const {controls, packed} = JSON.parse(script.previousElementSibling.textContent);
+  if (!window.DecompressionStream) return;
+  const bytes = Uint8Array.from(atob(packed), c => c.charCodeAt(0));
+  const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate-raw'));
+  const [table, rows] = (await new Response(plain).text()).split('\\n\\n').map(text => text.split('\\n'));
+  const picture = row => {
+    let at = -1;
+    return row.split(',').map(number => table[at = number === '' ? at + 1 : +number]).join('');
+  };
   const view = box.querySelector('.labkit-view'), words = box.querySelector('.labkit-sentence');
-  const row = document.createElement('label'), range = document.createElement('input');
-  const told = document.createElement('output');
-  row.style.cssText = 'display:flex;gap:.8em;align-items:center;margin:.3em 0';
-  Object.assign(range, {type: 'range', min: 0, max: states.length - 1, value: at});
-  range.style.width = '320px';
   const show = () => {
-    const [name, numbers] = states[+range.value];
-    view.innerHTML = numbers.map(n => parts[n]).join('');
-    told.textContent = name;
-    range.setAttribute('aria-valuetext', name);
+    view.innerHTML = picture(rows[controls.reduce((at, one) => at * one.names.length + one.at, 0)]);
     words.textContent = view.firstElementChild.getAttribute('aria-label');
   };
-  range.addEventListener('input', show);
-  row.append(label, range, told);
-  box.prepend(row);
+  const shown = controls.map(one => {
+    const row = document.createElement('label'), told = document.createElement('output');
+    const input = document.createElement(one.listed ? 'select' : 'input');
+    row.style.cssText = 'display:flex;flex-wrap:wrap;gap:.2em .8em;align-items:center;margin:.3em 0';
+    const name = document.createElement('span');
+    name.style.minWidth = '9em';
+    name.textContent = one.label;
+    if (one.listed) one.names.forEach((text, at) => input.add(new Option(text, at)));
+    else Object.assign(input, {type: 'range', min: 0, max: one.names.length - 1});
+    input.value = one.at;
+    input.style.width = 'min(320px, 90%)';
+    const tell = () => {
+      told.textContent = one.listed ? '' : one.names[one.at];
+      input.setAttribute('aria-valuetext', one.names[one.at]);
+    };
+    input.addEventListener('input', () => { one.at = +input.value; tell(); show(); });
+    tell();
+    row.append(name, input, told);
+    return row;
+  });
+  box.prepend(...shown);
   show();
 })();
 """
 
 
-def static_html(
-    label: str, every: Sequence[Any], now: Any, drawn: Callable[[Any], tuple[str, str]], words: str
-) -> str:
-    """An explorer, as it stands at ``now``, without a kernel.
+@dataclass(frozen=True)
+class Control:
+    """One control: what it is called, its values in order, the one that it stands at, and how it shows them.
 
-    label   of the control that moves.
-    every   its values, ``now`` among them.
-    drawn   what the control says at a value, and the picture there as SVG.
-    words   the picture at ``now`` in words.
+    names    the values in words; by default as they are.
+    listed   a list to choose from, whose values all stay; else a slider, of whose values some may be left out.
+    even     whether those that stay are evenly apart; else they are closer together where they are small.
+    weight   how many times more of its values stay than of another's.
     """
-    room = MOST
-    while True:
-        values, at = _some(every, now, room)
-        states = [drawn(value) for value in values]
-        parts: dict[str, int] = {}
-        listed = [
-            (name, [parts.setdefault(part, len(parts)) for part in _BETWEEN.split(svg)])
-            for name, svg in states
-        ]
-        data = json.dumps(
-            {"label": label, "at": at, "states": listed, "parts": [*parts]},
-            ensure_ascii=False,
-            separators=(",", ":"),
-        )
-        if len(data) <= BUDGET or room <= 3:
-            break
-        room = max(3, min(room - 1, room * BUDGET // len(data)))
+
+    label: str
+    values: Sequence[Any]
+    now: Any
+    names: dict[Any, str] | None = None
+    listed: bool = False
+    even: bool = False
+    weight: int = 1
+
+    def some(self, room: int) -> list[Any]:
+        """At most ``room`` of its values (at least 2), the one that it stands at among them."""
+        values = list(self.values)
+        if len(values) <= room:
+            return values
+        power = 1 if self.even else 2
+        last = len(values) - 1
+        kept = sorted({round(last * (at / (room - 1)) ** power) for at in range(room)})
+        now = values.index(self.now)
+        kept[min(range(len(kept)), key=lambda at: abs(kept[at] - now))] = now
+        return [values[at] for at in sorted(set(kept))]
+
+
+def static_html(
+    controls: Sequence[Control],
+    drawn: Callable[[tuple[Any, ...]], str],
+    words: str,
+    *,
+    most: int = MOST,
+    budget: int = BUDGET,
+) -> str:
+    """An explorer without a kernel.
+
+    drawn    the picture as SVG, given a value of each control.
+    words    the picture at the values of now, in words.
+    most     how many pictures may be made; more only where lists alone have more.
+    budget   how many characters all of them packed may take; a single picture may take more.
+    """
+    made: dict[tuple[Any, ...], str] = {}
+    first = min(most, MOST)  # a few, to see how much the others will take
+    for room in (first, most):
+        while True:
+            grid = _grid(controls, room)
+            for state in product(*grid):
+                if state not in made:
+                    made[state] = drawn(state).replace("\n", " ")
+            packed = _packed([made[state] for state in product(*grid)])
+            count = prod(map(len, grid))
+            smaller = min(count - 1, count * budget // len(packed))
+            if len(packed) <= budget or _grid(controls, smaller) == grid:
+                break
+            room = smaller
+        most = min(most, max(count, int(1.5 * count * budget / len(packed))))
+    data = {
+        "controls": [
+            {
+                "label": one.label,
+                "names": [(one.names or {}).get(value, str(value)) for value in values],
+                "at": values.index(one.now),
+                "listed": one.listed,
+            }
+            for one, values in zip(controls, grid, strict=True)
+        ],
+        "packed": packed,
+    }
     # Nothing in it may end the script element.
-    data = data.replace("</", "<\\/")
-    picture = b64encode(states[at][1].encode()).decode()
+    text = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
+    picture = b64encode(made[tuple(one.now for one in controls)].encode()).decode()
     words = escape(words)
     return (
         '<div class="labkit-still" style="max-width:760px">'
         f'<div class="labkit-sentence" aria-live="polite">{words}</div>'
         f'<div class="labkit-view"><img alt="{words}" src="data:image/svg+xml;base64,{picture}"></div>'
-        f'<script type="application/json">{data}</script><script>{_SCRIPT}</script></div>'
+        f'<script type="application/json">{text}</script><script>{_SCRIPT}</script></div>'
     )
 
 
-def _some(every: Sequence[Any], now: Any, room: int) -> tuple[list[Any], int]:
-    """At most ``room`` values, and which of them is ``now``."""
-    values = list(every)
-    if len(values) > room:
-        step = (len(values) - 1) / (room - 1)
-        values = sorted({values[round(at * step)] for at in range(room)})
-        nearest = min(range(len(values)), key=lambda at: abs(values[at] - now))
-        values[nearest] = now
-    return values, values.index(now)
+def _grid(controls: Sequence[Control], most: int) -> list[list[Any]]:
+    """The values that each control keeps, so that there are at most ``most`` combinations, if sliders can do it."""
+    rooms = [len(one.values) for one in controls]
+    grid = [one.some(room) for one, room in zip(controls, rooms, strict=True)]
+    while prod(map(len, grid)) > most:
+        sliders = [at for at, one in enumerate(controls) if not one.listed and len(grid[at]) > 2]
+        if not sliders:
+            break
+        at = max(sliders, key=lambda at: len(grid[at]) / controls[at].weight)
+        rooms[at] = len(grid[at]) - 1
+        grid[at] = controls[at].some(rooms[at])
+    return grid
+
+
+def _packed(pictures: Sequence[str]) -> str:
+    """Pictures as the script above unpacks them: a table of their elements, and for each the numbers of its own.
+
+    A number that follows the one before it is left out.
+    """
+    table: dict[str, int] = {}
+    rows = []
+    for svg in pictures:
+        numbers = [table.setdefault(element, len(table)) for element in _BETWEEN.split(svg)]
+        rows.append(",".join("" if b == a + 1 else str(b) for a, b in pairwise([-1, *numbers])))
+    press = zlib.compressobj(9, zlib.DEFLATED, -15)
+    text = "\n".join(table) + "\n\n" + "\n".join(rows)
+    return b64encode(press.compress(text.encode()) + press.flush()).decode()
