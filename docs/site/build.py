@@ -54,6 +54,7 @@ REFERENCE = (
     ),
     ("Language", "语言", "set_language get_language"),
 )  # fmt: skip
+LIMIT = 280_000  # characters of a lesson that its explorers may take
 PICTURES = (".png", ".gif", ".svg", ".webp")
 EXPLORERS = tuple(name for name in labkit.__all__ if name.endswith("Explorer") and name != "Explorer")
 
@@ -61,11 +62,15 @@ EXPLORERS = tuple(name for name in labkit.__all__ if name.endswith("Explorer") a
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "site")
-    folder = parser.parse_args().folder.resolve()
+    parser.add_argument(
+        "--most", type=int, default=800, help="pictures of an explorer on its own page, at most"
+    )
+    options = parser.parse_args()
+    folder = options.folder.resolve()
     code = 0
     for language in LANGUAGES:
         with tempfile.TemporaryDirectory() as sources, using(language):
-            gather(language, Path(sources))
+            gather(language, Path(sources), options.most)
             shutil.rmtree(folder / language, ignore_errors=True)
             settings = {
                 "language": {"en": "en", "zh": "zh_CN"}[language],
@@ -86,7 +91,7 @@ def main() -> int:
     return code
 
 
-def gather(language: str, folder: Path) -> None:
+def gather(language: str, folder: Path, most: int) -> None:
     """Everything that the site of one language is made from, in that language (which is in use), into ``folder``."""
     lessons, extra = folder / "lessons", folder / "_extra"
     for made in (lessons, extra / "explorers"):
@@ -103,7 +108,7 @@ def gather(language: str, folder: Path) -> None:
     )
     write = {
         "index": linked(readme.read_text("utf-8"), ROOT) + contents([path.stem for path in documents]),
-        "explorers": explorers(extra / "explorers"),
+        "explorers": explorers(extra / "explorers", most),
         "commands": commands(language),
         "reference": reference(),
     }
@@ -117,6 +122,9 @@ def gather(language: str, folder: Path) -> None:
 def as_page(notebook: nbformat.NotebookNode, path: Path) -> nbformat.NotebookNode:
     """A lesson as a page: where to run it; what a prediction asks about stays closed until the reader opens it."""
     asked = False
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", ()) if explorer_of(output)]
+    for output in shown:
+        output.data["text/html"] = explorer_of(output).html(budget=min(90_000, LIMIT // len(shown)))
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
@@ -129,6 +137,17 @@ def as_page(notebook: nbformat.NotebookNode, path: Path) -> nbformat.NotebookNod
             asked = False
     notebook.cells.insert(1, nbformat.v4.new_markdown_cell(to_run(path.relative_to(ROOT).as_posix())))
     return notebook
+
+
+def explorer_of(output: nbformat.NotebookNode) -> labkit.Explorer | None:
+    """The explorer that a stored output shows, made anew by its text; None if it is none, or shows a recording."""
+    text = output.get("data", {}).get("text/plain", "")
+    if text.partition("(")[0] not in EXPLORERS:
+        return None
+    explorer = eval(
+        text, {name: getattr(labkit, name) for name in EXPLORERS}
+    )  # as a test of the explorers holds
+    return explorer if explorer.picture() == output.data["image/svg+xml"] else None
 
 
 def to_run(notebook: str) -> str:
@@ -199,7 +218,7 @@ def contents(documents: list[str]) -> str:
     )
 
 
-def explorers(folder: Path) -> str:
+def explorers(folder: Path, most: int) -> str:
     """The page of all explorers; each has a page of its own in ``folder`` besides, to be linked and embedded."""
     title, why = (
         say(en="Explorers", zh="探索器"),
@@ -212,7 +231,7 @@ def explorers(folder: Path) -> str:
     parts = [f"# {title}\n\n{why}\n"]
     for name in EXPLORERS:
         made = getattr(labkit, name)()
-        live = made._repr_mimebundle_()["text/html"]
+        live = made.html(most=most, budget=250_000)
         page = f"{name.removesuffix('Explorer').lower()}.html"
         (folder / page).write_text(ALONE.format(language=get_language(), title=name, live=live), "utf-8")
         address = f"{URLS['Documentation']}/{get_language()}/explorers/{page}"

@@ -189,7 +189,7 @@ class Explorer:
         with using(self._language):
             return make()
 
-    def html(self, *, most: int = 600, budget: int = 90_000) -> str:
+    def html(self, *, most: int = 300, budget: int = 90_000) -> str:
         """The explorer as a piece of HTML in which every control works without a kernel, for a page of one's own.
 
         most     how many pictures are made for it, at most; the sliders keep as many of their values as that allows.

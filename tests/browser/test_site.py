@@ -23,7 +23,7 @@ LIMIT = 300_000  # bytes of a lesson's page that are explorers
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, ROOT / "docs/site/build.py", folder],
+        [sys.executable, ROOT / "docs/site/build.py", folder, "--most", "100"],  # a site has more of them
         cwd=ROOT, capture_output=True, text=True, encoding="utf-8",
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
     )  # fmt: skip
@@ -148,6 +148,23 @@ def test_a_prediction_is_not_answered_by_the_page(site, address, window):
     closed = window.locator("details.hide, .cell_output details").first
     assert window.locator("details:not([open])").count() >= 3
     assert closed.count() == 0 or not closed.evaluate("element => element.open")
+
+
+@pytest.mark.parametrize("name", [n for n in labkit.__all__ if n.endswith("Explorer") and n != "Explorer"])
+def test_an_explorer_is_alive_in_all_its_controls(site, address, window, name):
+    """On its own page, with the keyboard alone, without a kernel."""
+    window.goto(address(site / "zh/explorers" / f"{name.removesuffix('Explorer').lower()}.html"))
+    controls = window.locator("input[type=range], select")
+    assert controls.count() == len(getattr(labkit, name)()._controls)
+    for at in range(controls.count()):
+        picture = window.locator(".labkit-view").first.inner_html()
+        controls.nth(at).focus()
+        for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowLeft", "ArrowUp"):
+            window.keyboard.press(key)
+            if window.locator(".labkit-view").first.inner_html() != picture:
+                break
+        else:
+            raise AssertionError(f"{name}: control {at} moves nothing")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -4,6 +4,9 @@ import gc
 import json
 import re
 import xml.etree.ElementTree as ET
+import zlib
+from base64 import b64decode
+from math import prod
 
 import pytest
 from ipywidgets.widgets.widget import _instances
@@ -11,6 +14,7 @@ from ipywidgets.widgets.widget import _instances
 import labkit
 from labkit.cost import PROFILES, step_trace
 from labkit.cost.published import RESNET50
+from labkit.explore.static import Control, static_html
 
 # Each explorer, a state that moves, where to, and words of the picture there.
 MOVES = [
@@ -203,18 +207,77 @@ def test_readers_without_a_kernel_can_still_move_one_control(name, gpus):
     html = bundle["text/html"]
     assert len(html.encode()) < (100_000 if gpus == 8 else 200_000)
     assert html == explorer._repr_mimebundle_()["text/html"]  # the same every time: notebooks are compared
-    data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', html, re.DOTALL)[1])
-    assert len(data["states"]) >= 3
-    assert data["label"] == explorer._controls[explorer.unfolds].description
-    pictures = ["".join(data["parts"][number] for number in listed) for _, listed in data["states"]]
-    assert data["states"][data["at"]][0] == str(getattr(explorer, explorer.unfolds))
-    assert pictures[data["at"]] == explorer.picture()
-    assert len(set(data["parts"])) == len(data["parts"])
+    (control,), pictures = unpacked(html)
+    assert len(control["names"]) == len(pictures) >= 3
+    assert control["label"] == explorer._controls[explorer.unfolds].description
+    assert control["names"][control["at"]] == str(getattr(explorer, explorer.unfolds))
+    assert pictures[control["at"]] == explorer.picture()
     assert len(set(pictures)) == len(pictures)
     for svg in pictures:
         ET.fromstring(svg)
     assert repr(explorer) == before
     assert " id=" not in html
+
+
+def unpacked(html):
+    """The controls of a page and its pictures, as a browser unpacks them."""
+    data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', html, re.DOTALL)[1])
+    text = zlib.decompress(b64decode(data["packed"]), -15).decode()
+    table, rows = (part.split("\n") for part in text.split("\n\n"))
+    pictures = []
+    for row in rows:
+        at, drawn = -1, []
+        for number in row.split(","):
+            at = int(number) if number else at + 1
+            drawn.append(table[at])
+        pictures.append("".join(drawn))
+    return data["controls"], pictures
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_a_page_every_control_moves_and_shows_what_the_explorer_shows(name):
+    explorer = getattr(labkit, name)()
+    before = repr(explorer)
+    html = explorer.html(most=40, budget=60_000)
+    controls, pictures = unpacked(html)
+    assert [one["label"] for one in controls] == [c.description for c in explorer._controls.values()]
+    assert len(pictures) == prod(len(one["names"]) for one in controls)
+    lists = prod(len(one["names"]) for one in controls if one["listed"])
+    assert len(pictures) <= max(40, lists * 2 ** sum(not one["listed"] for one in controls))
+    at = 0
+    for one in controls:
+        assert len(one["names"]) >= 2
+        at = at * len(one["names"]) + one["at"]
+    assert pictures[at] == explorer.picture()
+    # The first control's last value: what the explorer itself shows there.
+    names, first = controls[0]["names"], next(iter(explorer._controls))
+    if not controls[0]["listed"]:
+        stride = prod(len(one["names"]) for one in controls[1:])
+        inner = at % stride
+        setattr(explorer, first, int(names[-1]))
+        assert pictures[(len(names) - 1) * stride + inner] == explorer.picture()
+    else:
+        assert repr(explorer) == before
+
+
+def test_sliders_keep_small_values_lists_all_and_each_where_it_stands():
+    rows = Control("rows", range(129), 30, weight=4)
+    assert rows.some(6) == [0, 5, 30, 46, 82, 128]
+    assert rows.some(500) == list(range(129))
+    assert Control("moment", range(101), 7, even=True).some(6) == [7, 20, 40, 60, 80, 100]
+    pictures = []
+
+    def drawn(values):
+        pictures.append(values)
+        return "<svg>" + "".join(f"<g>{hash(values)}</g>" for _ in range(3)) + "</svg>"
+
+    listed = Control("link", ("a", "b", "c"), "b", listed=True)
+    controls, packed = unpacked(static_html([rows, listed], drawn, "", most=18))
+    assert [len(one["names"]) for one in controls] == [6, 3]
+    assert controls[1]["at"] == 1
+    assert len(packed) == 18
+    small, _ = unpacked(static_html([rows, listed], drawn, "", most=300, budget=500))
+    assert len(small[0]["names"]) < 20
 
 
 def test_it_keeps_its_language_with_and_without_a_kernel():
