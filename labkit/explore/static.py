@@ -1,9 +1,9 @@
 """A piece of HTML for readers without a kernel, in which the controls of an explorer still move.
 
 The pictures are made beforehand, for every combination of the values that the controls keep, and packed together:
-what several of them draw is written once, so that some hundreds of them take 100 kB. A page where scripts run unpacks them and gets a slider
-or a list for each control, which mouse and keyboard move; where none run, the picture stands alone, and there is no
-dead control beside it.
+what several of them draw is written once, so that some hundreds of them take 100 kB. A page where scripts run
+unpacks them and gets a slider or a list for each control, which mouse and keyboard move; where none run, the picture
+stands alone, and there is no dead control beside it.
 """
 
 from __future__ import annotations
