@@ -9,6 +9,13 @@ from typing import Any
 # nothing of it is imported until a notebook wants a picture.
 svg_of: Callable[[object], str | None] = lambda data: None  # noqa: E731 (replaced by the package)
 
+# JupyterLab shows pictures that stand alone as images, which cannot see its theme and have a width of their own. What
+# a lesson shows besides (explorers, questions) brings this to the page.
+PAGE_STYLE = (
+    "<style>[data-jp-theme-light=false] .jp-RenderedSVG img{color-scheme:dark}"
+    ".jp-RenderedSVG img{max-width:100%}</style>"
+)
+
 
 class Drawn:
     """An object whose picture a bare last expression in a notebook cell shows."""

@@ -14,7 +14,7 @@ import unicodedata
 from random import Random
 from typing import Any
 
-from ..base.display import live
+from ..base.display import PAGE_STYLE, live
 from ..base.extras import need
 from ..base.language import get_language, say, using
 from .answers import Verdict, check, find
@@ -105,7 +105,7 @@ class Prediction:
         """The question as it now is, without an answer."""
         told = widgets.HTML()
         with using(self._language):
-            said = widgets.HTML(_STYLE + f"<div>{as_html(self.question)}</div>")
+            said = widgets.HTML(PAGE_STYLE + _STYLE + f"<div>{as_html(self.question)}</div>")
             made = self._buttons(widgets, told) if self.choices else self._field(widgets, told)
         if self.exercise.fresh:  # shown from the first answer on
             told.observe(lambda _: setattr(again.layout, "display", None), "value")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import ipywidgets as widgets
 
-from ..base.display import live
+from ..base.display import PAGE_STYLE, live
 from ..base.language import get_language, say, using
 from ..base.numbers import one_of, whole
 from ..view.picture import Picture
@@ -21,11 +21,7 @@ from .static import Control, static_html
 
 _Found = TypeVar("_Found")
 _LABELS = "min(140px, 36%)"  # how wide the names of the controls are
-# JupyterLab shows other pictures of the page as images, which cannot see its theme and have a width of their own.
-_STYLE = (
-    "<style>[data-jp-theme-light=false] .jp-RenderedSVG img{color-scheme:dark}"
-    ".jp-RenderedSVG img{max-width:100%}.labkit-explorer svg{min-width:460px}</style>"
-)
+_STYLE = PAGE_STYLE + "<style>.labkit-explorer svg{min-width:460px}</style>"
 # ipywidgets gives neither its sliders nor the buttons of Play a name that a screen reader could say. An image's event
 # is the one way for a piece of HTML in a widget to do so; the rest of the explorer may come later than it.
 _NAMES = """<img alt="" src="data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEAAAAALAAAAAABAAEAAAI=" data-play="PLAY"
