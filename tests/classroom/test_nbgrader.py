@@ -23,7 +23,7 @@ ANSWERS = {
         "    return [min(size, rows - at) for at in range(0, rows, size)]",
         "scatter": None,
     },
-    "wrong": {"split": "def split(rows, gpus):\n    return [rows]", "scatter": "def scatter(batch, devices:"},
+    "wrong": {"split": "def split(rows, gpus):\n    return [rows]", "scatter": "def scatter(batch, count:"},
 }
 
 
@@ -48,31 +48,31 @@ def nbgrader(course, *arguments):
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory):
-    """A course whose three students have handed in, graded by nbgrader."""
+def course(small, tmp_path_factory):
+    """A course whose students have handed in, graded by nbgrader."""
     course = tmp_path_factory.mktemp("course")
-    write(load("primitives"), course, "zh")
-    nbgrader(course, "generate_assignment", "primitives", "--create")
-    released = json.loads((course / "release/primitives/primitives.ipynb").read_text("utf-8"))
+    write(small, course, "zh")
+    nbgrader(course, "generate_assignment", "small", "--create")
+    released = json.loads((course / "release/small/small.ipynb").read_text("utf-8"))
     for student, answers in ANSWERS.items():
         mine = json.loads(json.dumps(released))
         for cell in mine["cells"]:
             question = cell["id"].removesuffix("-answer")
             if cell["id"].endswith("-answer") and answers[question]:
                 cell["source"] = answers[question]
-        file = course / "submitted" / student / "primitives" / "primitives.ipynb"
+        file = course / "submitted" / student / "small" / "small.ipynb"
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps(mine), "utf-8")
-    nbgrader(course, "autograde", "primitives", "--create")
+    nbgrader(course, "autograde", "small", "--create")
     nbgrader(course, "export")
     return course
 
 
 def test_its_student_edition_has_no_solution_and_no_hidden_test(course):
-    text = (course / "release/primitives/primitives.ipynb").read_text("utf-8")
+    text = (course / "release/small/small.ipynb").read_text("utf-8")
     assert "raise NotImplementedError" in text
     for hidden in ("divmod", "HIDDEN TESTS", "SOLUTION", "seed=", "classroom.nbgrader"):
-        assert hidden in (course / "source/primitives/primitives.ipynb").read_text("utf-8")
+        assert hidden in (course / "source/small/small.ipynb").read_text("utf-8")
         assert hidden not in text
 
 
@@ -83,24 +83,22 @@ def test_its_marks_are_right_and_warnings_cost_nothing(course):
             for row in csv.DictReader(stream)
         }
     assert marks == {"loud": (2, 4), "wrong": (0, 4)}
-    loud = (course / "autograded/loud/primitives/primitives.ipynb").read_text("utf-8")
+    loud = (course / "autograded/loud/small/small.ipynb").read_text("utf-8")
     assert "2/2  每个分块" in loud
-    wrong = (course / "autograded/wrong/primitives/primitives.ipynb").read_text("utf-8")
+    wrong = (course / "autograded/wrong/small/small.ipynb").read_text("utf-8")
     assert "0/2  每个分块" in wrong
 
 
-def test_a_course_is_not_written_over(tmp_path):
+def test_a_course_is_not_written_over(small, tmp_path):
     from labkit.classroom.folder import FolderError
 
-    first = write(load("primitives"), tmp_path, "en")
-    assert [path.name for path in first] == ["primitives.ipynb", "nbgrader_config.py"]
+    first = write(small, tmp_path, "en")
+    assert [path.name for path in first] == ["small.ipynb", "nbgrader_config.py"]
     text = first[0].read_text("utf-8")
     with pytest.raises(FolderError, match="exists: --force"):
-        write(load("primitives"), tmp_path, "en")
+        write(small, tmp_path, "en")
     assert first[0].read_text("utf-8") == text
-    assert [path.name for path in write(load("primitives"), tmp_path, "en", force=True)] == [
-        "primitives.ipynb"
-    ]
+    assert [path.name for path in write(small, tmp_path, "en", force=True)] == ["small.ipynb"]
 
 
 @pytest.mark.parametrize("name", ["primitives"])
@@ -114,6 +112,8 @@ def test_every_solution_gets_all_points_from_its_cell_and_what_is_endless_is_sto
         if cell["id"].endswith("-answer"):
             exec("".join(cell["source"]), space)
         if cell["id"].endswith("-tests"):
+            source_of = "".join(cell["source"])
+            assert f'seed="{"00" * 16}"' in source_of
             question = cell["metadata"]["labkit"]["question"]
             given += points(f"{name}.{question}", space, seed="00" * 16)
             assert cell["metadata"]["nbgrader"]["points"] > 0

@@ -29,6 +29,10 @@ def test_what_spreadsheets_do_to_ids_is_undone():
     ]  # fmt: skip
 
 
+def test_a_mark_before_a_quoted_heading_is_none_of_it():
+    assert parse_roster('\ufeff"学号","姓名"\n"1","甲, 乙"\n'.encode(), "r") == [Student("1", "甲, 乙")]
+
+
 def test_lines_above_the_heading_are_left_out():
     text = "2026 秋季学期点名册,,\n课程：深度学习,,\n序号,学号,姓名\n1,s1,张三\n"
     assert parse_roster(text.encode("gbk"), "r") == [Student("s1", "张三", more={"序号": "1"})]

@@ -208,6 +208,14 @@ def test_an_answer_written_into_a_new_cell_is_found_by_what_it_defines():
     assert kinds(result) == ["elsewhere"]
 
 
+def test_the_id_alone_tells_an_answer_that_defines_something_else():
+    found = answered("def my_split(rows, gpus):\n    return 1")
+    lose_metadata_and_marks(found)
+    result = read(found)
+    assert result.answers["split"] == "def my_split(rows, gpus):\n    return 1"
+    assert kinds(result) == ["undefined"]
+
+
 def test_helpers_in_cells_of_their_own_come_along_and_nothing_else_does():
     found = answered("def split(rows, gpus):\n    return ceil(rows, gpus) + base")
     mine = (
