@@ -22,7 +22,9 @@ def blocks(text):
 
 def links(text):
     return [
-        link.replace("/zh/", "/en/") for link in re.findall(r"\]\(([^)]+)\)", text) if "teaching" not in link
+        link.replace("/zh/", "/en/").replace(".zh.md", ".md")
+        for link in re.findall(r"\]\(([^)]+)\)", text)
+        if "teaching" not in link
     ]
 
 
