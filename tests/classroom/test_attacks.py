@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from labkit.classroom import isolation
 from labkit.classroom.assignment import load
 from labkit.classroom.grading import grade
 from labkit.classroom.lane import draws
+from labkit.classroom.worker.template import _descendants
 from labkit.classroom.workers import Limits, Template
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -74,6 +76,22 @@ def graded(assignment, template, double, limits=LIMITS):
     return grade(assignment, answers, {}, draws(b"secret", "1", "attacked"), template, limits)
 
 
+def outlived(template):
+    """What still runs behind the wall besides the template; a keeper may need a moment to end."""
+    end = time.monotonic() + 30
+    while found := [pid for pid in _descendants(template.process) if not ended(pid)]:
+        if time.monotonic() > end:
+            return found
+    return []
+
+
+def ended(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith(("Z", "X"))
+    except OSError:
+        return True
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_is_blocked(name, assignment, template, home, neighbours):
     source, trouble, points = ATTACKS[name]
@@ -120,7 +138,7 @@ def test_an_attack_is_blocked(name, assignment, template, home, neighbours):
     honest = graded(assignment, template, HONEST)
     assert [mark.points for mark in honest.questions.values()] == [4, 1]
     assert not honest.troubles
-    assert template.taken() == (0.0, 0), "something has outlived its answer"
+    assert not outlived(template), "something has outlived its answer"
 
 
 @pytest.mark.skipif(

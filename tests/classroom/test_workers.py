@@ -59,6 +59,9 @@ def test_the_template_has_one_thread_when_it_is_forked(template):
 def test_a_worker_is_nobody_and_may_nothing(template):
     def look_at_it():
         (pid,) = workers(template)
+        mounts = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+        writable = {mount[4] for mount in mounts if "rw" in mount[5].split(",")}
+        assert {path for path in writable if not path.startswith("/dev/")} == {"/answer", "/tmp"}
         return status(pid)
 
     found, told = answer(template, "def double(x):\n    return 1", look_at_it)
@@ -70,6 +73,7 @@ def test_a_worker_is_nobody_and_may_nothing(template):
         assert all(int(uid) > _FIRST_ID for uid in told["Uid"].split())
         assert all(int(gid) > _FIRST_ID for gid in told["Gid"].split())
         assert not told["Groups"].strip()
+        assert told["Uid"] != status(template.process)["Uid"]
 
 
 def test_a_teachers_folder_within_what_must_be_seen_is_empty(template):
