@@ -155,6 +155,9 @@ def _build_root(readable: Sequence[str], hidden: Sequence[str], shown: Sequence[
         _hide(root, path)
     for path in shown:
         _show(root, path)
+    for path in hidden:  # else one student could leave something there for the next
+        if os.path.ismount(root + os.path.realpath(path)):
+            _read_only(root + os.path.realpath(path), recursive=False)
     os.chdir(root)
     number = _PIVOT_ROOT.get(platform.machine())
     if number is None:
