@@ -1,0 +1,144 @@
+"""The page on writing assignments tells the truth: its example is handed out and graded; exercises of lessons too."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.base.language import using
+from labkit.classroom.assignment import load
+from labkit.classroom.checking import check
+from labkit.classroom.lessons import exercise
+from labkit.classroom.release import numbers_of, release
+from labkit.classroom.roster import Student
+
+sys.path.insert(0, str(Path(__file__).parent))
+import engine  # noqa: E402
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {"en": "writing-assignments.md", "zh": "writing-assignments.zh.md"}
+
+
+def files(language):
+    """The files that the page shows, by name."""
+    text = (DOCS / PAGES[language]).read_text("utf-8")
+    return dict(re.findall(r"^`(\w+\.\w+)`\n\n```\w+\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def means(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("course") / "means"
+    folder.mkdir()
+    for name, text in files("en").items():
+        (folder / name).write_text(text + "\n", "utf-8")
+    yield folder
+    engine.close()
+
+
+def test_both_pages_show_the_same_files():
+    assert list(files("en")) == ["assignment.txt", "drivers.py", "judges.py", "checks.py"]
+    assert files("en") == files("zh")
+
+
+def test_the_example_is_handed_out_solved_and_graded(means, tmp_path):
+    assignment = load(means)
+    made = release(
+        assignment, tmp_path / "class", [Student("20231001", "张三"), Student("b", "B", "en")], "zh"
+    )
+    for student, language in (("20231001", "zh"), ("b", "en")):
+        (path,) = (path for path in made.folder.handout.rglob("*.ipynb") if path.parent.name == student)
+        cells = json.loads(path.read_text("utf-8"))["cells"]
+        sources = ["".join(cell["source"]) for cell in cells]
+        assert {"zh": "把平均值算对", "en": "Means that add up"}[language] in sources[0]
+        assert not any("zip(means, sizes)" in source or "judges" in source for source in sources)
+        names = {}
+        for cell, source in zip(cells, sources, strict=True):
+            if cell["cell_type"] == "code" and "check(" not in source.splitlines()[-1]:
+                with using("en"):
+                    exec(source, names)
+        numbers = numbers_of(made.folder, assignment, student)
+        assert names["sizes"] == [numbers["full"], numbers["short"]]
+    numbers = engine.numbers_of(assignment, "b")
+    answers = {question.id: question.solution(numbers) for question in assignment.questions}
+    marks = engine.marked(assignment, answers, "b")
+    assert {id: mark.points for id, mark in marks.items()} == {"mean": 2, "share": 1}
+    answers = {
+        "mean": "def mean(means, sizes):\n    return sum(means) / len(means)",
+        "share": "factor = {short} / {full}".format(**numbers),
+    }
+    marks = engine.marked(assignment, answers, "b")
+    assert [(part.hint, part.score) for mark in marks.values() for part in mark.parts] == [
+        ("mean-of-means", 0),
+        ("turned", 0.5),
+    ]
+
+
+def test_its_check_travels_in_the_notebook(means):
+    assignment = load(means)
+    setup = next(cell for cell in assignment.cells("en", {"full": 4, "short": 2}) if cell.role == "setup")
+    with using("en"):
+        exec(setup.source, {})
+        assert check("means.mean", lambda means, sizes: sum(means) / 2).right is False
+        assert check("means.mean", lambda means, sizes: 1.0).right is True
+        assert check("means.mean", None).right is None
+        with pytest.raises(ValueError, match="it is one of: .*means.mean"):
+            check("means.share", 2)
+
+
+LESSON = {
+    "assignment.txt": """%% title
+# Lessons
+%% zh
+# 课程
+""",
+    "judges.py": """from labkit.classroom.lessons import exercise
+def numbers(draw):
+    return {"rows": 9, "gpus": 8}
+""",
+}
+# exercise -> a right answer, a wrong one
+TAKEN = {
+    "idle": ("03.idle", 'rows="rows", gpus="gpus"', "answer = 3", "answer = 0"),
+    "rule": (
+        "03.rule", "",
+        "import torch\\ndef answer(rows, gpus):\\n    return [len(p) for p in torch.arange(rows).chunk(gpus)]",
+        "def answer(rows, gpus):\\n    return [rows // gpus] * gpus",
+    ),
+    "means": (
+        "07.mean", "",
+        "def answer(means, sizes):\\n    return sum(m * n for m, n in zip(means, sizes)) / sum(sizes)",
+        "def answer(means, sizes):\\n    return sum(means) / len(means)",
+    ),
+    "zero": ("08.zero", "", "answer = 9", "answer = 16"),
+    "undo": ("04.undo", "", "answer = 2", "answer = 1"),
+}  # fmt: skip
+
+
+def test_exercises_of_lessons_are_questions(tmp_path):
+    folder = tmp_path / "lessons"
+    folder.mkdir()
+    text, judges = LESSON["assignment.txt"], LESSON["judges.py"]
+    for name, (id, facts, _, _) in TAKEN.items():
+        text += f"\n%% {name}-text\n## {name}\n%% zh\n## {name}\n\n%% {name} code answer\nanswer = ...\n"
+        judges += f'{name} = exercise("{name}", "{id}", 1{", " + facts if facts else ""})\n'
+    (folder / "assignment.txt").write_text(text, "utf-8")
+    (folder / "judges.py").write_text(judges, "utf-8")
+    assignment = load(folder)
+    for at, points in ((2, 1), (3, 0)):
+        answers = {name: case[at].replace("\\n", "\n") for name, case in TAKEN.items()}
+        marks = engine.marked(assignment, answers)
+        assert {name: mark.points for name, mark in marks.items()} == dict.fromkeys(TAKEN, points)
+        for mark in marks.values():
+            (part,) = mark.parts
+            assert bool(part.hint) == (not points)
+            assert not points or part.en == ""
+            assert points or (part.en != part.zh and re.search("[一-龥]", part.zh))
+
+
+def test_an_exercise_with_a_live_model_is_refused():
+    with pytest.raises(ValueError, match=r"04\.call works with a live model"):
+        exercise("call", "04.call", 1)
+    with pytest.raises(ValueError, match="exercise must be one of"):
+        exercise("call", "99.call", 1)
