@@ -1,0 +1,101 @@
+"""What a student's notebook says at once: nothing wrong with solutions, not answered of stubs, hints of mistakes."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from labkit.base.language import using
+from labkit.classroom.assignment import filled, load, names
+
+HERE = Path(__file__).parent
+# Mistakes that the open examples show, by assignment: title -> hint's beginning in English, and a word of the Chinese.
+SEEN = {
+    "primitives": {
+        "floor, the rest to the last": ("30 rows on 8 GPUs give", "向**上**取整"),
+        "zeros for idle GPUs": ("9 rows on 4 GPUs give [3, 3, 3, 0]", "根本没有分块"),
+        "the rest is dropped": ("10 rows on the GPUs come out as", "有的行丢了"),
+        "a deep copy moved": ("after `backward()` the parameters", "深拷贝"),
+        "one after the other": ("the replicas run one after the other", "一个接一个"),
+        "stacked": ("trying this answer raised RuntimeError", "RuntimeError"),
+        "a replica for every GPU": (None, None),  # an open case without idle GPUs does not show it
+    },
+    "crnn": {
+        "one GPU's shape": ("`two_gpus` is what one GPU gives", "第 1 维"),
+        "reshaped": ("the shape is right, but", "形状"),
+        "reshaped (hidden)": ("on 2 GPUs", "2 块 GPU"),
+        "a plain attribute, moved in forward": ("the table is not in `state_dict()`", "缓冲区"),
+        "no log_softmax": ("the loss is", "对数概率"),
+    },
+    "stateful": {
+        "a buffer, bound anew": ("after 3 calls on 2 GPUs `calls` is 0", "原地修改"),
+        "a tensor that is no buffer": ("after 3 calls on 2 GPUs `calls` is 6", "每个副本"),
+        "a cache by device": ("trying this answer raised", "试用这个答案"),
+        "still on self": ("the hidden state does not go on", "隐藏状态"),
+        "in place in forward": ("`mean` is still zero", "没有改动"),
+        "scale as a parameter": ("`parameters()` finds", "训练"),
+        "a scalar penalty": ("the penalty for 5 rows comes out as [2]", "每一**行**"),
+    },
+    "ddp": {
+        "no group": ("after `start()` there is no process group", "没有进程组"),
+        "everyone on cuda:0": ("every rank takes cuda:0", "cuda:0"),
+        "no sampler": ("every rank reads every row", "采样器"),
+        "on the device, not wrapped": ("the model is a Linear", "没有谁去平均"),
+        "gradients not cleared": (None, None),
+        "the sum": ("the step is 2 times", "2 倍"),
+        "everyone saves": ("the file is written 2 times", "2 次"),
+        "nobody waits": ("who does not write goes on", "barrier"),
+    },
+}
+
+
+def wrong(name):
+    spec = importlib.util.spec_from_file_location(f"checked_{name}", HERE / "wrong" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.WRONG
+
+
+def checked(assignment, language, sources):
+    """question -> what its check says, where the answer cells hold ``sources``."""
+    numbers, names, found = assignment.numbers(None), {}, {}
+    for cell in assignment.cells(language, numbers):
+        if cell.kind == "text" or cell.role == "free":
+            continue
+        if cell.role == "check":
+            if cell.question in sources:
+                found[cell.question] = eval(cell.source, names)
+        elif cell.role == "answer":
+            exec(filled(sources.get(cell.question, cell.source), numbers), names)
+        else:
+            exec(cell.source, names)
+    return found
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_solutions_pass_and_stubs_do_not(name, language):
+    assignment = load(name)
+    numbers = assignment.numbers(None)
+    with using(language):
+        solved = {question.id: question.solution(numbers) for question in assignment.questions}
+        passed = checked(assignment, language, solved)
+        assert {id: str(verdict) for id, verdict in passed.items() if verdict.right is not True} == {}
+        assert list(passed) == [question.id for question in assignment.questions]
+        stubs = {question.id: question.stub(numbers) for question in assignment.questions}
+        for verdict in checked(assignment, language, stubs).values():
+            assert verdict.right is not True
+            assert verdict.solution is None
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_mistakes_meet_their_hint(name, language):
+    assignment, answers = load(name), wrong(name)
+    for title, texts in SEEN[name].items():
+        question, _, source = answers[title]
+        with using(language):
+            verdict = checked(assignment, language, {question: source})[question]
+        text = texts[language == "zh"]
+        assert verdict.right is (text is None), (title, verdict)
+        assert text is None or text in str(verdict), (title, verdict)
