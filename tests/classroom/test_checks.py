@@ -23,7 +23,7 @@ SEEN = {
     "crnn": {
         "one GPU's shape": ("`two_gpus` is what one GPU gives", "第 1 维"),
         "reshaped": ("the shape is right, but", "形状"),
-        "reshaped (hidden)": ("on 2 GPUs", "2 块 GPU"),
+        "reshaped (hidden)": ("the hidden state has the right shape, but", "放错了位置"),
         "a plain attribute, moved in forward": ("the table is not in `state_dict()`", "缓冲区"),
         "no log_softmax": ("the loss is", "对数概率"),
     },
@@ -32,7 +32,7 @@ SEEN = {
         "a tensor that is no buffer": ("after 3 calls on 2 GPUs `calls` is 6", "每个副本"),
         "a cache by device": ("trying this answer raised", "试用这个答案"),
         "still on self": ("the hidden state does not go on", "隐藏状态"),
-        "in place in forward": ("`mean` is still zero", "没有改动"),
+        "in place in forward": ("on 2 GPUs `mean` is", "整个批次的均值"),
         "scale as a parameter": ("`parameters()` finds", "训练"),
         "a scalar penalty": ("the penalty for 5 rows comes out as [2]", "每一**行**"),
     },
