@@ -110,7 +110,7 @@ def check(question: str, *answer: object) -> Verdict:
     if len(answer) != len(found.names):
         call = f'check("{question}", {", ".join(found.names)})'
         raise TypeError(say(en=f"write {call}", zh=f"请写成 {call}"))
-    if any(value is None or value is ... for value in answer):
+    if any(value is None or value is ... or _empty(value) for value in answer):
         return Verdict(None, say(en="Not answered yet.", zh="还没有作答。"), None)
     hint, _ = judged(_exercise(found, begun.numbers), answer, {})
     if hint is not None:
@@ -122,6 +122,12 @@ def check(question: str, *answer: object) -> Verdict:
     return Verdict(True, right, None)
 
 
+def _empty(value: object) -> bool:
+    """Whether it is a function with nothing in it, as the student found it."""
+    code = getattr(value, "__code__", None)
+    return code is not None and code.co_code == (lambda: None).__code__.co_code and code.co_consts == (None,)
+
+
 def _exercise(found: Visible, numbers: Mapping[str, Any]) -> Exercise:
     """The check as an exercise of the course: the same reading of answers, the same words for errors."""
 
@@ -131,6 +137,12 @@ def _exercise(found: Visible, numbers: Mapping[str, Any]) -> Exercise:
                 yield str(hint)
         except NoAnswer as none:
             raise Unreadable(str(none.hint)) from None
+        except RuntimeError as error:
+            lines = str(error).strip().splitlines()
+            if len(lines) < 4:
+                raise
+            # A replica's error brings its whole traceback; its last line is what the student's code said.
+            raise RuntimeError(f"{lines[0]} … {lines[-1]}") from error
 
     return Exercise(Kind(lambda answer: answer, lambda: str(found.wanted)), judge, lambda: "")
 

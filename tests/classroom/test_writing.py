@@ -111,7 +111,6 @@ TAKEN = {
         "def answer(means, sizes):\\n    return sum(m * n for m, n in zip(means, sizes)) / sum(sizes)",
         "def answer(means, sizes):\\n    return sum(means) / len(means)",
     ),
-    "zero": ("08.zero", "", "answer = 9", "answer = 16"),
     "undo": ("04.undo", "", "answer = 2", "answer = 1"),
 }  # fmt: skip
 

@@ -29,8 +29,8 @@ BALANCED = Hint(
 )
 FLOOR = Hint(
     "floor",
-    "the pieces have floor(rows / GPUs) rows and one takes the rest; the rule rounds **up**, and the last piece is short",
-    "每个分块取了 ⌊行数 / GPU 数⌋ 行，余下的都塞给一块；规则是向**上**取整，最后一块可以不满",
+    "the pieces have floor(rows / GPUs) rows and one takes the rest; the rule rounds up, and the last piece is short",
+    "每个分块取了 ⌊行数 / GPU 数⌋ 行，余下的都塞给一块；规则是向上取整，最后一块可以不满",
 )
 ZEROS = Hint(
     "zeros",
@@ -422,6 +422,6 @@ def wrong_meeting(met: int, count: int) -> Iterator[Hint]:
     if met != count:
         yield Hint(
             "in-turn",
-            "the replicas run one after the other: start **all** threads before you wait for the first (`join`)",
-            "副本是一个接一个运行的：先启动**全部**线程，再等待第一个（`join`）",
+            "the replicas run one after the other: start all threads before you wait for the first (`join`)",
+            "副本是一个接一个运行的：先启动全部线程，再等待第一个（`join`）",
         )

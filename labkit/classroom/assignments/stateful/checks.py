@@ -167,9 +167,9 @@ def wrong_result(got: Any, scores: Tensor, penalty: Tensor) -> Iterator[Hint]:
     if second.dim() != 1 or len(second) != len(penalty):
         yield Hint(
             "per-replica",
-            f"the penalty for {len(penalty)} rows comes out as {list(second.shape)}: one value for each **row** is "
+            f"the penalty for {len(penalty)} rows comes out as {list(second.shape)}: one value for each row is "
             "wanted, else each replica's mean counts alike, however many rows it has",
-            f"{len(penalty)} 行的惩罚值，得到的形状是 {list(second.shape)}：要的是每一**行**一个值，否则不管有几行，"
+            f"{len(penalty)} 行的惩罚值，得到的形状是 {list(second.shape)}：要的是每一行一个值，否则不管有几行，"
             "每个副本的平均都占同样的比重",
         )
     if not same(second, penalty, 1e-4):
