@@ -4,7 +4,9 @@ The English notebooks are run and compared by nbval (the .ipynb files themselves
 its own. Their code is the Chinese lessons' too, so these are run here, one after another in one kernel.
 """
 
+import importlib.util
 import json
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -17,6 +19,7 @@ from labkit.runs.execute import WIDGET
 ROOT = Path(__file__).parents[2] / "notebooks"
 LESSONS = sync.lessons(ROOT)
 NOTEBOOKS = sync.notebooks(ROOT)  # the lessons and the index
+PROJECT = tomllib.loads((ROOT.parent / "pyproject.toml").read_text("utf-8"))["project"]
 BOTH = [(lesson, language) for lesson in LESSONS for language in sync.LANGUAGES]
 
 
@@ -63,7 +66,7 @@ def test_drift_is_seen_and_names_the_cell(tmp_path):
 @pytest.mark.parametrize(("lesson", "language"), BOTH)
 def test_cells_are_small_and_tidy(lesson, language):
     found = cells(language, lesson)
-    assert 15 <= sum(not cell.source.startswith("predict(") for cell in found) <= 32
+    assert 15 <= sum(not cell.source.startswith("predict(") and cell.id != "setup" for cell in found) <= 32
     first_code = next(cell for cell in found if cell.cell_type == "code")
     assert first_code.metadata.get("tags") == ["parameters"]
     assert first_code.source.endswith(f'language = "{language}"')
@@ -78,6 +81,31 @@ def test_cells_are_small_and_tidy(lesson, language):
             assert all(WIDGET not in output.get("data", {}) for output in cell.outputs), cell.id
             assert all(output.output_type != "error" for output in cell.outputs), cell.id
             assert cell.execution_count, f"{cell.id} was not run: python -m labkit.author.sync"
+
+
+@pytest.mark.parametrize("lesson", NOTEBOOKS)
+def test_a_machine_without_labkit_gets_it_and_keeps_its_own_packages(lesson, monkeypatch):
+    """Colab has its own torch and ipywidgets, which must stay. The cell is closed in JupyterLab."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    code = cells("en", lesson, "code")
+    setup = next(cell for cell in code if cell.id == "setup")
+    assert setup.metadata["jupyter"] == {"source_hidden": True}
+    before = code[: code.index(setup)]
+    assert not any("labkit" in cell.source for cell in before)
+    assert all(cell.source == setup.source for cell in cells("zh", lesson, "code") if cell.id == "setup")
+
+    asked = []
+    shell = InteractiveShell()
+    shell.register_magic_function(asked.append, "line", "pip")
+    shell.run_cell(setup.source)
+    assert asked == []
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "labkit" else find(name))
+    shell.run_cell(setup.source)
+    (words,) = asked
+    assert "--no-deps" in words
+    assert words.endswith("git+" + PROJECT["urls"]["Repository"])
 
 
 @pytest.mark.parametrize(("lesson", "language"), BOTH)
