@@ -5,9 +5,11 @@ A check starts no processes: it calls the answer as if this one were one rank of
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -284,13 +286,20 @@ def as_rank(rank: int, size: int, gpus: int) -> Iterator[dict[str, Any]]:
         yield asked
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """Inside, a real group of this process alone."""
+def alone(work: Callable[[], Any]) -> Any:
+    """What ``work()`` gives in a real group of this process alone.
+
+    A DDP model that outlives its group takes the group apart in its own destructor, which then waits, holding Python's
+    lock, for a thread that wants it: so what ``work`` made is gone before the group is.
+    """
     dist.init_process_group("cpu:gloo,cuda:gloo", store=HashStore(), rank=0, world_size=1)
     try:
-        yield
+        return work()
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
     finally:
+        gc.collect()
         dist.destroy_process_group()
 
 
@@ -349,16 +358,19 @@ def _loader(student: Student) -> Iterator[Hint]:
     "wrap", "wrap", en="a function of `model` and `device`", zh="一个以 `model` 和 `device` 为参数的函数"
 )
 def _wrap(student: Student) -> Iterator[Hint]:
-    with alone():
+    def work() -> str:
         model = student["wrap"](_linear(torch.ones(1, 2)), torch.device("cuda", 0))
-        if not isinstance(model, DistributedDataParallel):
-            kind = type(model).__name__
-            yield Hint(
-                "apart",
-                f"the model is a {kind}: nobody averages the ranks' gradients",
-                f"模型是 {kind}：没有谁去平均各 rank 的梯度",
-            )
-        model(torch.ones(3, 2, device="cuda:0")).sum().backward()
+        if isinstance(model, DistributedDataParallel):
+            model(torch.ones(3, 2, device="cuda:0")).sum().backward()
+        return type(model).__name__
+
+    kind = alone(work)
+    if kind != "DistributedDataParallel":
+        yield Hint(
+            "apart",
+            f"the model is a {kind}: nobody averages the ranks' gradients",
+            f"模型是 {kind}：没有谁去平均各 rank 的梯度",
+        )
 
 
 @visible(
@@ -369,29 +381,39 @@ def _wrap(student: Student) -> Iterator[Hint]:
 )
 def _step(student: Student) -> Iterator[Hint]:
     before, x, y = torch.ones(1, 2), torch.tensor([[1.0, 2.0], [3.0, 1.0]]), torch.zeros(2, 1)
-    with alone():
+
+    def work() -> tuple[Any, Tensor]:
         model = DistributedDataParallel(_linear(before).to("cuda:0"), device_ids=[0])
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         told = student["step"](model, x.to("cuda:0"), y.to("cuda:0"), optimizer)
-        weight = model.module.weight.detach().cpu()
+        told = told.item() if isinstance(told, Tensor) else told
+        return told, model.module.weight.detach().cpu().clone()
+
+    told, weight = alone(work)
     # One rank: the mean of (3, 4) squared is 12.5, and its gradient (1 * 3 + 3 * 4, 2 * 3 + 1 * 4).
     yield from wrong_step([weight], before - torch.tensor([[15.0, 10.0]]), before, [2])
-    yield from wrong_told([told.item() if isinstance(told, Tensor) else told], 12.5, [-1])
+    yield from wrong_told([told], 12.5, [-1])
 
 
 @visible("save", "save", en="a function of `model` and `path`", zh="一个以 `model` 和 `path` 为参数的函数")
 def _save(student: Student) -> Iterator[Hint]:
-    weight, written, barriers, saved = torch.ones(1, 2), [], [], None
-    with tempfile.TemporaryDirectory() as folder, alone():
-        model = DistributedDataParallel(_linear(weight).to("cuda:0"), device_ids=[0])
-        for rank in range(2):
-            path = os.path.join(folder, f"{rank}.pt")
-            with as_rank(rank, 2, 2) as asked:
-                student["save"](model, path)
-            written.append(int(os.path.exists(path)))
-            barriers.append(asked["barriers"])
-            if written[-1]:
-                saved = torch.load(path, map_location="cpu", weights_only=True)
+    weight = torch.ones(1, 2)
+
+    def work() -> tuple[list[int], list[int], Any]:
+        written, barriers, saved = [], [], None
+        with tempfile.TemporaryDirectory() as folder:
+            model = DistributedDataParallel(_linear(weight).to("cuda:0"), device_ids=[0])
+            for rank in range(2):
+                path = os.path.join(folder, f"{rank}.pt")
+                with as_rank(rank, 2, 2) as asked:
+                    student["save"](model, path)
+                written.append(int(os.path.exists(path)))
+                barriers.append(asked["barriers"])
+                if written[-1]:
+                    saved = torch.load(path, map_location="cpu", weights_only=True)
+        return written, barriers, saved
+
+    written, barriers, saved = alone(work)
     yield from wrong_writes(written)
     yield from wrong_file(saved, weight)
     if not all(barriers):
