@@ -8,7 +8,7 @@ For writing and reviewing a lesson in an editor::
 
 A cell begins with ``%% id`` (text) or ``%% id code`` (with a tag, if it has one: ``%% id code parameters``);
 in a text cell a line ``%% zh`` stands between English and Chinese. Writing keeps the outputs of cells whose code
-did not change.
+did not change, and the metadata of every code cell that was there before.
 """
 
 from __future__ import annotations
@@ -68,7 +68,12 @@ def _cell(
     if tags:
         made.metadata["tags"] = tags
     before = known.get(name)
-    if code and before and (before.cell_type, before.source) == (made.cell_type, made.source):
+    if not (code and before and before.cell_type == "code"):
+        return made
+    for key, value in before.metadata.items():  # such as that its code is folded
+        if key != "tags":
+            made.metadata[key] = value
+    if before.source == made.source:
         made.update(outputs=before.outputs, execution_count=before.execution_count)
     return made
 

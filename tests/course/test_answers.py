@@ -241,7 +241,7 @@ WRONG = {
     "02.anywhere": [
         (lambda model: None, "return"),
         (lambda model: "x", "a model"), (lambda model: model.to("cuda:0"), "raised"),
-        (lambda model: model, "on a computer with 1 GPU the weights are on cpu; home is cuda:0"),
+        (lambda model: model, "on a computer with 1 GPU the weights are on cpu; a call begins on cuda:0"),
         (lambda model: at_home(model), "on a computer with 3 GPUs `forward` ran on 1 device only"),
         (lambda model: at_home(torch.nn.DataParallel(model)), "on a computer with 0 GPUs the model is wrapped"),
         (lambda model: torch.nn.DataParallel(model) if torch.cuda.device_count() > 1 else at_home(model),

@@ -72,6 +72,14 @@ def test_writing_keeps_the_outputs_of_code_that_did_not_change(root):
     assert not sync.read(root, "en", "00_tiny").cells[2].outputs
 
 
+def test_writing_keeps_that_a_cells_code_is_folded(root):
+    notebook = sync.read(root, "zh", "00_tiny")
+    notebook.cells[2].metadata["jupyter"] = {"source_hidden": True}
+    nbformat.write(notebook, root / "zh" / "00_tiny.ipynb")
+    bilingual.write(root, "00_tiny", TEXT.replace("1 + 1", "1 + 2"))
+    assert sync.read(root, "zh", "00_tiny").cells[2].metadata["jupyter"] == {"source_hidden": True}
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [

@@ -16,7 +16,7 @@ def _sizes(rows: int, size: int) -> tuple[int, ...]:
 
 
 def _last(rows: int, size: int) -> int:
-    return rows % size or min(rows, size)
+    return rows % size or size
 
 
 def _another_dataset(random: Random) -> dict[str, int]:
@@ -249,7 +249,7 @@ def _last_rows(count: int, rows: int, size: int) -> Hints:
 
 _LAST_BATCH = """```
 def last_batch(rows, batch_size):
-    return rows % batch_size or min(rows, batch_size)
+    return rows % batch_size or batch_size
 ```"""
 
 

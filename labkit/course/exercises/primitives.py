@@ -230,8 +230,8 @@ def _replicas_made(count: int, rows: int, gpus: int) -> Hints:
     fresh=lambda random: {"gpus": random.randint(2, 8), "calls": random.randint(2, 20)},
     ask=lambda gpus, calls: say(
         en=f"The weights of `model` are 136 bytes. How many bytes of weights travel in {plural(calls, 'call')} on "
-        f"{plural(gpus, 'GPU')}, each with enough rows?",
-        zh=f"`model` 的权重一共 136 字节。{gpus} 块 GPU、行数足够，调用 {calls} 次，一共要搬多少字节的权重？",
+        f"{plural(gpus, 'GPU')}, if there are rows for every GPU?",
+        zh=f"`model` 的权重一共 136 字节。{gpus} 块 GPU 都分得到行，调用 {calls} 次，一共要搬多少字节的权重？",
     ),
     solution=lambda gpus, calls: say(
         en=f"`{136 * (gpus - 1) * calls}`: 136 bytes to each of the other GPUs ({gpus - 1}), anew in every call: the "

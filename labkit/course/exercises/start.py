@@ -233,7 +233,7 @@ choice(
             say(
                 en="then no program could be tried here: PyTorch's own functions answer for the machine that the "
                 "line above names",
-                zh="那样就什么程序也试不了：PyTorch 自己的函数说的是上面那一行里的机器",
+                zh="那样就什么程序也试不了：PyTorch 自己的函数回答的，是上面那一行写的机器",
             ),
         ),
         (say(en="As many GPUs as the parameters say", zh="参数里写几块，就回答有几块"), RIGHT),
@@ -247,7 +247,7 @@ choice(
     ],
     solution=lambda: say(
         en="Code that asks for GPUs finds them, so it runs unmodified; with `num_gpus = 0` it finds none.",
-        zh="代码来问，就有 GPU，所以一字不改就能运行；写 `num_gpus = 0` 时，就一块也没有。",
+        zh="代码问有没有 GPU，得到的回答是有，所以一字不改就能运行；写 `num_gpus = 0` 时，回答就是没有。",
     ),
 )
 

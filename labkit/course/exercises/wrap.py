@@ -324,8 +324,8 @@ def anywhere(model):
     "02.anywhere",
     a_function("anywhere", lambda: say(en="a function of `model`", zh="一个以 `model` 为参数的函数")),
     solution=lambda: say(
-        en=f"Wrap where there are two GPUs or more; move it home where there is one:\n{_ANYWHERE}",
-        zh=f"有两块或更多 GPU 就包装；有 GPU 就搬到主设备上：\n{_ANYWHERE}",
+        en=f"Wrap where there are two GPUs or more; go to cuda:0 where there is a GPU at all:\n{_ANYWHERE}",
+        zh=f"有两块或更多 GPU 就包装；只要有 GPU，就搬到 cuda:0 上：\n{_ANYWHERE}",
     ),
 )
 def _anywhere(answer: Callable[..., Any]) -> Iterator[str]:
@@ -352,8 +352,8 @@ def _made_for(gpus: int, answer: Callable[..., Any]) -> Iterator[str]:
     places = {str(weight.device) for weight in made.parameters()}
     if places != {home}:
         yield say(
-            en=f"{case_en} the weights are on {', '.join(sorted(places)) or 'nothing'}; home is {home}",
-            zh=f"{case_zh}权重在 {'、'.join(sorted(places)) or '空处'}；主设备是 {home}",
+            en=f"{case_en} the weights are on {', '.join(sorted(places)) or 'nothing'}; a call begins on {home}",
+            zh=f"{case_zh}权重在 {'、'.join(sorted(places)) or '空处'}；调用是从 {home} 开始的",
         )
         return
     made(torch.ones(6, 5, device=home))
