@@ -175,7 +175,7 @@ TERMS = (
     Term("gradient accumulation", "梯度累积", "several parts go there and back before the optimizer takes one step",
          "分几份各做前向、反向，优化器最后只走一步", "gradient accumulation", never=("梯度累加",)),
     Term("padding", "填充", "what makes rows equally long and must not count in the loss",
-         "让各行一样长的部分，不能算进损失"),
+         "让各行一样长的部分，不能算进损失", "padding|padded", never=("补齐",)),
     Term("throughput", "吞吐量", "how many rows are done in a second",
          "每秒处理多少行", "throughput", never=("吞吐率",)),
     Term("efficiency", "效率", "the share of perfect scaling that is reached",

@@ -38,7 +38,8 @@ class Varied:
             svg = getattr(self.result, "_repr_svg_", None)
             self.svg: str | None = svg() if svg else None
         said = "" if self.result is None else repr(self.result)
-        self.text = "\n".join(filter(None, [printed.getvalue().rstrip("\n"), said]))
+        self.printed = printed.getvalue().rstrip("\n")
+        self.text = "\n".join(filter(None, [self.printed, said]))
 
     def set(self, **numbers: int) -> None:
         """Run the function with other numbers; an error is shown in place of the result."""
@@ -51,13 +52,9 @@ class Varied:
             self._widget.children[-1].value = self._html()
 
     def _html(self) -> str:
-        shown = [
-            f'<pre style="line-height:1.35;overflow:auto">{escape(self.text)}</pre>'
-            if not self.svg or "\n" in self.text
-            else "",
-            self.svg or "",
-        ]
-        return f'<div role="status" aria-live="polite">{"".join(shown)}</div>'
+        words = self.printed if self.svg else self.text  # a picture says what its repr says
+        shown = f'<pre style="line-height:1.35;overflow:auto">{escape(words)}</pre>' if words else ""
+        return f'<div role="status" aria-live="polite">{shown}{self.svg or ""}</div>'
 
     def __repr__(self) -> str:
         return self.text

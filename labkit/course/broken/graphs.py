@@ -149,7 +149,7 @@ def _click_hints(seen: Seen) -> Iterator[Hint]:
             "padding_counted",
             say(
                 en="the padding is averaged, too: item 0 counts as clicked by everybody with a short basket",
-                zh="补齐的位置也参与了平均：购物篮短的人，都被当成点过 0 号商品",
+                zh="填充的位置也参与了平均：购物篮短的人，都被当成点过 0 号商品",
             ),
         )
     yield Hint(

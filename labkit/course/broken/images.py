@@ -34,7 +34,7 @@ def _photo_hints(seen: Seen) -> Iterator[Hint]:
                 say(
                     en="photos of different size do not fit into one tensor as they are: they have to be padded "
                     "first, and `forward` has to know which part is photo",
-                    zh="大小不同的照片不能直接叠成一个张量：要先补齐，而且 `forward` 得知道哪一部分才是照片",
+                    zh="大小不同的照片不能直接叠成一个张量：要先填充成一样大，而且 `forward` 得知道哪一部分才是照片",
                 ),
             )
         if step == "forward" and "channels" in words:
@@ -66,8 +66,8 @@ def _photo_hints(seen: Seen) -> Iterator[Hint]:
             say(
                 en="the padding is averaged with the photo: small photos get paler. Its size must come along, so "
                 "that `forward` can leave the padding out",
-                zh="取平均时把补齐的部分也算进去了，小照片因此变淡。照片的大小要一起传进来，`forward` "
-                "才能把补齐的部分去掉",
+                zh="取平均时把填充的部分也算进去了，小照片因此变淡。照片的大小要一起传进来，`forward` "
+                "才能把填充的部分去掉",
             ),
         )
     if seen.alone:
@@ -101,8 +101,8 @@ PHOTOS = Problem(
         say(
             en="`before` pads all photos to one size, stacks them, and returns the sizes as a second tensor; "
             "`forward` cuts each photo out of its padding again.",
-            zh="`before` 把照片补齐到同样大小，叠成一个张量，再把原来的大小作为第二个张量返回；`forward` "
-            "再从补齐的图里把每张照片裁出来。",
+            zh="`before` 把照片填充到同样大小，叠成一个张量，再把原来的大小作为第二个张量返回；`forward` "
+            "再从填充后的图里把每张照片裁出来。",
         ),
     ),
     lambda: say(

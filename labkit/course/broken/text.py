@@ -36,7 +36,7 @@ def _tagger(seen: Seen) -> Iterator[Hint]:
                 "longest sentence of its own piece: `lengths.max()` is the piece's, too. What does a replica still "
                 "have that is as long as the longest of the whole batch?",
                 zh=f"{seen.on()}：各副本返回的长度不一样，收集时拼不起来。"
-                "每个副本都只补齐到自己那个分块里最长的一句：`lengths.max()` 也只是这个分块的。副本手里还有什么，"
+                "每个副本都只填充到自己那个分块里最长的一句：`lengths.max()` 也只是这个分块的。副本手里还有什么，"
                 "长度等于整个批次里最长的那一句？",
             ),
         )
@@ -58,7 +58,7 @@ def _tagger(seen: Seen) -> Iterator[Hint]:
             say(
                 en=f"{seen.on()}: the sentences are padded to {got} words; the longest of this batch has {right}, of "
                 "the next another number. No fixed length is that of one GPU",
-                zh=f"{seen.on()}：句子补齐到了 {got} 个词，而这个批次最长的一句是 {right} 个词，"
+                zh=f"{seen.on()}：句子填充到了 {got} 个词，而这个批次最长的一句是 {right} 个词，"
                 "下一个批次又是别的数。写死一个长度，就和一块 GPU 上不一样了",
             ),
         )
@@ -78,7 +78,7 @@ def _tagger(seen: Seen) -> Iterator[Hint]:
             say(
                 en="the shape is right, but on one GPU already the values are others: does the RNN read the padding? "
                 "Its backward direction begins there. That is what packing is for",
-                zh="形状对了，但在一块 GPU 上数值就已经变了：RNN 是不是把补齐的位置也读进去了？"
+                zh="形状对了，但在一块 GPU 上数值就已经变了：RNN 是不是把填充的位置也读进去了？"
                 "它的反方向正是从那里开始读。打包（pack）就是为了避开它",
             ),
         )
@@ -98,12 +98,12 @@ TAGGER = Problem(
         ),
         say(
             en="Look at `pad_packed_sequence`: to which length does it pad, and whose longest sentence is that?",
-            zh="看 `pad_packed_sequence`：它补齐到多长？那是谁的最长一句？",
+            zh="看 `pad_packed_sequence`：它填充到多长？那是谁的最长一句？",
         ),
         say(
             en="`tokens` was padded before it was cut, so `tokens.size(1)` is the same in all replicas; "
             "`pad_packed_sequence` takes a `total_length`.",
-            zh="`tokens` 在切开之前就已经补齐，所以 `tokens.size(1)` 在各副本里都一样；`pad_packed_sequence` "
+            zh="`tokens` 在切开之前就已经填充好，所以 `tokens.size(1)` 在各副本里都一样；`pad_packed_sequence` "
             "有一个参数 `total_length`。",
         ),
     ),

@@ -75,7 +75,7 @@ def _word_hints(seen: Seen) -> Iterator[Hint]:
                 en=f"{seen.on()}: the sum is right, the divisor is not: divide by the {int(words)} words that "
                 "count, not by rows, nor by places that are padding",
                 zh=f"{seen.on()}：总和对了，除数不对：要除以真正算数的 {int(words)} 个词，不是除以行数，"
-                "也不把补齐的位置算进去",
+                "也不把填充的位置算进去",
             ),
         )
     pieces = list(zip(parts(rows * counts, seen.case.gpus), parts(counts, seen.case.gpus), strict=True))

@@ -20,10 +20,10 @@ choice(
             ),
         ),
         (
-            say(en="The right shape, but tags of padding", zh="形状对，但补齐的位置也有标注"),
+            say(en="The right shape, but tags of padding", zh="形状对，但填充的位置也有标注"),
             say(
                 en="the padding is left out by packing, in each replica as on one GPU; look at what each returns",
-                zh="打包时已经去掉了补齐的位置，每个副本都和一块 GPU 上一样；再看每个副本返回什么形状",
+                zh="打包时已经去掉了填充的位置，每个副本都和一块 GPU 上一样；再看每个副本返回什么形状",
             ),
         ),
         (say(en="An error in gather", zh="收集那一步报错"), RIGHT),

@@ -41,7 +41,7 @@ def _ids(ids: tuple[int, ...]) -> Iterator[str]:
         )
     if ids == (1,):
         yield say(
-            en="that works, but on cuda:1 alone; both GPUs shall have work",
+            en="that works, but on cuda:1 alone; both GPUs are to have work",
             zh="这样能运行，但只用到 cuda:1 一块；题目要求两块都干活",
         )
     if ids == (0, 1):

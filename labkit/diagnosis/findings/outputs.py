@@ -53,8 +53,8 @@ def answers(wrong: list[int] | None) -> str:
 ROWS_COMPARED = error("rows_compared", BATCH)("""
     en: It has an entry for each pair of rows, here {shape}. A replica has only its own rows to compare: of all pairs,
         {gpus} GPUs compute those in the blocks on the diagonal{outcome}.
-    zh: 它对每两行都有一个值，这里是 {shape}。副本手里只有自己的那些行：在所有的行对中，{gpus} 块 GPU
-        只算出对角线上各块里的那些{outcome}。
+    zh: 它对每两行都有一个值，这里是 {shape}。副本手里只有自己的那些行：在所有的行对中，
+        {gpus} 块 GPU 只算出对角线上各块里的那些{outcome}。
     fix en: Return what each row gives (its embedding), and compare outside the wrapped model, over the whole batch:
         `a @ b.t()`.
     fix zh: 返回每一行自己的结果（嵌入向量），在包装后的模型外面对整个批次两两比较：`a @ b.t()`。
