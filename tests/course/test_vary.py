@@ -33,6 +33,7 @@ def test_a_slider_runs_it_again():
     gpus.value = 3
     assert "10 on 3" in shown.value
     assert "<svg" in shown.value != before
+    assert repr(labkit.split(10, 3)) not in shown.value, "the picture says it already"
     size.value = 7
     assert "7 on 3" in shown.value, "each slider keeps what the other says"
 

@@ -103,7 +103,7 @@ def _found(name: str) -> Problem:
 
 def _verdict(problem: Problem, found: Judgement) -> str:
     spent, total = score.cost(problem.name), score.total()
-    hints = say(en=f", {spent} of them spent on hints", zh=f"，其中 {spent} 分花在提示上") if spent else ""
+    hints = say(en=f", {spent} of them spent on hints", zh=f"，提示扣去 {spent} 分") if spent else ""
     if found.hint is None:
         return say(
             en=f"Repaired: {WORTH} of {WORTH} points{hints}. In all {total} of 100. {problem.why()}",

@@ -57,9 +57,9 @@ def _tagger(seen: Seen) -> Iterator[Hint]:
             "fixed_length",
             say(
                 en=f"{seen.on()}: the sentences are padded to {got} words; the longest of this batch has {right}, of "
-                "the next another number. No fixed length is that of one GPU",
+                "the next another number. No fixed length is right for every batch",
                 zh=f"{seen.on()}：句子填充到了 {got} 个词，而这个批次最长的一句是 {right} 个词，"
-                "下一个批次又是别的数。写死一个长度，就和一块 GPU 上不一样了",
+                "下一个批次又是别的数。写死一个长度，不可能每个批次都对",
             ),
         )
     if got < right:
@@ -92,9 +92,9 @@ TAGGER = Problem(
     _tagger,
     lambda: (
         say(
-            en="One replica returns `[4, 9, 6]`, another `[4, 5, 6]`. It works whenever every piece happens to have "
+            en="One replica returns `[4, 7, 6]`, the other `[4, 3, 6]`. It works whenever every piece happens to have "
             "a sentence of the greatest length.",
-            zh="一个副本返回 `[4, 9, 6]`，另一个返回 `[4, 5, 6]`。只有碰巧每个分块里都有一句最长的，才不出错。",
+            zh="一个副本返回 `[4, 7, 6]`，另一个返回 `[4, 3, 6]`。只有碰巧每个分块里都有一句最长的，才不出错。",
         ),
         say(
             en="Look at `pad_packed_sequence`: to which length does it pad, and whose longest sentence is that?",
