@@ -83,7 +83,8 @@ def _exercises() -> list[tuple[str, list[str]]]:
 
 
 def _marks(names: list[str], done: set[str], first: set[str]) -> str:
-    return " ".join(_FIRST if name in first else _LATER if name in done else _OPEN for name in names)
+    marks = [_FIRST if name in first else _LATER if name in done else _OPEN for name in names]
+    return " ".join(sorted(marks, key=(_FIRST, _LATER, _OPEN).index))  # so that it fills from the left
 
 
 def _footer() -> list[str]:
