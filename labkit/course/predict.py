@@ -65,7 +65,7 @@ class Prediction:
             else f"Run the notebook to type your answer ({self.exercise.kind.wanted()}); {call} takes it too.",
             zh=f"运行笔记本，点选你的答案；也可以写 {call}。"
             if ways
-            else f"运行笔记本，输入你的答案（{self.exercise.kind.wanted()}）；也可以写 {call}。",
+            else f"运行笔记本，输入你的答案：{self.exercise.kind.wanted()}；也可以写 {call}。",
         )
         return "\n".join([self.question, *ways, how])
 
