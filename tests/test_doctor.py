@@ -238,6 +238,14 @@ def test_a_check_that_fails_itself_does_not_keep_the_others_from_being_told(caps
     assert found["python"].level == OK
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize(("levels", "code"), [([OK], 0), ([OK, NOTE], 0), ([PROBLEM, OK], 1)])
+def test_only_a_problem_fails_the_command(capsys, monkeypatch, form, levels, code):
+    checks = [lambda level=level: doctor.Check("planted", "planted", "as it is", level) for level in levels]
+    monkeypatch.setattr(doctor, "CHECKS", checks)
+    assert main(["doctor", *form]) == code
+
+
 def test_the_report_ends_with_what_it_comes_to(capsys, monkeypatch):
     other_kernel(monkeypatch)
     assert main(["doctor"]) == 0
