@@ -12,7 +12,7 @@ ARGS ?=
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
 
-lab: $(VENV)/.lab  ## open the course, in a copy of your own (LESSON=zh/03_split, ARGS="--dir DIR --port 9999")
+lab: $(VENV)/.zh  ## open the course, in a copy of your own (LESSON=zh/03_split, ARGS="--dir DIR --port 9999")
 	@$(BIN)/python -m labkit lab $(LESSON) $(ARGS)
 
 test: $(VENV)/.test  ## run every test on all cores: library, notebooks, browser (ARGS="tests/engine -x", ARGS="-n0 --pdb")
@@ -39,8 +39,8 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "could not make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
-# A stamp for each set of extras: made anew when what it installs from changes.
-$(VENV)/.lab $(VENV)/.site $(VENV)/.test: $(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints.txt
+# A stamp for each set of extras: made anew when what it installs from changes. (zh is lab with the menus in Chinese, too.)
+$(VENV)/.zh $(VENV)/.site $(VENV)/.test: $(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing labkit[$*] into $(VENV) (once; some minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@

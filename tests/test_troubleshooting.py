@@ -15,8 +15,11 @@ PAGES = {"en": ROOT / "docs" / "troubleshooting.md", "zh": ROOT / "docs" / "trou
 OTHERS = {
     "error: externally-managed-environment", "No matching distribution found for torch", "labkit: command not found",
     "running scripts is disabled on this system", "make", "The port 8888 is already in use, trying another port.",
-    "ModuleNotFoundError: No module named 'labkit'", "NameError: name 'model' is not defined", "[*]", "File Changed",
+    "ModuleNotFoundError: No module named 'labkit'", "NameError: name '…' is not defined", "[*]", "File Changed",
     "Error displaying widget", "The kernel for … appears to have died. It will restart automatically.",
+    "The kernel for … appears to have died.", "… 的内核似乎已经死亡。它将自动重启。", "文件已更改", "Select Kernel",
+    "选择内核", "File Save Error for …", "保存文件 … 时出错", "Server Connection Error", "服务器连接错误",
+    "Kernel is running over TCP without encryption",
 }  # fmt: skip
 
 
