@@ -141,7 +141,7 @@ class Assignment:
         ):  # what it checks with travels in the notebook, which is then the only file needed
             paths = (self.folder / f"{name}.py" for name in ("drivers", "checks"))
             carried = {path.stem: path.read_text("utf-8") for path in paths if path.exists()}
-            given += f", carried={carried!r}" if "checks" in carried else ""
+            given += f", carried={carried if 'checks' in carried else {}!r}"
         return (
             f'from labkit.classroom import begin, check\n\nbegin("{self.name}", language="{language}"{given})'
         )

@@ -69,10 +69,15 @@ def begin(
 ) -> None:
     """Begin an assignment: its language, four GPUs (simulated where the computer has fewer), its checks.
 
-    carried   the sources of its modules, where it did not come with labkit.
+    carried   the sources of its modules, where it did not come with labkit; {} if it has no checks.
     numbers   the student's own variant; answers are checked with these.
     """
     checked_language(language)
+    if carried == {}:  # it has none
+        set_language(language)
+        use_gpus(GPUS)
+        _begun[name] = _Begun({}, dict(numbers))
+        return
     package = f"{__package__}.assignments.{name}" if carried is None else _carried(name, carried)
     try:
         module = importlib.import_module(f"{package}.checks")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -85,6 +86,17 @@ def test_its_check_travels_in_the_notebook(means):
         assert check("means.mean", None).right is None
         with pytest.raises(ValueError, match="it is one of: .*means.mean"):
             check("means.share", 2)
+
+
+def test_an_assignment_need_not_have_checks(means, tmp_path):
+    folder = tmp_path / "unchecked"
+    shutil.copytree(means, folder)
+    (folder / "checks.py").unlink()
+    setup = next(cell for cell in load(folder).cells("en", {"full": 4, "short": 2}) if cell.role == "setup")
+    with using("en"):
+        exec(setup.source, {})
+        with pytest.raises(ValueError, match="no check 'unchecked.mean'"):
+            check("unchecked.mean", 1)
 
 
 LESSON = {
