@@ -8,9 +8,11 @@ import importlib.util
 import json
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 from nbclient.exceptions import CellExecutionError
 
 from labkit.author import sync
@@ -86,8 +88,6 @@ def test_cells_are_small_and_tidy(lesson, language):
 @pytest.mark.parametrize("lesson", NOTEBOOKS)
 def test_a_machine_without_labkit_gets_it_and_keeps_its_own_packages(lesson, monkeypatch):
     """Colab has its own torch and ipywidgets, which must stay. The cell is closed in JupyterLab."""
-    from IPython.core.interactiveshell import InteractiveShell
-
     code = cells("en", lesson, "code")
     setup = next(cell for cell in code if cell.id == "setup")
     assert setup.metadata["jupyter"] == {"source_hidden": True}
@@ -96,14 +96,15 @@ def test_a_machine_without_labkit_gets_it_and_keeps_its_own_packages(lesson, mon
     assert all(cell.source == setup.source for cell in cells("zh", lesson, "code") if cell.id == "setup")
 
     asked = []
-    shell = InteractiveShell()
-    shell.register_magic_function(asked.append, "line", "pip")
-    shell.run_cell(setup.source)
+    shell = SimpleNamespace(run_line_magic=lambda name, words: asked.append((name, words)))
+    python = TransformerManager().transform_cell(setup.source)
+    exec(python, {"get_ipython": lambda: shell})
     assert asked == []
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "labkit" else find(name))
-    shell.run_cell(setup.source)
-    (words,) = asked
+    exec(python, {"get_ipython": lambda: shell})
+    ((magic, words),) = asked
+    assert magic == "pip"
     assert "--no-deps" in words
     assert words.endswith("git+" + PROJECT["urls"]["Repository"])
 
