@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from .. import lessons
 from ..base.extras import need
@@ -67,19 +68,18 @@ def run(options: argparse.Namespace) -> int:
         )  # the address is said all the same, and our own lines stay in sight
     print(
         say(
-            en="labkit: JupyterLab is starting; Ctrl+C here, twice, ends it",
-            zh="labkit：正在启动 JupyterLab；在这里按两次 Ctrl+C 结束",
+            en="labkit: JupyterLab is starting, which can take up to a minute; Ctrl+C here, twice, ends it",
+            zh="labkit：正在启动 JupyterLab，最多可能要一分钟；在这里按两次 Ctrl+C 结束",
         ),
         flush=True,
     )
-    from jupyterlab.labapp import LabApp  # heavy: the server
-
+    Lab = _lab()
     with (
         tempfile.TemporaryDirectory(prefix="labkit-lab-", ignore_cleanup_errors=True) as folder,
         _environment(_settings(Path(folder), options.reader)),
     ):
         try:
-            LabApp.launch_instance(command + options.rest)
+            Lab.launch_instance(command + options.rest)
         except PermissionError as error:  # a home folder that is not there, or not the reader's
             raise CannotWrite(
                 say(
@@ -90,6 +90,35 @@ def run(options: argparse.Namespace) -> int:
                 )
             ) from None
     return 0
+
+
+def _lab() -> Any:
+    """JupyterLab, telling its address once it answers there: its own line comes before that, in between warnings."""
+    from jupyterlab.labapp import LabApp  # heavy: the server
+
+    class Lab(LabApp):  # type: ignore[misc]
+        @classmethod
+        def get_extension_package(cls) -> str:
+            return "jupyterlab"
+
+        @classmethod
+        def initialize_server(cls, *arguments: Any, **more: Any) -> Any:
+            server = super().initialize_server(*arguments, **more)
+            server.io_loop.add_callback(_tell_where, server)
+            return server
+
+    return Lab
+
+
+def _tell_where(server: Any) -> None:
+    url = server.local_url
+    print(
+        say(
+            en=f"labkit: JupyterLab is ready. If no browser has opened, open this address in one:\n  {url}",
+            zh=f"labkit：JupyterLab 已就绪。如果浏览器没有自动打开，请把这个网址复制到浏览器里：\n  {url}",
+        ),
+        flush=True,
+    )
 
 
 def _given(lesson: str | None) -> tuple[Path, str] | None:
