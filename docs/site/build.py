@@ -180,7 +180,7 @@ def linked(text: str, folder: Path) -> str:
             )
         elif where.stem.split(".")[0] == "README" and len(where.parts) == 1:
             made = "index.md"
-        elif where.parts[0] == "docs":
+        elif where.parts[0] == "docs" and where.suffix in PICTURES:
             return where.as_posix()
         else:
             return f"{URLS['Repository']}/blob/main/{where.as_posix()}"

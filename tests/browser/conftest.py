@@ -187,9 +187,9 @@ def run_all(page):
 
     While JupyterLab does not yet know its kernels it asks which one to use, and while one is being connected
     it silently drops the command, for all cells or for the last ones: if nothing is running and a cell has no
-    number after a while, the command is given again (which first answers the question).
+    number after a while, the command is given again (which first answers the question). A folded cell has no number.
     """
-    prompts = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(e => e.textContent)"
+    prompts = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt:not(.jp-Placeholder-prompt)')].map(e => e.textContent)"
     for attempt in range(1, 16):
         if attempt == 1 or not page.evaluate(f"() => {prompts}.some(text => text.includes('*'))"):
             page.get_by_role("menuitem", name="Run", exact=True).click()

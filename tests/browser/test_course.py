@@ -13,12 +13,12 @@ CELLS = [
 WORDS = {
     "en": (
         "Not answered yet",
-        "the rows run out early",
+        "shared out evenly",
         "Right.",
         "Show the answer",
         "5 pieces hold all 10",
     ),
-    "zh": ("还没有作答", "行提前就用完了", "正确。", "查看答案", "5 个分块就装下了全部 10 行"),
+    "zh": ("还没有作答", "那得尽量平均地分", "正确。", "查看答案", "5 个分块就装下了全部 10 行"),
 }
 
 

@@ -55,6 +55,7 @@ def test_no_solution_no_judge_and_no_secret_is_given_out(name, individual, small
             # Lines that only the solution has; what the stub shows too is meant to be seen.
             # What the notebook gives, as any class of modules says, is not the solution's alone.
             shown = told_lines(assignment.prologue(numbers)) | told_lines(question.stub(numbers)) | COMMON
+            shown |= told_lines(assignment.cells("zh", numbers)[0].source)  # the script that is to be changed
             only = told_lines(question.solution(numbers)) - shown
             assert only, question.id
             assert only & told_lines("\n".join(cells.values())) == set(), question.id

@@ -61,7 +61,8 @@ def test_a_worker_is_nobody_and_may_nothing(template):
         (pid,) = workers(template)
         mounts = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
         writable = {mount[4] for mount in mounts if "rw" in mount[5].split(",")}
-        assert {path for path in writable if not path.startswith("/dev/")} == {"/answer", "/tmp"}
+        # Where an environment or this checkout stands in /tmp, /tmp is shown and stays as it is.
+        assert {path for path in writable if not path.startswith("/dev/")} - {"/tmp"} == {"/answer"}
         return status(pid)
 
     found, told = answer(template, "def double(x):\n    return 1", look_at_it)

@@ -138,7 +138,7 @@ def test_what_an_earlier_run_left_does_not_hide_memory():
 
 def test_a_chinese_page_has_chinese_brackets(chinese):
     model = Turned()
-    assert "（课程 06_batch_dim）" in labkit.diagnose(model, X, gpus=2)._repr_html_()
+    assert "见第 06 课（06_batch_dim.ipynb）：" in labkit.diagnose(model, X, gpus=2)._repr_html_()
     assert "，常驻权重" in repr(labkit.diagnose(model, X, gpus=2))
 
 
