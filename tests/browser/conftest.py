@@ -189,7 +189,8 @@ def run_all(page):
     it silently drops the command, for all cells or for the last ones: if nothing is running and a cell has no
     number after a while, the command is given again (which first answers the question). A folded cell has no number.
     """
-    prompts = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt:not(.jp-Placeholder-prompt)')].map(e => e.textContent)"
+    numbered = ".jp-CodeCell .jp-InputPrompt:not(.jp-Placeholder-prompt)"
+    prompts = f"[...document.querySelectorAll('{numbered}')].map(e => e.textContent)"
     for attempt in range(1, 16):
         if attempt == 1 or not page.evaluate(f"() => {prompts}.some(text => text.includes('*'))"):
             page.get_by_role("menuitem", name="Run", exact=True).click()
