@@ -73,11 +73,14 @@ def begin(
     numbers   the student's own variant; answers are checked with these.
     """
     checked_language(language)
-    if carried == {}:  # it has none
-        set_language(language)
-        use_gpus(GPUS)
-        _begun[name] = _Begun({}, dict(numbers))
-        return
+    checks = {} if carried == {} else _checks(name, carried)
+    set_language(language)
+    use_gpus(GPUS)
+    _begun[name] = _Begun(checks, dict(numbers))
+
+
+def _checks(name: str, carried: Mapping[str, str] | None) -> dict[str, Visible]:
+    """The checks of an assignment by their questions; ValueError if labkit does not know it."""
     package = f"{__package__}.assignments.{name}" if carried is None else _carried(name, carried)
     try:
         module = importlib.import_module(f"{package}.checks")
@@ -90,10 +93,7 @@ def begin(
                 zh=f"这个版本的 labkit 没有作业 {name!r}：可能需要升级 labkit",
             )
         ) from None
-    set_language(language)
-    use_gpus(GPUS)
-    checks = {value.question: value for value in vars(module).values() if isinstance(value, Visible)}
-    _begun[name] = _Begun(checks, dict(numbers))
+    return {value.question: value for value in vars(module).values() if isinstance(value, Visible)}
 
 
 def check(question: str, *answer: object) -> Verdict:
