@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 from time import perf_counter
 
 from labkit.trace import events as trace
 from labkit.trace.events import Event, Trace
+from labkit.trace.memory import Sample
 
 
 def test_every_open_recording_gets_every_event():
@@ -86,3 +88,48 @@ def test_a_trace_prints_a_short_table():
     assert lines[2].split() == "backward parallel_apply 900 × 0 B 2.500 ms".split()
     assert len(lines) == 3
     assert str(Trace([])) == "Trace: no events"
+
+
+def test_a_rank_is_told_by_its_own_clock():
+    found = trace.begin()
+    trace.tell_ranks(lambda: (3, 20.0))
+    try:
+        trace.emit("copy", "cuda:3", started=perf_counter() - 5)
+        trace.emit_at(Event("collective", "cuda:3", name="barrier", rank=3, start=7, seconds=1))
+    finally:
+        trace.tell_ranks(None)
+        trace.end(found)
+    trace.emit("copy", "cuda:0", started=perf_counter())
+    assert [(e.phase, e.rank, round(e.start, 1), round(e.stop, 1)) for e in found] == [
+        ("collective", 3, 7, 8),
+        ("copy", 3, 15.0, 20.0),
+    ]
+
+
+def test_a_recording_that_a_rank_opened_is_for_that_rank_alone():
+    everything = trace.begin()
+    trace.tell_ranks(lambda: (1, 0.0))
+    own = trace.begin()
+    try:
+        trace.emit("copy", "cuda:1", started=perf_counter())
+        trace.emit_at(Event("collective", "cuda:0", rank=0))
+        trace.emit_at(Event("collective", "cuda:1", rank=1))
+        trace.sample(Sample(0, "cuda:0", 0.0, 8, 8))
+        trace.sample(Sample(1, "cuda:1", 0.0, 8, 8))
+        trace.tell_ranks(lambda: (0, 0.0))
+        trace.emit("copy", "cuda:0", started=perf_counter())
+    finally:
+        trace.tell_ranks(None)
+        trace.end(own)
+        trace.end(everything)
+    assert {e.rank for e in own} == {s.rank for s in own.samples} == {1}
+    assert len(own) == 2
+    assert (len(everything), len(everything.samples)) == (4, 2)
+
+
+def test_the_parts_of_one_collective_are_known_by_their_meeting():
+    part = Event("collective", "cuda:0", name="all_reduce", group="0", sequence=4, ranks=(0, 1), rank=0)
+    assert part.meeting == replace(part, rank=1, device="cuda:1", start=3.0).meeting
+    for other in ({"sequence": 5}, {"group": "1"}, {"name": "send"}, {"ranks": (1, 0)}):
+        assert part.meeting != replace(part, **other).meeting
+    assert replace(part, name="send").meeting == replace(part, name="recv").meeting

@@ -4,14 +4,15 @@ A :class:`Trace` is plain data. Whoever does the work calls :func:`emit`; whoeve
 recording open (``labkit.record()``). With none open, :data:`recording` is None and nothing is spent.
 
 Each thread knows its :class:`Place`: in which data-parallel call it is, on which replica, inside which verb. So an
-event is told where it belongs when it happens.
+event is told where it belongs when it happens. While ranks run, :func:`tell_ranks` says of which rank a thread is, and
+the events of a rank are timed by its own clock.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
@@ -21,16 +22,20 @@ from typing import Any
 from ..base.display import Drawn
 from ..base.numbers import plural
 from .chrome import chrome_json
+from .memory import Sample
 
-# The phases of a data-parallel call, and a plain copy between devices.
-PHASES = ("replicate", "scatter", "parallel_apply", "gather", "copy")
+# The phases of a data-parallel call, a plain copy between devices, and what ranks do together.
+PHASES = ("replicate", "scatter", "parallel_apply", "gather", "copy", "collective")
+# Of the phase "collective", what two ranks do: they meet as source and destination, not as a group.
+PAIRS = ("send", "recv")
 
 
 @dataclass(frozen=True)
 class Event:
     """One thing that happened on one device.
 
-    phase       one of PHASES. ``parallel_apply`` is the computation of one replica.
+    phase       one of PHASES. ``parallel_apply`` is the computation of one replica, ``collective`` one rank's part in
+                what several ranks do together.
     device      where it happened or arrived: ``"cuda:1"``, ``"cpu"``.
     source      where the data came from, for events that move data; else None.
     direction   ``"forward"`` or ``"backward"``. The backward of replicate is the sum (reduce_add) of
@@ -38,12 +43,23 @@ class Event:
     shapes      shapes of the tensors that moved or went in, e.g. ``((15, 5),)``.
     outputs     shapes of what came out, where that differs.
     nbytes      bytes moved (0 for computation).
-    start       seconds since the recording began.
+    start       seconds since the recording began; for a rank's events seconds on its clock.
     seconds     how long it took.
-    name        what ran or moved: a module's class, an argument's name. May be "".
+    name        what ran or moved: a module's class, an argument's name; of a collective its kind, ``"all_reduce"``.
+                May be "".
     call        the data-parallel call it belongs to, counted from 0 in each recording; None outside of calls.
     replica     the replica whose piece, weights, computation or output it is; None where it is not one replica's.
     parent      the call in one of whose replicas ``call`` was made; None for a call that is in no other.
+    rank        the rank that it happened on; None where no ranks run.
+
+    Of a collective, which begins when the rank calls it and ends when it has its result:
+
+    group       the name of the process group.
+    sequence    its number in that group, from 1; of ``send`` and ``recv`` the number between these two ranks.
+    ranks       the members of the group; of ``send`` and ``recv`` the source and the destination.
+    waited      seconds that this rank stood still until the last member came, in the call or in its ``wait()``.
+    last        the rank that came last.
+    place       the line that called it: ``"train.py:31 in step"``.
     """
 
     phase: str
@@ -59,11 +75,23 @@ class Event:
     call: int | None = None
     replica: int | None = None
     parent: int | None = None
+    rank: int | None = None
+    group: str = ""
+    sequence: int | None = None
+    ranks: tuple[int, ...] = ()
+    waited: float = 0.0
+    last: int | None = None
+    place: str = ""
 
     @property
     def stop(self) -> float:
-        """When it ended, in seconds since the recording began."""
+        """When it ended, by the clock of ``start``."""
         return self.start + self.seconds
+
+    @property
+    def meeting(self) -> tuple[object, ...]:
+        """The same for the parts of all members in one collective, and for those of no other."""
+        return self.group, self.name in PAIRS, self.ranks, self.sequence
 
 
 @dataclass(repr=False)
@@ -72,6 +100,7 @@ class Trace(Drawn):
 
     events: list[Event] = field(default_factory=list)
     origin: float = field(default_factory=perf_counter, repr=False)
+    samples: list[Sample] = field(default_factory=list, repr=False)
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
@@ -207,20 +236,44 @@ def at(here: Place) -> Iterator[None]:
         _place.reset(token)
 
 
-# The recordings that are open, innermost last; every one of them gets every event, from any thread. With each, the
-# calls that it has seen, in order: their numbers.
-recording: list[Trace] | None = None
-_numbers: dict[int, dict[Opened, int]] = {}
+@dataclass(frozen=True)
+class _Open:
+    """A recording that is open, and the numbers of the calls that it has seen, in order.
+
+    rank   the rank that opened it, which it then is for, as in a process of its own; None: it gets everything.
+    """
+
+    trace: Trace
+    rank: int | None
+    numbers: dict[Opened, int] = field(default_factory=dict)
+
+
+# The recordings that are open, innermost last; every one of them gets every event, from any thread (but see _Open).
+recording: list[_Open] | None = None
 _lock = threading.Lock()
+# Asked of which rank this thread is, and what that rank's clock shows; None while no ranks run.
+_ranks: Callable[[], tuple[int, float] | None] | None = None
+
+
+def tell_ranks(here: Callable[[], tuple[int, float] | None] | None) -> None:
+    """From now on ask ``here`` of which rank a thread is (None: of none), with the seconds on that rank's clock.
+
+    None in its place: no ranks run any more.
+    """
+    global _ranks
+    _ranks = here
+
+
+def _rank_here() -> tuple[int, float] | None:
+    return _ranks() if _ranks is not None else None
 
 
 def begin() -> Trace:
     """Open a recording and return its trace (empty so far)."""
     global recording
-    trace = Trace()
+    trace, here = Trace(), _rank_here()
     with _lock:
-        _numbers[id(trace)] = {}
-        recording = [*(recording or ()), trace]
+        recording = [*(recording or ()), _Open(trace, here and here[0])]
     return trace
 
 
@@ -228,27 +281,46 @@ def end(trace: Trace) -> None:
     """Close the recording that :func:`begin` opened, and put its events in order."""
     global recording
     with _lock:
-        recording = [other for other in recording or () if other is not trace] or None
-        del _numbers[id(trace)]
+        recording = [other for other in recording or () if other.trace is not trace] or None
         trace.events.sort(key=lambda event: event.start)
 
 
 def emit(phase: str, device: str, *, started: float, replica: int | None = None, **facts: Any) -> None:
     """Add an event that began at ``started`` (a ``time.perf_counter`` reading) and ends now.
 
-    It belongs to the call, and unless ``replica`` is given to the replica, where this thread is. Copies inside a
-    verb are not told: they are what the verb consists of, and its own event counts them.
+    It belongs to the call, and unless ``replica`` is given to the replica, where this thread is; and to this thread's
+    rank, by whose clock it is then timed. Copies inside a verb are not told: they are what the verb consists of, and
+    its own event counts them.
     """
     here = _place.get()
     if phase == "copy" and here.verb is not None:
         return
     seconds = perf_counter() - started
-    event = Event(
-        phase, device, seconds=seconds, replica=here.replica if replica is None else replica, **facts
-    )
+    rank, now = _rank_here() or (None, 0.0)
+    replica = here.replica if replica is None else replica
+    event = Event(phase, device, seconds=seconds, replica=replica, rank=rank, **facts)
     with _lock:
-        for trace in recording or ():
-            numbers = _numbers[id(trace)]
+        for open_ in recording or ():
+            if open_.rank not in (None, rank):
+                continue
+            trace, numbers = open_.trace, open_.numbers
             call = None if here.call is None else numbers.setdefault(here.call, len(numbers))
             parent = numbers.get(here.call.parent) if here.call and here.call.parent else None
-            trace.events.append(replace(event, start=started - trace.origin, call=call, parent=parent))
+            start = started - trace.origin if rank is None else now - seconds
+            trace.events.append(replace(event, start=start, call=call, parent=parent))
+
+
+def emit_at(event: Event) -> None:
+    """Add an event of a rank whose ``start`` and ``seconds`` are already those of that rank's clock."""
+    with _lock:
+        for open_ in recording or ():
+            if open_.rank in (None, event.rank):
+                open_.trace.events.append(event)
+
+
+def sample(found: Sample) -> None:
+    """Add how much memory a rank's GPU had in use at one moment of its clock."""
+    with _lock:
+        for open_ in recording or ():
+            if open_.rank in (None, found.rank):
+                open_.trace.samples.append(found)
