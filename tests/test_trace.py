@@ -4,7 +4,7 @@ from time import perf_counter
 
 from labkit.trace import events as trace
 from labkit.trace.events import Event, Trace
-from labkit.trace.memory import Sample
+from labkit.trace.memory import MemorySample
 
 
 def test_every_open_recording_gets_every_event():
@@ -114,8 +114,8 @@ def test_a_recording_that_a_rank_opened_is_for_that_rank_alone():
         trace.emit("copy", "cuda:1", started=perf_counter())
         trace.emit_at(Event("collective", "cuda:0", rank=0))
         trace.emit_at(Event("collective", "cuda:1", rank=1))
-        trace.sample(Sample(0, "cuda:0", 0.0, 8, 8))
-        trace.sample(Sample(1, "cuda:1", 0.0, 8, 8))
+        trace.sample(MemorySample(0, "cuda:0", 0.0, 8, 8))
+        trace.sample(MemorySample(1, "cuda:1", 0.0, 8, 8))
         trace.tell_ranks(lambda: (0, 0.0))
         trace.emit("copy", "cuda:0", started=perf_counter())
     finally:
@@ -133,3 +133,83 @@ def test_the_parts_of_one_collective_are_known_by_their_meeting():
     for other in ({"sequence": 5}, {"group": "1"}, {"name": "send"}, {"ranks": (1, 0)}):
         assert part.meeting != replace(part, **other).meeting
     assert replace(part, name="send").meeting == replace(part, name="recv").meeting
+
+
+def all_reduce(rank, start, *, waited=0.0, sequence=1, last=1, **facts):
+    """A rank's part in a collective of four ranks, which takes half a second once all are there."""
+    facts = {"group": "0", "ranks": (0, 1, 2, 3), "nbytes": 8, "shapes": ((2,),), **facts}
+    return Event(
+        "collective", f"cuda:{rank}", name="all_reduce", rank=rank, start=start, waited=waited,
+        seconds=waited + 0.5, sequence=sequence, last=last, **facts,
+    )  # fmt: skip
+
+
+def ranks():
+    """Two meetings of four ranks, in each of which rank 1 comes last, a send, and a copy of nobody's."""
+    events = [all_reduce(r, 1.0 - 0.25 * w, waited=0.25 * w) for r, w in ((0, 1), (1, 0), (2, 2), (3, 3))]
+    events += [all_reduce(r, 2.0 - 0.25 * (r != 1), waited=0.25 * (r != 1), sequence=2) for r in range(4)]
+    pair = {"group": "0", "ranks": (2, 0), "sequence": 1, "nbytes": 4, "shapes": ((1,),)}
+    events += [
+        Event("collective", "cuda:2", name="send", rank=2, start=3.0, seconds=0.5, last=0, **pair),
+        Event("collective", "cuda:0", name="recv", rank=0, start=3.25, seconds=0.25, last=0, **pair),
+        Event("copy", "cuda:3", source="cpu", rank=3, start=0.1, seconds=0.1, nbytes=16),
+        Event("copy", "cuda:0", source="cpu", start=9.0),
+    ]
+    samples = [MemorySample(rank, f"cuda:{rank}", 1.5, 64, 128 + rank, "all_reduce") for rank in range(4)]
+    return Trace(events, 0.0, samples)
+
+
+def test_the_parts_of_a_collective_are_met_in_one():
+    found = ranks()
+    assert found.ranks == (0, 1, 2, 3)
+    assert found.groups == {"0": (0, 1, 2, 3)}
+    meetings = found.meetings()
+    assert [(m.kind, m.at, m.stop, m.last, [p.rank for p in m.parts]) for m in meetings] == [
+        ("all_reduce", 1.0, 1.5, 1, [0, 1, 2, 3]),
+        ("all_reduce", 2.0, 2.5, 1, [0, 1, 2, 3]),
+        ("send", 3.25, 3.5, 0, [0, 2]),
+    ]
+    assert found.waited() == {(0, 1): 0.5, (2, 1): 0.75, (3, 1): 1.0}
+
+
+def test_what_a_rank_did_can_be_picked_with_its_memory():
+    found = ranks()
+    own = found.only(rank=2)
+    assert {e.rank for e in own} == {s.rank for s in own.samples} == {2}
+    assert len(own) == 3
+    assert [e.rank for e in found.only(group="0", name="recv")] == [0]
+    early = found.between(0.0, 1.4)
+    assert len(early) == 5
+    assert early.samples == []
+    assert found.memory.peak(3) == 131
+    assert found.memory.peak(9) == 0
+    assert [s.at for s in found.memory.of(1)] == [1.5]
+    assert found.memory.ranks == (0, 1, 2, 3)
+
+
+def test_a_trace_of_ranks_prints_its_collectives():
+    lines = [line.split() for line in repr(ranks()).splitlines()]
+    assert " ".join(lines[0]) == "Trace: 12 events of 4 ranks on cpu, cuda:0, …, cuda:3 in 8.9e+03 ms"
+    assert lines[2] == "4 ranks all_reduce 2 × 64 B 2250.000 ms waited [2]".split()
+    assert lines[3] == "2 ranks send 1 × 4 B 0.000 ms waited [1]".split()
+
+
+def test_in_the_chrome_format_a_rank_is_a_process_and_a_group_a_row():
+    found = json.loads(ranks().to_chrome())["traceEvents"]
+    processes = {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name"}
+    assert processes == {rank + 1: f"rank {rank}" for rank in range(4)}
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in found if e["name"] == "thread_name"}
+    assert sorted(rows.values()) == ["cpu", "cuda:0", "cuda:3", *["group 0"] * 4]
+    assert {pid for pid, _ in rows} == {0, 1, 2, 3, 4}
+    spans = [e for e in found if e["ph"] == "X"]
+    assert len(spans) == 12
+    assert {rows[e["pid"], e["tid"]] for e in spans if e["name"] == "all_reduce"} == {"group 0"}
+    first = next(e for e in spans if e["pid"] == 1)
+    assert (first["args"]["waited"], first["args"]["sequence"], first["args"]["last"]) == (0.25, 1, 1)
+    starts = {e["id"]: e for e in found if e["ph"] == "s"}
+    ends = {e["id"]: e for e in found if e["ph"] == "f"}
+    assert starts.keys() == ends.keys()
+    assert len(starts) == 3 + 3 + 1
+    assert {(starts[at]["pid"], ends[at]["pid"]) for at in starts} == {(2, 1), (2, 3), (2, 4), (1, 3)}
+    counters = [(e["pid"], e["ts"], e["args"]) for e in found if e["ph"] == "C"]
+    assert counters == [(rank + 1, 1_500_000, {"bytes": 64}) for rank in range(4)]

@@ -22,7 +22,7 @@ from typing import Any
 from ..base.display import Drawn
 from ..base.numbers import plural
 from .chrome import chrome_json
-from .memory import Sample
+from .memory import MemorySample, MemoryTimeline
 
 # The phases of a data-parallel call, a plain copy between devices, and what ranks do together.
 PHASES = ("replicate", "scatter", "parallel_apply", "gather", "copy", "collective")
@@ -94,13 +94,43 @@ class Event:
         return self.group, self.name in PAIRS, self.ranks, self.sequence
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """One collective: the parts of its members in it, in the order of ranks. A trace may have only some of them."""
+
+    parts: tuple[Event, ...]
+
+    @property
+    def kind(self) -> str:
+        """``"all_reduce"``; of two ranks ``"send"``."""
+        return self.parts[0].name if self.parts[0].name not in PAIRS else PAIRS[0]
+
+    @property
+    def at(self) -> float:
+        """When the last member came, by the clock of all of them."""
+        return max(part.start + part.waited for part in self.parts)
+
+    @property
+    def stop(self) -> float:
+        """When the last member had its result."""
+        return max(part.stop for part in self.parts)
+
+    @property
+    def last(self) -> int | None:
+        """The rank that came last."""
+        return self.parts[0].last
+
+
 @dataclass(repr=False)
 class Trace(Drawn):
-    """Events in the order in which they were finished. In a notebook it shows itself as a timeline."""
+    """Events in the order in which they were finished. In a notebook it shows itself as a timeline.
+
+    samples   of ranks: how much memory they had in use.
+    """
 
     events: list[Event] = field(default_factory=list)
     origin: float = field(default_factory=perf_counter, repr=False)
-    samples: list[Sample] = field(default_factory=list, repr=False)
+    samples: list[MemorySample] = field(default_factory=list, repr=False)
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
@@ -114,6 +144,22 @@ class Trace(Drawn):
         names = {event.device for event in self.events} | {e.source for e in self.events if e.source}
         return tuple(sorted(names, key=lambda name: (name != "cpu", int(name.partition(":")[2] or 0))))
 
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that occur; () where none ran."""
+        found = {event.rank for event in self.events} | {sample.rank for sample in self.samples}
+        return tuple(sorted(rank for rank in found if rank is not None))
+
+    @property
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """The process groups that met, each with its members, in order of their first meeting."""
+        return {e.group: e.ranks for e in self.events if e.phase == "collective" and e.name not in PAIRS}
+
+    @property
+    def memory(self) -> MemoryTimeline:
+        """How much memory each rank had in use, when."""
+        return MemoryTimeline(tuple(self.samples))
+
     def only(
         self,
         *,
@@ -122,32 +168,73 @@ class Trace(Drawn):
         device: str | None = None,
         call: int | None = None,
         replica: int | None = None,
+        rank: int | None = None,
+        group: str | None = None,
+        name: str | None = None,
     ) -> Trace:
         """The events that match every given value, as a trace of the same clock."""
-        asked = {"phase": phase, "direction": direction, "device": device, "call": call, "replica": replica}
+        asked = {
+            "phase": phase, "direction": direction, "device": device, "call": call, "replica": replica,
+            "rank": rank, "group": group, "name": name,
+        }  # fmt: skip
         wanted = {key: value for key, value in asked.items() if value is not None}
         kept = [e for e in self.events if all(getattr(e, key) == value for key, value in wanted.items())]
-        return Trace(kept, self.origin)
+        samples = [
+            s for s in self.samples if rank in (None, s.rank) and device in (None, s.device) and not group
+        ]
+        return Trace(kept, self.origin, samples)
+
+    def between(self, start: float, stop: float) -> Trace:
+        """What goes on at some time from ``start`` to ``stop`` (seconds, as in the events); of the same clock."""
+        kept = [event for event in self.events if event.stop >= start and event.start <= stop]
+        return Trace(kept, self.origin, [sample for sample in self.samples if start <= sample.at <= stop])
+
+    def meetings(self) -> tuple[Meeting, ...]:
+        """The collectives of ranks in it, in the order in which they were met."""
+        parts: dict[tuple[object, ...], list[Event]] = {}
+        for event in self.events:
+            if event.phase == "collective":
+                parts.setdefault(event.meeting, []).append(event)
+        found = [Meeting(tuple(sorted(group, key=lambda part: part.rank or 0))) for group in parts.values()]
+        return tuple(sorted(found, key=lambda meeting: meeting.at))
+
+    def waited(self) -> dict[tuple[int, int], float]:
+        """Seconds that ranks stood still: by the rank that stood and the one that came last."""
+        found: dict[tuple[int, int], float] = {}
+        for event in self.events:
+            if event.rank is not None and event.last is not None and event.waited:
+                pair = event.rank, event.last
+                found[pair] = found.get(pair, 0.0) + event.waited
+        return found
 
     def __repr__(self) -> str:
-        """A short table: a line for each phase, in the order in which they began."""
+        """A short table: a line for each phase and each kind of collective, in the order in which they began."""
         if not self.events:
             return "Trace: no events"
         first, last = min(e.start for e in self.events), max(e.stop for e in self.events)
+        of = f" of {plural(len(self.ranks), 'rank')}" if self.ranks else ""
         lines = [
-            f"Trace: {plural(len(self), 'event')} on {', '.join(_runs(self.devices))} "
+            f"Trace: {plural(len(self), 'event')}{of} on {', '.join(_runs(self.devices))} "
             f"in {(last - first) * 1e3:.3g} ms"
         ]
         groups: dict[tuple[str, str], list[Event]] = {}
         for event in sorted(self.events, key=lambda event: event.start):
-            groups.setdefault((event.direction, event.phase), []).append(event)
-        for (direction, phase), events in groups.items():
+            met = event.phase == "collective"
+            key = (f"{len(event.ranks)} ranks", event.name) if met else (event.direction, event.phase)
+            groups.setdefault(key, []).append(event)
+        for (way, what), events in groups.items():
+            met = events[0].phase == "collective"
             shapes = list(dict.fromkeys(str(list(s)) for e in events for s in e.shapes[:1]))
             listed = ", ".join(shapes[:3]) + (", …" if len(shapes) > 3 else "")
-            seconds = sum(max(e.stop for e in run) - run[0].start for run in _together(events))
+            seconds = (
+                sum(e.waited for e in events)
+                if met
+                else sum(max(e.stop for e in run) - run[0].start for run in _together(events))
+            )
+            count = len({e.meeting for e in events}) if met else len(events)
             lines.append(
-                f"  {direction:<8}  {phase:<14}  {len(events):>5} ×  {sum(e.nbytes for e in events):>14,} B"
-                f"  {seconds * 1e3:>9.3f} ms  {listed}".rstrip()
+                f"  {way:<8}  {what:<14}  {count:>5} ×  {sum(e.nbytes for e in events):>14,} B"
+                f"  {seconds * 1e3:>9.3f} ms{' waited' * met}  {listed}".rstrip()
             )
         return "\n".join(lines)
 
@@ -170,9 +257,10 @@ class Trace(Drawn):
     def to_chrome(self) -> str:
         """The events in Chrome's trace format (JSON), which Perfetto and chrome://tracing open.
 
-        A row for each device; times in microseconds since the recording began.
+        A row for each device; of ranks a process for each, with a row for each group, and arrows where they meet.
+        Times in microseconds since the recording began, or on the ranks' clock.
         """
-        return chrome_json(self.events, self.devices)
+        return chrome_json(self)
 
 
 @dataclass(repr=False)
@@ -318,7 +406,7 @@ def emit_at(event: Event) -> None:
                 open_.trace.events.append(event)
 
 
-def sample(found: Sample) -> None:
+def sample(found: MemorySample) -> None:
     """Add how much memory a rank's GPU had in use at one moment of its clock."""
     with _lock:
         for open_ in recording or ():

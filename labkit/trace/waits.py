@@ -33,7 +33,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Waits(Drawn):
+class WaitForGraph(Drawn):
     """Where all ranks stood, in their order. In a notebook it shows itself as a picture of who waits for whom."""
 
     ranks: tuple[Wait, ...]
