@@ -64,6 +64,7 @@ class _Wait(NamedTuple):
         False  # whether it may end without anybody's help: by time, or by a thread that takes no part
     )
     lock: int = 0
+    inside: bool = False  # whether only somebody who takes turns, too, can end it
 
 
 class Member:
@@ -77,6 +78,8 @@ class Member:
         self._state, self._waits = _State.NEW, _Wait(bool)
         # What is raised in it as soon as it has the baton, or asks for it.
         self._error: BaseException | None = None
+        # Called in its thread whenever it has got the baton; those whom it calls do as it does.
+        self.arrive: Callable[[], object] | None = baton.caller and baton.caller.arrive
         self._thread = 0
         self._gate, self._end = _closed(), _closed()
 
@@ -97,6 +100,7 @@ class Member:
         timeout: float | None = None,
         lock: int = 0,
         take: Callable[[], bool] | None = None,
+        inside: bool = False,
     ) -> bool:
         """Hand the baton on, until it is back and ``ready()``; returns False if ``timeout`` seconds were over before.
 
@@ -105,10 +109,11 @@ class Member:
         timeout    in seconds; those whose turn it is come first, then it ends.
         lock       the id of a lock that its holder must give back, if it is one.
         take       takes what is ready; False if somebody outside was quicker. Default: ``ready`` itself.
+        inside     nobody but another participant can make it ready: no thread outside is waited for.
         """
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            self._hand_on(_Wait(ready, what, timeout is not None, lock))
+            self._hand_on(_Wait(ready, what, timeout is not None, lock, inside))
             self._sleep(deadline)
             if (take or ready)():
                 return True
@@ -155,7 +160,14 @@ class Member:
         except BaseException:
             self._break_off()
             raise
+        self.come()
         self._raise_error()
+
+    def come(self) -> None:
+        """This thread has the baton again."""
+        if self.arrive is not None and not self.over:
+            with unseen():
+                self.arrive()
 
     def _break_off(self) -> None:
         """This thread was interrupted and has no baton: nobody takes turns any more."""
@@ -319,8 +331,10 @@ class Ring:
         for_each_other = all(
             by in self.live and by is not one for one, by in zip(waiting, holders, strict=True)
         )
-        if waiting and (for_each_other or not self._others()):
-            text = self._deadlock()
+        inside = all(one._waits.inside for one in waiting)
+        if waiting and (inside or for_each_other or not self._others()):
+            explain = waiting[0].baton.explain
+            text = self._deadlock() if explain is None else explain(self.waits())
             for member in waiting:
                 member._error, member._state = Deadlock(text), _State.READY
             self.resume()
@@ -371,6 +385,7 @@ class Baton:
     names      of the participants, for messages.
     order      who goes first, second, …, by number; default: as they stand. Numbers too large are left out.
     watch      entered as long as several take turns: what makes them say that they wait. May be entered again inside.
+    explain    the text of a deadlock, given who waits for what in lines; default: that each waits for another.
 
     The baton goes to the next in the order that can go on, and after the last to the first again::
 
@@ -392,8 +407,10 @@ class Baton:
         names: Sequence[str] = (),
         order: Sequence[int] | None = None,
         watch: AbstractContextManager[object] = _NO_WATCH,
+        explain: Callable[[str], str] | None = None,
     ) -> None:
         self._order, self._watch = order, watch
+        self.explain = explain
         self.caller = here.member
         self._open = False
         self.ring = self.caller.ring if self.caller is not None else Ring()
@@ -517,6 +534,7 @@ class Baton:
             member._thread = threading.get_ident()
             member._raise_error()
         here.member = member
+        member.come()
 
     def _work(
         self,

@@ -35,14 +35,17 @@ class DeviceRandom:
         self._default = torch.default_generator
         self._exchange = threading.RLock()
 
-    def begin(self, backing: torch.device) -> None:
-        """Make the generators, on the device that draws, while torch is as it really is; once."""
+    def begin(self, backing: torch.device, seed: int | None = None) -> None:
+        """Make the generators, on the device that draws, while torch is as it really is; once.
+
+        seed   of all of them; default: that of torch's own generator.
+        """
         if self.generators:
             return
         # torch.manual_seed before the machine existed would have seeded its GPUs too (torch/random.py, manual_seed),
         # all alike: the generator of a GPU takes a seed as it is (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp,
         # set_current_seed).
-        seed = torch.initial_seed()
+        seed = torch.initial_seed() if seed is None else seed
         self.generators = tuple(Generator(gpu=gpu) for gpu in self._gpus)
         for generator in self.generators:
             generator.manual_seed(seed)

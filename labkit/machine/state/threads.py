@@ -64,7 +64,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
     yield from _entering()
     order: Any = machine.order
     if order != "threads" and waits():
-        baton: Any = partial(turns.Baton, order=order, watch=_watching)
+        baton: Any = partial(turns.Baton, order=order, watch=watching)
 
         def run_in_turn(names: Any, functions: Any, context: Any = nullcontext) -> list[Any]:
             return baton(names).run(functions, context)
@@ -230,7 +230,7 @@ def waits() -> tuple[Patch, ...]:
 
 
 _RLOCK = type(threading.RLock())
-_watching = Patches(waits)
+watching = Patches(waits)
 
 
 def _is_free(lock: Any) -> bool:

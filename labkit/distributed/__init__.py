@@ -1,0 +1,1 @@
+"""Ranks: any torchrun script on the simulated machine."""

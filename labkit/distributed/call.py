@@ -1,0 +1,99 @@
+"""One rank's part in one collective: what it called, with what, where in the user's code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from types import CodeType
+from typing import Any
+
+from torch import Tensor
+
+# Modules whose frames are not the user's: what called them is.
+_OURS = ("torch.", "labkit.distributed.", "labkit.machine.", "labkit.base.")
+
+
+class Call:
+    """What one rank brings to a collective of a group.
+
+    kind      "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
+              "barrier", "send", "recv"; "all_gather_single", "reduce_scatter_single" and "all_to_all_single" where one
+              tensor holds the pieces of all.
+    group     the group's name, and ``desc`` what it is for ("default_pg", "mesh_dp").
+    seq       its number among the rank's collectives of this group, from 1; of sends and receives, among those of the pair.
+    at, rank  the caller's rank in the group, and in the world; ``ranks`` are the world's ranks of all members.
+    inputs    tensors that are read, ``outputs`` those that are written: of a coalesced call, several; of "all_gather",
+              "gather", "scatter", "reduce_scatter" and "all_to_all", one for each member.
+    op        the reduction, by name ("SUM"), and ``factor`` of PREMUL_SUM.
+    root      the rank in the group that sends or receives all; the peer of a send or recv.
+    splits    of "all_to_all_single": how many rows go to each member, and come from each; None for equal ones.
+    device    the GPU that the caller's tensors are on, "cuda:1"; "cpu".
+    arrived   the rank's clock when it called, in seconds.
+    """
+
+    __slots__ = (
+        "arrived", "at", "backend", "code", "desc", "device", "factor", "from_cpp", "group", "inputs", "kind", "line",
+        "op", "outputs", "rank", "ranks", "root", "seq", "splits", "tag", "timeout", "memo",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        kind: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        *,
+        op: str = "",
+        factor: Any = None,
+        root: int | None = None,
+        splits: tuple[list[int] | None, list[int] | None] | None = None,
+        tag: int = 0,
+    ) -> None:
+        self.kind, self.inputs, self.outputs = kind, list(inputs), list(outputs)
+        self.op, self.factor, self.root, self.splits, self.tag = op, factor, root, splits, tag
+        self.group = self.desc = self.backend = self.device = ""
+        self.seq = self.at = self.rank = 0
+        self.ranks: tuple[int, ...] = ()
+        self.arrived = 0.0
+        self.timeout: timedelta | None = None
+        self.from_cpp = False
+        self.code: CodeType | None = None
+        self.line = 0
+        self.memo: dict[Any, Any] = {}
+
+    @property
+    def place(self) -> str:
+        """Where the user's code called it: ``"train.py:31 in step"``."""
+        if self.code is None:
+            return ""
+        return f"{self.code.co_filename}:{self.line} in {self.code.co_qualname}"
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(t.shape) for t in self.inputs or self.outputs)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return tuple(str(t.dtype).removeprefix("torch.") for t in self.inputs or self.outputs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it brings; of a gather to all, and where it only receives, those that it gets."""
+        of = self.outputs if self.kind.startswith("all_gather") or not self.inputs else self.inputs
+        return sum(t.numel() * t.element_size() for t in of)
+
+    def locate(self) -> None:
+        """Note the line of the user's code from which this thread came here."""
+        frame = sys._getframe(1)
+        last = frame
+        while frame is not None:
+            name = frame.f_globals.get("__name__") or ""
+            if not name.startswith(_OURS):
+                last = frame
+                break
+            frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
+        self.code, self.line = last.f_code, last.f_lineno
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(map(str, map(list, self.shapes)))
+        return f"<{self.kind} #{self.seq} of group {self.group} by rank {self.rank}: {shapes} at {self.place}>"

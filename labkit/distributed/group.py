@@ -1,0 +1,343 @@
+"""The process group of simulated ranks: stands for ProcessGroupNCCL and ProcessGroupGloo.
+
+One class for both, and for ranks in one process as for ranks in several: what it has of its own is how arguments
+become a :class:`.call.Call`. Whether they are what NCCL takes, :mod:`.checks` says; how ranks meet is the
+transport's (:class:`.meeting.Meeting` in one process); what comes out, :mod:`.semantics` knows.
+
+C++ (DDP's Reducer, functional collectives) calls the methods by their names in C++ through pybind's trampolines
+(torch/csrc/distributed/c10d/PyProcessGroup.hpp), Python by the same. Each returns a Work that is waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import ProcessGroup, ReduceOp
+
+from ..machine.in_use import machine_in_use
+from ..machine.state.placement import gpu_of, put
+from . import checks
+from .call import Call
+from .rank import rank_here
+from .works import SlotWork, Works
+
+# The functions of torch.distributed hand over what users gave them; what comes from elsewhere comes from C++.
+_PYTHON = "distributed_c10d.py"
+_NO_ROOT = -1
+
+
+class Transport(Protocol):
+    """How the calls of a group's members come together."""
+
+    def come(self, call: Call) -> Any: ...
+
+
+class Group(ProcessGroup):
+    """A process group of ``size`` ranks whose tensors are on simulated GPUs (or the host).
+
+    backends   which backend each device type has: {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}.
+    """
+
+    supports_splitting = supports_coalescing = False
+    supports_time_estimate = False
+
+    def __init__(
+        self, store: Any, rank: int, size: int, *, backends: dict[str, str], ranks: Sequence[int], timeout: timedelta
+    ) -> None:
+        super().__init__(rank, size)
+        self.store, self.backends, self.timeout = store, backends, timeout
+        self._rank, self._size = rank, size
+        self.ranks = tuple(ranks) or tuple(range(size))
+        self.options = SimpleNamespace(_timeout=timeout, global_ranks_in_group=list(ranks), group_name="")
+        self._name, self._desc = "", "undefined"
+        self._transport: Any = None
+        self._seq = 0
+        self._pair_seq: dict[tuple[int, int], int] = {}
+        self._coalesced: list[Any] | None = None
+        self._destroyed = False
+        self._global = self.ranks[rank]
+
+    # What it is asked for.
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def name(self) -> str:
+        return next(iter(reversed(self.backends.values())))
+
+    getBackendName = _get_backend_name = name
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._desc
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._desc = desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(kind) for kind in self.backends]
+
+    def _get_backend(self, device: torch.device | str) -> Group:
+        kind = torch.device(device).type
+        if kind not in self.backends:
+            # torch/csrc/distributed/c10d/ProcessGroup.hpp, getBackend
+            raise RuntimeError(f"Could not find the backend type for device type {kind}.")
+        return self
+
+    @property
+    def uid(self) -> int:
+        return 0
+
+    def get_group_store(self) -> Any:
+        return self.store
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        return None
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._seq = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._seq
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.timeout = self.options._timeout = timeout
+
+    set_timeout = _add_ephemeral_timeout = _set_default_timeout
+
+    def _group_start(self) -> None:
+        return None
+
+    def _group_end(self) -> None:
+        return None
+
+    def eager_connect_single_device(self, device: object) -> None:
+        return None
+
+    def perform_nocolor_split(self, device: object) -> None:
+        return None
+
+    def _enable_collectives_timing(self) -> None:
+        return None
+
+    def comm_split_count(self) -> int:
+        return 0
+
+    def shutdown(self) -> None:
+        self._destroyed = True
+
+    abort = shutdown
+
+    # Collectives.
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        opts = c10d.AllreduceOptions() if opts is None else opts
+        tensors = _listed(tensors)
+        op, factor = _reduction(opts.reduceOp)
+        return self._meet(Call("all_reduce", tensors, tensors, op=op, factor=factor), tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        return self.allreduce(tensors, c10d.AllreduceCoalescedOptions() if opts is None else opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        opts = c10d.BroadcastOptions() if opts is None else opts
+        tensors = _listed(tensors)
+        sends = opts.rootRank == self._rank
+        call = Call("broadcast", tensors if sends else (), tensors, root=opts.rootRank)
+        return self._meet(call, tensors, opts)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        opts = c10d.ReduceOptions() if opts is None else opts
+        tensors = _listed(tensors)
+        op, factor = _reduction(opts.reduceOp)
+        call = Call("reduce", tensors, tensors, op=op, factor=factor, root=opts.rootRank)
+        return self._meet(call, tensors, opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        outputs, inputs = _listed(outputs), _listed(inputs)
+        gathered = _listed(outputs[0])
+        return self._meet(Call("all_gather", inputs, gathered), outputs, opts)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        # A list for each rank, of a tensor for each input.
+        works = [
+            self.allgather([[row[k] for row in outputs]], [tensor], opts) for k, tensor in enumerate(inputs)
+        ]
+        return Works(works)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        return self._meet(Call("all_gather_single", [tensor], [output]), [output], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._meet(Call("all_gather_single", inputs, outputs), list(outputs), opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        opts = c10d.GatherOptions() if opts is None else opts
+        gathered = _listed(outputs[0]) if outputs else []
+        return self._meet(Call("gather", _listed(inputs), gathered, root=opts.rootRank), gathered, opts)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        opts = c10d.ScatterOptions() if opts is None else opts
+        pieces = _listed(inputs[0]) if inputs else []
+        return self._meet(Call("scatter", pieces, _listed(outputs), root=opts.rootRank), _listed(outputs), opts)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        opts = c10d.ReduceScatterOptions() if opts is None else opts
+        op, factor = _reduction(opts.reduceOp)
+        call = Call("reduce_scatter", _listed(inputs[0]), _listed(outputs), op=op, factor=factor)
+        return self._meet(call, _listed(outputs), opts)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        opts = c10d.ReduceScatterOptions() if opts is None else opts
+        op, factor = _reduction(opts.reduceOp)
+        call = Call("reduce_scatter_single", inputs, outputs, op=op, factor=factor)
+        return self._meet(call, list(outputs), opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._meet(Call("all_to_all", _listed(inputs), _listed(outputs)), _listed(outputs), opts)
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
+    ) -> Any:
+        splits = list(in_sizes or ()) or None, list(out_sizes or ()) or None
+        return self._meet(Call("all_to_all_single", [tensor], [output], splits=splits), [output], opts)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None) -> Any:
+        return self._meet(Call("barrier", (), ()), [], opts)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        self._meet(Call("barrier", (), ()), [], None).wait()
+
+    # Messages.
+
+    def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
+        tensors = _listed(tensors)
+        return self._meet(Call("send", tensors, (), root=to, tag=tag), tensors, None)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
+        tensors = _listed(tensors)
+        return self._meet(Call("recv", (), tensors, root=source, tag=tag), tensors, None)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        tensors = _listed(tensors)
+        return self._meet(Call("recv", (), tensors, root=None, tag=tag), tensors, None)
+
+    def _start_coalescing(self, device: object) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device: object) -> Any:
+        works, self._coalesced = self._coalesced or [], None
+        return Works(works)
+
+    # Meeting.
+
+    def _meet(self, call: Call, results: list[Any], opts: Any) -> Any:
+        call.group, call.desc, call.at, call.rank, call.ranks = (
+            self._name, self._desc, self._rank, self._global, self.ranks
+        )  # fmt: skip
+        call.from_cpp = not sys._getframe(2).f_code.co_filename.endswith(_PYTHON)
+        call.locate()
+        call.timeout = getattr(opts, "timeout", None)
+        rank = rank_here()
+        with torch._C.DisableTorchFunction():
+            tensors = call.inputs + call.outputs
+            call.device = self._device(call, tensors)
+            call.backend = self.backends.get(call.device.partition(":")[0], "")
+            checks.check(call, self)
+        if call.kind in ("send", "recv"):
+            pair = (call.at, call.root or 0) if call.kind == "send" else (call.root or 0, call.at)
+            call.seq = self._pair_seq[pair] = self._pair_seq.get(pair, 0) + 1
+        else:
+            self._seq += 1
+            call.seq = self._seq
+        if rank is not None:
+            call.arrived = rank.clock()
+        slot = self.transport().come(call)
+        work = SlotWork(call, slot, results)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _device(self, call: Call, tensors: list[Tensor]) -> str:
+        """Where the tensors are. What C++ made and handed over without Python is on the rank's GPU."""
+        found = "cpu" if "cpu" in self.backends else ""
+        for tensor in tensors:
+            gpu = gpu_of(tensor)
+            if gpu is None and call.from_cpp and "cpu" not in self.backends and tensor.device.type == "cpu":
+                machine = machine_in_use()
+                if machine is not None and machine.gpus:
+                    gpu = machine.gpu(None)
+                    put(tensor, gpu)
+            if gpu is not None:
+                found = str(gpu.device)
+            elif not found:
+                found = str(tensor.device)
+        if not found:  # a barrier
+            machine = machine_in_use()
+            found = f"cuda:{machine.current.index}" if machine is not None else "cuda"
+        return found
+
+    def transport(self) -> Any:
+        if self._transport is None:
+            self._transport = new_transport(self)
+        return self._transport
+
+    def __repr__(self) -> str:
+        return f"<{self.name()} group {self._name} of {self._size}: rank {self._rank}>"
+
+
+def new_transport(group: Group) -> Transport:
+    """How the members of ``group`` meet: in this process, if its ranks are here."""
+    rank = rank_here()
+    if rank is None:
+        raise RuntimeError("no ranks here")
+    return rank.world.meetings.of(group.group_name, group.ranks)  # type: ignore[no-any-return]
+
+
+def _listed(tensors: Any) -> list[Any]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _reduction(op: Any) -> tuple[str, Any]:
+    """The name of a ReduceOp, and the factor of PREMUL_SUM."""
+    name = _NAMES.get(op.op if hasattr(op, "op") else op)
+    if name is None:
+        name = str(op).rpartition(".")[2]
+    return name, op.__getstate__()[1] if name == "PREMUL_SUM" else None
+
+
+_NAMES = {getattr(ReduceOp.RedOpType, name): name for name in ReduceOp.RedOpType.__members__}

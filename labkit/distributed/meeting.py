@@ -1,0 +1,202 @@
+"""Where the ranks of one process meet: who has come to which call of which group, and what happens when all have.
+
+The last that comes does the work for all. So a collective is done when its last member has called it, whatever thread
+that was, and the others find it done when it is their turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..base import turns
+from . import faults, semantics
+from .call import Call
+from .rank import rank_here
+from .telling import tell
+
+if TYPE_CHECKING:
+    from .world import World
+
+# A message of up to this many bytes is on its way when its sender goes on, a larger one waits for its receiver: what
+# fits into NCCL's buffer of a connection (NCCL_BUFFSIZE, 4 MiB by default).
+BUFFER = 4 * 2**20
+
+
+class Slot:
+    """One collective of one group: the calls of its members, by their rank in the group.
+
+    done      whether all have come and the values are written.
+    finished  the clock at which it was done.
+    error     instead of being done, it failed.
+    """
+
+    __slots__ = ("calls", "done", "error", "finished", "last", "size")
+
+    def __init__(self, size: int) -> None:
+        self.calls: dict[int, Call] = {}
+        self.size = size
+        self.done = False
+        self.finished = 0.0
+        self.last = -1
+        self.error: BaseException | None = None
+
+    def is_over(self) -> bool:
+        return self.done or self.error is not None
+
+
+class Meeting:
+    """The calls of one group. All its members share it."""
+
+    def __init__(self, world: World, name: str, ranks: Sequence[int]) -> None:
+        self.world, self.name, self.ranks = world, name, tuple(ranks)
+        self._slots: dict[int, Slot] = {}
+        # Messages under way, and receivers that wait, of each pair (and tag, where the backend has tags).
+        self._sent: dict[Any, deque[Slot]] = {}
+        self._asked: dict[Any, deque[Slot]] = {}
+        self._lock = threading.Lock()
+
+    def come(self, call: Call) -> Slot:
+        """``call`` has come; the slot is done if it was the last."""
+        if call.kind in ("send", "recv"):
+            return self._message(call)
+        with turns.unseen(), self._lock:
+            slot = self._slots.get(call.seq)
+            if slot is None:
+                slot = self._slots[call.seq] = Slot(len(self.ranks))
+            slot.calls[call.at] = call
+            if len(slot.calls) == slot.size:
+                del self._slots[call.seq]
+        first = next(iter(slot.calls.values()))
+        if first is not call and faults.mismatch([first, call]) is not None:
+            text = faults.mismatch([slot.calls[at] for at in sorted(slot.calls)])
+            slot.error = faults.Mismatch(text)
+        elif len(slot.calls) == slot.size:
+            slot.last = call.rank
+            self._finish(slot, semantics_of)
+        return slot
+
+    def _finish(self, slot: Slot, compute: Callable[[list[Call]], None]) -> None:
+        calls = [slot.calls[at] for at in sorted(slot.calls)]
+        started = perf_counter()
+        try:
+            with _plain():
+                compute(calls)
+        except Exception as error:
+            slot.error = error
+        slot.finished = max(call.arrived for call in calls) + perf_counter() - started
+        slot.done = True
+        tell(slot)
+        for call in calls:
+            call.memo.clear()
+            call.inputs, call.outputs = [], []
+        if turns.participant() is None:
+            turns.something_came()
+
+    # Messages.
+
+    def _message(self, call: Call) -> Slot:
+        mine, others = (self._sent, self._asked) if call.kind == "send" else (self._asked, self._sent)
+        key = self._key(call)
+        with turns.unseen(), self._lock:
+            waiting = others.get(key)
+            slot = waiting.popleft() if waiting else None
+            if slot is None and call.kind == "recv" and call.root is None:
+                slot = self._from_anybody(call)
+            if slot is None:
+                slot = Slot(2)
+                mine.setdefault(key, deque()).append(slot)
+        slot.calls[0 if call.kind == "send" else 1] = call
+        if len(slot.calls) == 2:
+            slot.last = call.rank
+            text = faults.mismatch([slot.calls[0], slot.calls[1]])
+            if text is not None:
+                slot.error = faults.Mismatch(text)
+                return slot
+            self._finish(slot, _deliver)
+        elif call.kind == "send" and call.nbytes <= BUFFER:
+            with _plain():
+                call.inputs = [tensor.clone() for tensor in call.inputs]  # the sender may go on and change them
+            call.memo["away"] = True
+        return slot
+
+    def _key(self, call: Call) -> tuple[Any, ...]:
+        tag = call.tag if call.backend == "gloo" else 0
+        return (call.at, call.root, tag) if call.kind == "send" else (call.root, call.at, tag)
+
+    def _from_anybody(self, call: Call) -> Slot | None:
+        for (_, to, tag), waiting in self._sent.items():
+            if waiting and to == call.at and (tag == call.tag or call.backend != "gloo"):
+                return waiting.popleft()
+        return None
+
+    def pending(self) -> list[Slot]:
+        """The collectives to which some have come and not all."""
+        return [slot for _, slot in sorted(self._slots.items())]
+
+    def leave(self) -> None:
+        """Forget what nobody will come to any more."""
+        self._slots.clear()
+        self._sent.clear()
+        self._asked.clear()
+
+
+class Meetings:
+    """The meetings of a world, by what all members of a group know of it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._known: dict[Any, Meeting] = {}
+
+    def of(self, name: str, ranks: Sequence[int]) -> Meeting:
+        """The meeting of the group of this name and these ranks that the caller makes: its how manieth is counted."""
+        rank = rank_here()
+        key = name, tuple(ranks)
+        made = 0
+        if rank is not None:
+            made = rank.made[key] = rank.made.get(key, 0) + 1
+        return self._known.setdefault((key, made), Meeting(self._world, name, ranks))
+
+    def __iter__(self) -> Any:
+        return iter(list(self._known.values()))
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
+def semantics_of(calls: list[Call]) -> None:
+    """Write what all members get."""
+    for at in range(len(calls)):
+        semantics.write(semantics.outputs(calls, at))
+
+
+def _deliver(calls: list[Call]) -> None:
+    send, recv = calls
+    semantics.write(list(zip(recv.outputs, send.inputs, strict=True)))
+
+
+class _Plain:
+    """Inside, tensors are what they are: no mode of this thread, no autograd."""
+
+    def __enter__(self) -> None:
+        self._guards: list[AbstractContextManager[Any]] = [
+            torch._C.DisableTorchFunction(),
+            torch._C._DisableTorchDispatch(),
+            torch.no_grad(),
+        ]
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *exc_info: Any) -> None:
+        while self._guards:
+            self._guards.pop().__exit__(*exc_info)
+
+
+def _plain() -> _Plain:
+    return _Plain()

@@ -1,0 +1,119 @@
+"""One rank: its numbers, its thread, its clock, and the place in which this thread stands for it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import perf_counter
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..base import turns
+from .state import ProcessState
+
+if TYPE_CHECKING:
+    from ..machine.state.gpu import Gpu
+    from .call import Call
+    from .world import World
+
+
+class Rank:
+    """A process of a distributed program, as a thread that lasts as long as its :class:`.world.World`.
+
+    number, size   its global rank, and how many there are.
+    local, node    its rank on its node (LOCAL_RANK), and the node's number.
+    main           its ``__main__``: what code that it runs finds as its globals.
+    gpus, random   the GPUs of its node, and its process's random generators on them.
+    error          what it raised in the last run; None.
+    """
+
+    def __init__(self, world: World, number: int, local: int, node: int, environ: Mapping[str, str]) -> None:
+        self.world, self.number, self.local, self.node = world, number, local, node
+        self.size = world.size
+        # A process that nobody seeds has random numbers of its own. Here they are the same in every run.
+        self.seed = 0x1AB + number
+        self.main = ModuleType("__main__")
+        self.environ = dict(environ)
+        self.state = ProcessState(self)
+        self.gpus: tuple[Gpu, ...] = ()
+        self.random: Any = None
+        self.error: BaseException | None = None
+        self.result: Any = None
+        self.member: turns.Member | None = None
+        # What it waits for now, if that is a collective; for the one who tells of a deadlock.
+        self.waits: Call | None = None
+        # The groups that it has made, by key: the how manieth of its name.
+        self.made: dict[Any, int] = {}
+        self._spent = self._ahead = 0.0
+        self._since: float | None = None
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._idle = threading.Event()
+        self._idle.set()
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.number}"
+
+    # Time. Each rank's clock goes while it has the baton, as if all ran at once.
+
+    def clock(self) -> float:
+        """Seconds on this rank's clock: what it ran itself, and what it stood waiting for others."""
+        now = 0.0 if self._since is None else perf_counter() - self._since
+        return self._spent + self._ahead + now
+
+    def wait_until(self, time: float) -> None:
+        """Let its clock be at ``time``, unless it is later."""
+        self._ahead += max(0.0, time - self.clock())
+
+    def begin_turn(self) -> None:
+        self._since = perf_counter()
+
+    def end_turn(self) -> None:
+        if self._since is not None:
+            self._spent += perf_counter() - self._since
+            self._since = None
+
+    # Its thread.
+
+    def start(self, baton: turns.Baton, member: turns.Member, function: Callable[[], Any]) -> None:
+        """Let its thread call ``function()`` as ``member``, whose turn it is."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+            self._thread.start()
+        self._idle.clear()
+        self._jobs.put((baton, member, function))
+
+    def _work(self) -> None:
+        here.rank = self
+        while (job := self._jobs.get()) is not None:
+            baton, member, function = job
+            with suppress(turns.Ended):
+                baton.act(member, function)
+            del job, baton, member, function
+            self._idle.set()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until its thread has nothing to do."""
+        return self._idle.wait(timeout)
+
+    def stop(self) -> None:
+        """Let its thread end when it has nothing to do."""
+        self._jobs.put(None)
+
+    def __repr__(self) -> str:
+        return f"<rank {self.number} of {self.size}>"
+
+
+class _Here(threading.local):
+    rank: Rank | None = None
+
+
+here = _Here()
+
+
+def rank_here() -> Rank | None:
+    """The rank that this thread is; None outside."""
+    return here.rank

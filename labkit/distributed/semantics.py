@@ -1,0 +1,169 @@
+"""What a collective computes: from the calls of all members, the outputs of each.
+
+Pure: tensors in, tensors out, no group and no waiting. Sums are taken in the order of the ranks, element by element
+in the tensors' own type, so that ranks in one process and ranks in several get the same bits. (NCCL's rings and trees
+take them in other orders: last bits may differ from the real machine.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .call import Call
+
+Pairs = list[tuple[Tensor, Tensor]]
+
+
+def outputs(calls: Sequence[Call], at: int) -> Pairs:
+    """What member ``at`` gets: each of its tensors that is written, and the values (of the same number of elements).
+
+    calls   of all members, by their rank in the group. What several members need is computed once and kept in the
+            first call's ``memo``.
+    """
+    return _KINDS[calls[0].kind](calls, at)
+
+
+def reduced(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
+    """The reduction of ``tensors``, of one shape and type, by ``op`` (a name of ``torch.distributed.ReduceOp``)."""
+    if op == "AVG" and tensors[0].is_floating_point():
+        # NCCL multiplies each by 1/n in its own type before it adds (src/enqueue.cc, hostToDevRedOp: ncclAvg).
+        return reduced(tensors, "PREMUL_SUM", 1.0 / len(tensors))
+    if op == "AVG":
+        return reduced(tensors, "SUM").div_(len(tensors), rounding_mode="floor")
+    if op == "PREMUL_SUM":
+        return reduced([tensor * factor for tensor in tensors], "SUM")
+    if len(tensors) == 1:
+        return tensors[0].clone()
+    total = _PAIR[op](tensors[0], tensors[1])
+    for tensor in tensors[2:]:
+        total = _PAIR[op](total, tensor)
+    return total
+
+
+def _sum(a: Tensor, b: Tensor) -> Tensor:
+    return a | b if a.dtype is torch.bool else a + b
+
+
+_PAIR = {
+    "SUM": _sum,
+    "PRODUCT": lambda a, b: a & b if a.dtype is torch.bool else a * b,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+
+
+def _all_reduce(calls: Sequence[Call], at: int) -> Pairs:
+    first = calls[0]
+    if "total" not in first.memo:
+        first.memo["total"] = [
+            reduced(tensors, first.op, first.factor)
+            for tensors in zip(*(call.inputs for call in calls), strict=True)
+        ]
+    return list(zip(calls[at].outputs, first.memo["total"], strict=True))
+
+
+def _reduce(calls: Sequence[Call], at: int) -> Pairs:
+    return _all_reduce(calls, at) if at == calls[0].root else []
+
+
+def _broadcast(calls: Sequence[Call], at: int) -> Pairs:
+    root = calls[0].root
+    assert root is not None
+    return [] if at == root else list(zip(calls[at].outputs, calls[root].inputs, strict=True))
+
+
+def _all_gather(calls: Sequence[Call], at: int) -> Pairs:
+    return list(zip(calls[at].outputs, [call.inputs[0] for call in calls], strict=True))
+
+
+def _all_gather_single(calls: Sequence[Call], at: int) -> Pairs:
+    pairs: Pairs = []
+    for k, out in enumerate(calls[at].outputs):
+        pieces = out.view(-1).chunk(len(calls)) if out.numel() else ()
+        pairs += zip(pieces, [call.inputs[k] for call in calls], strict=False)
+    return pairs
+
+
+def _gather(calls: Sequence[Call], at: int) -> Pairs:
+    return _all_gather(calls, at) if at == calls[0].root else []
+
+
+def _scatter(calls: Sequence[Call], at: int) -> Pairs:
+    root = calls[0].root
+    assert root is not None
+    return [(calls[at].outputs[0], calls[root].inputs[at])]
+
+
+def _reduce_scatter(calls: Sequence[Call], at: int) -> Pairs:
+    pieces = [call.inputs[at] for call in calls]
+    return [(calls[at].outputs[0], reduced(pieces, calls[0].op, calls[0].factor))]
+
+
+def _reduce_scatter_single(calls: Sequence[Call], at: int) -> Pairs:
+    pairs: Pairs = []
+    for k, out in enumerate(calls[at].outputs):
+        size = out.numel()
+        if size:
+            pieces = [call.inputs[k].reshape(-1)[at * size : (at + 1) * size] for call in calls]
+            pairs.append((out.view(-1) if out.is_contiguous() else out, reduced(pieces, calls[0].op, calls[0].factor)))
+    return pairs
+
+
+def _all_to_all(calls: Sequence[Call], at: int) -> Pairs:
+    return list(zip(calls[at].outputs, [call.inputs[at] for call in calls], strict=True))
+
+
+def _all_to_all_single(calls: Sequence[Call], at: int) -> Pairs:
+    mine = calls[at]
+    places = _rows(mine.outputs[0], mine.splits and mine.splits[1], len(calls))
+    values = [_rows(call.inputs[0], call.splits and call.splits[0], len(calls))[at] for call in calls]
+    return [pair for pair in zip(places, values, strict=True) if pair[0].numel()]
+
+
+def _rows(tensor: Tensor, sizes: list[int] | None, members: int) -> list[Tensor]:
+    """The pieces of ``tensor`` along its first dimension, one for each member."""
+    if not sizes:
+        sizes = [tensor.size(0) // members] * members
+    return list(tensor.split(sizes))
+
+
+def _barrier(calls: Sequence[Call], at: int) -> Pairs:
+    return []
+
+
+_KINDS = {
+    "all_reduce": _all_reduce,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "all_gather": _all_gather,
+    "all_gather_single": _all_gather_single,
+    "gather": _gather,
+    "scatter": _scatter,
+    "reduce_scatter": _reduce_scatter,
+    "reduce_scatter_single": _reduce_scatter_single,
+    "all_to_all": _all_to_all,
+    "all_to_all_single": _all_to_all_single,
+    "barrier": _barrier,
+}
+KINDS = frozenset(_KINDS) | {"send", "recv"}
+
+
+def write(pairs: Pairs) -> None:
+    """Put the values into the tensors, below autograd and every mode of the thread that happens to do it."""
+    # A piece may lie in the memory that another is written to (an all_to_all within one tensor).
+    places = {out.untyped_storage().data_ptr() for out, _ in pairs}
+    if len(pairs) > 1:
+        pairs = [
+            (out, value.clone() if value.untyped_storage().data_ptr() in places and value is not out else value)
+            for out, value in pairs
+        ]
+    for out, value in pairs:
+        if out is not value:
+            out.copy_(value if value.shape == out.shape else value.reshape(out.shape))

@@ -1,0 +1,135 @@
+"""The store of ranks in one process: keys and values that all of them see, and wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import Store
+
+from ..base import turns
+from ..base.language import say
+from .call import Call
+from .rank import rank_here
+from .waiting import wait_for
+
+_DEFAULT = timedelta(seconds=300)
+
+
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+class SharedStore(Store):
+    """One rank's view of a store; ``values`` are shared by all. Stands for TCPStore and FileStore."""
+
+    def __init__(self, values: dict[str, bytes], host: str = "", port: int = 0) -> None:
+        super().__init__()
+        self._values, self.host, self.port = values, host, port
+        self._timeout = _DEFAULT
+        self._queues: dict[str, list[bytes]] = {}
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    def set(self, key: str, value: Any) -> None:
+        self._values[key] = _bytes(value)
+        self._changed()
+
+    def get(self, key: str) -> bytes:
+        self._wait([key], "get")
+        return self._values[key]
+
+    def add(self, key: str, amount: int) -> int:
+        value = int(self._values.get(key, b"0")) + amount
+        self._values[key] = str(value).encode()
+        self._changed()
+        return value
+
+    def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+        now = self._values.get(key)
+        if now is None and _bytes(expected) == b"" or now == _bytes(expected):
+            self._values[key] = _bytes(desired)
+            self._changed()
+        return self._values.get(key, _bytes(expected))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(key in self._values for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        self._wait(keys, "wait", timeout)
+
+    def delete_key(self, key: str) -> bool:
+        return self._values.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        return len(self._values)
+
+    def list_keys(self) -> list[str]:
+        return list(self._values)
+
+    def append(self, key: str, value: Any) -> None:
+        self._values[key] = self._values.get(key, b"") + _bytes(value)
+        self._changed()
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        self._wait(keys, "multi_get")
+        return [self._values[key] for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self._values[key] = _bytes(value)
+        self._changed()
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def clone(self) -> SharedStore:
+        return SharedStore(self._values, self.host, self.port)
+
+    def _changed(self) -> None:
+        if turns.participant() is None:
+            turns.something_came()
+
+    def _wait(self, keys: Sequence[str], what: str, timeout: timedelta | None = None) -> None:
+        def ready() -> bool:
+            return all(key in self._values for key in keys)
+
+        if ready():
+            return
+        call = Call(f"store.{what}", (), ())
+        call.group = say(en=f"store, keys {list(keys)}", zh=f"store，键 {list(keys)}")
+        rank = rank_here()
+        call.rank = -1 if rank is None else rank.number
+        call.locate()
+        wait_for(call, ready, timeout or self._timeout)
+
+
+class TCPStore(SharedStore):
+    """Stands for ``torch.distributed.TCPStore``: who names the same port has the same values."""
+
+    def __init__(self, host_name: str, port: int = 0, *args: Any, **options: Any) -> None:
+        stores = _stores()
+        port = port or 49152 + len(stores)
+        super().__init__(stores.setdefault(("tcp", port), {}), host_name, port)
+        timeout = options.get("timeout") or next((one for one in args if isinstance(one, timedelta)), None)
+        if timeout is not None:
+            self.set_timeout(timeout)
+
+
+class FileStore(SharedStore):
+    """Stands for ``torch.distributed.FileStore``: who names the same file has the same values."""
+
+    def __init__(self, file_name: str, world_size: int = -1) -> None:
+        super().__init__(_stores().setdefault(("file", str(file_name)), {}))
+        self.path = file_name
+
+
+def _stores() -> dict[Any, dict[str, bytes]]:
+    rank = rank_here()
+    return {} if rank is None else rank.world.stores

@@ -1,0 +1,202 @@
+"""What is changed in torch while ranks are there, as rows (see ``machine/torch_api``)."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from importlib import import_module
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
+
+from ..base.patches import Patch
+from . import store
+from .group import Group
+from .rank import here, rank_here
+
+if TYPE_CHECKING:
+    from .world import World
+
+NCCL_VERSION = 2, 29, 7  # what torch 2.13's CUDA wheels have
+
+
+class NcclOptions(SimpleNamespace):
+    """Stands for ``ProcessGroupNCCL.Options``."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        super().__init__(
+            is_high_priority_stream=is_high_priority_stream,
+            _timeout=timedelta(minutes=10),
+            backend="nccl",
+            global_ranks_in_group=[],
+            group_name="",
+            group_desc="",
+            split_from=None,
+            split_color=None,
+            config=SimpleNamespace(),
+        )
+
+
+class NcclGroup(Group):
+    """Stands for ``torch.distributed.ProcessGroupNCCL``."""
+
+    Options = NcclOptions
+
+    def __init__(self, store: Any, rank: int, size: int, options: Any = None) -> None:
+        options = NcclOptions() if options is None else options
+        super().__init__(
+            store, rank, size, backends=_backends("nccl"), ranks=options.global_ranks_in_group,
+            timeout=options._timeout,
+        )  # fmt: skip
+        self.options = options
+        self._name = options.group_name
+
+
+class GlooGroup(Group):
+    """Stands for ``torch.distributed.ProcessGroupGloo``."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta = timedelta(minutes=30)) -> None:
+        super().__init__(store, rank, size, backends=_backends("gloo"), ranks=_making.ranks, timeout=timeout)
+
+
+class _Making(threading.local):
+    """The group that this thread makes: its backend as asked for, its ranks."""
+
+    backends: dict[str, str] | None = None
+    ranks: list[int] = []  # noqa: RUF012 (replaced, never changed)
+
+
+_making = _Making()
+
+
+def _backends(alone: str) -> dict[str, str]:
+    if _making.backends is not None:
+        return _making.backends
+    return {"cuda": "nccl"} if alone == "nccl" else {"cpu": "gloo", "cuda": "gloo"}
+
+
+def _helper() -> Callable[..., Any]:
+    make: Any = distributed_c10d._new_process_group_helper
+    make = getattr(make, "__wrapped__", make)  # without the machine's refusal of nccl
+
+    @functools.wraps(make)
+    def made(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
+        config = distributed_c10d.BackendConfig(backend).get_device_backend_map()
+        kinds = {kind: name for kind, name in config.items() if kind in ("cpu", "cuda")}
+        if str(backend) == "nccl":
+            kinds = {"cuda": "nccl"}
+        before = _making.backends, _making.ranks
+        _making.backends, _making.ranks = kinds, list(ranks)
+        try:
+            group, its_store = make(size, rank, ranks, backend, *args, **kwargs)
+        finally:
+            _making.backends, _making.ranks = before
+        device = kwargs.get("device_id")
+        if device is not None and isinstance(group, Group):
+            group.bound_device_id = device
+        return group, its_store
+
+    return made
+
+
+class _OwnGroups(type(distributed_c10d._world)):  # type: ignore[misc]  # a class in a variable
+    """What ``distributed_c10d._World`` keeps in the module's globals, of one rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own: dict[str, Any] = {
+            "pg_map": {}, "pg_names": {}, "pg_group_ranks": {}, "pg_backend_config": {}, "group_count": 0,
+            "tags_to_pg": {}, "pg_to_tag": {}, "pg_coalesce_state": {}, "comms": [],
+        }  # fmt: skip
+
+
+def _own(name: str) -> Any:
+    return property(lambda self: self.own[name], lambda self, value: self.own.__setitem__(name, value))
+
+
+for _name in (
+    "pg_map pg_names pg_group_ranks pg_backend_config group_count tags_to_pg pg_to_tag pg_coalesce_state comms".split()
+):
+    setattr(_OwnGroups, _name, _own(_name))
+
+
+class Worlds:
+    """Stands for ``distributed_c10d._world``: each rank's own groups, in its threads."""
+
+    def __init__(self, outside: Any) -> None:
+        object.__setattr__(self, "_outside", outside)
+
+    def _own(self) -> Any:
+        rank = here.rank
+        if rank is None:
+            return self._outside
+        own = rank.__dict__.get("groups")
+        if own is None:
+            own = rank.__dict__["groups"] = _OwnGroups()
+        return own
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._own(), name, value)
+
+
+def table(world: World) -> Iterator[Patch]:
+    """All rows."""
+    yield Patch(distributed_c10d, "_world", Worlds(distributed_c10d._world))
+    yield Patch(distributed_c10d, "_new_process_group_helper", _helper())
+    for owner in (distributed_c10d, dist):
+        yield Patch(owner, "_NCCL_AVAILABLE", True)
+        yield Patch(owner, "ProcessGroupNCCL", NcclGroup)
+        yield Patch(owner, "ProcessGroupGloo", GlooGroup)
+        yield Patch(owner, "is_nccl_available", lambda: True)
+    yield Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
+    yield Patch(c10d, "ProcessGroupNCCL", NcclGroup)
+    for owner in (dist, distributed_c10d, import_module("torch.distributed.rendezvous"), c10d):
+        for kind in (store.TCPStore, store.FileStore):
+            if hasattr(owner, kind.__name__):
+                yield Patch(owner, kind.__name__, kind)
+    yield Patch(torch._C, "_nccl_version", lambda: NCCL_VERSION[0] * 10000 + NCCL_VERSION[1] * 100 + NCCL_VERSION[2])
+    yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
+    yield from _of_meshes()
+    yield from _of_threads()
+
+
+def _of_meshes() -> Iterator[Patch]:
+    """A mesh of one rank is not that of another: DTensor's caches would hand one rank the other's."""
+    from torch.distributed import device_mesh
+
+    mesh: Any = device_mesh.DeviceMesh
+
+    def get(self: Any) -> int | None:
+        return self.__dict__.get("_labkit_rank")  # type: ignore[no-any-return]
+
+    def set_(self: Any, value: object) -> None:
+        rank = rank_here()
+        self.__dict__["_labkit_rank"] = value if rank is None else rank.number
+
+    yield Patch(mesh, "_thread_id", property(get, set_))
+
+
+def _of_threads() -> Iterator[Patch]:
+    """A thread that a rank starts is of this rank, though it takes no turns."""
+    start, bootstrap = threading.Thread.start, threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def start_of_rank(self: Any) -> None:
+        if here.rank is not None:
+            self._labkit_rank = here.rank
+        start(self)
+
+    def bootstrap_inner(self: Any) -> None:
+        here.rank = self.__dict__.get("_labkit_rank")
+        bootstrap(self)
+
+    yield Patch(threading.Thread, "start", start_of_rank)
+    yield Patch(threading.Thread, "_bootstrap_inner", bootstrap_inner)

@@ -1,0 +1,262 @@
+"""Ranks in one process: threads that take turns, each with what a process of its own would have.
+
+A rank runs until it has to wait for another (a collective, a message, a key of the store); then the baton goes to the
+next (:mod:`labkit.base.turns`), and with it what a process owns (:mod:`.state`). So the same program gives the same
+run every time, and a deadlock is known at once: it is when nobody can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from torch._C import _distributed_c10d as c10d
+
+from ..base import turns
+from ..base.language import say
+from ..base.numbers import MOST_GPUS, whole
+from ..base.patches import Patches
+from ..machine.in_use import machine_in_use
+from ..machine.machine import Machine
+from ..machine.state import threads
+from .meeting import Meetings
+from .nodes import Nodes
+from .rank import Rank, rank_here
+from .state import ProcessState
+from .torch_rows import table
+
+if TYPE_CHECKING:
+    from .call import Call
+
+# Where the ranks would meet: nobody listens there, for they share one process.
+ADDRESS, PORT = "127.0.0.1", 29500
+
+
+class RanksFailed(RuntimeError):
+    """A rank raised: the first that did is ``rank``, what it raised is ``error``; ``errors`` has those of all that did."""
+
+    def __init__(self, errors: Mapping[int, BaseException], first: int) -> None:
+        self.rank, self.error, self.errors = first, errors[first], dict(errors)
+        kind = type(self.error).__name__
+        super().__init__(
+            say(
+                en=f"rank {first} failed: {kind}: {self.error}",
+                zh=f"rank {first} 出错：{kind}：{self.error}",
+            )
+        )
+
+
+class World:
+    """``size`` ranks on simulated GPUs, in use from its making until :meth:`close`.
+
+    size     how many ranks, 1 to 1024: ``nodes`` × as many as there are GPUs on each.
+    nodes    how many simulated computers they are spread over, evenly.
+    memory   of each GPU.
+    environ  variables that all ranks find in their environment besides torchrun's.
+
+    Opens a machine with a GPU for each rank of a node, or uses the one that is in use if that has as many.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        nodes: int = 1,
+        memory: str | int | Sequence[str | int] = "16 GiB",
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.size = whole("size", size, 1, MOST_GPUS)
+        self.nodes = whole("nodes", nodes, 1, self.size)
+        if self.size % self.nodes:
+            raise ValueError(
+                say(
+                    en=f"nodes must divide the number of ranks: {self.size} ranks on {self.nodes} nodes",
+                    zh=f"nodes 必须能整除 rank 数：{self.nodes} 个节点分不匀 {self.size} 个 rank",
+                )
+            )
+        if rank_here() is not None:
+            raise RuntimeError(
+                say(
+                    en="ranks cannot be started by a rank",
+                    zh="不能在一个 rank 里再启动一组 rank",
+                )
+            )
+        each = self.size // self.nodes
+        self.meetings = Meetings(self)
+        self.stores: dict[Any, Any] = {}
+        self.ranks = tuple(
+            Rank(self, number, number % each, number // each, _environment(number, self.size, each, environ))
+            for number in range(self.size)
+        )
+        self._outside = ProcessState(None)
+        self._current: Rank | None = None
+        self._baton: turns.Baton | None = None
+        self.failed: dict[int, BaseException] = {}
+        self.closed = False
+        found = machine_in_use()
+        self._own_machine = found is None or len(found.gpus) < each
+        self.machine = Machine(each, memory).open() if self._own_machine or found is None else found
+        self._nodes = Nodes(self.machine, self.nodes, memory)
+        for rank in self.ranks:
+            rank.gpus, rank.random = self._nodes.gpus[rank.node], self._nodes.random(rank.node, rank.seed)
+        self._patches = Patches(lambda: table(self))
+        try:
+            self._patches.put_in()
+            # C++ keeps the groups by name, for the process; from now on for each thread (c10d/RankLocal.hpp).
+            c10d._set_thread_isolation_mode(True)
+        except BaseException:
+            self._close_machine()
+            raise
+
+    # Running.
+
+    def run(
+        self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None
+    ) -> list[Any]:
+        """What ``function(rank)`` returns in each rank (or in those of ``ranks``), in the order of their numbers.
+
+        Raises RanksFailed when one raises (the others are ended where they wait), KeyboardInterrupt when the caller is
+        interrupted (all are ended).
+        """
+        if self.closed:
+            raise RuntimeError(say(en="these ranks are closed: start new ones", zh="这组 rank 已经关闭：请重新启动一组"))
+        chosen = [self.ranks[number] for number in (range(self.size) if ranks is None else ranks)]
+        self.failed = {}
+        baton = turns.Baton(watch=threads.watching, explain=self._explain)
+        for rank in chosen:
+            rank.error = rank.result = rank.waits = None
+            rank.member = member = baton.add(rank.name, self._beginning(rank, baton, function))
+            member.arrive = self._arriving(rank)
+        members = [rank.member for rank in chosen if rank.member is not None]
+        self._baton = baton
+        self._outside.leave()
+        try:
+            baton.open()
+            for member in members:
+                baton.wait_for(member)
+        finally:
+            self._settle(chosen)
+        if self.failed:
+            raise RanksFailed(self.failed, next(iter(self.failed)))
+        return [rank.result for rank in chosen]
+
+    def _beginning(self, rank: Rank, baton: turns.Baton, function: Callable[[Rank], Any]) -> Callable[[], None]:
+        def work() -> None:
+            try:
+                rank.result = function(rank)
+            except turns.Ended:
+                raise
+            except BaseException as error:
+                rank.error = error
+                self.fail(rank, error)
+            finally:
+                rank.waits = None
+
+        def begin() -> None:
+            assert rank.member is not None
+            rank.start(baton, rank.member, work)
+
+        return begin
+
+    def fail(self, rank: Rank, error: BaseException) -> None:
+        """``rank`` has failed: the others are ended, where they wait."""
+        self.failed.setdefault(rank.number, error)
+        baton = self._baton
+        if baton is not None:
+            with baton.ring:
+                for other in [one for one in baton.ring.live if one is not rank.member]:
+                    baton.ring.live.remove(other)
+                    other.end()
+
+    def _arriving(self, rank: Rank) -> Callable[[], None]:
+        def arrive() -> None:
+            before = self._current
+            if before is rank:
+                return
+            if before is not None:
+                before.end_turn()
+                before.state.leave()
+            self._current = rank
+            self._nodes.show(rank.gpus, rank.random)
+            rank.state.enter()
+            rank.begin_turn()
+
+        return arrive
+
+    def _settle(self, chosen: Sequence[Rank]) -> None:
+        """Give the process back to who called: after an interrupt, when the ranks have ended."""
+        for rank in chosen:
+            with suppress(KeyboardInterrupt):
+                rank.join(5)
+            rank.member = None
+        if self._current is not None:
+            self._current.end_turn()
+            self._current.state.leave()
+            self._current = None
+        self._outside.enter()
+        self._nodes.restore()
+        self._baton = None
+
+    def _explain(self, waits: str) -> str:
+        """The text of a deadlock."""
+        from .telling import deadlock
+
+        waiting = [rank for rank in self.ranks if rank.member is not None and not rank.member.over]
+        ended = [rank for rank in self.ranks if rank not in waiting]
+        return deadlock([rank.waits for rank in waiting if rank.waits is not None], ended, waits)
+
+    # Closing.
+
+    def close(self) -> None:
+        """End the ranks and give torch back as it was."""
+        if self.closed:
+            return
+        self.closed = True
+        for rank in self.ranks:
+            rank.stop()
+        self.stores.clear()
+        self.meetings.clear()
+        c10d._set_thread_isolation_mode(False)
+        self._patches.take_out()
+        self._close_machine()
+
+    def _close_machine(self) -> None:
+        self._nodes.close()
+        if self._own_machine:
+            self.machine.close()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = say(en=", closed", zh="，已关闭") if self.closed else ""
+        return f"<{self.size} ranks{state}>"
+
+
+def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:
+    """What torchrun tells each process (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    node = number // each
+    return {
+        "RANK": str(number),
+        "LOCAL_RANK": str(number % each),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(each),
+        "GROUP_RANK": str(node),
+        "GROUP_WORLD_SIZE": str(size // each),
+        "ROLE_RANK": str(number),
+        "ROLE_WORLD_SIZE": str(size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": ADDRESS,
+        "MASTER_PORT": str(PORT),
+        **(more or {}),
+    }
+
+
+def world_here() -> World | None:
+    """The world of the rank that this thread is."""
+    rank = rank_here()
+    return None if rank is None else rank.world
