@@ -63,8 +63,13 @@ if TYPE_CHECKING:
     from .plans.split import split as split
     from .trace.events import Call as Call
     from .trace.events import Event as Event
+    from .trace.events import Meeting as Meeting
     from .trace.events import Trace as Trace
+    from .trace.memory import MemorySample as MemorySample
+    from .trace.memory import MemoryTimeline as MemoryTimeline
     from .trace.recording import record as record
+    from .trace.waits import Wait as Wait
+    from .trace.waits import WaitForGraph as WaitForGraph
     from .view.draw import draw_all_reduce as draw_all_reduce
     from .view.draw import draw_batches as draw_batches
     from .view.draw import draw_flow as draw_flow
@@ -74,6 +79,7 @@ if TYPE_CHECKING:
     from .view.draw import draw_shapes as draw_shapes
     from .view.draw import draw_split as draw_split
     from .view.draw import draw_timeline as draw_timeline
+    from .view.draw import draw_waits as draw_waits
 else:
     from importlib import import_module
 
@@ -86,12 +92,14 @@ else:
         "plans.ring": "Ring Send Star ring_all_reduce star_all_reduce",
         "plans.footprint": "Footprint Footprints data_parallel_memory",
         "cost": "PROFILES Hardware Scaling Step Workload predict_scaling",
-        "trace.events": "Call Event Trace",
+        "trace.events": "Call Event Meeting Trace",
+        "trace.memory": "MemorySample MemoryTimeline",
+        "trace.waits": "Wait WaitForGraph",
         "trace.recording": "record",
         "machine": "Gpu Machine OutOfHostMemory RealGpus simulate use_gpus",
         "engine": "DataParallel data_parallel gather parallel_apply replicate scatter",
         "view.draw": "draw_all_reduce draw_batches draw_flow draw_memory draw_placement draw_scaling "
-        "draw_shapes draw_split draw_timeline",
+        "draw_shapes draw_split draw_timeline draw_waits",
         "explore.explorers": "CallExplorer MemoryExplorer RaceExplorer RingExplorer ScalingExplorer "
         "ShapesExplorer SplitExplorer StarExplorer TimelineExplorer",
         "explore.explorer": "Explorer",

@@ -40,12 +40,12 @@ REFERENCE = (
         "split Split Piece placement Placement batches Batches ring_all_reduce star_all_reduce Ring "
         "Star Send data_parallel_memory Footprints Footprint",
     ),
-    ("What happened", "发生了什么", "record Trace Call Event"),
+    ("What happened", "发生了什么", "record Trace Call Event Meeting MemoryTimeline MemorySample WaitForGraph Wait"),
     ("What a step costs", "一步的代价", "predict_scaling Scaling Step Workload Hardware PROFILES"),
     (
         "Pictures", "图",
         "draw_split draw_placement draw_batches draw_flow draw_shapes draw_timeline draw_memory draw_scaling "
-        "draw_all_reduce",
+        "draw_all_reduce draw_waits",
     ),
     (
         "Explorers", "探索器",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 _ARGUMENTS = ("source", "shapes", "outputs", "nbytes", "call", "replica", "parent")
-_MET = ("group", "sequence", "ranks", "waited", "last", "place", "shapes", "outputs", "nbytes")
+_MET = ("group", "sequence", "ranks", "waited", "last", "async_op", "place", "shapes", "outputs", "nbytes")
 # The process of what no rank did; ranks are processes of their own number after it.
 _NOBODY = 0
 

@@ -59,6 +59,7 @@ class Event:
     ranks       the members of the group; of ``send`` and ``recv`` the source and the destination.
     waited      seconds that this rank stood still until the last member came, in the call or in its ``wait()``.
     last        the rank that came last.
+    async_op    whether the rank went on meanwhile, as ``async_op=True`` asks.
     place       the line that called it: ``"train.py:31 in step"``.
     """
 
@@ -81,6 +82,7 @@ class Event:
     ranks: tuple[int, ...] = ()
     waited: float = 0.0
     last: int | None = None
+    async_op: bool = False
     place: str = ""
 
     @property

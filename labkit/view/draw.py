@@ -18,18 +18,22 @@ from ..plans.ring import AllReduce, Ring, Star, ring_all_reduce
 from ..plans.shapes import Shape
 from ..plans.split import Split, split
 from ..trace.events import Call, Trace
+from ..trace.memory import MemoryTimeline
+from ..trace.waits import WaitForGraph
 from .picture import Picture
 from .pictures.batch_lanes import batches_picture
 from .pictures.call_flow import flow_picture
 from .pictures.machine_lanes import occupancy_picture
 from .pictures.memory_lanes import memory_picture
+from .pictures.memory_time import memory_time_picture
 from .pictures.placement_lanes import placement_picture
 from .pictures.race_charts import race_picture
+from .pictures.rank_lanes import when_picture
 from .pictures.ring_steps import all_reduce_picture
 from .pictures.scaling_charts import scaling_picture
 from .pictures.shape_blocks import shapes_picture
 from .pictures.split_lanes import split_picture
-from .pictures.timeline import timeline_picture
+from .pictures.wait_graphs import wait_for_picture, waited_picture
 from .svg import to_svg
 
 if TYPE_CHECKING:
@@ -45,8 +49,10 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Placement: placement_picture,
     Footprints: memory_picture,
     Occupancy: occupancy_picture,
-    Trace: timeline_picture,
+    Trace: when_picture,
     Call: flow_picture,
+    MemoryTimeline: memory_time_picture,
+    WaitForGraph: wait_for_picture,
     Scaling: scaling_picture,
 }
 
@@ -98,14 +104,22 @@ def draw_all_reduce(data: AllReduce | int, step: int | None = None, *, ax: Axes 
     return _draw(lambda: all_reduce_picture(plan), ax)
 
 
-def draw_memory(data: Footprints | Sequence[Footprint], *, ax: Axes | None = None) -> Axes:
+def draw_memory(
+    data: Footprints | Sequence[Footprint] | MemoryTimeline | Trace, *, ax: Axes | None = None
+) -> Axes:
     """Draw what is on each GPU; returns the matplotlib Axes.
 
-    data   what :func:`labkit.data_parallel_memory` gives, or a :class:`labkit.Footprint` for each GPU.
+    data   what :func:`labkit.data_parallel_memory` gives, or a :class:`labkit.Footprint` for each GPU. Of ranks a
+           trace or its ``memory``: how many bytes were in use, when.
     ax     the Axes to draw into; a new figure if not given.
 
     Raises TypeError for anything else, ValueError if there is no GPU.
     """
+    if isinstance(data, Trace):
+        data = data.memory
+    if isinstance(data, MemoryTimeline):
+        timeline = data
+        return _draw(lambda: memory_time_picture(timeline), ax)
     if isinstance(data, (tuple, list)):
         data = Footprints(tuple(data))
     memory = instance("data", data, Footprints, "labkit.data_parallel_memory")
@@ -154,7 +168,7 @@ def draw_placement(data: Placement, *, ax: Axes | None = None) -> Axes:
 
 
 def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:
-    """Draw what happened when, in milliseconds; returns the matplotlib Axes.
+    """Draw what happened when, in milliseconds: on each device, or if ranks ran on each rank; returns the Axes.
 
     data   what ``labkit.record()`` gave.
     ax     the Axes to draw into; a new figure if not given.
@@ -162,7 +176,23 @@ def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:
     Raises TypeError for anything but a trace.
     """
     instance("data", data, Trace, "labkit.record()")
-    return _draw(lambda: timeline_picture(data), ax)
+    return _draw(lambda: when_picture(data), ax)
+
+
+def draw_waits(data: Trace | WaitForGraph, *, ax: Axes | None = None) -> Axes:
+    """Draw which rank waited for which; returns the matplotlib Axes.
+
+    data   a trace of ranks: the seconds that each stood still, by the rank that came last. Of ranks that could not go
+           on, the :class:`labkit.WaitForGraph`: where each stands, and for whom it waits.
+    ax     the Axes to draw into; a new figure if not given.
+
+    Raises TypeError for anything else.
+    """
+    if isinstance(data, WaitForGraph):
+        graph = data
+        return _draw(lambda: wait_for_picture(graph), ax)
+    trace = instance("data", data, Trace, "labkit.record()")
+    return _draw(lambda: waited_picture(trace), ax)
 
 
 def draw_scaling(data: Scaling, *, ax: Axes | None = None) -> Axes:

@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib import font_manager
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.patches import Ellipse, Polygon, Rectangle
 
 from ..base.language import get_language, using
@@ -68,6 +68,10 @@ def paint(make: Callable[[], Picture], ax: Axes | None = None) -> Axes:
     else:
         for box in picture.boxes:
             _box(ax, box, ink_colour)
+    strokes = [stroke for box in picture.boxes for stroke in box.strokes()]
+    if strokes:
+        ends = [((x1, y1), (x2, y2)) for x1, y1, x2, y2 in strokes]
+        ax.add_collection(LineCollection(ends, colors=ink_colour, alpha=0.6, linewidths=0.7, zorder=2))
     for text in picture.texts:
         ax.text(
             text.x, text.y, text.text, fontsize=text.size * 72 / _PIXELS_PER_INCH,

@@ -124,3 +124,17 @@ def lanes(count: int, top: float, left: float, right: float) -> Lanes:
     sizes = ((8, 28, 13.0), (16, 22, 12.0), (32, 15, 10.5))
     high, size = next(((high, size) for most, high, size in sizes if count <= most), (12.5, 9.5))
     return Lanes(top, left, right, high, size)
+
+
+def ticks(seconds: float) -> list[float]:
+    """Round times from 0 on, at most eight of them, that fit into ``seconds``."""
+    step = 1e-9
+    while seconds / step > 7:
+        step *= 2.5 if f"{step:e}"[0] == "2" else 2
+    return [step * at for at in range(int(seconds / step * (1 + 1e-9)) + 1)]
+
+
+def milliseconds(seconds: float) -> str:
+    """``"2.5 ms"``, ``"1,000 ms"``."""
+    value = seconds * 1e3
+    return f"{value:,.0f} ms" if value >= 100 or value == int(value) else f"{value:.3g} ms"

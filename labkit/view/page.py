@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
 
 from ..base.language import LANGUAGES, get_language, say, using
 from ..trace.events import Trace
-from .pictures.timeline import timeline_picture
+from .picture import Picture
+from .pictures.memory_time import memory_time_picture
+from .pictures.rank_lanes import when_picture
+from .pictures.wait_graphs import waited_picture
 from .svg import to_svg
 
 _STYLE = """
@@ -23,6 +27,8 @@ input[name=language] { margin-left: 1rem }
 
 def timeline_page(trace: Trace, title: str, notes: list[tuple[str, str]]) -> str:
     """What happened when, as HTML: the whole of ``trace``, its first call and its last.
+
+    Of ranks the whole, its beginning and its end, who waited for whom, and how much memory each had in use.
 
     notes   what else is to be said, each in English and in Chinese.
     """
@@ -49,16 +55,45 @@ def timeline_page(trace: Trace, title: str, notes: list[tuple[str, str]]) -> str
     )
 
 
+# So many collectives of ranks are shown large, of the first and of the last.
+_CLOSE = 24
+
+
 def _told(trace: Trace, title: str) -> str:
-    calls = trace.calls()
     heading = say(en=f"Timeline of {title}", zh=f"{title} 的时间线")
+    chapters = _of_ranks(trace) if trace.ranks else _of_calls(trace)
+    return f"<h1>{escape(heading)}</h1>" + "".join(
+        f"<h2>{escape(name)}</h2>{to_svg(picture)}" + (f"<pre>{escape(words)}</pre>" if words else "")
+        for name, picture, words in chapters
+    )
+
+
+def _of_calls(trace: Trace) -> Iterator[tuple[str, Picture, str]]:
+    """The chapters of a recording: what each is called, its picture, and what else is said."""
+    calls = trace.calls()
     chapters = [(say(en="The whole run", zh="整个运行过程"), trace)]
     if len(calls) > 1:
         chapters += [
             (say(en="The first call", zh="第一次调用"), calls[0]),
             (say(en=f"The last of {len(calls)} calls", zh=f"最后一次调用（第 {len(calls)} 次）"), calls[-1]),
         ]
-    return f"<h1>{escape(heading)}</h1>" + "".join(
-        f"<h2>{escape(name)}</h2>{to_svg(timeline_picture(part))}<pre>{escape(repr(part))}</pre>"
-        for name, part in chapters
-    )
+    yield from ((name, when_picture(part), repr(part)) for name, part in chapters)
+
+
+def _of_ranks(trace: Trace) -> Iterator[tuple[str, Picture, str]]:
+    """The chapters of a recording of ranks."""
+    yield say(en="The whole run", zh="整个运行过程"), when_picture(trace), repr(trace)
+    meetings = trace.meetings()
+    if len(meetings) > 2 * _CLOSE:
+        first = trace.between(float("-inf"), meetings[_CLOSE - 1].stop)
+        last = trace.between(meetings[-_CLOSE].at, float("inf"))
+        yield (
+            say(en=f"The first {_CLOSE} collectives", zh=f"最初 {_CLOSE} 次集合通信"), when_picture(first), ""
+        )  # fmt: skip
+        yield (
+            say(en=f"The last {_CLOSE} collectives", zh=f"最后 {_CLOSE} 次集合通信"), when_picture(last), ""
+        )  # fmt: skip
+    if len(trace.ranks) > 1:
+        yield say(en="Who waited for whom", zh="谁在等谁"), waited_picture(trace), ""
+    if trace.samples:
+        yield say(en="Memory", zh="显存"), memory_time_picture(trace.memory), ""

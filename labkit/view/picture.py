@@ -18,6 +18,7 @@ class Box:
     tint    0 to 1: the colour mixed with that much white.
     strong  pointed out by a heavy outline.
     round   an ellipse in its place.
+    hatched drawn through with slanting strokes.
     tip     what a reader sees who rests the mouse on it (SVG only).
     """
 
@@ -32,6 +33,22 @@ class Box:
     tint: float = 0.0
     tip: str = ""
     round: bool = False
+    hatched: bool = False
+
+    def strokes(self, apart: float = 6.0) -> tuple[tuple[float, float, float, float], ...]:
+        """The slanting strokes of a hatched box, each from one point to another; none of any other box.
+
+        They go on in a neighbouring box.
+        """
+        if not self.hatched:
+            return ()
+        found = []
+        slant = (self.x + self.y) // apart * apart + apart - self.x - self.y
+        while slant < self.width + self.height:
+            x1, x2 = max(0.0, slant - self.height), min(slant, self.width)
+            found.append((self.x + x1, self.y + slant - x1, self.x + x2, self.y + slant - x2))
+            slant += apart
+        return tuple(found)
 
 
 @dataclass(frozen=True)

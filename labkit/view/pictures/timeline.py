@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...base.language import say
 from ...base.numbers import plural
 from ...trace.events import Event, Trace
-from ..layout import BASELINE, MOST_LANES, Lanes, lanes, legend, shortened, text_width
+from ..layout import BASELINE, MOST_LANES, Lanes, lanes, legend, milliseconds, shortened, text_width, ticks
 from ..palette import CPU, number
 from ..picture import Box, Line, Picture, Sketch, Text
 
@@ -34,11 +34,11 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
     bars, slot = _bars([event for event in trace if event.device in drawn], first, last)
     sketch = Sketch()
     sketch.add(*_legend(slot))
-    for tick in _ticks(last - first):
+    for tick in ticks(last - first):
         x = _LEFT + tick * scale
         sketch.add(
             Line(x, _TOP - 4, x, bottom, muted=True),
-            Text(x, bottom + 16, _milliseconds(tick), 11, "middle", muted=True),
+            Text(x, bottom + 16, milliseconds(tick), 11, "middle", muted=True),
         )
     if not len(trace):
         sketch.add(
@@ -56,7 +56,7 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
         x = _LEFT + min(max(moment - first, 0.0), last - first) * scale
         sketch.add(
             Line(x, _TOP - 10, x, bottom, strong=True, over=True),
-            Text(x, _TOP - 14, _milliseconds(moment - first), 11, "middle", bold=True),
+            Text(x, _TOP - 14, milliseconds(moment - first), 11, "middle", bold=True),
         )
     return sketch.picture(bottom + 30, _description(trace, moment))
 
@@ -104,13 +104,13 @@ def _description(trace: Trace, moment: float | None) -> str:
         moved = sum(event.nbytes for event in trace)
         return say(
             en=f"{plural(len(trace), 'event')} on {plural(len(trace.devices), 'device')} "
-            f"in {_milliseconds(last - first)}; "
+            f"in {milliseconds(last - first)}; "
             f"the busiest GPU computes for {share:.0%} of it; {moved:,} bytes are moved.",
-            zh=f"{len(trace.devices)} 个设备上有 {len(trace)} 个事件，历时 {_milliseconds(last - first)}；"
+            zh=f"{len(trace.devices)} 个设备上有 {len(trace)} 个事件，历时 {milliseconds(last - first)}；"
             f"最忙的 GPU 有 {share:.0%} 的时间在计算；共移动 {moved:,} 字节。",
         )
     now = [event for event in trace if event.start <= moment < event.stop]
-    at = _milliseconds(moment - first)
+    at = milliseconds(moment - first)
     if not now:
         return say(en=f"After {at} nothing goes on.", zh=f"{at} 时没有任何操作在进行。")
     parts: dict[str, set[str]] = {}
@@ -132,7 +132,7 @@ def _legend(slot: float) -> list[Box | Line | Text]:
     )
     marks = [(words, [Box(0, 23 - tall, 16, tall, CPU, "legend", tint=tint)]) for tall, tint, words in kinds]
     if slot:
-        closer = _milliseconds(slot)
+        closer = milliseconds(slot)
         marks.append((say(en=f"(each bar: {closer} added up)", zh=f"（每 {closer} 累加成一段）"), []))
     return legend(_LEFT, 20, marks, mark=22, gap=24)
 
@@ -203,19 +203,6 @@ def _apart(texts: list[Text], boxes: list[Box]) -> list[Text]:
     return kept
 
 
-def _ticks(seconds: float) -> list[float]:
-    """Round times from 0 on, at most eight of them, that fit into ``seconds``."""
-    step = 1e-9
-    while seconds / step > 7:
-        step *= 2.5 if f"{step:e}"[0] == "2" else 2
-    return [step * at for at in range(int(seconds / step * (1 + 1e-9)) + 1)]
-
-
-def _milliseconds(seconds: float) -> str:
-    value = seconds * 1e3
-    return f"{value:,.0f} ms" if value >= 100 or value == int(value) else f"{value:.3g} ms"
-
-
 def _phase(event: Event) -> str:
     names = {
         "replicate": say(en="replicate", zh="复制"),
@@ -239,7 +226,7 @@ def _label(event: Event, many: int) -> str:
 
 def _tip(event: Event, many: int) -> str:
     words = f"{event.device} · {_tip_phase(event)}" + (f" ×{many}" if many > 1 else "")
-    return f"{words} · {_milliseconds(event.seconds)}" + (f" · {event.nbytes:,} B" if event.nbytes else "")
+    return f"{words} · {milliseconds(event.seconds)}" + (f" · {event.nbytes:,} B" if event.nbytes else "")
 
 
 def _devices(names: set[str]) -> str:

@@ -1,0 +1,156 @@
+"""The picture of memory over time: a lane for each rank, as high as the bytes in use on its GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...base.language import say
+from ...base.numbers import plural
+from ...base.units import bytes_text
+from ...trace.memory import MemorySample, MemoryTimeline
+from ..layout import MOST_LANES, Lanes, legend, milliseconds, shortened, ticks
+from ..palette import CPU, number
+from ..picture import Box, Line, Picture, Sketch, Text
+
+_LEFT, _RIGHT, _TOP = 76, 118, 44
+_PALE = 0.6
+# The most that are drawn of one rank, and of all together; of more, those that follow one another are one.
+_MOST, _MOST_BOXES = 240, 1800
+
+
+def memory_time_picture(memory: MemoryTimeline) -> Picture:
+    """How many bytes each rank had in use, when; a byte is equally high on all, and each one's peak is marked."""
+    ranks = memory.ranks
+    shown = shortened(len(ranks), most=MOST_LANES, head=40, tail=4)
+    lane = _lanes(len(shown))
+    drawn = [ranks[at] for at in shown if isinstance(at, int)]
+    samples = {rank: memory.of(rank) for rank in drawn}
+    first = min((one.at for one in memory.samples), default=0.0)
+    last = max(max((one.at for one in memory.samples), default=0.0), first + 1e-6)
+    scale = lane.across / (last - first)
+    most = max([one.peak for one in memory.samples], default=0) or 1
+    bottom = lane.y(max(len(shown), 1)) + 4
+    sketch = Sketch()
+    for tick in ticks(last - first):
+        x = _LEFT + tick * scale
+        sketch.add(
+            Line(x, _TOP - 4, x, bottom, muted=True),
+            Text(x, bottom + 16, milliseconds(tick), 11, "middle", muted=True),
+        )
+    limit = max(min(_MOST, _MOST_BOXES // (2 * max(len(drawn), 1))), 2)
+    for place, at in enumerate(shown):
+        if isinstance(at, range):
+            sketch.add(lane.aside(place, _left_out(memory, [ranks[k] for k in at])))
+            continue
+        sketch.add(lane.name(place, f"rank {ranks[at]}"))
+        found = _together(samples[ranks[at]], limit)
+        sketch.add(*_lane(lane, place, found, most, lambda when: _LEFT + (when - first) * scale))
+    if not ranks:
+        words = say(en="nothing recorded", zh="没有记录")
+        sketch.add(Text(_LEFT, _TOP + lane.high * 0.7, words, 13, muted=True))
+    sketch.add(*_legend(samples))
+    return sketch.picture(bottom + 30, _description(memory, last - first))
+
+
+def _lane(
+    lane: Lanes, place: int, found: list[MemorySample], most: int, x: Callable[[float], float]
+) -> list[Box | Line | Text]:
+    """One rank: between two samples what was in use at the first, over it what came and went, and its peak."""
+    shapes: list[Box | Line | Text] = []
+    floor, tall = lane.y(place) + lane.high - lane.pad, lane.high - 2 * lane.pad - 2
+    top = max(found, key=lambda one: one.peak)
+    marked = None
+    for before, after in zip([found[0], *found], found, strict=False):
+        left, width = x(before.at), max(x(after.at) - x(before.at), 0.0)
+        kept, peak = before.nbytes / most * tall, after.peak / most * tall
+        gpu, rank = number(after.device), after.rank
+        tip = _tip(after)
+        if width:
+            if after.peak > before.nbytes:
+                shapes.append(
+                    Box(
+                        left,
+                        floor - peak,
+                        width,
+                        peak - kept,
+                        gpu,
+                        f"rank {rank} came and went",
+                        tint=_PALE,
+                        tip=tip,
+                    )
+                )
+            if before.nbytes:
+                shapes.append(Box(left, floor - kept, width, kept, gpu, f"rank {rank} in use", tip=tip))
+        if after is top and marked is None:
+            marked = left + width / 2, floor - peak
+    if marked is not None:
+        at, y = marked
+        mark = 7.0 if lane.high >= 20 else 5.0
+        left = min(max(at - mark / 2, _LEFT), _LEFT + lane.across - mark)
+        label = f"rank {top.rank} at its peak"
+        shapes.append(Box(left, y - mark / 2, mark, mark, CPU, label, round=True, tip=_tip(top)))
+    words = bytes_text(top.peak)
+    return [*shapes, lane.note(place, words)]
+
+
+def _together(samples: tuple[MemorySample, ...], most: int) -> list[MemorySample]:
+    """``samples``, or if there are more than ``most``, several that follow one another as one, with their peak."""
+    if len(samples) <= most:
+        return list(samples)
+    step = -(-len(samples) // most)
+    parts = (samples[at : at + step] for at in range(0, len(samples), step))
+    return [replace(part[-1], peak=max(one.peak for one in part)) for part in parts]
+
+
+def _lanes(count: int) -> Lanes:
+    """``count`` lanes, as high as there is room."""
+    sizes = ((4, 52, 13.0, 3.0), (8, 38, 12.5, 3.0), (16, 26, 11.5, 2.0), (32, 17, 10.5, 1.5))
+    high, size, pad = next((rest for most, *rest in sizes if count <= most), (12.5, 9.5, 1.0))
+    return Lanes(_TOP, _LEFT, _RIGHT, high, size, pad)
+
+
+def _legend(samples: dict[int, tuple[MemorySample, ...]]) -> list[Box | Line | Text]:
+    gpu = next((number(found[0].device) for found in samples.values() if found), 0)
+    return legend(
+        _LEFT, 21,
+        [
+            (say(en="in use", zh="占用"), [Box(0, 11, 18, 13, gpu, "legend")]),
+            (say(en="came and went", zh="期间最高"), [Box(0, 11, 18, 13, gpu, "legend", tint=_PALE)]),
+            (say(en="peak", zh="峰值"), [Box(5, 13, 8, 8, CPU, "legend", round=True)]),
+        ],
+        mark=24, gap=18,
+    )  # fmt: skip
+
+
+def _tip(sample: MemorySample) -> str:
+    words = [f"rank {sample.rank}", sample.device, *([sample.label] if sample.label else [])]
+    now, most = bytes_text(sample.nbytes), bytes_text(sample.peak)
+    words.append(say(en=f"{now} in use, up to {most} before", zh=f"占用 {now}，此前最高 {most}"))
+    return " · ".join(words)
+
+
+def _left_out(memory: MemoryTimeline, ranks: list[int]) -> str:
+    most = bytes_text(max(memory.peak(rank) for rank in ranks))
+    return say(
+        en=f"rank {ranks[0]} – rank {ranks[-1]}: {plural(len(ranks), 'more rank')}, at most {most} each",
+        zh=f"rank {ranks[0]} – rank {ranks[-1]}：还有 {len(ranks)} 个 rank，每个最多 {most}",
+    )
+
+
+def _description(memory: MemoryTimeline, seconds: float) -> str:
+    if not memory.samples:
+        return say(en="Nothing was recorded.", zh="没有记录到任何数据。")
+    top = max(memory.samples, key=lambda one: one.peak)
+    low = min(memory.ranks, key=memory.peak)
+    time, peak = milliseconds(seconds), bytes_text(top.peak)
+    text = say(
+        en=f"Memory of {plural(len(memory.ranks), 'rank')} over {time}: rank {top.rank} has the highest peak, {peak}"
+        + (f" ({top.label})" if top.label else ""),
+        zh=f"{len(memory.ranks)} 个 rank 在 {time} 内的显存：rank {top.rank} 的峰值最高，{peak}"
+        + (f"（{top.label}）" if top.label else ""),
+    )
+    if len(memory.ranks) > 1:
+        least = bytes_text(memory.peak(low))
+        text += say(en=f"; rank {low} the lowest, {least}", zh=f"；rank {low} 的最低，{least}")
+    return text + say(en=".", zh="。")

@@ -1,0 +1,473 @@
+"""The picture of ranks in time: a lane for each, what it computes, what it waits for, and where all meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ...base.language import say
+from ...base.numbers import plural
+from ...base.units import bytes_text
+from ...trace.events import PAIRS, Event, Meeting, Trace
+from ..layout import (
+    MOST_LANES,
+    Lanes,
+    legend,
+    milliseconds,
+    shortened,
+    sized,
+    text_width,
+    ticks,
+)
+from ..palette import CPU, number
+from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+from .timeline import timeline_picture
+
+_LEFT, _RIGHT = 76, 62
+# How much of a lane is for the collectives; the rest is for computing and waiting.
+_MEETINGS = 0.42
+# Groups in more rows than this share the last.
+_MOST_ROWS = 4
+# The least width of a collective, in pixels.
+_LEAST = 3.0
+# Of more meetings or boxes, what lies in one short time is added up.
+_MOST_MEETINGS, _MOST_BOXES = 150, 1900
+# The most such times, and into how many steps a share of one is rounded: equal neighbours are one box.
+_MOST_SLOTS, _STEPS = 150, 20
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a rank does from one moment to another, in seconds on its clock. ``of`` the collective that it waits for."""
+
+    start: float
+    stop: float
+    of: Event | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one rank did: by turns computing and waiting, and beside them its parts in collectives with when all met."""
+
+    rank: int
+    device: str
+    computing: tuple[Span, ...]
+    waiting: tuple[Span, ...]
+    parts: tuple[tuple[Event, float], ...]
+
+
+def when_picture(trace: Trace) -> Picture:
+    """What happened when: on each rank if ranks ran, else on each device."""
+    return ranks_picture(trace) if trace.ranks else timeline_picture(trace)
+
+
+def ranks_picture(trace: Trace) -> Picture:
+    """What each rank did when: computing, waiting for the last to come, meeting it."""
+    meetings, rows = trace.meetings(), rows_of(trace)
+    shown = shortened(len(rows), most=MOST_LANES, head=40, tail=4)
+    families = _families(meetings)
+    first, last = _span(trace)
+    top = 66.0 if len(families) > 1 else 50.0
+    lane = _lanes(len(shown), top)
+    scale = lane.across / (last - first)
+    bottom = lane.y(len(shown)) + 4
+    sketch = Sketch()
+    for tick in ticks(last - first):
+        x = _LEFT + tick * scale
+        sketch.add(
+            Line(x, top - 4, x, bottom, muted=True),
+            Text(x, bottom + 16, milliseconds(tick), 11, "middle", muted=True),
+        )
+    paint = _Painter(sketch, lane, first, scale, families)
+    drawn = {rows[at].rank: place for place, at in enumerate(shown) if isinstance(at, int)}
+    boxes = sum(
+        len(row.computing) + len(row.waiting) + 2 * len(row.parts) for row in rows if row.rank in drawn
+    )
+    slot = 0.0
+    if len(meetings) > _MOST_MEETINGS or boxes > _MOST_BOXES:
+        slot = (last - first) / min(max(_MOST_BOXES // (3 * len(drawn)), 1), _MOST_SLOTS)
+    else:
+        paint.links(meetings, drawn)
+        sketch.add(*_kinds(paint, meetings, top))
+    for place, at in enumerate(shown):
+        if isinstance(at, range):
+            sketch.add(lane.aside(place, _left_out([rows[k] for k in at])))
+            continue
+        row = rows[at]
+        sketch.add(*_name(lane, place, row))
+        sketch.add(lane.note(place, f"{_share(row, last - first):.0%}", muted=True))
+        if slot:
+            paint.added_up(place, row, slot)
+        else:
+            paint.row(place, row)
+    title = say(en="waiting", zh="等待")
+    sketch.add(Text(WIDTH - _RIGHT + 8, top - 6, title, sized(title, _RIGHT - 10, 11), muted=True))
+    sketch.add(*_legend(rows, families, slot))
+    return sketch.picture(bottom + 30, _description(trace, meetings, rows, last - first))
+
+
+def rows_of(trace: Trace) -> list[Row]:
+    """What each rank did, in the order of ranks."""
+    first, _ = _span(trace)
+    met = {id(part): meeting.at for meeting in trace.meetings() for part in meeting.parts}
+    rows = []
+    for rank in trace.ranks:
+        own = sorted((e for e in trace if e.rank == rank), key=lambda event: event.start)
+        samples = [sample for sample in trace.samples if sample.rank == rank]
+        end = max([event.stop for event in own] + [sample.at for sample in samples], default=first)
+        parts = [(event, met[id(event)]) for event in own if event.phase == "collective"]
+        waiting = [Span(at - e.waited, at, e) for e, at in parts if e.waited > 0]
+        # It stands still while the collective goes on, too, unless it asked not to, and came too late to wait.
+        still = [Span(at - e.waited, e.stop) for e, at in parts if e.waited > 0 or not e.async_op]
+        device = next((e.device for e in own), samples[0].device if samples else "cpu")
+        rows.append(Row(rank, device, tuple(_between(still, first, end)), tuple(waiting), tuple(parts)))
+    return rows
+
+
+def _between(still: Iterable[Span], first: float, end: float) -> Iterable[Span]:
+    """From ``first`` to ``end``, what is in none of ``still``."""
+    at = first
+    for span in sorted(still, key=lambda span: span.start):
+        if span.start > at:
+            yield Span(at, span.start)
+        at = max(at, span.stop)
+    if end > at:
+        yield Span(at, end)
+
+
+@dataclass(frozen=True)
+class _Painter:
+    """Puts lanes into ``sketch``: ``first`` is the time at their left, ``scale`` pixels for each second."""
+
+    sketch: Sketch
+    lane: Lanes
+    first: float
+    scale: float
+    families: list[list[tuple[int, ...]]]
+
+    def x(self, at: float) -> float:
+        return _LEFT + (at - self.first) * self.scale
+
+    def span(self, start: float, stop: float, least: float = 0.0) -> tuple[float, float]:
+        """Left edge and width; of at least ``least`` pixels, inside the lane."""
+        width = max((stop - start) * self.scale, least)
+        return min(self.x(start), _LEFT + self.lane.across - width), width
+
+    def band(self, place: int, ranks: tuple[int, ...] | None = None) -> tuple[float, float]:
+        """Upper edge and height in a lane: of what is computed, or of the collectives of a group."""
+        top, tall = self.lane.y(place) + self.lane.pad, self.lane.high - 2 * self.lane.pad
+        high = tall * _MEETINGS
+        if ranks is None:
+            return top + high, tall - high
+        rows = max(min(len(self.families), _MOST_ROWS), 1)
+        row = next((at for at, family in enumerate(self.families) if ranks in family), 0)
+        return top + min(row, rows - 1) * high / rows, high / rows - (0.5 if rows > 1 else 0.0)
+
+    def extent(self, place: int, part: Event) -> tuple[float, float]:
+        """Upper edge and height of a collective: of the whole lane where nothing can be below it."""
+        if len(self.families) < 2 and not part.async_op:
+            return self.lane.y(place) + self.lane.pad, self.lane.high - 2 * self.lane.pad
+        return self.band(place, _members(part))
+
+    def row(self, place: int, row: Row) -> None:
+        """All that a rank did."""
+        y, tall = self.band(place)
+        gpu = number(row.device)
+        for span in row.computing:
+            x, width = self.span(span.start, span.stop)
+            tip = f"rank {row.rank} · " + say(en="computing", zh="计算") + f" · {milliseconds(span.seconds)}"
+            self.sketch.add(Box(x, y, width, tall, gpu, f"rank {row.rank} computing", tip=tip))
+        for span in row.waiting:
+            x, width = self.span(span.start, span.stop)
+            assert span.of is not None
+            self.sketch.add(
+                Box(x, y, width, tall, label=f"rank {row.rank} waiting", tip=_tip(span.of), hatched=True)
+            )
+        for part, met in row.parts:
+            self.part(place, part, met)
+
+    def part(self, place: int, part: Event, met: float) -> None:
+        """A collective, from when all had come; before that, what a rank called without waiting for it."""
+        if part.stop < met:  # what it sent was taken over for one who came later
+            met = part.start
+        y, tall = self.band(place, _members(part))
+        if met - part.start > part.waited + 1e-12:
+            x, width = self.span(part.start, met)
+            self.sketch.add(
+                Box(x, y, width, tall, label=f"rank {part.rank} called {part.name}", tip=_tip(part))
+            )
+        y, tall = self.extent(place, part)
+        x, width = self.span(met, max(part.stop, met), _LEAST)
+        label = f"rank {part.rank} {part.name} {part.sequence}"
+        self.sketch.add(Box(x, y, width, tall, CPU, label, tip=_tip(part)))
+
+    def links(self, meetings: Sequence[Meeting], drawn: dict[int, int]) -> None:
+        """A line through all members of a collective, where they meet; an arrow from who sends to who receives."""
+        for meeting in meetings:
+            parts = [part for part in meeting.parts if part.rank in drawn]
+            if len(parts) < 2:
+                continue
+            if meeting.kind in PAIRS:
+                self.arrow(meeting, drawn)
+                continue
+            places = [drawn[part.rank] for part in parts if part.rank is not None]
+            x = min(self.x(meeting.at) + _LEAST / 2, _LEFT + self.lane.across - _LEAST / 2)
+            ys = [y + tall / 2 for y, tall in (self.band(place, _members(parts[0])) for place in places)]
+            self.sketch.add(Line(x, min(ys), x, max(ys)))
+
+    def arrow(self, meeting: Meeting, drawn: dict[int, int]) -> None:
+        """From the send, where it was called, to the receive, where it had come."""
+        send, recv = (next((p for p in meeting.parts if p.name == name), None) for name in PAIRS)
+        if send is None or recv is None or send.rank is None or recv.rank is None:
+            return
+        down = drawn[send.rank] < drawn[recv.rank]
+        y1, tall1 = self.extent(drawn[send.rank], send)
+        y2, tall2 = self.extent(drawn[recv.rank], recv)
+        x1, _ = self.span(send.start, send.start, _LEAST)
+        x2, _ = self.span(meeting.at, meeting.at, _LEAST)
+        half = _LEAST / 2
+        self.sketch.add(
+            Line(x1 + half, y1 + tall1 * down, x2 + half, y2 + tall2 * (not down), arrow=True, over=True)
+        )
+
+    def added_up(self, place: int, row: Row, slot: float) -> None:
+        """A rank's lane, in slots of which each says how much of it was computing and waiting, and whether it met."""
+        y, tall = self.band(place)
+        count = round(self.lane.across / (slot * self.scale))
+        shares = [
+            [round(seconds / slot * _STEPS) for seconds in _by_slot(spans, self.first, slot, count)]
+            for spans in (row.computing, row.waiting)
+        ]
+        for run, (busy, still) in _runs(list(zip(*shares, strict=True))):
+            start, stop = (self.first + at * slot for at in (run.start, run.stop))
+            x, width = self.span(start, stop)
+            tip = (
+                f"rank {row.rank} · {milliseconds(start - self.first)} – {milliseconds(stop - self.first)} · "
+            )
+            tip += say(
+                en=f"computing {busy / _STEPS:.0%}, waiting {still / _STEPS:.0%}",
+                zh=f"计算 {busy / _STEPS:.0%}，等待 {still / _STEPS:.0%}",
+            )
+            high, above = tall * busy / _STEPS, tall * min(still, _STEPS - busy) / _STEPS
+            if busy:
+                gpu, label = number(row.device), f"rank {row.rank} computing"
+                self.sketch.add(Box(x, y + tall - high, width, high, gpu, label, tip=tip))
+            if above:
+                label = f"rank {row.rank} waiting"
+                self.sketch.add(
+                    Box(x, y + tall - high - above, width, above, label=label, tip=tip, hatched=True)
+                )
+        for ranks in dict.fromkeys(_members(part) for part, _ in row.parts):
+            met = [0] * count
+            for part, at in row.parts:
+                if _members(part) == ranks:
+                    met[min(int((at - self.first) / slot), count - 1)] += 1
+            above, high = self.band(place, ranks)
+            for run, (some,) in _runs([(bool(many),) for many in met]):
+                if some:
+                    many = sum(met[run.start : run.stop])
+                    x, width = self.span(self.first + run.start * slot, self.first + run.stop * slot)
+                    tip = f"rank {row.rank} · " + say(en=plural(many, "collective"), zh=f"集合通信 {many} 次")
+                    self.sketch.add(Box(x, above, width, high, CPU, f"rank {row.rank} met ×{many}", tip=tip))
+
+
+def _runs(values: list[tuple[int, ...]]) -> Iterable[tuple[range, tuple[int, ...]]]:
+    """Neighbours that are equal, together, and what they are."""
+    begin = 0
+    for at in range(1, len(values) + 1):
+        if at == len(values) or values[at] != values[begin]:
+            yield range(begin, at), values[begin]
+            begin = at
+
+
+def _by_slot(spans: Iterable[Span], first: float, slot: float, count: int) -> list[float]:
+    """How many seconds of each of ``count`` slots are in ``spans``."""
+    found = [0.0] * count
+    for span in spans:
+        at = max(min(int((span.start - first) / slot), count - 1), 0)
+        while at < count and first + at * slot < span.stop:
+            inside = min(span.stop, first + (at + 1) * slot) - max(span.start, first + at * slot)
+            found[at] += max(inside, 0.0)
+            at += 1
+    return [min(seconds, slot) for seconds in found]
+
+
+def _lanes(count: int, top: float) -> Lanes:
+    """``count`` lanes, higher than those of devices: in each are two bands."""
+    sizes = ((4, 44, 13.0, 3.0), (8, 34, 12.5, 3.0), (16, 24, 11.5, 2.0), (32, 16, 10.5, 1.5))
+    high, size, pad = next((rest for most, *rest in sizes if count <= most), (12.5, 9.5, 1.0))
+    return Lanes(top, _LEFT, _RIGHT, high, size, pad)
+
+
+def _name(lane: Lanes, place: int, row: Row) -> list[Text]:
+    """A rank's number, and where there is room under it its GPU."""
+    text = lane.name(place, f"rank {row.rank}")
+    if lane.high < 30:
+        return [text]
+    return [
+        replace(text, y=text.y - 6),
+        Text(text.x, text.y + 8, row.device, min(lane.size - 2, 11), "end", muted=True),
+    ]
+
+
+def _kinds(paint: _Painter, meetings: Iterable[Meeting], top: float) -> list[Text]:
+    """The kinds of collectives over the lanes, of those between which there is room."""
+    found, free = [], float("-inf")
+    for meeting in meetings:
+        half = text_width(meeting.kind, 10) / 2
+        x = max(paint.x(meeting.at) + _LEAST / 2, _LEFT + half)
+        if x - half > free and x + half <= WIDTH - _RIGHT:
+            found.append(Text(x, top - 7, meeting.kind, 10, "middle", muted=True))
+            free = x + half + 8
+    return found
+
+
+def _span(trace: Trace) -> tuple[float, float]:
+    """When the first rank began and the last ended."""
+    own = [event for event in trace if event.rank is not None]
+    first = min([event.start for event in own] + [sample.at for sample in trace.samples], default=0.0)
+    last = max([event.stop for event in own] + [sample.at for sample in trace.samples], default=0.0)
+    return first, max(last, first + 1e-6)
+
+
+def _share(row: Row, seconds: float) -> float:
+    """How much of the time a rank waited."""
+    return sum(span.seconds for span in row.waiting) / seconds
+
+
+def _members(part: Event) -> tuple[int, ...]:
+    """The group of a collective; () of a pair of ranks."""
+    return () if part.name in PAIRS else part.ranks
+
+
+def _families(meetings: Iterable[Meeting]) -> list[list[tuple[int, ...]]]:
+    """Groups that divide the ranks among them, as a mesh's do along one dimension, together; () are pairs of ranks.
+
+    The groups with the most members first, pairs of ranks last.
+    """
+    groups = dict.fromkeys(_members(meeting.parts[0]) for meeting in meetings)
+    families: list[list[tuple[int, ...]]] = []
+    for group in sorted(groups, key=lambda ranks: (-len(ranks), ranks)):
+        home = next((f for f in families if _fits(group, f)), None)
+        if home is None:
+            families.append(home := [])
+        home.append(group)
+    return families
+
+
+def _fits(group: tuple[int, ...], family: list[tuple[int, ...]]) -> bool:
+    return all(len(group) == len(other) and not set(group) & set(other) for other in family)
+
+
+def _family_name(family: list[tuple[int, ...]], everyone: int) -> str:
+    first, count = family[0], len(family)
+    if not first:
+        return say(en="two ranks", zh="点对点")
+    if len(first) == everyone:
+        return say(en=f"all {everyone} ranks", zh=f"全部 {everyone} 个 rank")
+    if count == 1:
+        return say(en=f"ranks {_listed(first)}", zh=f"rank {_listed(first)}")
+    return say(
+        en=f"{count} groups of {len(first)}, as {_listed(first)}",
+        zh=f"{count} 组，每组 {len(first)} 个 rank，如 {_listed(first)}",
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """``0–3``, ``0, 2``, ``0, 4, 8, …``."""
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}–{ranks[-1]}"
+    return say(en=", ", zh="、").join(map(str, ranks[:3])) + (" …" if len(ranks) > 3 else "")
+
+
+def _tip(part: Event) -> str:
+    """All that is known of a rank's part in a collective."""
+    words = [f"rank {part.rank}", part.name + (f" {part.sequence}" if part.sequence is not None else "")]
+    if part.name in PAIRS:
+        words.append(f"rank {part.ranks[0]} → rank {part.ranks[-1]}")
+    elif part.ranks:
+        words.append(say(en=f"ranks {_listed(part.ranks)}", zh=f"rank {_listed(part.ranks)}"))
+    if part.nbytes:
+        words.append(bytes_text(part.nbytes))
+    if part.waited:
+        late, waited = f"rank {part.last}", milliseconds(part.waited)
+        words.append(say(en=f"waited {waited} for {late}", zh=f"等 {late} 等了 {waited}"))
+    return " · ".join([*words, *([part.place] if part.place else [])])
+
+
+def _legend(rows: list[Row], families: list[list[tuple[int, ...]]], slot: float) -> list[Box | Line | Text]:
+    """What boxes mean; and under that in which row of a lane which groups are."""
+    gpu = number(rows[0].device) if rows else 0
+    late = (
+        any(e.stop >= met > e.start + e.waited + 1e-12 for row in rows for e, met in row.parts) and not slot
+    )
+    marks: list[tuple[str, list[Box | Line]]] = [
+        (say(en="computing", zh="计算"), [Box(0, 11, 18, 13, gpu, "legend")]),
+        (
+            say(en="waiting for others", zh="等待其他 rank"),
+            [Box(0, 11, 18, 13, label="legend", hatched=True)],
+        ),
+        (say(en="communicating", zh="通信"), [Box(0, 11, 18, 8, CPU, "legend")]),
+    ]
+    if late:
+        words = say(en="called, not all there", zh="已发起，还没到齐")
+        marks.append((words, [Box(0, 11, 18, 8, label="legend")]))
+    if slot:
+        each = milliseconds(slot)
+        marks.append((say(en=f"({each} added up)", zh=f"（每 {each} 合计）"), []))
+    found = legend(_LEFT, 21, marks, mark=24, gap=18)
+    if len(families) > 1:
+        count = min(len(families), _MOST_ROWS)
+        marks = []
+        for at, family in enumerate(families[:count]):
+            lane, high = Box(0, 29, 18, 14, label="legend"), 14 / count
+            row = Box(0, 29 + at * high, 18, high, CPU, "legend")
+            marks.append((_family_name(family, len(rows)), [lane, row]))
+        found += legend(_LEFT, 40, marks, mark=24, gap=14, size=_fits_in([words for words, _ in marks]))
+    return found
+
+
+def _fits_in(words: list[str]) -> float:
+    """The size at which the entries of a legend stand side by side."""
+    wanted = sum(text_width(each, 11) for each in words)
+    room = WIDTH - _LEFT - 8 - len(words) * 38
+    return 11 * min(1.0, room / wanted)
+
+
+def _left_out(rows: list[Row]) -> str:
+    first, last = rows[0].rank, rows[-1].rank
+    return say(
+        en=f"rank {first} – rank {last}: {plural(len(rows), 'more rank')}",
+        zh=f"rank {first} – rank {last}：还有 {len(rows)} 个 rank",
+    )
+
+
+def _description(trace: Trace, meetings: Sequence[Meeting], rows: list[Row], seconds: float) -> str:
+    kinds: dict[str, int] = {}
+    late: dict[int, int] = {}
+    for meeting in meetings:
+        kinds[meeting.kind] = kinds.get(meeting.kind, 0) + 1
+        if meeting.last is not None and any(part.waited for part in meeting.parts):
+            late[meeting.last] = late.get(meeting.last, 0) + 1
+    counted = ", ".join(f"{kind} × {count}" for kind, count in list(kinds.items())[:6])
+    time = milliseconds(seconds)
+    text = say(
+        en=f"{plural(len(rows), 'rank')} in {time}; {plural(len(meetings), 'collective')}"
+        + (f" ({counted})" if counted else ""),
+        zh=f"{len(rows)} 个 rank，历时 {time}；集合通信 {len(meetings)} 次"
+        + (f"（{counted}）" if counted else ""),
+    )
+    if late:
+        rank = max(late, key=lambda rank: late[rank])
+        most = max(rows, key=lambda row: _share(row, seconds))
+        share = f"{_share(most, seconds):.0%}"
+        text += say(
+            en=f"; rank {rank} comes last {plural(late[rank], 'time')}; "
+            f"rank {most.rank} waits the most, {share} of the time",
+            zh=f"；rank {rank} 最后到达 {late[rank]} 次；rank {most.rank} 等得最久，占 {share} 的时间",
+        )
+    return text + say(en=".", zh="。")

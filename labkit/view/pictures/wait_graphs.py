@@ -1,0 +1,253 @@
+"""Who waits for whom: in a run that went on, seconds as a matrix; in one that could not, calls and arrows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...base.language import say
+from ...base.numbers import plural
+from ...trace.events import Trace
+from ...trace.waits import Wait, WaitForGraph
+from ..layout import devices, fitted, milliseconds, sized, text_width, together
+from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+
+# Of the matrix: its left and upper edge, and what is right of it.
+_LEFT, _TOP, _RIGHT = 96, 78, 96
+# More ranks than this share a row and a column with their neighbours.
+_MOST_ROWS = 32
+# The palest that a wait is painted; ranks that waited for none are outlined.
+_PALEST = 0.85
+# Of the graph: the boxes, what is left of them, and how far apart the arrows stand that go from one to another.
+_BOX, _APART = (14, 470), 14.0
+_HIGH, _GAP, _SWATCH = 46.0, 12.0, 17.0
+# More stands than this are told in a line.
+_MOST_STANDS = 24
+
+
+def waited_picture(trace: Trace) -> Picture:
+    """Seconds that each rank stood still, by the rank that came last."""
+    waited, ranks = trace.waited(), trace.ranks
+    groups = [[ranks[at] for at in part] for part in together(len(ranks), _MOST_ROWS)]
+    side = min(64.0, (WIDTH - _LEFT - _RIGHT) / max(len(groups), 1))
+    high = min(30.0, side)
+    seconds = [
+        [sum(waited.get((who, whom), 0.0) for who in row for whom in column) for column in groups]
+        for row in groups
+    ]
+    most = max([cell for row in seconds for cell in row], default=0.0)
+    sketch = Sketch()
+    sketch.add(
+        Text(_LEFT, 24, say(en="Who waited for whom", zh="谁在等谁"), 13, bold=True),
+        Text(_LEFT, 42, say(en="row: waits · column: comes last", zh="行：等待者 · 列：最后到达者"), 11, muted=True),
+    )  # fmt: skip
+    if not groups:
+        sketch.add(Text(_LEFT, _TOP, say(en="no ranks recorded", zh="没有记录到 rank"), 13, muted=True))
+        return sketch.picture(_TOP + 20, say(en="No ranks were recorded.", zh="没有记录到任何 rank。"))
+    bottom, right = _TOP + high * len(groups), _LEFT + side * len(groups)
+    size = min(11.5, high - 2)
+    for at, group in enumerate(groups):
+        y, x, name = _TOP + at * high, _LEFT + at * side, _name(group)
+        line = y + high / 2 + size * 0.35
+        sketch.add(Text(_LEFT - 8, line, name, sized(name, _LEFT - 12, size), "end"))
+        short = name.removeprefix("rank ")
+        sketch.add(Text(x + side / 2, _TOP - 7, short, sized(short, side - 2, 11), "middle"))
+        if total := sum(seconds[at]):
+            sketch.add(Text(right + 8, line, milliseconds(total), size, muted=True))
+        if caused := sum(row[at] for row in seconds):
+            words = _bare(caused)
+            sketch.add(
+                Text(x + side / 2, bottom + 15, words, sized(words, side - 2, 11), "middle", muted=True)
+            )
+        for column, cell in enumerate(seconds[at]):
+            sketch.add(*_cell(groups, at, column, cell, most, side, high))
+    lost = say(en="ms lost", zh="共等 (ms)")
+    sketch.add(Text(right + 8, _TOP - 7, say(en="in all", zh="合计"), 11, muted=True))
+    sketch.add(Text(_LEFT - 8, bottom + 15, lost, 11, "end", muted=True))
+    return sketch.picture(bottom + 28, _told(trace, waited))
+
+
+def _cell(
+    groups: list[list[int]], row: int, column: int, seconds: float, most: float, side: float, high: float
+) -> list[Box | Text]:
+    """The seconds that one rank waited for another: the more, the fuller the colour of who came last."""
+    x, y = _LEFT + column * side, _TOP + row * high
+    label = f"{_name(groups[row])} waits for {_name(groups[column])}"
+    box = Box(x + 1, y + 1, side - 2, high - 2, label=label, dashed=row == column)
+    if not seconds:
+        return [box]
+    tint = _PALEST * (1 - seconds / most)
+    who, whom, time = _name(groups[row]), _name(groups[column]), milliseconds(seconds)
+    tip = say(en=f"{who} waited {time} for {whom}", zh=f"{who} 等 {whom} 等了 {time}")
+    found: list[Box | Text] = [
+        replace(box, gpu=groups[column][0], tint=tint, tip=tip, dashed=False),
+    ]
+    words = _bare(seconds)
+    fine = sized(words, side - 6, min(11.0, high - 4))
+    if fine >= 7.5:
+        line = y + high / 2 + fine * 0.35
+        found.append(Text(x + side / 2, line, words, fine, "middle", gpu=groups[column][0], tint=tint))
+    return found
+
+
+def _bare(seconds: float) -> str:
+    return milliseconds(seconds).removesuffix(" ms")
+
+
+def _name(ranks: Sequence[int]) -> str:
+    return devices(range(ranks[0], ranks[-1] + 1)).replace("cuda:", "rank ", 1).replace("cuda:", "")
+
+
+def _told(trace: Trace, waited: dict[tuple[int, int], float]) -> str:
+    if not waited:
+        return say(
+            en=f"None of {plural(len(trace.ranks), 'rank')} waited for another.",
+            zh=f"{len(trace.ranks)} 个 rank 都没有等待。",
+        )
+    caused: dict[int, float] = {}
+    for (_, whom), seconds in waited.items():
+        caused[whom] = caused.get(whom, 0.0) + seconds
+    worst = max(caused, key=lambda rank: caused[rank])
+    share = caused[worst] / sum(caused.values())
+    time = milliseconds(sum(caused.values()))
+    return say(
+        en=f"{plural(len(trace.ranks), 'rank')} waited {time} in all, {share:.0%} of it for rank {worst}.",
+        zh=f"{len(trace.ranks)} 个 rank 一共等了 {time}，其中 {share:.0%} 是在等 rank {worst}。",
+    )
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Ranks that stand in the same call, or are at their end in the same way."""
+
+    ranks: tuple[int, ...]
+    wait: Wait
+
+
+def stands(graph: WaitForGraph) -> list[Stand]:
+    """The ranks of ``graph``, those that stand in the same place together; in order of their first."""
+    found: dict[tuple[object, ...], list[Wait]] = {}
+    for one in graph.ranks:
+        key = (one.state, one.call, one.group, one.sequence, one.place, one.waits_for)
+        found.setdefault(key, []).append(one)
+    return [Stand(tuple(wait.rank for wait in group), group[0]) for group in found.values()]
+
+
+def wait_for_picture(graph: WaitForGraph) -> Picture:
+    """Where each rank stands, and arrows to those for whom it waits."""
+    found = stands(graph)
+    drawn, rest = found[:_MOST_STANDS], found[_MOST_STANDS:]
+    home = {rank: at for at, stand in enumerate(drawn) for rank in stand.ranks}
+    sketch = Sketch()
+    title = say(en="Who waits for whom", zh="谁在等谁")
+    sketch.add(Text(_BOX[0], 24, title, 13, bold=True))
+    tops = [40 + at * (_HIGH + _GAP) for at in range(len(drawn))]
+    edges = [
+        (at, to)
+        for at, stand in enumerate(drawn)
+        for to in sorted({home[rank] for rank in stand.wait.waits_for if rank in home})
+        if to != at
+    ]
+    sources = sorted({at for at, _ in edges})
+    apart = min(_APART, (WIDTH - sum(_BOX) - 24) / max(len(sources), 1))
+    for at, (stand, top) in enumerate(zip(drawn, tops, strict=True)):
+        sketch.add(*_stand(stand, top))
+        if at in sources:
+            trunk = sum(_BOX) + 16 + sources.index(at) * apart
+            sketch.add(*_arrows(tops, at, [to for source, to in edges if source == at], trunk))
+    bottom = 40 + len(drawn) * (_HIGH + _GAP)
+    if rest:
+        count = sum(len(stand.ranks) for stand in rest)
+        words = say(en=f"… {plural(count, 'more rank')}", zh=f"……还有 {count} 个 rank")
+        sketch.add(Text(_BOX[0], bottom + 8, words, 12, muted=True))
+        bottom += 20
+    return sketch.picture(bottom, _stood(found))
+
+
+def _arrows(tops: list[float], at: int, targets: list[int], trunk: float) -> list[Line]:
+    """From one box, along a line of its own, to those that it waits for."""
+    edge = sum(_BOX)
+    leave = tops[at] + _HIGH * 0.3
+    arrive = [tops[to] + _HIGH * 0.7 for to in targets]
+    lines = [
+        Line(edge, leave, trunk, leave),
+        Line(trunk, min([leave, *arrive]), trunk, max([leave, *arrive])),
+    ]
+    return lines + [Line(trunk, y, edge + 1, y, arrow=True) for y in arrive]
+
+
+def _stand(stand: Stand, top: float) -> list[Box | Text]:
+    """A box with its ranks, their call, and its line in the code."""
+    wait, (left, width) = stand.wait, _BOX
+    found: list[Box | Text] = [
+        Box(left, top, width, _HIGH, label=f"rank {stand.ranks[0]} {wait.state}", dashed=wait.state == "ended",
+            strong=wait.state == "failed", tip=", ".join(f"rank {rank}" for rank in stand.ranks)),
+    ]  # fmt: skip
+    x, shown = left + 10.0, stand.ranks[:6]
+    for rank in shown:
+        found.append(Box(x, top + 7, _SWATCH, 15, rank, f"rank {rank}"))
+        size = sized(str(rank), _SWATCH - 2, 10.5)
+        found.append(Text(x + _SWATCH / 2, top + 18, str(rank), size, "middle", gpu=rank))
+        x += _SWATCH + 3
+    more = len(stand.ranks) - len(shown)
+    name = ("rank " if len(stand.ranks) == 1 else say(en="ranks ", zh="rank ")) + _ranks(stand.ranks)
+    name = (f"+{more}  " if more else "") + name
+    room = left + width - x - 12
+    found.append(Text(x + 5, top + 19, fitted(name, room, 12), 12, bold=True))
+    used = text_width(name, 12) * 1.08 + 14
+    for_whom = _for(stand)
+    if for_whom:
+        words = fitted(for_whom, room - used, 11.5)
+        found.append(Text(left + width - 10, top + 19, words, 11.5, "end"))
+    doing = _doing(wait)
+    size = sized(doing, width - 20, 11.5)
+    found.append(Text(left + 10, top + 38, doing, size, muted=True))
+    return found
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """``0–3, 6``."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    return say(en=", ", zh="、").join(
+        f"{part[0]}–{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts
+    )
+
+
+def _for(stand: Stand) -> str:
+    if stand.wait.state != "waits":
+        return ""
+    verb, whom = "wait" if len(stand.ranks) > 1 else "waits", stand.wait.waits_for
+    if not whom:
+        return say(en=verb, zh="在等待")
+    several, listed = len(whom) > 1, _ranks(whom)
+    return say(en=f"{verb} for {'ranks' if several else 'rank'} {listed}", zh=f"在等 rank {listed}")
+
+
+def _doing(wait: Wait) -> str:
+    """What a rank stands in, and where."""
+    at = f" · {wait.place}" if wait.place else ""
+    if wait.state == "ended":
+        return say(en="has come to its end", zh="已经运行结束") + at
+    if wait.state == "failed":
+        return say(en=f"failed: {wait.call}", zh=f"出错：{wait.call}") + at
+    of = "" if wait.sequence is None else say(en=f", number {wait.sequence}", zh=f"，第 {wait.sequence} 次")
+    group = say(en=f" in group {wait.group}", zh=f"，组 {wait.group}") if wait.group else ""
+    return f"{wait.call}{of}{group}{at}"
+
+
+def _stood(found: Sequence[Stand]) -> str:
+    """Each stand in a sentence, of the first few."""
+    parts = []
+    for stand in found[:8]:
+        who = ("rank " if len(stand.ranks) == 1 else say(en="ranks ", zh="rank ")) + _ranks(stand.ranks)
+        whom = _for(stand)
+        said = _doing(stand.wait) + (say(en=f", {whom}", zh=f"，{whom}") if whom else "")
+        parts.append(say(en=f"{who}: {said}", zh=f"{who}：{said}"))
+    if len(found) > 8:
+        parts.append("…")
+    return say(en="; ", zh="；").join(parts)[:900] + say(en=".", zh="。")
