@@ -650,6 +650,10 @@ PRIVATE = [
             and _asks(torch.multiprocessing.reductions.rebuild_storage_fd, "_new_shared_fd_cpu")
             and _asks(torch.multiprocessing.reductions.rebuild_storage_filename, "_new_shared_filename_cpu",
                       "_shared_decref")),
+    Private("torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler.SubprocessHandler._popen",
+            "starts a worker: a preloaded process is forked instead (distributed/processes/launch.py); "
+            "the agent asks api.get_subprocess_handler for it",
+            lambda: _asks(resolve_name("torch.distributed.elastic.multiprocessing.api").SubprocessContext._start, "get_subprocess_handler")),
     Private("torch.distributed.distributed_c10d._new_process_group_helper, where groups are made",
             "it says what there is instead of NCCL (machine.torch_api.processes)",
             lambda: not torch.distributed.is_available() or list(inspect.signature(
