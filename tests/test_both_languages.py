@@ -35,6 +35,7 @@ ONE_LANGUAGE = {
     ("course.predict", "exercise "): "for whoever writes a lesson",
     ("diagnosis.findings.kind", ""): "for whoever declares a finding",
     ("cli", "has no Chinese: English"): "what is said there must be what it can show",
+    ("distributed.process_rows", "signal handler must be"): "Python's own",
     ("author", ""): "the author's tools are in English, as the code that their user writes",
 }
 

@@ -9,6 +9,7 @@ in :mod:`labkit.machine.torch_api.table` too.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import threading
 import warnings
@@ -431,6 +432,21 @@ def _answered() -> bool:
     )
 
 
+# Files of torch, and what in them is a process's.
+_OF_A_PROCESS = {
+    "distributed/_symmetric_memory/__init__.py": "_group_name_to_store _group_name_to_workspace_tensor "
+    "_backend_streams _symm_mem_pools _mocked_group_names _use_implicit_mempool _is_test_mode",
+    "distributed/checkpoint/_async_process_executor.py": "_CHECKPOINT_PROCESS",
+    "distributed/fsdp/_fsdp_extensions.py": "_extensions",
+    "distributed/tensor/_random.py": "_rng_tracker",
+    "distributed/tensor/_redistribute.py": "_FORCE_MIN_COST_REDISTRIBUTION_PLAN "
+    "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION _warned_flatten_issues",
+    "distributed/tensor/experimental/_context_parallel/_attention.py": "_dispatch_mode _cp_options "
+    "_replaced_functions _compiled_create_block_mask",
+    "distributed/tensor/experimental/_context_parallel/_sharding_rules.py": "_original_strategies "
+    "_cp_strategy_contexts",
+}
+
 PRIVATE = [
     # Tensors, storages, and the modes that see them.
     Private("attributes of torch.UntypedStorage", "the mark that says which GPU a storage is on (machine.state.gpu)",
@@ -658,6 +674,39 @@ PRIVATE = [
             "it says what there is instead of NCCL (machine.torch_api.processes)",
             lambda: not torch.distributed.is_available() or list(inspect.signature(
                 torch.distributed.distributed_c10d._new_process_group_helper).parameters)[3] == "backend"),
+
+    # What is one process's, and so each rank's own where ranks share a process (distributed.owned).
+    Private("torch.distributed.distributed_c10d: _backend, _default_pg_init_method",
+            "how a process has begun its groups (distributed.owned)",
+            lambda: _asks(torch.distributed.init_process_group, "_default_pg_init_method")),
+    Private("of torch.distributed's rooms that are imported late: " + " ".join(_OF_A_PROCESS.values()),
+            "the same, of meshes, DTensor's numbers, symmetric memory, context parallelism, checkpoints "
+            "(distributed.owned)",
+            lambda: all(re.search(rf"^{name}\b.*=", files("torch").joinpath(file).read_text(), re.MULTILINE)
+                        for file, names in _OF_A_PROCESS.items() for name in names.split())),
+    Private("torch.nn.modules.module: _global_backward_pre_hooks, _global_backward_hooks, "
+            "_global_is_full_backward_hook, _global_forward_pre_hooks, _global_forward_hooks, "
+            "_global_forward_hooks_always_called, _global_forward_hooks_with_kwargs, "
+            "_global_buffer_registration_hooks, _global_module_registration_hooks, "
+            "_global_parameter_registration_hooks",
+            "the hooks of all modules of a process (distributed.owned)",
+            lambda: _asks(nn.modules.module.register_module_forward_hook, "_global_forward_hooks")),
+    Private("torch.optim.optimizer: _global_optimizer_pre_hooks, _global_optimizer_post_hooks", "of all optimizers"),
+    Private("torch.utils._python_dispatch: _is_in_torch_dispatch_mode, _is_in_non_infra_torch_dispatch_mode, "
+            "_is_in_any_mode_without_ignore_compile_internals", "whether a process is in a mode (distributed.owned)"),
+    Private("torch.utils._device.CURRENT_DEVICE, torch._tensor_str.PRINT_OPTS, "
+            "torch.backends.mha._is_fastpath_enabled, torch.nn.utils.parametrize._cache, "
+            "torch.nn.utils.parametrize._cache_enabled, torch.hub._hub_dir, "
+            "torch.utils.checkpoint._checkpoint_debug_enabled, torch.utils.checkpoint._enable_checkpoint_early_stop, "
+            "torch.autograd.profiler._is_profiler_enabled, torch.multiprocessing._sharing_strategy, "
+            "torch.__future__._overwrite_module_params_on_conversion, "
+            "torch.__future__._swap_module_params_on_conversion",
+            "other settings of a process (distributed.owned)"),
+    Private("torch.nn.parallel.DistributedDataParallel._active_ddp_module", "whose forward runs (distributed.owned)"),
+    Private("what torch._C keeps of a process: _get_deterministic_algorithms, _set_deterministic_algorithms, "
+            "_get_deterministic_algorithms_warn_only, _set_default_dtype, and _get_, _set_, _set_sdp_use_ of more",
+            "settings in C++ (distributed.owned)",
+            lambda: hasattr(torch._C, "_set_sdp_use_flash") and hasattr(torch._C, "_get_deterministic_algorithms")),
 ]  # fmt: skip
 
 

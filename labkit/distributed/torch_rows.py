@@ -16,7 +16,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from ..base.patches import Patch
-from . import store
+from . import process_rows, store
 from .group import Group
 from .rank import here, rank_here
 
@@ -167,6 +167,7 @@ def table(world: World) -> Iterator[Patch]:
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
     yield from _of_meshes()
     yield from _of_threads()
+    yield from process_rows.patches()
 
 
 def _of_meshes() -> Iterator[Patch]:

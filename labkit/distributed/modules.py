@@ -1,0 +1,57 @@
+"""Which modules are each rank's own, and which all ranks share.
+
+A rank has its own copy of what belongs to the script: every module that the run itself imports and that is neither
+installed nor Python's, whatever folder it comes from, and of a few installed packages that keep in module globals what
+is one process's. Everything else is imported once, and shared.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from types import ModuleType
+
+# Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
+OF_A_PROCESS = frozenset(
+    "accelerate megatron nanotron torchtitan fairscale deepspeed lightning_fabric".split()
+)
+
+_LABKIT = str(Path(__file__).parents[1]) + os.sep
+
+
+@cache
+def _shared_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    # Where torch is, too: with several environments on the path only one of them is sysconfig's.
+    folders |= {str(Path(str(sys.modules["torch"].__file__)).parents[1])} if "torch" in sys.modules else set()
+    found = {os.path.realpath(folder) + os.sep for folder in folders} | {
+        folder + os.sep for folder in folders
+    }
+    return (*found, _LABKIT)
+
+
+def is_shared_file(path: str) -> bool:
+    """Whether code from the file ``path`` is installed, or Python's, or labkit's: imported once for all ranks."""
+    return path.startswith(("<", *_shared_folders()))
+
+
+def is_own(name: str, module: ModuleType | None) -> bool:
+    """Whether each rank has a copy of ``module``, imported under ``name``."""
+    if name.partition(".")[0] in OF_A_PROCESS:
+        return True
+    if module is None:  # a name that is not to be imported
+        return False
+    path = getattr(module, "__file__", None)
+    if isinstance(path, str) and path.endswith(tuple(EXTENSION_SUFFIXES)):
+        return False  # C has one of each
+    if path is None:
+        # A folder without an __init__ has only its path; what is built in, or made in memory, has none.
+        path = next(iter(getattr(module, "__path__", None) or ()), None)
+    return isinstance(path, str) and not is_shared_file(os.path.abspath(path) + os.sep)

@@ -1,0 +1,169 @@
+"""What of Python and of torch is one process's: module globals that ranks in one process may not share.
+
+Each row says where it stands and what it is in a process that has just begun. :mod:`.state` swaps them when another
+rank gets the baton. What C++ keeps is in :func:`settings`: how it is read, and how it is set.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import importlib
+import logging
+import multiprocessing.context
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+_bootstrap: Any = importlib._bootstrap
+
+
+class Place(NamedTuple):
+    """A value that each process has for itself: ``owner[name]``.
+
+    fresh   what a process begins with, given what the process has in which the ranks run.
+    """
+
+    owner: dict[str, Any]
+    name: str
+    fresh: Callable[[Any], Any]
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def empty(value: Any) -> Any:
+    return type(value)()
+
+
+def none(value: Any) -> None:
+    return None
+
+
+# Python's own, which are there from the beginning.
+PYTHON = (
+    *(Place(vars(sys), name, same) for name in "stdin stdout stderr displayhook excepthook breakpointhook".split()),
+    *(Place(vars(sys), name, list) for name in ("argv", "path")),
+    # Scripts silence the ranks but the first by a print of their own.
+    *(Place(vars(builtins), name, same) for name in ("print", "open", "input")),
+    Place(vars(warnings), "filters", list),
+    *(Place(vars(warnings), name, same) for name in "showwarning _showwarnmsg_impl defaultaction".split()),
+    *(Place(vars(logging.root), name, copy.copy) for name in ("handlers", "filters", "level", "disabled")),
+    *(Place(vars(logging), name, same) for name in "_loggerClass _logRecordFactory lastResort raiseExceptions".split()),
+    Place(vars(logging.root.manager), "_disable", same),
+    Place(vars(logging.root.manager), "loggerDict", dict),
+    Place(vars(multiprocessing.context._default_context), "_actual_context", same),
+    Place(vars(threading), "excepthook", same),
+    Place(vars(random._inst), "gauss_next", none),
+    # Two ranks may be importing one module of the script's, each its own, where one of them waits for the other.
+    Place(vars(_bootstrap), "_module_locks", empty),
+)  # fmt: skip
+
+
+# torch's: module, names, and what they are in a process that has just imported it. The groups that a process has made
+# are told apart by thread (.torch_rows, Worlds).
+OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+    ("torch.distributed.distributed_c10d", "_backend _default_pg_init_method", none),
+    ("torch.distributed._symmetric_memory", "_group_name_to_store _group_name_to_workspace_tensor", empty),
+    ("torch.distributed._symmetric_memory", "_backend_streams _symm_mem_pools", empty),
+    ("torch.distributed._symmetric_memory", "_mocked_group_names _use_implicit_mempool", none),
+    ("torch.distributed._symmetric_memory", "_is_test_mode", same),
+    ("torch.distributed.checkpoint._async_process_executor", "_CHECKPOINT_PROCESS", none),
+    ("torch.distributed.fsdp._fsdp_extensions", "_extensions", none),
+    ("torch.distributed.tensor._random", "_rng_tracker", none),
+    (
+        "torch.distributed.tensor._redistribute",
+        "_FORCE_MIN_COST_REDISTRIBUTION_PLAN _DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION",
+        same,
+    ),
+    ("torch.distributed.tensor._redistribute", "_warned_flatten_issues", empty),
+    ("torch.distributed.tensor.experimental._context_parallel._attention", "_dispatch_mode", same),
+    ("torch.distributed.tensor.experimental._context_parallel._attention", "_cp_options", empty),
+    ("torch.distributed.tensor.experimental._context_parallel._attention", "_replaced_functions", empty),
+    (
+        "torch.distributed.tensor.experimental._context_parallel._attention",
+        "_compiled_create_block_mask",
+        none,
+    ),
+    (
+        "torch.distributed.tensor.experimental._context_parallel._sharding_rules",
+        "_original_strategies _cp_strategy_contexts",
+        empty,
+    ),
+    # Context parallelism puts its own in its place.
+    ("torch.nn.functional", "scaled_dot_product_attention", same),
+    (
+        "torch.nn.modules.module",
+        "_global_backward_pre_hooks _global_backward_hooks _global_is_full_backward_hook _global_forward_pre_hooks "
+        "_global_forward_hooks _global_forward_hooks_always_called _global_forward_hooks_with_kwargs "
+        "_global_buffer_registration_hooks _global_module_registration_hooks _global_parameter_registration_hooks",
+        copy.copy,
+    ),
+    ("torch.optim.optimizer", "_global_optimizer_pre_hooks _global_optimizer_post_hooks", copy.copy),
+    ("torch.nn.utils.parametrize", "_cache_enabled", same),
+    ("torch.nn.utils.parametrize", "_cache", copy.copy),
+    ("torch.utils._device", "CURRENT_DEVICE", same),
+    (
+        "torch.utils._python_dispatch",
+        "_is_in_torch_dispatch_mode _is_in_non_infra_torch_dispatch_mode "
+        "_is_in_any_mode_without_ignore_compile_internals",
+        same,
+    ),
+    ("torch.utils.checkpoint", "_checkpoint_debug_enabled _enable_checkpoint_early_stop", same),
+    ("torch._tensor_str", "PRINT_OPTS", copy.copy),
+    ("torch.autograd.profiler", "_is_profiler_enabled", same),
+    ("torch.backends.mha", "_is_fastpath_enabled", same),
+    ("torch.hub", "_hub_dir", same),
+    ("torch.multiprocessing", "_sharing_strategy", same),
+    ("torch.__future__", "_overwrite_module_params_on_conversion _swap_module_params_on_conversion", same),
+    ("tempfile", "tempdir", same),
+)
+
+# What stands in a class: (module, class, name, what a process begins with).
+IN_CLASSES: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
+    ("torch.nn.parallel.distributed", "DistributedDataParallel", "_active_ddp_module", none),
+    ("matplotlib._pylab_helpers", "Gcf", "figs", empty),
+    ("tqdm.std", "tqdm", "_instances", empty),
+)
+
+
+def _deterministic(value: tuple[bool, bool]) -> None:
+    torch._C._set_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+def _anomaly(value: tuple[bool, bool]) -> None:
+    torch.set_anomaly_enabled(*value)
+
+
+class Setting(NamedTuple):
+    """What C++ keeps for the whole process, as it is read and set."""
+
+    get: Callable[[], Any]
+    set: Callable[[Any], Any]
+
+
+def settings() -> Iterator[Setting]:
+    """The settings of torch that a process makes for itself."""
+    c: Any = torch._C
+    yield Setting(torch.get_default_dtype, c._set_default_dtype)
+    yield Setting(
+        lambda: (c._get_deterministic_algorithms(), c._get_deterministic_algorithms_warn_only()),
+        _deterministic,
+    )
+    yield Setting(lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()), _anomaly)
+    for name in (
+        "deterministic_fill_uninitialized_memory cudnn_enabled cudnn_benchmark cudnn_deterministic mkldnn_enabled "
+        "mkldnn_deterministic warnAlways dtensor_allow_implicit_replication"
+    ).split():
+        yield Setting(getattr(c, f"_get_{name}"), getattr(c, f"_set_{name}"))
+    for name in ("flash", "mem_efficient", "math", "cudnn"):
+        yield Setting(getattr(c, f"_get_{name}_sdp_enabled"), getattr(c, f"_set_sdp_use_{name}"))
+    if torch.distributed.is_available():
+        groups: Any = torch.distributed
+        yield Setting(groups.get_debug_level, groups.set_debug_level)
