@@ -65,6 +65,7 @@ class _Wait(NamedTuple):
     )
     lock: int = 0
     inside: bool = False  # whether only somebody who takes turns, too, can end it
+    patience: Callable[[], bool] | None = None  # False: whoever has the baton is ended
 
 
 class Member:
@@ -79,7 +80,7 @@ class Member:
         # What is raised in it as soon as it has the baton, or asks for it.
         self._error: BaseException | None = None
         # Called in its thread whenever it has got the baton; those whom it calls do as it does.
-        self.arrive: Callable[[], object] | None = baton.caller and baton.caller.arrive
+        self.arrive: Callable[[], object] | None = None if baton.caller is None else baton.caller.arrive
         self._thread = 0
         self._gate, self._end = _closed(), _closed()
 
@@ -101,6 +102,7 @@ class Member:
         lock: int = 0,
         take: Callable[[], bool] | None = None,
         inside: bool = False,
+        patience: Callable[[], bool] | None = None,
     ) -> bool:
         """Hand the baton on, until it is back and ``ready()``; returns False if ``timeout`` seconds were over before.
 
@@ -110,10 +112,11 @@ class Member:
         lock       the id of a lock that its holder must give back, if it is one.
         take       takes what is ready; False if somebody outside was quicker. Default: ``ready`` itself.
         inside     nobody but another participant can make it ready: no thread outside is waited for.
+        patience   asked now and then while another has the baton; when it says False, that one is ended.
         """
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            self._hand_on(_Wait(ready, what, timeout is not None, lock, inside))
+            self._hand_on(_Wait(ready, what, timeout is not None, lock, inside, patience))
             self._sleep(deadline)
             if (take or ready)():
                 return True
@@ -155,6 +158,9 @@ class Member:
                         ends = inf
                         if self._state is _State.WAITS:
                             self._state = _State.READY
+                    patience = self._waits.patience
+                    if patience is not None and self._state is _State.WAITS and not patience():
+                        self.ring.end_holder()
                     self.ring.resume()
                     self.ring.judge()
         except BaseException:
@@ -308,6 +314,14 @@ class Ring:
             member.end()
         if not self.live:
             stalled.discard(self)
+
+    def end_holder(self) -> None:
+        """End whoever has the baton: others have waited too long."""
+        holder = self.holder
+        if holder is not None:
+            self.holder = None
+            self.live.remove(holder)
+            holder.end()
 
     def abandon(self) -> None:
         """End all participants after an interrupt, which may have come anywhere."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from types import CodeType
 from typing import Any
 
@@ -21,20 +20,22 @@ class Call:
               "barrier", "send", "recv"; "all_gather_single", "reduce_scatter_single" and "all_to_all_single" where one
               tensor holds the pieces of all.
     group     the group's name, and ``desc`` what it is for ("default_pg", "mesh_dp").
-    seq       its number among the rank's collectives of this group, from 1; of sends and receives, among those of the pair.
+    seq       its number among the rank's collectives of this group, from 1; of messages, among those of the pair.
     at, rank  the caller's rank in the group, and in the world; ``ranks`` are the world's ranks of all members.
     inputs    tensors that are read, ``outputs`` those that are written: of a coalesced call, several; of "all_gather",
               "gather", "scatter", "reduce_scatter" and "all_to_all", one for each member.
     op        the reduction, by name ("SUM"), and ``factor`` of PREMUL_SUM.
     root      the rank in the group that sends or receives all; the peer of a send or recv.
     splits    of "all_to_all_single": how many rows go to each member, and come from each; None for equal ones.
+    backward  whether autograd called it.
     device    the GPU that the caller's tensors are on, "cuda:1"; "cpu".
     arrived   the rank's clock when it called, in seconds.
     """
 
     __slots__ = (
-        "arrived", "at", "backend", "code", "desc", "device", "factor", "from_cpp", "group", "inputs", "kind", "line",
-        "op", "outputs", "rank", "ranks", "root", "seq", "splits", "tag", "timeout", "memo",
+        "arrived", "at", "backend", "backward", "code", "desc", "device", "factor", "from_cpp", "group", "inputs",
+        "kind", "line",
+        "op", "outputs", "rank", "ranks", "root", "seq", "splits", "tag", "told", "watched", "memo",
     )  # fmt: skip
 
     def __init__(
@@ -55,8 +56,9 @@ class Call:
         self.seq = self.at = self.rank = 0
         self.ranks: tuple[int, ...] = ()
         self.arrived = 0.0
-        self.timeout: timedelta | None = None
-        self.from_cpp = False
+        self.told: dict[str, Any] = {}
+        self.watched = False
+        self.from_cpp = self.backward = False
         self.code: CodeType | None = None
         self.line = 0
         self.memo: dict[Any, Any] = {}
@@ -69,8 +71,14 @@ class Call:
         return f"{self.code.co_filename}:{self.line} in {self.code.co_qualname}"
 
     @property
+    def short_place(self) -> str:
+        """The same without the folder."""
+        return self.place.rpartition("/")[2]
+
+    @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(t.shape) for t in self.inputs or self.outputs)
+        """Of what it brings; where it only receives, of what it gets."""
+        return self._shapes(self.inputs or self.outputs)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -81,6 +89,21 @@ class Call:
         """Bytes that it brings; of a gather to all, and where it only receives, those that it gets."""
         of = self.outputs if self.kind.startswith("all_gather") or not self.inputs else self.inputs
         return sum(t.numel() * t.element_size() for t in of)
+
+    @staticmethod
+    def _shapes(tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(t.shape) for t in tensors)
+
+    def facts(self) -> dict[str, Any]:
+        """What an event tells of the tensors."""
+        return {"shapes": self.shapes, "outputs": self._shapes(self.outputs), "nbytes": self.nbytes}
+
+    def release(self) -> None:
+        """Let the tensors go: it is done."""
+        if self.watched:
+            self.told = self.facts()
+        self.inputs, self.outputs = [], []
+        self.memo.clear()
 
     def locate(self) -> None:
         """Note the line of the user's code from which this thread came here."""
@@ -96,4 +119,6 @@ class Call:
 
     def __repr__(self) -> str:
         shapes = ", ".join(map(str, map(list, self.shapes)))
-        return f"<{self.kind} #{self.seq} of group {self.group} by rank {self.rank}: {shapes} at {self.place}>"
+        return (
+            f"<{self.kind} #{self.seq} of group {self.group} by rank {self.rank}: {shapes} at {self.place}>"
+        )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed
 
 from ..base.language import say
 from .call import Call
@@ -21,3 +24,12 @@ def mismatch(calls: Sequence[Call]) -> str | None:
         if (other.kind, other.op, other.root) != (first.kind, first.op, first.root):
             return say(en="different calls meet:", zh="不同的调用碰在一起：") + f"\n  {first!r}\n  {other!r}"
     return None
+
+
+def timeout_error(call: Call, timeout: Any, slot: Any) -> Exception:
+    """What NCCL's watchdog says when the others do not come in time."""
+    ms = int(timeout.total_seconds() * 1000)
+    return torch.distributed.DistBackendError(
+        f"Watchdog caught collective operation timeout: WorkNCCL(SeqNum={call.seq}, OpType={call.kind.upper()}, "
+        f"Timeout(ms)={ms}) ran for {ms} milliseconds before timing out."
+    )

@@ -23,6 +23,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from ..machine.in_use import machine_in_use
 from ..machine.state.placement import gpu_of, put
+from ..trace import events as trace
 from . import checks
 from .call import Call
 from .rank import rank_here
@@ -39,7 +40,11 @@ class Transport(Protocol):
     def come(self, call: Call) -> Any: ...
 
 
-class Group(ProcessGroup):
+# Its methods have more signatures than these: the ones that PyTorch's own functions call are here.
+_Base: Any = ProcessGroup
+
+
+class Group(_Base):  # type: ignore[misc]
     """A process group of ``size`` ranks whose tensors are on simulated GPUs (or the host).
 
     backends   which backend each device type has: {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}.
@@ -49,7 +54,14 @@ class Group(ProcessGroup):
     supports_time_estimate = False
 
     def __init__(
-        self, store: Any, rank: int, size: int, *, backends: dict[str, str], ranks: Sequence[int], timeout: timedelta
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        backends: dict[str, str],
+        ranks: Sequence[int],
+        timeout: timedelta,
     ) -> None:
         super().__init__(rank, size)
         self.store, self.backends, self.timeout = store, backends, timeout
@@ -58,8 +70,9 @@ class Group(ProcessGroup):
         self.options = SimpleNamespace(_timeout=timeout, global_ranks_in_group=list(ranks), group_name="")
         self._name, self._desc = "", "undefined"
         self._transport: Any = None
-        self._seq = 0
-        self._pair_seq: dict[tuple[int, int], int] = {}
+        self.latest = 0  # the number of its latest collective
+        # The numbers of the messages of each pair of members.
+        self.pairs: dict[tuple[int, int], int] = {}
         self._coalesced: list[Any] | None = None
         self._destroyed = False
         self._global = self.ranks[rank]
@@ -116,10 +129,10 @@ class Group(ProcessGroup):
         return None
 
     def _set_sequence_number_for_group(self) -> None:
-        self._seq = 0
+        self.latest = 0
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._seq
+        return self.latest
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.timeout = self.options._timeout = timeout
@@ -204,7 +217,9 @@ class Group(ProcessGroup):
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = c10d.ScatterOptions() if opts is None else opts
         pieces = _listed(inputs[0]) if inputs else []
-        return self._meet(Call("scatter", pieces, _listed(outputs), root=opts.rootRank), _listed(outputs), opts)
+        return self._meet(
+            Call("scatter", pieces, _listed(outputs), root=opts.rootRank), _listed(outputs), opts
+        )
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = c10d.ReduceScatterOptions() if opts is None else opts
@@ -271,23 +286,31 @@ class Group(ProcessGroup):
         )  # fmt: skip
         call.from_cpp = not sys._getframe(2).f_code.co_filename.endswith(_PYTHON)
         call.locate()
-        call.timeout = getattr(opts, "timeout", None)
+        call.watched = trace.recording is not None
+        call.backward = call.watched and torch._C._current_graph_task_id() != -1
         rank = rank_here()
         with torch._C.DisableTorchFunction():
             tensors = call.inputs + call.outputs
             call.device = self._device(call, tensors)
             call.backend = self.backends.get(call.device.partition(":")[0], "")
             checks.check(call, self)
+        transport = self.transport()
         if call.kind in ("send", "recv"):
             pair = (call.at, call.root or 0) if call.kind == "send" else (call.root or 0, call.at)
-            call.seq = self._pair_seq[pair] = self._pair_seq.get(pair, 0) + 1
+            call.seq = self.pairs[pair] = self.pairs.get(pair, 0) + 1
         else:
-            self._seq += 1
-            call.seq = self._seq
+            self.latest += 1
+            call.seq = self.latest
         if rank is not None:
             call.arrived = rank.clock()
-        slot = self.transport().come(call)
-        work = SlotWork(call, slot, results)
+        slot = transport.come(call)
+        timeout = getattr(opts, "timeout", None)
+        work = SlotWork(
+            call,
+            slot,
+            results,
+            timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout,
+        )
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -325,7 +348,9 @@ def new_transport(group: Group) -> Transport:
     rank = rank_here()
     if rank is None:
         raise RuntimeError("no ranks here")
-    return rank.world.meetings.of(group.group_name, group.ranks)  # type: ignore[no-any-return]
+    meeting = rank.world.meetings.of(group.group_name, group.ranks)
+    meeting.join(group)
+    return meeting
 
 
 def _listed(tensors: Any) -> list[Any]:

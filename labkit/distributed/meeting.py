@@ -18,10 +18,10 @@ import torch
 from ..base import turns
 from . import faults, semantics
 from .call import Call
-from .rank import rank_here
-from .telling import tell
+from .rank import Rank, rank_here
 
 if TYPE_CHECKING:
+    from .group import Group
     from .world import World
 
 # A message of up to this many bytes is on its way when its sender goes on, a larger one waits for its receiver: what
@@ -30,25 +30,31 @@ BUFFER = 4 * 2**20
 
 
 class Slot:
-    """One collective of one group: the calls of its members, by their rank in the group.
+    """One collective of one group: the calls of its members, by their rank in the group (of a message: 0 sends).
 
     done      whether all have come and the values are written.
-    finished  the clock at which it was done.
+    met       the clock when the last came, ``last`` its rank; ``finished`` the clock when it was done.
     error     instead of being done, it failed.
     """
 
-    __slots__ = ("calls", "done", "error", "finished", "last", "size")
+    __slots__ = ("calls", "done", "error", "finished", "last", "meeting", "met", "pair", "size", "sizes")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, meeting: Meeting, size: int, pair: tuple[int, ...] = ()) -> None:
         self.calls: dict[int, Call] = {}
-        self.size = size
+        self.meeting, self.size, self.pair = meeting, size, pair
         self.done = False
-        self.finished = 0.0
+        self.met = self.finished = 0.0
         self.last = -1
         self.error: BaseException | None = None
 
     def is_over(self) -> bool:
         return self.done or self.error is not None
+
+    def missing(self) -> list[Rank]:
+        """The ranks that have not come."""
+        here = {call.rank for call in self.calls.values()}
+        world = self.meeting.world
+        return [world.ranks[number] for number in self.pair or self.meeting.ranks if number not in here]
 
 
 class Meeting:
@@ -61,6 +67,9 @@ class Meeting:
         self._sent: dict[Any, deque[Slot]] = {}
         self._asked: dict[Any, deque[Slot]] = {}
         self._lock = threading.Lock()
+        # The members' groups, whose numbers are made equal after a run that was broken off: to this or more.
+        self.groups: list[Group] = []
+        self._latest = 0
 
     def come(self, call: Call) -> Slot:
         """``call`` has come; the slot is done if it was the last."""
@@ -69,7 +78,7 @@ class Meeting:
         with turns.unseen(), self._lock:
             slot = self._slots.get(call.seq)
             if slot is None:
-                slot = self._slots[call.seq] = Slot(len(self.ranks))
+                slot = self._slots[call.seq] = Slot(self, len(self.ranks))
             slot.calls[call.at] = call
             if len(slot.calls) == slot.size:
                 del self._slots[call.seq]
@@ -78,7 +87,6 @@ class Meeting:
             text = faults.mismatch([slot.calls[at] for at in sorted(slot.calls)])
             slot.error = faults.Mismatch(text)
         elif len(slot.calls) == slot.size:
-            slot.last = call.rank
             self._finish(slot, semantics_of)
         return slot
 
@@ -90,12 +98,12 @@ class Meeting:
                 compute(calls)
         except Exception as error:
             slot.error = error
-        slot.finished = max(call.arrived for call in calls) + perf_counter() - started
-        slot.done = True
-        tell(slot)
+        last = max(calls, key=lambda call: call.arrived)
+        slot.met, slot.last = last.arrived, last.rank
+        slot.finished = slot.met + perf_counter() - started
+        slot.done = slot.error is None
         for call in calls:
-            call.memo.clear()
-            call.inputs, call.outputs = [], []
+            call.release()
         if turns.participant() is None:
             turns.something_came()
 
@@ -110,11 +118,10 @@ class Meeting:
             if slot is None and call.kind == "recv" and call.root is None:
                 slot = self._from_anybody(call)
             if slot is None:
-                slot = Slot(2)
+                slot = Slot(self, 2, self._pair(call))
                 mine.setdefault(key, deque()).append(slot)
         slot.calls[0 if call.kind == "send" else 1] = call
         if len(slot.calls) == 2:
-            slot.last = call.rank
             text = faults.mismatch([slot.calls[0], slot.calls[1]])
             if text is not None:
                 slot.error = faults.Mismatch(text)
@@ -122,9 +129,18 @@ class Meeting:
             self._finish(slot, _deliver)
         elif call.kind == "send" and call.nbytes <= BUFFER:
             with _plain():
-                call.inputs = [tensor.clone() for tensor in call.inputs]  # the sender may go on and change them
+                call.inputs = [
+                    tensor.clone() for tensor in call.inputs
+                ]  # the sender may go on and change them
             call.memo["away"] = True
         return slot
+
+    def _pair(self, call: Call) -> tuple[int, ...]:
+        """The sender and the receiver, as the world's ranks; of a receiver from anybody, all."""
+        if call.root is None:
+            return self.ranks
+        there = self.ranks[call.root]
+        return (call.rank, there) if call.kind == "send" else (there, call.rank)
 
     def _key(self, call: Call) -> tuple[Any, ...]:
         tag = call.tag if call.backend == "gloo" else 0
@@ -140,11 +156,20 @@ class Meeting:
         """The collectives to which some have come and not all."""
         return [slot for _, slot in sorted(self._slots.items())]
 
-    def leave(self) -> None:
-        """Forget what nobody will come to any more."""
+    def begin_anew(self) -> None:
+        """Forget what nobody will come to any more: the next call of each member meets the next of the others."""
         self._slots.clear()
         self._sent.clear()
         self._asked.clear()
+        self._latest = max([self._latest, *(group.latest for group in self.groups)])
+        for group in self.groups:
+            group.latest = self._latest
+            group.pairs.clear()
+
+    def join(self, group: Group) -> None:
+        """A member's own group, before its first call."""
+        self.groups.append(group)
+        group.latest = max(group.latest, self._latest)
 
 
 class Meetings:
@@ -163,8 +188,10 @@ class Meetings:
             made = rank.made[key] = rank.made.get(key, 0) + 1
         return self._known.setdefault((key, made), Meeting(self._world, name, ranks))
 
-    def __iter__(self) -> Any:
-        return iter(list(self._known.values()))
+    def begin_anew(self) -> None:
+        """After a run that was broken off."""
+        for meeting in self._known.values():
+            meeting.begin_anew()
 
     def clear(self) -> None:
         self._known.clear()

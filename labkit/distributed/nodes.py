@@ -39,7 +39,7 @@ class Nodes:
         machine = self._machine
         if machine.random is not random:
             machine.gpus, machine.random = gpus, random
-            torch.cuda.default_generators = random.generators
+            torch.cuda.default_generators = random.generators  # type: ignore[assignment]  # as many as there are
 
     def restore(self) -> None:
         """Show the machine's own."""

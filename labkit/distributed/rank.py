@@ -16,6 +16,7 @@ from .state import ProcessState
 if TYPE_CHECKING:
     from ..machine.state.gpu import Gpu
     from .call import Call
+    from .works import SlotWork
     from .world import World
 
 
@@ -44,10 +45,14 @@ class Rank:
         self.member: turns.Member | None = None
         # What it waits for now, if that is a collective; for the one who tells of a deadlock.
         self.waits: Call | None = None
+        # Collectives of which nothing has been told yet: nobody has waited for them.
+        self.untold: list[SlotWork] = []
         # The groups that it has made, by key: the how manieth of its name.
         self.made: dict[Any, int] = {}
         self._spent = self._ahead = 0.0
+        # When its turn began; while it sleeps and others have theirs, when that began.
         self._since: float | None = None
+        self._asleep: float | None = None
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
@@ -61,12 +66,25 @@ class Rank:
 
     def clock(self) -> float:
         """Seconds on this rank's clock: what it ran itself, and what it stood waiting for others."""
-        now = 0.0 if self._since is None else perf_counter() - self._since
+        since = self._asleep if self._since is None else self._since
+        now = 0.0 if since is None else perf_counter() - since
         return self._spent + self._ahead + now
 
     def wait_until(self, time: float) -> None:
         """Let its clock be at ``time``, unless it is later."""
         self._ahead += max(0.0, time - self.clock())
+
+    def sleep(self, seconds: float) -> None:
+        """Let the others go on for ``seconds``, which pass on its clock."""
+        member = turns.participant()
+        assert member is not None
+        until = self.clock() + seconds
+        self._asleep = perf_counter()
+        try:
+            member.wait(bool, "", seconds)
+        finally:
+            self._asleep = None
+            self.wait_until(until)
 
     def begin_turn(self) -> None:
         self._since = perf_counter()

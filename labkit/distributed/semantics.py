@@ -38,7 +38,7 @@ def reduced(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
         return reduced([tensor * factor for tensor in tensors], "SUM")
     if len(tensors) == 1:
         return tensors[0].clone()
-    total = _PAIR[op](tensors[0], tensors[1])
+    total: Tensor = _PAIR[op](tensors[0], tensors[1])
     for tensor in tensors[2:]:
         total = _PAIR[op](total, tensor)
     return total
@@ -112,7 +112,9 @@ def _reduce_scatter_single(calls: Sequence[Call], at: int) -> Pairs:
         size = out.numel()
         if size:
             pieces = [call.inputs[k].reshape(-1)[at * size : (at + 1) * size] for call in calls]
-            pairs.append((out.view(-1) if out.is_contiguous() else out, reduced(pieces, calls[0].op, calls[0].factor)))
+            pairs.append(
+                (out.view(-1) if out.is_contiguous() else out, reduced(pieces, calls[0].op, calls[0].factor))
+            )
     return pairs
 
 
@@ -161,7 +163,10 @@ def write(pairs: Pairs) -> None:
     places = {out.untyped_storage().data_ptr() for out, _ in pairs}
     if len(pairs) > 1:
         pairs = [
-            (out, value.clone() if value.untyped_storage().data_ptr() in places and value is not out else value)
+            (
+                out,
+                value.clone() if value.untyped_storage().data_ptr() in places and value is not out else value,
+            )
             for out, value in pairs
         ]
     for out, value in pairs:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import Store
+from torch.distributed import DistStoreError
 
 from ..base import turns
 from ..base.language import say
@@ -27,6 +28,7 @@ class SharedStore(Store):
     def __init__(self, values: dict[str, bytes], host: str = "", port: int = 0) -> None:
         super().__init__()
         self._values, self.host, self.port = values, host, port
+        _kept(self)
         self._timeout = _DEFAULT
         self._queues: dict[str, list[bytes]] = {}
 
@@ -107,7 +109,11 @@ class SharedStore(Store):
         rank = rank_here()
         call.rank = -1 if rank is None else rank.number
         call.locate()
-        wait_for(call, ready, timeout or self._timeout)
+        others = [] if rank is None else [one for one in rank.world.ranks if one is not rank]
+        if not wait_for(call, ready, timeout or self._timeout, lambda: others):
+            # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
+            ms = int((timeout or self._timeout).total_seconds() * 1000)
+            raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")
 
 
 class TCPStore(SharedStore):
@@ -128,6 +134,20 @@ class FileStore(SharedStore):
     def __init__(self, file_name: str, world_size: int = -1) -> None:
         super().__init__(_stores().setdefault(("file", str(file_name)), {}))
         self.path = file_name
+
+
+class HashStore(SharedStore):
+    """Stands for ``torch.distributed.HashStore``: nobody else has its values."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+
+def _kept(store: SharedStore) -> None:
+    """C++ may be the only one to hold it (in a PrefixStore), and would be left with half of it."""
+    rank = rank_here()
+    if rank is not None:
+        rank.world.kept.append(store)
 
 
 def _stores() -> dict[Any, dict[str, bytes]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib import import_module
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
+from ..base import turns
 from ..base.patches import Patch
 from . import process_rows, store
 from .group import Group
@@ -88,7 +90,7 @@ def _helper() -> Callable[..., Any]:
     @functools.wraps(make)
     def made(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
         config = distributed_c10d.BackendConfig(backend).get_device_backend_map()
-        kinds = {kind: name for kind, name in config.items() if kind in ("cpu", "cuda")}
+        kinds: dict[str, str] = {kind: str(name) for kind, name in config.items() if kind in ("cpu", "cuda")}
         if str(backend) == "nccl":
             kinds = {"cuda": "nccl"}
         before = _making.backends, _making.ranks
@@ -121,8 +123,9 @@ def _own(name: str) -> Any:
 
 
 for _name in (
-    "pg_map pg_names pg_group_ranks pg_backend_config group_count tags_to_pg pg_to_tag pg_coalesce_state comms".split()
-):
+    "pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "group_count", "tags_to_pg", "pg_to_tag",
+    "pg_coalesce_state", "comms",
+):  # fmt: skip
     setattr(_OwnGroups, _name, _own(_name))
 
 
@@ -160,10 +163,11 @@ def table(world: World) -> Iterator[Patch]:
     yield Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     yield Patch(c10d, "ProcessGroupNCCL", NcclGroup)
     for owner in (dist, distributed_c10d, import_module("torch.distributed.rendezvous"), c10d):
-        for kind in (store.TCPStore, store.FileStore):
+        for kind in (store.TCPStore, store.FileStore, store.HashStore):
             if hasattr(owner, kind.__name__):
                 yield Patch(owner, kind.__name__, kind)
-    yield Patch(torch._C, "_nccl_version", lambda: NCCL_VERSION[0] * 10000 + NCCL_VERSION[1] * 100 + NCCL_VERSION[2])
+    major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it
+    yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
     yield from _of_meshes()
     yield from _of_threads()
@@ -199,5 +203,15 @@ def _of_threads() -> Iterator[Patch]:
         here.rank = self.__dict__.get("_labkit_rank")
         bootstrap(self)
 
+    sleep = time.sleep
+
+    @functools.wraps(sleep)
+    def sleep_in_turn(seconds: float) -> None:
+        if here.rank is None or turns.participant() is None or not seconds > 0:
+            sleep(seconds)
+        else:
+            here.rank.sleep(seconds)
+
+    yield Patch(time, "sleep", sleep_in_turn)
     yield Patch(threading.Thread, "start", start_of_rank)
     yield Patch(threading.Thread, "_bootstrap_inner", bootstrap_inner)

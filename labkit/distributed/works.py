@@ -9,30 +9,48 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Work
 
-from .waiting import wait_for
+from ..trace import events as trace
+from . import faults
 from .call import Call
 from .meeting import Slot
 from .rank import rank_here
+from .telling import tell
+from .waiting import wait_for
 
 
 class SlotWork(Work):
     """Waits for one :class:`.meeting.Slot`."""
 
-    def __init__(self, call: Call, slot: Slot, results: list[Tensor]) -> None:
+    def __init__(self, call: Call, slot: Slot, results: list[Tensor], timeout: timedelta | None) -> None:
         super().__init__()
-        self.call, self.slot, self.results = call, slot, results
+        self.call, self.slot, self.results, self.timeout = call, slot, results, timeout
+        self.rank = rank_here()
+        self._told = trace.recording is None or self.rank is None
+        if not self._told and self.rank is not None:
+            self.rank.untold.append(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Stand here until the last member has come; True, or what went wrong is raised."""
-        if not self._ready():
-            wait_for(self.call, self._ready, timeout)
-        slot = self.slot
+        slot, rank = self.slot, self.rank
+        if timeout is None or timeout.total_seconds() <= 0:  # -1 ms is "none given" in C++
+            timeout = self.timeout
+        began = 0.0 if rank is None else rank.clock()
+        if not self._ready() and not wait_for(self.call, self._ready, timeout, slot.missing):
+            slot.error = faults.timeout_error(self.call, timeout, slot)
         if slot.error is not None:
             raise slot.error
-        rank = rank_here()
         if rank is not None and slot.done:
             rank.wait_until(slot.finished)
+            if not self._told:
+                self.tell(max(0.0, slot.met - began))
         return True
+
+    def tell(self, waited: float = 0.0) -> None:
+        """Emit the event of this rank's part, which has the result now."""
+        self._told = True
+        if self.rank is not None:
+            self.rank.untold.remove(self)
+            tell(self.call, self.slot, waited)
 
     def _ready(self) -> bool:
         return self.slot.is_over() or "away" in self.call.memo

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from torch._C import _distributed_c10d as c10d
+import torch
 
 from ..base import turns
 from ..base.language import say
@@ -20,6 +20,7 @@ from ..base.patches import Patches
 from ..machine.in_use import machine_in_use
 from ..machine.machine import Machine
 from ..machine.state import threads
+from ..trace import events as trace
 from .meeting import Meetings
 from .nodes import Nodes
 from .rank import Rank, rank_here
@@ -27,14 +28,17 @@ from .state import ProcessState
 from .torch_rows import table
 
 if TYPE_CHECKING:
-    from .call import Call
+    pass
 
 # Where the ranks would meet: nobody listens there, for they share one process.
 ADDRESS, PORT = "127.0.0.1", 29500
 
 
+_isolate_threads: Any = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
+
+
 class RanksFailed(RuntimeError):
-    """A rank raised: the first that did is ``rank``, what it raised is ``error``; ``errors`` has those of all that did."""
+    """A rank raised: ``rank`` was the first, with ``error``; ``errors`` has what each raised that did."""
 
     def __init__(self, errors: Mapping[int, BaseException], first: int) -> None:
         self.rank, self.error, self.errors = first, errors[first], dict(errors)
@@ -85,6 +89,7 @@ class World:
         each = self.size // self.nodes
         self.meetings = Meetings(self)
         self.stores: dict[Any, Any] = {}
+        self.kept: list[Any] = []
         self.ranks = tuple(
             Rank(self, number, number % each, number // each, _environment(number, self.size, each, environ))
             for number in range(self.size)
@@ -93,6 +98,8 @@ class World:
         self._current: Rank | None = None
         self._baton: turns.Baton | None = None
         self.failed: dict[int, BaseException] = {}
+        # Threads of ranks that take no turns and have called a collective: they may come to others.
+        self.helpers = 0
         self.closed = False
         found = machine_in_use()
         self._own_machine = found is None or len(found.gpus) < each
@@ -103,26 +110,30 @@ class World:
         self._patches = Patches(lambda: table(self))
         try:
             self._patches.put_in()
+            trace.tell_ranks(_number_and_clock)
             # C++ keeps the groups by name, for the process; from now on for each thread (c10d/RankLocal.hpp).
-            c10d._set_thread_isolation_mode(True)
+            _isolate_threads(True)
         except BaseException:
             self._close_machine()
             raise
 
     # Running.
 
-    def run(
-        self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None
-    ) -> list[Any]:
+    def run(self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None) -> list[Any]:
         """What ``function(rank)`` returns in each rank (or in those of ``ranks``), in the order of their numbers.
 
         Raises RanksFailed when one raises (the others are ended where they wait), KeyboardInterrupt when the caller is
         interrupted (all are ended).
         """
         if self.closed:
-            raise RuntimeError(say(en="these ranks are closed: start new ones", zh="这组 rank 已经关闭：请重新启动一组"))
+            raise RuntimeError(
+                say(en="these ranks are closed: start new ones", zh="这组 rank 已经关闭：请重新启动一组")
+            )
         chosen = [self.ranks[number] for number in (range(self.size) if ranks is None else ranks)]
         self.failed = {}
+        now = max(rank.clock() for rank in self.ranks)
+        for rank in self.ranks:
+            rank.wait_until(now)  # they begin together
         baton = turns.Baton(watch=threads.watching, explain=self._explain)
         for rank in chosen:
             rank.error = rank.result = rank.waits = None
@@ -135,13 +146,19 @@ class World:
             baton.open()
             for member in members:
                 baton.wait_for(member)
+        except BaseException:
+            self.meetings.begin_anew()
+            raise
         finally:
             self._settle(chosen)
         if self.failed:
+            self.meetings.begin_anew()
             raise RanksFailed(self.failed, next(iter(self.failed)))
         return [rank.result for rank in chosen]
 
-    def _beginning(self, rank: Rank, baton: turns.Baton, function: Callable[[Rank], Any]) -> Callable[[], None]:
+    def _beginning(
+        self, rank: Rank, baton: turns.Baton, function: Callable[[Rank], Any]
+    ) -> Callable[[], None]:
         def work() -> None:
             try:
                 rank.result = function(rank)
@@ -190,6 +207,10 @@ class World:
             with suppress(KeyboardInterrupt):
                 rank.join(5)
             rank.member = None
+            for work in list(rank.untold):
+                if work.slot.done:
+                    work.tell()
+            rank.untold.clear()
         if self._current is not None:
             self._current.end_turn()
             self._current.state.leave()
@@ -216,8 +237,10 @@ class World:
         for rank in self.ranks:
             rank.stop()
         self.stores.clear()
+        self.kept.clear()
         self.meetings.clear()
-        c10d._set_thread_isolation_mode(False)
+        trace.tell_ranks(None)
+        _isolate_threads(False)
         self._patches.take_out()
         self._close_machine()
 
@@ -254,6 +277,11 @@ def _environment(number: int, size: int, each: int, more: Mapping[str, str] | No
         "MASTER_PORT": str(PORT),
         **(more or {}),
     }
+
+
+def _number_and_clock() -> tuple[int, float] | None:
+    rank = rank_here()
+    return None if rank is None else (rank.number, rank.clock())
 
 
 def world_here() -> World | None:

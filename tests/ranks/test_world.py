@@ -1,0 +1,251 @@
+"""Ranks in one process: they meet, they fail, they are told when nobody can go on, and they begin anew."""
+
+import os
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import labkit
+from labkit.base.turns import Deadlock
+from labkit.distributed.faults import Mismatch
+from labkit.distributed.rank import rank_here
+from labkit.distributed.world import RanksFailed, World
+
+N = 4
+
+
+def begin() -> int:
+    """What every script begins with; returns the rank."""
+    if not dist.is_initialized():
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return dist.get_rank()
+
+
+def ones(*shape):
+    return torch.ones(*shape, device="cuda")
+
+
+def add(rank):
+    begin()
+    x = ones(2) * rank.number
+    dist.all_reduce(x)
+    return x.tolist()
+
+
+@pytest.fixture
+def world():
+    with World(N) as made:
+        yield made
+
+
+def test_each_has_its_own_place(world):
+    def look(rank):
+        begin()
+        return (
+            rank.number,
+            os.environ["RANK"],
+            str(ones(1).device),
+            dist.get_world_size(),
+            rank_here() is rank,
+        )
+
+    assert world.run(look) == [(k, str(k), f"cuda:{k}", N, True) for k in range(N)]
+    assert "RANK" not in os.environ
+    assert rank_here() is None
+    assert not dist.is_initialized()
+
+
+def test_a_sum(world):
+    assert world.run(add) == [[6.0, 6.0]] * N
+
+
+def test_every_repeat_is_identical():
+    def draw(rank):
+        begin()
+        torch.manual_seed(rank.number)
+        here, there = torch.randn(3, device="cuda"), torch.randn(3)
+        dist.all_reduce(here)
+        return here.tolist(), there.tolist(), torch.randn(1, device="cuda").item(), torch.rand(1).item()
+
+    runs = []
+    for _ in range(2):
+        with World(N) as made:
+            runs.append(made.run(draw))
+    assert runs[0] == runs[1]
+    assert len({result[2] for result in runs[0]}) == N  # each process has generators of its own
+
+
+def test_a_deadlock_names_who_waits_where(world):
+    def skip(rank):
+        if begin() != 2:
+            dist.all_reduce(ones(3))
+
+    with pytest.raises(RanksFailed) as caught:
+        world.run(skip)
+    assert isinstance(caught.value.error, Deadlock)
+    text = str(caught.value.error)
+    assert "all_reduce" in text
+    assert "test_world.py" in text
+    assert all(f"rank {k}" in text for k in range(N))
+
+
+def test_calls_that_differ(world):
+    def differ(rank):
+        if begin() == 2:
+            dist.broadcast(ones(3), 0)
+        else:
+            dist.all_reduce(ones(3))
+
+    with pytest.raises(RanksFailed) as caught:
+        world.run(differ)
+    assert caught.value.rank == 2
+    assert isinstance(caught.value.error, Mismatch)
+
+
+def test_a_rank_that_raises_ends_the_others(world):
+    ended = []
+
+    def fail(rank):
+        if begin() == 2:
+            raise ValueError("boom")
+        try:
+            dist.all_reduce(ones(3))
+        finally:
+            ended.append(rank.number)
+
+    with pytest.raises(RanksFailed, match="boom") as caught:
+        world.run(fail)
+    assert list(caught.value.errors) == [2]
+    assert sorted(ended) == [0, 1]  # rank 3 had not begun
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_timeout_is_that_of_the_clocks(world, busy):
+    def late(rank):
+        number = begin()
+        group = dist.new_group(timeout=timedelta(seconds=0.2))
+        if number == 1:
+            if busy:
+                while True:
+                    pass
+            time.sleep(60)
+        dist.all_reduce(ones(3), group=group)
+
+    with pytest.raises(RanksFailed, match="Watchdog caught collective operation timeout") as caught:
+        world.run(late)
+    assert caught.value.rank != 1
+
+
+def test_others_go_on_while_one_sleeps_and_clocks_run_side_by_side(world):
+    order = []
+
+    def nap(rank):
+        begin()
+        time.sleep(0.05 if rank.number == 0 else 0.01)
+        order.append(rank.number)
+        dist.barrier()
+        return rank.clock()
+
+    clocks = world.run(nap)
+    assert order[-1] == 0
+    assert max(clocks) - min(clocks) < 0.05 <= min(clocks)
+
+
+def test_they_begin_anew_after_a_run_that_failed(world):
+    def fail(rank):
+        if begin() == 1:
+            raise KeyError
+        dist.all_reduce(ones(3))
+
+    for _ in range(3):
+        with pytest.raises(RanksFailed):
+            world.run(fail)
+        assert world.run(add) == [[6.0, 6.0]] * N
+
+
+def test_messages(world):
+    def ring(rank):
+        number = begin()
+        got, sent = ones(2), ones(2) * number
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, sent, (number + 1) % N), dist.P2POp(dist.irecv, got, (number - 1) % N)]
+        )
+        for work in works:
+            work.wait()
+        return got.tolist()
+
+    assert world.run(ring) == [[3.0, 3.0], [0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
+
+
+def test_a_small_message_is_on_its_way_when_its_sender_goes_on(world):
+    def exchange(rank):
+        number = begin()
+        size = 2**21 if large else 2  # 8 MiB are more than NCCL's buffer
+        got = torch.zeros(size, device="cuda")
+        if number < 2:
+            value = torch.full((size,), float(number), device="cuda")
+            dist.send(value, 1 - number)
+            value.fill_(9)
+            dist.recv(got, 1 - number)
+        return got[0].item()
+
+    large = False
+    assert world.run(exchange)[:2] == [1.0, 0.0]
+    large = True
+    with pytest.raises(RanksFailed, match="send"):
+        world.run(exchange)
+
+
+def test_nodes_have_gpus_of_their_own():
+    def look(rank):
+        begin()
+        x = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+        dist.all_reduce(x)
+        return str(x.device), torch.cuda.device_count(), torch.cuda.memory_allocated()
+
+    with World(4, nodes=2) as made:
+        assert made.run(look) == [(f"cuda:{k}", 2, 2**20) for k in (0, 1, 0, 1)]
+        assert len(made.machine.gpus) == 2
+
+
+def test_a_trace_has_the_collectives(world):
+    def slow(rank):
+        number = begin()
+        if number == 3:
+            time.sleep(0.02)
+        dist.all_reduce(ones(2, 3))
+
+    with labkit.record() as trace:
+        world.run(slow)
+    events = trace.only(phase="collective").events
+    assert sorted(event.rank for event in events) == list(range(N))
+    for event in events:
+        assert (event.name, event.sequence, event.ranks, event.last) == ("all_reduce", 1, (0, 1, 2, 3), 3)
+        assert (event.shapes, event.nbytes, event.device) == (((2, 3),), 24, f"cuda:{event.rank}")
+        assert "test_world.py" in event.place
+    waited = {event.rank: event.waited for event in events}
+    assert waited[3] == 0
+    assert min(waited[k] for k in range(3)) > 0.01
+
+
+def test_nothing_is_left_behind():
+    before = threading.active_count(), dict(os.environ), dist.distributed_c10d._world, time.sleep
+    with World(N) as made:
+        made.run(add)
+        threads = [rank._thread for rank in made.ranks]
+    for thread in threads:
+        thread.join(10)
+    assert (threading.active_count(), dict(os.environ), dist.distributed_c10d._world, time.sleep) == before
+    assert not torch.cuda.is_available()
+
+
+def test_who_asks_for_what_cannot_be():
+    with pytest.raises(ValueError, match="nodes must divide"):
+        World(4, nodes=3)
+    with pytest.raises(ValueError, match="size"):
+        World(0)
