@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 BUFFER = 4 * 2**20
 
 
+# As C has them: not watched as the locks are for which a rank hands the baton on.
+_acquire, _release = type(threading.Lock()).acquire, type(threading.Lock()).release
+
+
 class Slot:
     """One collective of one group: the calls of its members, by their rank in the group (of a message: 0 sends).
 
@@ -75,13 +79,16 @@ class Meeting:
         """``call`` has come; the slot is done if it was the last."""
         if call.kind in ("send", "recv"):
             return self._message(call)
-        with turns.unseen(), self._lock:
+        _acquire(self._lock)  # held for a moment: nobody hands the baton on for it
+        try:
             slot = self._slots.get(call.seq)
             if slot is None:
                 slot = self._slots[call.seq] = Slot(self, len(self.ranks))
             slot.calls[call.at] = call
             if len(slot.calls) == slot.size:
                 del self._slots[call.seq]
+        finally:
+            _release(self._lock)
         first = next(iter(slot.calls.values()))
         if first is not call and faults.mismatch([first, call]) is not None:
             text = faults.mismatch([slot.calls[at] for at in sorted(slot.calls)])

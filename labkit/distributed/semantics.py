@@ -40,17 +40,21 @@ def reduced(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
         return tensors[0].clone()
     total: Tensor = _PAIR[op](tensors[0], tensors[1])
     for tensor in tensors[2:]:
-        total = _PAIR[op](total, tensor)
+        total = total.add_(tensor) if op == "SUM" and not _is_bool(total) else _PAIR[op](total, tensor)
     return total
 
 
+def _is_bool(tensor: Tensor) -> bool:
+    return tensor.dtype is torch.bool
+
+
 def _sum(a: Tensor, b: Tensor) -> Tensor:
-    return a | b if a.dtype is torch.bool else a + b
+    return a | b if _is_bool(a) else a + b
 
 
 _PAIR = {
     "SUM": _sum,
-    "PRODUCT": lambda a, b: a & b if a.dtype is torch.bool else a * b,
+    "PRODUCT": lambda a, b: a & b if _is_bool(a) else a * b,
     "MIN": torch.minimum,
     "MAX": torch.maximum,
     "BAND": torch.bitwise_and,
