@@ -29,7 +29,7 @@ import sys
 import tomllib
 import traceback
 import unittest
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,21 @@ def name_of(test: unittest.TestCase) -> str:
     return f"{type(test).__name__}.{test._testMethodName}"
 
 
-def work(options: argparse.Namespace) -> None:
+def opened(options: argparse.Namespace) -> Any:
+    """The machine that the tests of a file see, if they are to see one."""
+    if not options.gpus:
+        return None
+    import labkit
+
+    return labkit.simulate(options.gpus, memory=options.memory)
+
+
+def work(
+    options: argparse.Namespace,
+    ready: Callable[[argparse.Namespace], Any] = opened,
+    reporter: type[Report] = Report,
+    importing: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+) -> None:
     """One file in a process of its own: say which tests it has, then run those that are asked for."""
     out = os.fdopen(options.worker, "w")
     test_folder = options.pytorch / "test"
@@ -116,19 +130,16 @@ def work(options: argparse.Namespace) -> None:
     sys.argv = [str(path)]
     limit = options.host_memory << 30
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    machine = None
-    if options.gpus:
-        import labkit
-
-        machine = labkit.simulate(options.gpus, memory=options.memory)
+    machine = ready(options)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    report = Report(out, machine)
+    report = reporter(out, machine)
     try:
-        spec.loader.exec_module(module)
+        with importing():
+            spec.loader.exec_module(module)
     except BaseException as error:
         report.say(not_imported=SKIPPED if isinstance(error, unittest.SkipTest) else FAILED,
                    text="".join(traceback.format_exception(error)))  # fmt: skip
@@ -155,10 +166,12 @@ class Worker:
             "OMP_NUM_THREADS": "1",
             "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",  # it would be the last line
             "TORCH_EXTENSIONS_DIR": options.folder,
+            **options.variables,
         }
         command = [
-            sys.executable, str(Path(__file__).resolve()), str(options.pytorch), file, "--worker", str(write),
+            sys.executable, str(options.script), str(options.pytorch), file, "--worker", str(write),
             "--gpus", str(gpus), "--memory", options.memory, "--host-memory", str(options.host_memory),
+            "--seconds", str(options.seconds),
         ]  # fmt: skip
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=options.log, pass_fds=[write],
@@ -213,7 +226,7 @@ def run_file(
                     if names is None
                     else [t for t in first["tests"] if t in names]
                 )
-            batch = wanted[:1] if file in ALONE else wanted
+            batch = wanted[:1] if options.alone or file in ALONE else wanted
             worker.run(batch)
             while (said := worker.line(options.seconds)) is not None:
                 if "begins" in said:
@@ -261,14 +274,14 @@ def chosen(tests: list[str], options: argparse.Namespace) -> list[str]:
 
 
 @functools.cache
-def reasons() -> list[dict[str, str]]:
+def reasons(told: Path = REASONS) -> list[dict[str, str]]:
     """The known reasons: ``category``, ``row`` or ``why``, and what the test's name and its error match."""
-    return tomllib.loads(REASONS.read_text("utf-8"))["reason"]
+    return tomllib.loads(told.read_text("utf-8"))["reason"]
 
 
-def explained(test: str, text: str) -> tuple[str, str] | None:
+def explained(test: str, text: str, told: Path = REASONS) -> tuple[str, str] | None:
     """The category of a failure and why, if a reason matches it."""
-    for reason in reasons():
+    for reason in reasons(told):
         if re.search(reason.get("test", ""), test) and re.search(reason.get("error", ""), text):
             return reason["category"], reason.get("row") or reason["why"]
     return None
@@ -288,13 +301,14 @@ def last_line(text: str) -> str:
     return (errors or lines or [""])[-1][:240]
 
 
-def main() -> int:
+def command_line(description: str, files: list[str], *, script: str, gpus: int) -> argparse.ArgumentParser:
+    """What this script and those like it take; ``script`` is the file that a worker runs."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("pytorch", type=Path, help="the folder of PyTorch's source")
-    parser.add_argument("files", nargs="*", default=FILES, help="files of its test folder")
-    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("files", nargs="*", default=files, help="files of its test folder")
+    parser.add_argument("--gpus", type=int, default=gpus)
     parser.add_argument("--memory", default="4 GiB", help="of each GPU")
     parser.add_argument(
         "--host-memory", type=int, default=12, metavar="GIB", help="address space of a process"
@@ -308,13 +322,25 @@ def main() -> int:
     parser.add_argument("--save", type=Path, help="keep every outcome in this file (JSON lines)")
     parser.add_argument("--show", action="store_true", help="whole tracebacks of what is unexplained")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    parser.set_defaults(script=Path(script).resolve(), variables={}, alone=False)
+    return parser
+
+
+def asked(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options, PyTorch's folder among them; SystemExit if it is not one."""
     options = parser.parse_intermixed_args()
     options.pytorch = options.pytorch.resolve()
+    if not (options.pytorch / "test").is_dir():
+        parser.error(f"{options.pytorch} is not the folder of PyTorch's source: it has no folder test")
+    return options
+
+
+def main() -> int:
+    assert __doc__ is not None
+    options = asked(command_line(__doc__, FILES, script=__file__, gpus=2))
     if options.worker is not None:
         work(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the process that runs the tests
-    if not (options.pytorch / "test" / "test_torch.py").is_file():
-        parser.error(f"{options.pytorch} is not the folder of PyTorch's source: it has no test/test_torch.py")
     return everything(options)
 
 

@@ -1,0 +1,489 @@
+"""PyTorch's own tests of torch.distributed on the ranks of a simulated machine: what passes, and why the rest does not.
+
+    python tests/conformance/pytorch_ranks.py PYTORCH --gpus 4 distributed/test_device_mesh.py
+
+PYTORCH is PyTorch's source, of about the version in use; the files are those of its ``test`` folder (without any:
+those of :data:`FILES`). PyTorch starts a process for every rank of a test; here each is a rank of
+:class:`labkit.ranks.world.World`, which runs the same method of an instance of its own, and everything below
+(init_process_group("nccl") too) is what a torchrun script meets. A class of tests is one for each rank: what a test
+writes on its class stays its rank's.
+
+A test that fails is run once more in a process of its own: if it passes there, another's changes in modules that all
+ranks share were in its way, which is counted apart ("alone"). What fails twice is held against
+``pytorch_ranks.toml``; what nothing there explains is what this is for. Not part of ``make test``.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import faulthandler
+import functools
+import inspect
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+import types
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import pytorch_own as own
+
+# What needs several ranks, or is of the parts that do; left out: rpc and elastic (real processes), torch.compile's
+# own (dynamo, inductor), NCCL's own (symmetric memory, nvshmem, flight recorder, copy engines), UCC.
+FILES = [
+    f"distributed/{file}"
+    for file in """
+test_distributed_spawn.py test_c10d_common.py test_c10d_object_collectives.py test_c10d_ops_nccl.py
+test_c10d_nccl.py test_c10d_gloo.py test_c10d_logger.py test_c10d_pypg.py test_collective_utils.py
+test_composability.py test_control_collectives.py test_device_mesh.py test_dist2.py
+test_functional_api.py test_functional_differentials.py test_c10d_functional_native.py test_multi_threaded_pg.py
+test_pg_wrapper.py test_store.py test_serialization.py
+algorithms/test_join.py algorithms/ddp_comm_hooks/test_ddp_hooks.py algorithms/quantization/test_quantization.py
+optim/test_zero_redundancy_optimizer.py optim/test_named_optimizer.py optim/test_apply_optimizer_in_backward.py
+_composable/test_checkpoint.py _composable/test_contract.py _composable/test_replicate.py
+_composable/test_replicate_mixed_precision.py _composable/test_replicate_training.py
+_composable/test_replicate_with_fsdp.py _composable/test_composability/test_2d_composability.py
+_composable/test_composability/test_pp_composability.py
+_composable/fsdp/test_fully_shard_autograd.py _composable/fsdp/test_fully_shard_clip_grad_norm_.py
+_composable/fsdp/test_fully_shard_comm.py _composable/fsdp/test_fully_shard_dtensor.py
+_composable/fsdp/test_fully_shard_extensions.py _composable/fsdp/test_fully_shard_frozen.py
+_composable/fsdp/test_fully_shard_grad_scaler.py _composable/fsdp/test_fully_shard_ignore_params.py
+_composable/fsdp/test_fully_shard_init.py _composable/fsdp/test_fully_shard_memory.py
+_composable/fsdp/test_fully_shard_mixed_precision.py _composable/fsdp/test_fully_shard_overlap.py
+_composable/fsdp/test_fully_shard_state.py _composable/fsdp/test_fully_shard_state_dict.py
+_composable/fsdp/test_fully_shard_training.py
+fsdp/test_checkpoint_wrapper.py fsdp/test_distributed_checkpoint.py fsdp/test_fsdp_apply.py
+fsdp/test_fsdp_backward_prefetch.py fsdp/test_fsdp_checkpoint.py fsdp/test_fsdp_clip_grad_norm.py
+fsdp/test_fsdp_comm.py fsdp/test_fsdp_comm_hooks.py fsdp/test_fsdp_core.py fsdp/test_fsdp_dtensor_state_dict.py
+fsdp/test_fsdp_exec_order.py fsdp/test_fsdp_fine_tune.py fsdp/test_fsdp_flatten_params.py
+fsdp/test_fsdp_freezing_weights.py fsdp/test_fsdp_fx.py fsdp/test_fsdp_grad_acc.py fsdp/test_fsdp_hybrid_shard.py
+fsdp/test_fsdp_ignored_modules.py fsdp/test_fsdp_input.py fsdp/test_fsdp_memory.py fsdp/test_fsdp_meta.py
+fsdp/test_fsdp_misc.py fsdp/test_fsdp_mixed_precision.py fsdp/test_fsdp_multiple_forward.py
+fsdp/test_fsdp_multiple_wrapping.py fsdp/test_fsdp_optim_state.py fsdp/test_fsdp_overlap.py
+fsdp/test_fsdp_pure_fp16.py fsdp/test_fsdp_sharded_grad_scaler.py fsdp/test_fsdp_state_dict.py
+fsdp/test_fsdp_tp_integration.py fsdp/test_fsdp_traversal.py fsdp/test_fsdp_uneven.py
+fsdp/test_fsdp_unshard_params.py fsdp/test_fsdp_use_orig_params.py fsdp/test_hsdp_dtensor_state_dict.py
+fsdp/test_shard_utils.py fsdp/test_utils.py fsdp/test_wrap.py
+tensor/debug/test_comm_mode.py tensor/debug/test_comm_mode_features.py tensor/debug/test_debug_mode.py
+tensor/experimental/test_local_map.py tensor/experimental/test_register_sharding.py
+tensor/experimental/test_tp_transform.py tensor/parallel/test_parallelize_api.py tensor/parallel/test_tp_examples.py
+tensor/parallel/test_tp_random_state.py tensor/parallel/test_tp_style.py tensor/test_api.py tensor/test_attention.py
+tensor/test_common_rules.py tensor/test_convolution_ops.py tensor/test_decompositions.py tensor/test_dtensor.py
+tensor/test_dtensor_ops.py tensor/test_dtensor_testbase.py tensor/test_dynamic.py tensor/test_embedding_ops.py
+tensor/test_experimental_ops.py tensor/test_init.py tensor/test_math_ops.py tensor/test_matrix_ops.py
+tensor/test_op_schema.py tensor/test_op_strategy.py tensor/test_optimizers.py tensor/test_placement_types.py
+tensor/test_pointwise_ops.py tensor/test_random_ops.py tensor/test_redistribute.py
+tensor/test_single_dim_strategy.py tensor/test_tensor_ops.py tensor/test_utils.py tensor/test_view_ops.py
+pipelining/test_backward.py pipelining/test_dtensor_pp_integration.py pipelining/test_dtensor_pp_unit_tests.py
+pipelining/test_microbatch.py pipelining/test_pipe.py pipelining/test_schedule.py
+pipelining/test_schedule_multiproc.py pipelining/test_stage.py pipelining/test_unflatten.py
+checkpoint/e2e/test_e2e_save_and_load.py checkpoint/e2e/test_fine_tuning.py checkpoint/e2e/test_fsdp_ep.py
+checkpoint/fsdp/test_fsdp_dsd.py checkpoint/test_checkpoint.py checkpoint/test_compatibility.py
+checkpoint/test_consolidate_hf_safetensors.py checkpoint/test_dedup_tensors.py checkpoint/test_dtensor_checkpoint.py
+checkpoint/test_dtensor_resharding.py checkpoint/test_file_system_checkpoint.py
+checkpoint/test_file_system_checkpoint_cpu.py checkpoint/test_format_utils.py checkpoint/test_fsdp_model_state.py
+checkpoint/test_fsdp_optim_state.py checkpoint/test_fsdp_tp_checkpoint_conversion.py checkpoint/test_fsspec.py
+checkpoint/test_hf_safetensor_e2e.py checkpoint/test_hf_storage.py checkpoint/test_hsdp_checkpoint.py
+checkpoint/test_nested_dict.py checkpoint/test_pg_transport.py checkpoint/test_planner.py
+checkpoint/test_save_load_api.py checkpoint/test_state_dict.py checkpoint/test_state_dict_stager.py
+checkpoint/test_state_dict_utils.py checkpoint/test_tp_checkpoint.py checkpoint/test_traverse.py
+checkpoint/test_utils.py
+_shard/sharded_optim/test_sharded_optim.py _shard/sharded_tensor/ops/test_binary_cmp.py
+_shard/sharded_tensor/ops/test_embedding.py _shard/sharded_tensor/ops/test_embedding_bag.py
+_shard/sharded_tensor/ops/test_init.py _shard/sharded_tensor/ops/test_tensor_ops.py
+_shard/sharded_tensor/test_sharded_tensor.py _shard/sharded_tensor/test_sharded_tensor_reshard.py
+_shard/sharding_plan/test_sharding_plan.py _shard/sharding_spec/test_sharding_spec.py _shard/test_sharder.py
+""".split()
+]
+
+# test_distributed_spawn.py is run by PyTorch once for each of these.
+VARIABLES = {"BACKEND": "nccl", "WORLD_SIZE": "4", "TEMP_DIR": tempfile.gettempdir()}
+
+ALONE = "alone"
+REASONS = Path(__file__).with_suffix(".toml")
+
+
+# ------------------------------------------------------------------------------------------ in the worker's process
+
+
+class Report(own.Report):
+    """Says of a test's end how many ranks it had."""
+
+    ranks = 0
+    seconds = 90.0
+
+    def say(self, **what: object) -> None:
+        if "begins" in what:
+            Report.ranks = 0
+            faulthandler.dump_traceback_later(0.9 * self.seconds)
+        if "ends" in what:
+            faulthandler.cancel_dump_traceback_later()
+            what["ranks"] = Report.ranks
+        super().say(**what)
+
+
+class Ranks:
+    """The ranks of one test, or of all tests of a class whose ranks go on from test to test."""
+
+    def __init__(self, size: int) -> None:
+        from labkit.ranks.world import World
+
+        self.size = size
+        self.world = World(size)
+
+    def run(self, body: Callable[[int], object]) -> list[int | None]:
+        """``body(rank)`` in every rank: the code with which each ended (None: another's error ended it).
+
+        Raises the first error, told with its rank and traceback.
+        """
+        from labkit.ranks.world import RanksFailed
+
+        Report.ranks = max(Report.ranks, self.size)
+
+        variables = dict(os.environ)
+
+        def ending(rank: Any) -> int:
+            for name in rank.environ:  # PyTorch starts these processes itself: torchrun's variables are not theirs
+                os.environ.pop(name, None)
+                if name in variables:
+                    os.environ[name] = variables[name]
+            try:
+                body(rank.number)
+            except SystemExit as ended:
+                return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+            except unittest.SkipTest as skipped:
+                self.skipped = str(skipped)
+                return GENERIC_SKIP
+            return 0
+
+        try:
+            return list(self.world.run(ending))
+        except RanksFailed as failed:
+            texts = (
+                f"Rank {rank}:\n{''.join(traceback.format_exception(error))}"
+                for rank, error in sorted(failed.errors.items(), key=lambda each: each[0] != failed.rank)
+            )
+            raise RuntimeError("\n".join(texts)) from None
+
+    def close(self) -> None:
+        self.world.close()
+
+
+GENERIC_SKIP = 86
+
+
+def own_class(cls: type, **changed: object) -> Any:
+    """``cls`` for one rank: a class below it with its names, on which the rank may write."""
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls)(cls.__name__, (cls,), {**names, **changed})
+
+
+def skip_if(codes: list[int | None], told: str) -> None:
+    """SkipTest if the first rank ended as PyTorch's decorators end one whose test is not for this machine."""
+    from torch.testing._internal.common_distributed import TEST_SKIPS
+
+    for skip in TEST_SKIPS.values():
+        if codes[0] == skip.exit_code:
+            raise unittest.SkipTest(told if skip.exit_code == GENERIC_SKIP and told else skip.message)
+
+
+def on_ranks() -> None:
+    """PyTorch's classes of tests, which start processes or threads, run on ranks instead."""
+    _processes()
+    _threads()
+    _continuous()
+
+
+def _processes() -> None:
+    from torch import distributed
+    from torch.testing._internal import common_utils
+    from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+    def start(self: Any, *_: object) -> None:
+        self.processes = []
+
+    def join(self: Any, test: Any) -> None:
+        name, file = self._current_test_name(), self.file_name
+        pipe = types.SimpleNamespace(send=lambda _: None, close=lambda: None)
+        options = {"fake_pg": getattr(self, "fake_pg", False)}
+        with contextlib.closing(Ranks(int(self.world_size))) as ranks:
+            codes = ranks.run(lambda rank: own_class(type(self))._run(rank, name, file, pipe, **options))
+        if test in self.skip_return_code_checks:
+            return
+        skip_if(codes, getattr(ranks, "skipped", ""))
+        self.assertEqual(codes[0], self.special_return_code_checks.get(test, 0))
+
+    def run_test(self: Any, name: str, pipe: object) -> None:
+        common_utils.set_rng_seed()
+        getattr(self, name)()
+        if self.destroy_pg_upon_exit:
+            with contextlib.suppress(AssertionError, ValueError):
+                distributed.destroy_process_group()
+
+    MultiProcessTestCase._spawn_processes = start
+    MultiProcessTestCase._start_processes = start
+    MultiProcessTestCase._join_processes = join
+    MultiProcessTestCase.run_test = run_test
+
+
+def _threads() -> None:
+    from torch import distributed
+    from torch.testing._internal import common_distributed as common
+
+    def in_group(body: Callable[[], None], rank: int, size: int) -> None:
+        store = distributed.FileStore("their threads")
+        distributed.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=size)
+        try:
+            body()
+        finally:
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+
+    def spawn(self: Any) -> None:
+        self.threads = []
+
+    def join_or_run(self: Any, test: Any) -> Any:
+        @functools.wraps(test)
+        def wrapper(self: Any) -> None:
+            if self.rank != self.MAIN_THREAD_RANK:
+                test()
+                return
+
+            def body(rank: int) -> None:
+                mine = own_class(type(self))(self._testMethodName)
+                mine.rank = rank
+                if hasattr(mine, "_tls"):
+                    mine._tls = threading.local()
+                    mine._tls.precision = common.TestCase._precision
+                    mine._tls.rel_tol = common.TestCase._rel_tol
+
+                def whole() -> None:
+                    mine.perThreadSetUp()
+                    try:
+                        getattr(mine, self._testMethodName)()
+                    finally:
+                        mine.perThreadTearDown()
+
+                in_group(whole, rank, self.world_size)
+
+            with contextlib.closing(Ranks(self.world_size)) as ranks:
+                codes = ranks.run(body)
+            skip_if(codes, getattr(ranks, "skipped", ""))
+
+        return types.MethodType(wrapper, self)
+
+    def spawn_threads_and_init_comms(
+        func: Any = None, timeout: object = None, world_size: int = common.DEFAULT_WORLD_SIZE
+    ) -> Any:
+        if func is None:
+            return functools.partial(spawn_threads_and_init_comms, world_size=world_size)
+
+        @functools.wraps(func)
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+            with contextlib.closing(Ranks(world_size)) as ranks:
+                ranks.run(
+                    lambda rank: in_group(lambda: func(self, *args, **kwargs), rank, world_size)
+                )
+
+        return wrapper
+
+    common.MultiThreadedTestCase._spawn_threads = spawn
+    common.MultiThreadedTestCase.join_or_run = join_or_run
+    common.spawn_threads_and_init_comms = spawn_threads_and_init_comms
+
+
+def _continuous() -> None:
+    from torch import distributed
+    from torch.testing._internal.common_distributed import MultiProcContinuousTest
+
+    ended = MultiProcContinuousTest.tearDownClass.__func__
+
+    def ensure(cls: Any) -> None:
+        if cls.__dict__.get("_ranks") is not None:
+            return
+        told = inspect.getattr_static(cls, "device_type")
+        device = told.fget(cls) if isinstance(told, property) else cls.device_type
+        cls.world_size = cls._get_world_size(device() if callable(device) else device)
+        with tempfile.NamedTemporaryFile(delete=False) as meeting:
+            cls.rdvz_file = meeting.name
+        cls._ranks = ranks = Ranks(cls.world_size)
+        cls._rank_classes = {
+            rank: own_class(cls, rank=rank, _ranks=None) for rank in range(cls.world_size)
+        }
+        try:
+            codes = ranks.run(lambda rank: cls._rank_classes[rank]._init_pg(rank, cls.world_size, cls.rdvz_file))
+            skip_if(codes, "")
+        except BaseException:
+            close(cls)
+            raise
+
+    def close(cls: Any) -> None:
+        ranks, cls._ranks = cls.__dict__.get("_ranks"), None
+        if ranks is not None:
+            with contextlib.suppress(Exception):  # those of a test that failed have nothing to destroy
+                ranks.run(lambda _: distributed.is_initialized() and distributed.destroy_process_group())
+            ranks.close()
+            with contextlib.suppress(OSError):
+                os.remove(cls.rdvz_file)
+
+    def set_up(self: Any) -> None:
+        super(MultiProcContinuousTest, self).setUp()
+        if self.rank < 0:
+            self.rank = self.MAIN_PROCESS_RANK
+            type(self)._ensure_processes_spawned()
+
+    def tear_down_class(cls: Any) -> None:
+        close(cls)
+        cls._processes_spawned = False
+        ended(cls)
+
+    def run_main_wait(self: Any, test: Any) -> Any:
+        @functools.wraps(test)
+        def wrapper(self: Any) -> None:
+            if self.rank != self.MAIN_PROCESS_RANK:
+                test()
+                return
+            cls, identity = type(self), self.id()
+            Report.ranks = cls._ranks.size
+            try:
+                codes = cls._ranks.run(lambda rank: cls._rank_classes[rank]._run_test_given_id(identity))
+            except BaseException:  # the group has lost its step: the next test begins with other ranks
+                close(cls)
+                raise
+            skip_if(codes, getattr(cls._ranks, "skipped", ""))
+
+        return types.MethodType(wrapper, self)
+
+    MultiProcContinuousTest._ensure_processes_spawned = classmethod(ensure)
+    MultiProcContinuousTest.tearDownClass = classmethod(tear_down_class)
+    MultiProcContinuousTest.setUp = set_up
+    MultiProcContinuousTest._worker_run_main_wait = run_main_wait
+
+
+def _barrier() -> None:
+    """distributed_test.py meets by files named by process, and looks at them again and again."""
+    from torch import distributed
+
+    from torch.testing._internal.distributed import distributed_test
+
+    def sync(cls: Any, wait_for: int | None = None, timeout: float = 10) -> None:
+        rank = distributed.get_rank()
+        counts[rank] = number = counts.get(rank, 0) + 1
+        store = distributed.distributed_c10d._get_default_store()
+        size = wait_for or distributed.get_world_size()
+        if store.add(f"their barrier {number}", 1) == size:
+            store.set(f"their barrier {number} open", "")
+        store.wait([f"their barrier {number} open"])
+
+    def init(cls: Any) -> None:
+        counts.clear()
+
+    counts: dict[int, int] = {}
+    distributed_test.Barrier.sync = classmethod(sync)
+    distributed_test.Barrier.init = classmethod(init)
+
+
+# ------------------------------------------------------------------------------------------------- in this process
+
+
+def run_all(options: Any) -> int:
+    counts: collections.Counter[str] = collections.Counter()
+    skips: collections.Counter[str] = collections.Counter()
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as log:
+        options.folder, options.log = folder, sys.stderr if options.show else log
+        for file in options.files:
+            names = None if options.again is None else own.failed_in(options.again, file)
+            if names == set():
+                continue
+            found = own.run_file(file, options.gpus, names, options)
+            counts += (here := outcomes(file, found, skips, options))
+            print(f"{file}: {summary(here)}", flush=True)
+    print(f"\n{options.gpus} GPUs, {len(options.files)} files: {summary(counts)}")
+    for why, number in skips.most_common(12):
+        print(f"  {number} skipped: {why}")
+    return bool(counts[own.UNEXPLAINED])
+
+
+def outcomes(file: str, found: dict[str, tuple[str, str]], skips: Any, options: Any) -> collections.Counter[str]:
+    """The tests of a file counted by category; what failed is said, and everything is kept for --save."""
+    here: collections.Counter[str] = collections.Counter()
+    failed = [name for name, (outcome, _) in found.items() if outcome == own.FAILED and name != "import"]
+    again: dict[str, tuple[str, str]] = {}
+    if failed and len(found) > 1:
+        options.alone = True
+        again = own.run_file(file, options.gpus, failed[: options.most_again], options)
+        options.alone = False
+    for name, (outcome, text) in found.items():
+        category, why = outcome, ""
+        if outcome == own.FAILED and again.get(name, ("",))[0] == own.PASSED:
+            category, why = ALONE, told(text)
+        elif outcome == own.FAILED:
+            known = own.explained(f"{file}::{name}", text, REASONS)
+            category, why = known or (own.UNEXPLAINED, told(text))
+        elif outcome == own.SKIPPED:
+            skips[text.splitlines()[-1][:100] if text else ""] += 1
+        if category not in (own.PASSED, own.SKIPPED):
+            print(f"{category:12} {file}::{name}  {why}", flush=True)
+            if options.show and category == own.UNEXPLAINED:
+                print(text, flush=True)
+        here[category] += 1
+        if options.save:
+            with options.save.open("a") as saved:
+                line = {"gpus": options.gpus, "test": f"{file}::{name}", "category": category, "why": why, "text": text}
+                saved.write(json.dumps(line) + "\n")
+    return here
+
+
+def told(text: str) -> str:
+    """In a line, what the first rank that failed raised."""
+    first = re.split(r"^Rank \d+:$", text.partition("RuntimeError: Rank ")[2] or text, flags=re.MULTILINE)[0]
+    lines = [line for line in first.strip().splitlines() if re.match(r"[A-Za-z_][\w.]*(: |$)", line)]
+    return (lines or [own.last_line(text)])[-1][:240]
+
+
+def summary(counts: collections.Counter[str]) -> str:
+    return f"{own.summary(counts)}, {counts[ALONE]} alone"
+
+
+def ready(options: Any) -> Any:
+    """The machine, and PyTorch's classes of tests on ranks."""
+    machine = own.opened(options)
+    Report.seconds = options.seconds
+    with importing():
+        on_ranks()
+        if options.files[0].endswith("test_distributed_spawn.py"):
+            _barrier()
+    return machine
+
+
+def importing() -> Any:
+    """What a file of tests sees while it is imported: NCCL, which is there where there are ranks."""
+    from labkit.ranks.world import World
+
+    return World(1)
+
+
+def main() -> int:
+    assert __doc__ is not None
+    parser = own.command_line(__doc__, FILES, script=__file__, gpus=4)
+    parser.add_argument("--most-again", type=int, default=40, help="the most tests of one file that are run again alone")
+    options = own.asked(parser)
+    options.variables = VARIABLES
+    if options.worker is not None:
+        own.work(options, ready, Report, importing)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    return run_all(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
