@@ -4,7 +4,7 @@
 
 PYTORCH is PyTorch's source, of about the version in use; the files are those of its ``test`` folder (without any:
 those of :data:`FILES`). PyTorch starts a process for every rank of a test; here each is a rank of
-:class:`labkit.ranks.world.World`, which runs the same method of an instance of its own, and everything below
+:class:`labkit.distributed.world.World`, which runs the same method of an instance of its own, and everything below
 (init_process_group("nccl") too) is what a torchrun script meets. A class of tests is one for each rank: what a test
 writes on its class stays its rank's.
 
@@ -136,7 +136,7 @@ class Ranks:
     """The ranks of one test, or of all tests of a class whose ranks go on from test to test."""
 
     def __init__(self, size: int) -> None:
-        from labkit.ranks.world import World
+        from labkit.distributed.world import World
 
         self.size = size
         self.world = World(size)
@@ -146,7 +146,7 @@ class Ranks:
 
         Raises the first error, told with its rank and traceback.
         """
-        from labkit.ranks.world import RanksFailed
+        from labkit.distributed.world import RanksFailed
 
         Report.ranks = max(Report.ranks, self.size)
 
@@ -468,7 +468,7 @@ def ready(options: Any) -> Any:
 
 def importing() -> Any:
     """What a file of tests sees while it is imported: NCCL, which is there where there are ranks."""
-    from labkit.ranks.world import World
+    from labkit.distributed.world import World
 
     return World(1)
 
