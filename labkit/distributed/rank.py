@@ -49,6 +49,9 @@ class Rank:
         self.untold: list[SlotWork] = []
         # The groups that it has made, by key: the how manieth of its name.
         self.made: dict[Any, int] = {}
+        # Whether it has used CUDA, which a process of its own would have initialised then; what was on the GPUs before.
+        self.initialized = False
+        self._marked = 0
         self._spent = self._ahead = 0.0
         # When its turn began; while it sleeps and others have theirs, when that began.
         self._since: float | None = None
@@ -87,12 +90,26 @@ class Rank:
             self.wait_until(until)
 
     def begin_turn(self) -> None:
+        if not self.initialized:
+            self._marked = self._total()
         self._since = perf_counter()
 
     def end_turn(self) -> None:
+        self.uses_cuda()
         if self._since is not None:
             self._spent += perf_counter() - self._since
             self._since = None
+
+    # CUDA, which each process initialises for itself.
+
+    def uses_cuda(self) -> bool:
+        """What ``torch.cuda.is_initialized()`` says, in its turn: whether it has chosen a GPU or had memory of one."""
+        if not self.initialized:
+            self.initialized = self._total() != self._marked
+        return self.initialized
+
+    def _total(self) -> int:
+        return sum(gpu.total() for gpu in self.gpus)
 
     # Its thread.
 

@@ -169,9 +169,50 @@ def table(world: World) -> Iterator[Patch]:
     major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it
     yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
+    yield from _of_cuda()
     yield from _of_meshes()
     yield from _of_threads()
     yield from process_rows.patches()
+
+
+def _of_cuda() -> Iterator[Patch]:
+    """Each rank's CUDA is initialised when it first uses it: init_device_mesh chooses a GPU for who has not."""
+    asked: Callable[[], bool] = torch.cuda.is_initialized
+    wanted: Callable[[], None] = torch.cuda._lazy_init
+    later: Callable[..., None] = torch.cuda._lazy_call
+
+    def is_initialized() -> bool:
+        return asked() if here.rank is None else here.rank.uses_cuda()
+
+    def lazy_init() -> None:
+        if here.rank is None:
+            wanted()
+        else:
+            here.rank.initialized = True
+
+    def lazy_call(function: Callable[[], Any], **kind: Any) -> None:
+        if here.rank is None:
+            later(function, **kind)
+        else:  # the generators are there, and need not wait
+            function()
+
+    for owner in (torch.cuda, torch.cuda.memory, torch.cuda.random):
+        yield Patch(owner, "is_initialized", is_initialized)
+        yield Patch(owner, "_lazy_init", lazy_init)
+    for owner in (torch.cuda, torch.cuda.random):
+        yield Patch(owner, "_lazy_call", lazy_call)
+    for name in ("_cuda_setDevice", "_accelerator_setDeviceIndex"):
+        yield Patch(torch._C, name, _choosing(getattr(torch._C, name)))
+
+
+def _choosing(choose: Callable[[int], Any]) -> Callable[[int], Any]:
+    def chosen(index: int) -> Any:
+        result = choose(index)
+        if here.rank is not None:
+            here.rank.initialized = True
+        return result
+
+    return chosen
 
 
 def _of_meshes() -> Iterator[Patch]:

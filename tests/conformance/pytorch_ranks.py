@@ -26,7 +26,6 @@ import re
 import signal
 import sys
 import tempfile
-import threading
 import traceback
 import types
 import unittest
@@ -153,7 +152,9 @@ class Ranks:
         variables = dict(os.environ)
 
         def ending(rank: Any) -> int:
-            for name in rank.environ:  # PyTorch starts these processes itself: torchrun's variables are not theirs
+            for (
+                name
+            ) in rank.environ:  # PyTorch starts these processes itself: torchrun's variables are not theirs
                 os.environ.pop(name, None)
                 if name in variables:
                     os.environ[name] = variables[name]
@@ -169,9 +170,10 @@ class Ranks:
         try:
             return list(self.world.run(ending))
         except RanksFailed as failed:
+            first = failed.rank
             texts = (
-                f"Rank {rank}:\n{''.join(traceback.format_exception(error))}"
-                for rank, error in sorted(failed.errors.items(), key=lambda each: each[0] != failed.rank)
+                f"Rank {rank}:\n{''.join(traceback.format_exception(failed.errors[rank]))}"
+                for rank in [first, *sorted(failed.errors.keys() - {first})]
             )
             raise RuntimeError("\n".join(texts)) from None
 
@@ -185,6 +187,8 @@ GENERIC_SKIP = 86
 def own_class(cls: type, **changed: object) -> Any:
     """``cls`` for one rank: a class below it with its names, on which the rank may write."""
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    if hasattr(cls, "_tls"):  # of a device-generic class: what its main thread has set
+        names["_tls"] = types.SimpleNamespace(**vars(cls._tls))
     return type(cls)(cls.__name__, (cls,), {**names, **changed})
 
 
@@ -221,7 +225,9 @@ def _processes() -> None:
         if test in self.skip_return_code_checks:
             return
         skip_if(codes, getattr(ranks, "skipped", ""))
-        self.assertEqual(codes[0], self.special_return_code_checks.get(test, 0))
+        wanted = self.special_return_code_checks.get(test, 0)
+        if codes[0] != wanted:
+            raise AssertionError(f"Expected exit code {wanted} but got {codes[0]}")
 
     def run_test(self: Any, name: str, pipe: object) -> None:
         common_utils.set_rng_seed()
@@ -262,10 +268,6 @@ def _threads() -> None:
             def body(rank: int) -> None:
                 mine = own_class(type(self))(self._testMethodName)
                 mine.rank = rank
-                if hasattr(mine, "_tls"):
-                    mine._tls = threading.local()
-                    mine._tls.precision = common.TestCase._precision
-                    mine._tls.rel_tol = common.TestCase._rel_tol
 
                 def whole() -> None:
                     mine.perThreadSetUp()
@@ -291,9 +293,7 @@ def _threads() -> None:
         @functools.wraps(func)
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
             with contextlib.closing(Ranks(world_size)) as ranks:
-                ranks.run(
-                    lambda rank: in_group(lambda: func(self, *args, **kwargs), rank, world_size)
-                )
+                ranks.run(lambda rank: in_group(lambda: func(self, *args, **kwargs), rank, world_size))
 
         return wrapper
 
@@ -317,11 +317,11 @@ def _continuous() -> None:
         with tempfile.NamedTemporaryFile(delete=False) as meeting:
             cls.rdvz_file = meeting.name
         cls._ranks = ranks = Ranks(cls.world_size)
-        cls._rank_classes = {
-            rank: own_class(cls, rank=rank, _ranks=None) for rank in range(cls.world_size)
-        }
+        cls._rank_classes = {rank: own_class(cls, rank=rank, _ranks=None) for rank in range(cls.world_size)}
         try:
-            codes = ranks.run(lambda rank: cls._rank_classes[rank]._init_pg(rank, cls.world_size, cls.rdvz_file))
+            codes = ranks.run(
+                lambda rank: cls._rank_classes[rank]._init_pg(rank, cls.world_size, cls.rdvz_file)
+            )
             skip_if(codes, "")
         except BaseException:
             close(cls)
@@ -414,7 +414,9 @@ def run_all(options: Any) -> int:
     return bool(counts[own.UNEXPLAINED])
 
 
-def outcomes(file: str, found: dict[str, tuple[str, str]], skips: Any, options: Any) -> collections.Counter[str]:
+def outcomes(
+    file: str, found: dict[str, tuple[str, str]], skips: Any, options: Any
+) -> collections.Counter[str]:
     """The tests of a file counted by category; what failed is said, and everything is kept for --save."""
     here: collections.Counter[str] = collections.Counter()
     failed = [name for name, (outcome, _) in found.items() if outcome == own.FAILED and name != "import"]
@@ -439,7 +441,13 @@ def outcomes(file: str, found: dict[str, tuple[str, str]], skips: Any, options: 
         here[category] += 1
         if options.save:
             with options.save.open("a") as saved:
-                line = {"gpus": options.gpus, "test": f"{file}::{name}", "category": category, "why": why, "text": text}
+                line = {
+                    "gpus": options.gpus,
+                    "test": f"{file}::{name}",
+                    "category": category,
+                    "why": why,
+                    "text": text,
+                }
                 saved.write(json.dumps(line) + "\n")
     return here
 
@@ -476,7 +484,9 @@ def importing() -> Any:
 def main() -> int:
     assert __doc__ is not None
     parser = own.command_line(__doc__, FILES, script=__file__, gpus=4)
-    parser.add_argument("--most-again", type=int, default=40, help="the most tests of one file that are run again alone")
+    parser.add_argument(
+        "--most-again", type=int, default=40, help="the most of one file that are run again alone"
+    )
     options = own.asked(parser)
     options.variables = VARIABLES
     if options.worker is not None:

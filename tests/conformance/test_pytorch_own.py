@@ -54,8 +54,15 @@ def test_a_test_that_ends_its_process_keeps_no_other_from_running(tmp_path):
         "    def test_4(self): torch.cuda.CUDAGraph()\n"
     )
     options = argparse.Namespace(
-        pytorch=tmp_path, memory="1 MiB", host_memory=64, seconds=60, folder=tmp_path, log=None,
-        script=Path(own.__file__), variables={}, alone=False,
+        pytorch=tmp_path,
+        memory="1 MiB",
+        host_memory=64,
+        seconds=60,
+        folder=tmp_path,
+        log=None,
+        script=Path(own.__file__),
+        variables={},
+        alone=False,
     )
     names = [f"TestFew.test_{at}" for at in range(1, 5)]
     found = own.run_file("test_few.py", 2, names, options)

@@ -15,7 +15,7 @@ theirs = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(theirs)
 own = theirs.own
 
-FEW = '''
+FEW = """
 import os, sys, unittest
 import torch
 import torch.distributed as dist
@@ -97,7 +97,7 @@ class TestContinuous(MultiProcContinuousTest):
 
     def test_3(self):
         self.assertEqual(dist.get_world_size(), 2)
-'''
+"""
 
 
 @pytest.mark.parametrize("reason", own.reasons(theirs.REASONS), ids=lambda r: r.get("row", r.get("why")))
@@ -126,7 +126,9 @@ def test_each_rank_runs_the_test(tmp_path):
     """A folder like PyTorch's, with a file of tests of our own."""
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test_few.py").write_text(FEW)
-    names = [f"TestProcesses.test_{name}" for name in ("sum", "five_gpus", "code", "one_fails", "wait_for_nobody")]
+    names = [
+        f"TestProcesses.test_{name}" for name in ("sum", "five_gpus", "code", "one_fails", "wait_for_nobody")
+    ]
     names += ["TestThreads.test_gather", *(f"TestContinuous.test_{at}" for at in (1, 2, 3))]
     found = own.run_file("test_few.py", 3, names, options(tmp_path))
     outcomes = {name.partition("test_")[2]: found[name][0] for name in names}
