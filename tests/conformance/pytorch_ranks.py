@@ -373,7 +373,6 @@ def _continuous() -> None:
 def _barrier() -> None:
     """distributed_test.py meets by files named by process, and looks at them again and again."""
     from torch import distributed
-
     from torch.testing._internal.distributed import distributed_test
 
     def sync(cls: Any, wait_for: int | None = None, timeout: float = 10) -> None:

@@ -147,7 +147,7 @@ def test_what_passes_by_itself_is_counted_apart(tmp_path, monkeypatch, capsys):
         return {"C.test_a": (own.PASSED, ""), "C.test_b": (own.FAILED, "ValueError: again")}
 
     monkeypatch.setattr(own, "run_file", run_file)
-    found = {name: (own.FAILED, "ValueError: first") for name in ("C.test_a", "C.test_b")}
+    found = dict.fromkeys(("C.test_a", "C.test_b"), (own.FAILED, "ValueError: first"))
     found["C.test_c"] = own.SKIPPED, "Need at least 8 CUDA devices"
     skips = theirs.collections.Counter()
     counts = theirs.outcomes("test_few.py", found, skips, options(tmp_path, gpus=3))
