@@ -52,7 +52,15 @@ def start_processes(ranks):
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "meet.py")
         script.write_text(SCRIPT)
-        command = [sys.executable, "-m", "labkit", "torchrun", "--processes", f"--nproc-per-node={ranks}", str(script)]
+        command = [
+            sys.executable,
+            "-m",
+            "labkit",
+            "torchrun",
+            "--processes",
+            f"--nproc-per-node={ranks}",
+            str(script),
+        ]
         started = perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         return perf_counter() - started
@@ -95,7 +103,9 @@ def main():
     warnings.simplefilter("ignore")
     start(8)
     report("8 ranks start as threads", statistics.median(start(8) for _ in range(5)), 0.5, " s")
-    report("8 ranks start as processes, meet once and end", min(start_processes(8) for _ in range(3)), 3, " s")
+    report(
+        "8 ranks start as processes, meet once and end", min(start_processes(8) for _ in range(3)), 3, " s"
+    )
     report(
         "an all_reduce of ten elements, of each of 4 ranks",
         statistics.median(collective(4) for _ in range(5)) * 1e6, 100, " µs",

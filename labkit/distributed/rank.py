@@ -55,7 +55,7 @@ class Rank:
         self._spent = self._ahead = 0.0
         # When its turn began; while it sleeps and others have theirs, when that began.
         self._since: float | None = None
-        self._asleep: float | None = None
+        self.asleep: float | None = None
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
@@ -69,7 +69,7 @@ class Rank:
 
     def clock(self) -> float:
         """Seconds on this rank's clock: what it ran itself, and what it stood waiting for others."""
-        since = self._asleep if self._since is None else self._since
+        since = self.asleep if self._since is None else self._since
         now = 0.0 if since is None else perf_counter() - since
         return self._spent + self._ahead + now
 
@@ -82,11 +82,11 @@ class Rank:
         member = turns.participant()
         assert member is not None
         until = self.clock() + seconds
-        self._asleep = perf_counter()
+        self.asleep = perf_counter()
         try:
             member.wait(bool, "", seconds)
         finally:
-            self._asleep = None
+            self.asleep = None
             self.wait_until(until)
 
     def begin_turn(self) -> None:

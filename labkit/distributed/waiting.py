@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ..base import turns
+from ..base.language import say
 from .rank import Rank, rank_here
 
 if TYPE_CHECKING:
     from .call import Call
 
 _LOOK = 0.002  # seconds between two looks of a thread that takes no part
+_LONG = 250  # looks after which nobody else can be about to do something
 _sleep = time.sleep
 
 
@@ -29,16 +32,16 @@ def wait_for(
     """
     rank, member = rank_here(), turns.participant()
     end = float("inf") if timeout is None or rank is None else rank.clock() + timeout.total_seconds()
-    if member is None or rank is None:
-        while not ready():
-            _sleep(_LOOK)
-        return True
+    if rank is None:
+        raise RuntimeError(say(en="this thread is of no rank", zh="这个线程不属于任何 rank"))
+    if member is None:
+        return _watch(rank, call, ready)
 
     def patience() -> bool:
         return not any(other.clock() >= end for other in missing())
 
     rank.waits = call
-    helped = rank.world.helpers > 0
+    helped = any(thread.is_alive() for thread in rank.world.helpers)
     try:
         member.wait(
             lambda: ready() or not patience(),
@@ -49,3 +52,17 @@ def wait_for(
     finally:
         rank.waits = None
     return ready()
+
+
+def _watch(rank: Rank, call: Call, ready: Callable[[], bool]) -> bool:
+    """Wait in a thread that a rank has started: it has no turn, and looks until it is ready."""
+    world, idle = rank.world, 0
+    world.helpers.add(threading.current_thread())
+    while not ready():
+        if rank.member is None or world.failed:
+            raise SystemExit  # with the run; of a thread nobody is told
+        idle = idle + 1 if world.is_idle() else 0
+        if idle > _LONG:
+            raise turns.Deadlock(world.explain(call))
+        _sleep(_LOOK)
+    return True

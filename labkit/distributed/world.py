@@ -7,9 +7,11 @@ run every time, and a deadlock is known at once: it is when nobody can go on.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 
@@ -99,7 +101,7 @@ class World:
         self._baton: turns.Baton | None = None
         self.failed: dict[int, BaseException] = {}
         # Threads of ranks that take no turns and have called a collective: they may come to others.
-        self.helpers = 0
+        self.helpers: WeakSet[threading.Thread] = WeakSet()
         self.closed = False
         found = machine_in_use()
         self._own_machine = found is None or len(found.gpus) < each
@@ -218,6 +220,15 @@ class World:
         self._outside.enter()
         self._nodes.restore()
         self._baton = None
+
+    def is_idle(self) -> bool:
+        """Whether no rank runs or sleeps: each waits, or has ended."""
+        baton = self._baton
+        return baton is None or baton.ring.holder is None and all(r.asleep is None for r in self.ranks)
+
+    def explain(self, call: Call) -> str:
+        """The text of a deadlock in which a thread that takes no turns waits in ``call``."""
+        return self._explain(repr(call))
 
     def _explain(self, waits: str) -> str:
         """The text of a deadlock."""

@@ -249,3 +249,44 @@ def test_who_asks_for_what_cannot_be():
         World(4, nodes=3)
     with pytest.raises(ValueError, match="size"):
         World(0)
+
+
+def test_a_thread_of_a_rank_meets_too(world):
+    def aside(rank):
+        begin()
+        found = []
+
+        def gather():
+            x = torch.full((1,), float(rank.number), device=f"cuda:{rank.number}")
+            dist.all_reduce(x)
+            found.append((x.item(), dist.get_rank()))
+
+        thread = threading.Thread(target=gather)
+        thread.start()
+        thread.join()
+        return found
+
+    assert world.run(aside) == [[(6.0, k)] for k in range(N)]
+
+
+def test_a_thread_of_a_rank_does_not_wait_for_ever(world):
+    def aside(rank):
+        begin()
+        if rank.number == 2:
+            return
+        errors = []
+
+        def gather():
+            try:
+                dist.all_reduce(torch.ones(1, device=f"cuda:{rank.number}"))
+            except Deadlock as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=gather)
+        thread.start()
+        thread.join()
+        raise errors[0]
+
+    with pytest.raises(RanksFailed) as caught:
+        world.run(aside)
+    assert isinstance(caught.value.error, Deadlock)
