@@ -90,6 +90,11 @@ class Member:
         return self._state is _State.OVER
 
     @property
+    def awaits(self) -> str:
+        """What it waits for, for a message; "" if it does not."""
+        return self._waits.what if self._state is _State.WAITS else ""
+
+    @property
     def ring(self) -> Ring:
         """All with whom it shares the baton."""
         return self.baton.ring

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from os.path import basename
 from types import CodeType
 from typing import Any
 
@@ -11,6 +12,23 @@ from torch import Tensor
 
 # Modules whose frames are not the user's: what called them is.
 _OURS = ("torch.", "labkit.distributed.", "labkit.machine.", "labkit.base.")
+
+
+# Functions of torch that only pass a call on.
+_BETWEEN = frozenset(
+    "_call_impl _wrapped_call_impl wrapper decorate_context _fn __call__ inner wrapped __torch_function__".split()
+)
+# Those that are a collective themselves, under another name than its kind.
+_PLAIN = frozenset(
+    "all_gather_into_tensor reduce_scatter_tensor isend irecv batch_isend_irecv all_reduce_coalesced "
+    "all_gather_coalesced".split()
+)
+
+
+def place_of(code: CodeType, line: int) -> str:
+    """``"train.py:31 in step"``; at the top of a file, ``"train.py:31"``."""
+    name, function = basename(code.co_filename), code.co_qualname
+    return f"{name}:{line}" + ("" if function == "<module>" else f" in {function}")
 
 
 class Call:
@@ -26,6 +44,7 @@ class Call:
               "gather", "scatter", "reduce_scatter" and "all_to_all", one for each member.
     op        the reduction, by name ("SUM"), and ``factor`` of PREMUL_SUM.
     root      the rank in the group that sends or receives all; the peer of a send or recv.
+    node      the caller's node, and ``codes`` what of torch stands between it and the user's line, innermost first.
     splits    of "all_to_all_single": how many rows go to each member, and come from each; None for equal ones.
     backward  whether autograd called it.
     device    the GPU that the caller's tensors are on, "cuda:1"; "cpu".
@@ -33,9 +52,9 @@ class Call:
     """
 
     __slots__ = (
-        "arrived", "at", "backend", "backward", "code", "desc", "device", "factor", "from_cpp", "group", "inputs",
-        "kind", "line",
-        "op", "outputs", "rank", "ranks", "root", "seq", "splits", "tag", "told", "watched", "memo",
+        "arrived", "at", "backend", "backward", "code", "codes", "desc", "device", "factor", "from_cpp", "group",
+        "inputs", "kind", "line", "memo", "node", "op", "outputs", "rank", "ranks", "root", "seq", "splits", "tag",
+        "told", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -53,13 +72,14 @@ class Call:
         self.kind, self.inputs, self.outputs = kind, list(inputs), list(outputs)
         self.op, self.factor, self.root, self.splits, self.tag = op, factor, root, splits, tag
         self.group = self.desc = self.backend = self.device = ""
-        self.seq = self.at = self.rank = 0
+        self.seq = self.at = self.rank = self.node = 0
         self.ranks: tuple[int, ...] = ()
         self.arrived = 0.0
         self.told: dict[str, Any] = {}
         self.watched = False
         self.from_cpp = self.backward = False
         self.code: CodeType | None = None
+        self.codes: list[CodeType] = []
         self.line = 0
         self.memo: dict[Any, Any] = {}
 
@@ -73,7 +93,13 @@ class Call:
     @property
     def short_place(self) -> str:
         """The same without the folder."""
-        return self.place.rpartition("/")[2]
+        return "" if self.code is None else place_of(self.code, self.line)
+
+    @property
+    def via(self) -> str:
+        """What of torch the user's line called, ``"Tensor.backward"``; "" if it was the collective itself."""
+        name = next((code.co_qualname for code in reversed(self.codes) if code.co_name not in _BETWEEN), "")
+        return "" if name == self.kind or name in _PLAIN else name.replace(".<locals>", "")
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -108,12 +134,14 @@ class Call:
     def locate(self) -> None:
         """Note the line of the user's code from which this thread came here."""
         frame = sys._getframe(1)
-        last = frame
+        last, codes = frame, self.codes
         while frame is not None:
             name = frame.f_globals.get("__name__") or ""
             if not name.startswith(_OURS):
                 last = frame
                 break
+            if name[0] == "t":
+                codes.append(frame.f_code)
             frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
         self.code, self.line = last.f_code, last.f_lineno
 

@@ -302,8 +302,11 @@ class Group(_Base):  # type: ignore[misc]
             self.latest += 1
             call.seq = self.latest
         if rank is not None:
-            call.arrived = rank.clock()
+            call.arrived, call.node = rank.clock(), rank.node
+            rank.note(call)
         slot = transport.come(call)
+        if slot.error is not None:  # said at once, for nobody may wait for it
+            raise slot.error
         timeout = getattr(opts, "timeout", None)
         work = SlotWork(
             call,

@@ -90,9 +90,8 @@ class Meeting:
         finally:
             _release(self._lock)
         first = next(iter(slot.calls.values()))
-        if first is not call and faults.mismatch([first, call]) is not None:
-            text = faults.mismatch([slot.calls[at] for at in sorted(slot.calls)])
-            slot.error = faults.Mismatch(text)
+        if first is not call and faults.fault([first, call]) is not None:
+            slot.error = faults.fault([slot.calls[at] for at in sorted(slot.calls)])
         elif len(slot.calls) == slot.size:
             self._finish(slot, semantics_of)
         return slot
@@ -129,9 +128,8 @@ class Meeting:
                 mine.setdefault(key, deque()).append(slot)
         slot.calls[0 if call.kind == "send" else 1] = call
         if len(slot.calls) == 2:
-            text = faults.mismatch([slot.calls[0], slot.calls[1]])
-            if text is not None:
-                slot.error = faults.Mismatch(text)
+            slot.error = faults.fault([slot.calls[0], slot.calls[1]])
+            if slot.error is not None:
                 return slot
             self._finish(slot, _deliver)
         elif call.kind == "send" and call.nbytes <= BUFFER:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..base import turns
@@ -45,6 +45,11 @@ class Rank:
         self.member: turns.Member | None = None
         # What it waits for now, if that is a collective; for the one who tells of a deadlock.
         self.waits: Call | None = None
+        # For the same: its last call, how often it came to each line with each kind of call, and the number of its last
+        # call of each group.
+        self.last: Call | None = None
+        self.came: dict[tuple[CodeType | None, int, str], int] = {}
+        self.seqs: dict[str, int] = {}
         # Collectives of which nothing has been told yet: nobody has waited for them.
         self.untold: list[SlotWork] = []
         # The groups that it has made, by key: the how manieth of its name.
@@ -64,6 +69,14 @@ class Rank:
     @property
     def name(self) -> str:
         return f"rank {self.number}"
+
+    def note(self, call: Call) -> None:
+        """It makes this call."""
+        self.last = call
+        key = call.code, call.line, call.kind
+        self.came[key] = self.came.get(key, 0) + 1
+        if call.kind not in ("send", "recv"):
+            self.seqs[call.group] = call.seq
 
     # Time. Each rank's clock goes while it has the baton, as if all ran at once.
 

@@ -38,6 +38,8 @@ def reduced(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
         return reduced([tensor * factor for tensor in tensors], "SUM")
     if len(tensors) == 1:
         return tensors[0].clone()
+    if any(tensor.shape != tensors[0].shape for tensor in tensors):  # as many numbers in another shape
+        tensors = [tensor.reshape(tensors[0].shape) for tensor in tensors]
     total: Tensor = _PAIR[op](tensors[0], tensors[1])
     for tensor in tensors[2:]:
         total = total.add_(tensor) if op == "SUM" and not _is_bool(total) else _PAIR[op](total, tensor)

@@ -1,29 +1,15 @@
-"""What is said of a deadlock. (Stand-in, until faults.py is merged.)"""
+"""What a recording is told of collectives."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..base.language import say
 from ..trace import events as trace
 from ..trace.events import Event
 from .call import Call
-from .rank import Rank
 
 if TYPE_CHECKING:
     from .meeting import Slot
-
-
-def deadlock(calls: Sequence[Call], ended: Sequence[Rank], waits: str) -> str:
-    lines = [
-        f"  rank {c.rank} waits in {c.kind} #{c.seq} of group {c.group} {list(c.shapes)} at {c.place}"
-        for c in calls
-    ]
-    lines += [f"  {rank.name} has ended" for rank in ended]
-    return say(en="deadlock: every rank that is left waits\n", zh="死锁：剩下的 rank 全都在等\n") + "\n".join(
-        lines or [waits]
-    )
 
 
 def tell(call: Call, slot: Slot, waited: float) -> None:

@@ -19,13 +19,12 @@ from torch.distributed import distributed_c10d
 from ..base import turns
 from ..base.patches import Patch
 from . import process_rows, store
+from .checks import NCCL_VERSION
 from .group import Group
 from .rank import here, rank_here
 
 if TYPE_CHECKING:
     from .world import World
-
-NCCL_VERSION = 2, 29, 7  # what torch 2.13's CUDA wheels have
 
 
 class NcclOptions(SimpleNamespace):

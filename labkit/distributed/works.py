@@ -36,7 +36,8 @@ class SlotWork(Work):
             timeout = self.timeout
         began = 0.0 if rank is None else rank.clock()
         if not self._ready() and not wait_for(self.call, self._ready, timeout, slot.missing):
-            slot.error = faults.timeout_error(self.call, timeout, slot)
+            assert timeout is not None
+            slot.error = faults.timeout_error(self.call, timeout, [other.number for other in slot.missing()])
         if slot.error is not None:
             raise slot.error
         if rank is not None and slot.done:

@@ -23,6 +23,8 @@ from ..machine.in_use import machine_in_use
 from ..machine.machine import Machine
 from ..machine.state import threads
 from ..trace import events as trace
+from . import faults
+from .call import place_of
 from .meeting import Meetings
 from .nodes import Nodes
 from .rank import Rank, rank_here
@@ -30,7 +32,7 @@ from .state import ProcessState
 from .torch_rows import table
 
 if TYPE_CHECKING:
-    pass
+    from ..trace.waits import WaitForGraph
 
 # Where the ranks would meet: nobody listens there, for they share one process.
 ADDRESS, PORT = "127.0.0.1", 29500
@@ -99,6 +101,7 @@ class World:
         self._outside = ProcessState(None)
         self._current: Rank | None = None
         self._baton: turns.Baton | None = None
+        self._waits: WaitForGraph | None = None
         self.failed: dict[int, BaseException] = {}
         # Threads of ranks that take no turns and have called a collective: they may come to others.
         self.helpers: WeakSet[threading.Thread] = WeakSet()
@@ -132,13 +135,14 @@ class World:
                 say(en="these ranks are closed: start new ones", zh="这组 rank 已经关闭：请重新启动一组")
             )
         chosen = [self.ranks[number] for number in (range(self.size) if ranks is None else ranks)]
-        self.failed = {}
+        self.failed, self._waits = {}, None
         now = max(rank.clock() for rank in self.ranks)
         for rank in self.ranks:
             rank.wait_until(now)  # they begin together
         baton = turns.Baton(watch=threads.watching, explain=self._explain)
         for rank in chosen:
-            rank.error = rank.result = rank.waits = None
+            rank.error = rank.result = rank.waits = rank.last = None
+            rank.came.clear()
             rank.member = member = baton.add(rank.name, self._beginning(rank, baton, function))
             member.arrive = self._arriving(rank)
         members = [rank.member for rank in chosen if rank.member is not None]
@@ -168,6 +172,8 @@ class World:
                 raise
             except BaseException as error:
                 rank.error = error
+                if isinstance(error, turns.Deadlock) and self._waits is not None:
+                    error.waits = self._waits  # type: ignore[attr-defined]  # which draws itself
                 self.fail(rank, error)
             finally:
                 rank.waits = None
@@ -232,11 +238,9 @@ class World:
 
     def _explain(self, waits: str) -> str:
         """The text of a deadlock."""
-        from .telling import deadlock
-
-        waiting = [rank for rank in self.ranks if rank.member is not None and not rank.member.over]
-        ended = [rank for rank in self.ranks if rank not in waiting]
-        return deadlock([rank.waits for rank in waiting if rank.waits is not None], ended, waits)
+        standings = [_standing(rank) for rank in self.ranks]
+        self._waits = faults.graph(standings)
+        return faults.deadlock(standings)
 
     # Closing.
 
@@ -269,6 +273,18 @@ class World:
     def __repr__(self) -> str:
         state = say(en=", closed", zh="，已关闭") if self.closed else ""
         return f"<{self.size} ranks{state}>"
+
+
+def _standing(rank: Rank) -> faults.Standing:
+    """Where ``rank`` is when none can go on."""
+    member, call = rank.member, rank.waits
+    what = "" if member is None or member.over or call is not None else member.awaits
+    came = {
+        (place_of(code, line), kind): times
+        for (code, line, kind), times in rank.came.items()
+        if code is not None
+    }
+    return faults.Standing(rank.number, call, what, rank.error, came, dict(rank.seqs), rank.last)
 
 
 def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:

@@ -1,0 +1,358 @@
+"""What is said when ranks do not fit together, or none can go on: who called what, where, why, what to do."""
+
+import queue
+import re
+import sys
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import labkit
+from labkit.base.turns import Deadlock
+from labkit.distributed import faults
+from labkit.distributed.call import Call
+from labkit.distributed.world import RanksFailed, World
+
+
+def begin(rank):
+    torch.cuda.set_device(rank.local)
+    dist.init_process_group("nccl")
+    return rank.number
+
+
+def vector(size=3, dtype=torch.float32):
+    return torch.ones(size, dtype=dtype, device="cuda")
+
+
+def failing(program, ranks=3) -> RanksFailed:
+    """What is raised when all run ``program(rank number)`` after the usual beginning."""
+    with World(ranks) as world, pytest.raises(RanksFailed) as caught:
+        world.run(lambda rank: program(begin(rank)))
+    return caught.value
+
+
+def line(function, text):
+    """Where ``text`` stands in the source of ``function``."""
+    import inspect
+
+    lines, first = inspect.getsourcelines(function)
+    return f"test_faults.py:{first + next(k for k, one in enumerate(lines) if text in one)}"
+
+
+# Calls that do not fit.
+
+
+def other_kind(n):
+    if n != 1:
+        dist.barrier()
+    dist.all_reduce(vector())
+
+
+def other_shape(n):
+    dist.all_reduce(vector(3 + n))
+
+
+def other_dtype(n):
+    dist.broadcast(vector(dtype=torch.int64 if n else torch.float32), 0)
+
+
+def other_op(n):
+    dist.all_reduce(vector(), op=dist.ReduceOp.MAX if n else dist.ReduceOp.SUM)
+
+
+def other_root(n):
+    dist.broadcast(vector(), src=min(n, 1))
+
+
+def other_pieces(n):
+    dist.all_gather([vector(2) for _ in range(3)], vector(2)) if n else dist.all_gather(
+        [vector(2), vector(3), vector(2)], vector(2)
+    )
+
+
+def other_rows(n):
+    splits = {"output_split_sizes": [1, 1, 2], "input_split_sizes": [2, 1, 1]} if n else {}
+    dist.all_to_all_single(vector(4 if n else 3), vector(4 if n else 3), **splits)
+
+
+def other_message(n):
+    if n == 0:
+        dist.send(vector(3), 1)
+    elif n == 1:
+        dist.recv(vector(4), 0)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (other_kind, ["barrier", "all_reduce SUM [3] float32", "skipped a call"]),
+        (other_shape, ["[3] float32", "[4] float32", "sizes differ", "drop_last"]),
+        (other_dtype, ["[3] float32", "[3] int64", "types differ"]),
+        (other_op, ["SUM", "MAX", "op="]),
+        (other_root, ["from rank 0", "from rank 1", "root"]),
+        (other_pieces, ["has room for"]),
+        (other_rows, ["has room for"]),
+        (other_message, ["[3] float32", "[4] float32", "receiver"]),
+    ],
+)
+def test_calls_that_do_not_fit_are_shown_side_by_side(program, said):
+    error = failing(program).error
+    assert isinstance(error, faults.Mismatch)
+    for word in said:
+        assert word in str(error)
+    assert "test_faults.py:" in str(error)
+    assert f" in {program.__name__}" in str(error)
+
+
+def test_a_call_that_nobody_waits_for_is_refused_too():
+    def program(n):
+        dist.all_reduce(vector(3 + n), async_op=True)
+
+    assert isinstance(failing(program).error, faults.Mismatch)
+
+
+def test_as_many_numbers_in_another_shape_are_what_nccl_takes():
+    def program(rank):
+        begin(rank)
+        x = torch.full((2, 3) if rank.number else (6,), 1.0, device="cuda")
+        dist.all_reduce(x)
+        return x.sum().item()
+
+    with World(2) as world:
+        assert world.run(program) == [12, 12]
+
+
+# None can go on.
+
+
+def test_unequal_numbers_of_batches():
+    def program(n):
+        model = DistributedDataParallel(torch.nn.Linear(4, 2).cuda())
+        for _ in range(2 + (n == 0)):
+            model(torch.ones(2, 4, device="cuda")).sum().backward()
+
+    error = failing(program).error
+    assert isinstance(error, Deadlock)
+    text = str(error)
+    assert re.search(r"rank 0 +waits for ranks 1, 2 in all_reduce SUM \[10\] float32", text)
+    assert "ranks 1, 2 came to this line (`Tensor.backward`) 2 times and ended" in text
+    assert "rank 0 stands there for the 3rd time" in text
+    assert "drop_last" in text
+    assert "Join" in text
+    assert line(program, ".backward()") in text
+    assert "OpType=ALLREDUCE, NumelIn=10, NumelOut=10, Timeout(ms)=600000)" in text
+
+
+def test_a_collective_that_only_rank_0_calls():
+    def program(n):
+        dist.all_reduce(vector())
+        if n == 0:
+            dist.all_gather_object([None] * 3, "metrics")
+
+    text = str(failing(program).error)
+    assert "ranks 1, 2 never came to this line (`all_gather_object`), rank 0 did" in text
+    assert line(program, "all_gather_object") in text
+    assert "if rank == 0:" in text
+
+
+def test_an_early_end():
+    def program(n):
+        dist.all_reduce(vector())
+        if n == 2:
+            return
+        dist.barrier()
+        dist.all_reduce(vector())
+
+    text = str(failing(program).error)
+    assert "rank 2      has ended; its last call was all_reduce, call 1 of group default_pg" in text
+    assert "ranks 0, 1  wait for rank 2 in barrier, call 2 of group default_pg" in text
+
+
+def test_groups_in_another_order():
+    def program(n):
+        groups = dist.new_group([0, 1]), dist.new_group([0, 1])
+        if n < 2:
+            for group in reversed(groups) if n else groups:
+                dist.all_reduce(vector(), group=group)
+
+    text = str(failing(program).error)
+    assert "different groups" in text
+    assert "same order" in text
+
+
+@pytest.mark.parametrize(
+    ("first", "said"), [("recv", "All receive, and nobody sends"), ("send", "All send, and nobody receives")]
+)
+def test_messages_that_wait_for_each_other(first, said):
+    def program(n):
+        if n < 2:
+            # A message of 8 MiB is not on its way before somebody receives it.
+            for kind in (first, {"recv": "send", "send": "recv"}[first]):
+                getattr(dist, kind)(vector(2**21), 1 - n)
+
+    text = str(failing(program).error)
+    assert said in text
+    assert "batch_isend_irecv" in text
+
+
+def test_a_receiver_whose_sender_has_ended():
+    text = str(failing(lambda n: dist.recv(vector(), 1) if n == 0 else None).error)
+    assert "rank 1 ended without the other half of a message" in text
+
+
+def locked(n):
+    if n == 1:
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+    dist.barrier()
+
+
+def emptied(n):
+    if n == 1:
+        queue.Queue().get()
+    dist.barrier()
+
+
+@pytest.mark.parametrize(("program", "what"), [(locked, "Lock"), (emptied, "Queue.get")])
+def test_a_rank_that_waits_for_something_else(program, what):
+    text = str(failing(program).error)
+    assert f"waits for {what}" in text
+    assert "to which rank 1 cannot come" in text
+
+
+def test_all_wait_for_something_else():
+    text = str(failing(lambda n: queue.Queue().get()).error)
+    assert "wait for Queue.get" in text
+    assert "share nothing" in text
+
+
+def test_who_waits_for_whom_is_there_as_data():
+    waits = failing(lambda n: dist.barrier() if n else None).error.waits
+    assert [one.state for one in waits.ranks] == ["ended", "waits", "waits"]
+    assert waits.ranks[1].waits_for == (0,)
+    assert waits.ranks[1].call == "barrier"
+
+
+def test_it_is_said_in_chinese_too():
+    labkit.set_language("zh")
+    try:
+        text = str(failing(lambda n: dist.barrier() if n else None).error)
+    finally:
+        labkit.set_language("en")
+    assert "走不下去" in text
+    assert "怎么办：" in text
+
+
+def test_the_same_program_fails_with_the_same_words_again():
+    def program(n):
+        if n:
+            dist.all_reduce(vector())
+
+    assert str(failing(program).error) == str(failing(program).error)
+
+
+# A rank that raises, interrupts, leaves.
+
+
+@pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, SystemExit])
+def test_a_rank_that_dies_names_itself(kind):
+    def program(n):
+        if n == 1:
+            raise kind("gone")
+        dist.barrier()
+
+    error = failing(program)
+    assert error.rank == 1
+    assert isinstance(error.error, kind)
+    assert list(error.errors) == [1]
+
+
+def test_a_rank_destroys_its_group_too_early():
+    def program(n):
+        if n == 1:
+            dist.destroy_process_group()
+        dist.barrier()
+
+    error = failing(program)
+    assert error.rank == 1
+    assert "Default process group has not been initialized" in str(error.error)
+
+
+# Several ranks on one GPU; ranks that come too late.
+
+
+def test_everyone_on_the_first_gpu():
+    def program(rank):
+        dist.init_process_group("nccl")
+        dist.all_reduce(vector())
+
+    with World(2) as world, pytest.raises(RanksFailed) as caught:
+        world.run(program)
+    error = caught.value.error
+    assert isinstance(error, dist.DistBackendError)
+    assert "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 0" in str(error)
+    assert "ncclInvalidUsage" in str(error)
+    assert 'os.environ["LOCAL_RANK"]' in str(error)
+
+
+def test_two_nodes_have_a_first_gpu_each():
+    def program(rank):
+        begin(rank)
+        x = vector()
+        dist.all_reduce(x)
+        return x[0].item()
+
+    with World(4, nodes=2) as world:
+        assert world.run(program) == [4.0] * 4
+
+
+def test_a_rank_that_comes_after_the_timeout():
+    def program(rank):
+        torch.cuda.set_device(rank.local)
+        dist.init_process_group("nccl", timeout=timedelta(seconds=30))
+        pair = dist.new_group([1, 2])
+        dist.barrier(device_ids=[rank.local])
+        if rank.number:
+            rank.wait_until(rank.clock() + 31)
+            dist.barrier(group=pair)
+        dist.all_reduce(vector())
+
+    with World(3) as world, pytest.raises(RanksFailed) as caught:
+        world.run(program)
+    text = str(caught.value.error)
+    assert text.startswith(
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=3, "
+        "NumelOut=3, Timeout(ms)=30000) ran for 30000 milliseconds before timing out."
+    )
+    assert "ranks 1, 2 had not come" in text
+
+
+# Words.
+
+
+def test_ranks_in_words():
+    assert faults._ranks([3]) == "rank 3"
+    assert faults._ranks([0, 5, 3, 4, 2, 7, 8]) == "ranks 0, 2–5, 7, 8"
+    assert [faults._th(n) for n in (1, 2, 3, 4, 11, 12, 21, 41, 112)] == [
+        "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "41st", "112th",
+    ]  # fmt: skip
+
+
+def test_a_thousand_ranks_take_a_few_lines():
+    def call(rank):
+        made = Call("all_reduce", [torch.ones(2)], [], op="SUM")
+        made.rank, made.ranks, made.group, made.seq = rank, tuple(range(1024)), "0", 5
+        made.code, made.line = sys._getframe().f_code, 1
+        return made
+
+    standings = [faults.Standing(0)] + [
+        faults.Standing(rank, call(rank), seqs={"0": 5}) for rank in range(1, 1024)
+    ]
+    text = faults.deadlock(standings)
+    assert "ranks 1–1023  wait for rank 0" in text
+    assert len(text.splitlines()) < 8
