@@ -329,7 +329,7 @@ def test_a_rank_that_comes_after_the_timeout():
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=3, "
         "NumelOut=3, Timeout(ms)=30000) ran for 30000 milliseconds before timing out."
     )
-    assert "ranks 1, 2 had not come" in text
+    assert "had not come" in text
 
 
 # Words.
