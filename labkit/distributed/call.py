@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from os.path import basename
 from types import CodeType
 from typing import Any
@@ -48,13 +49,13 @@ class Call:
     splits    of "all_to_all_single": how many rows go to each member, and come from each; None for equal ones.
     backward  whether autograd called it.
     device    the GPU that the caller's tensors are on, "cuda:1"; "cpu".
-    arrived   the rank's clock when it called, in seconds.
+    arrived   the rank's clock when it called, in seconds; ``timeout`` is for how long it waits for the others.
     """
 
     __slots__ = (
         "arrived", "at", "backend", "backward", "code", "codes", "desc", "device", "factor", "from_cpp", "group",
         "inputs", "kind", "line", "memo", "node", "op", "outputs", "rank", "ranks", "root", "seq", "splits", "tag",
-        "told", "watched",
+        "timeout", "told", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,7 @@ class Call:
         self.seq = self.at = self.rank = self.node = 0
         self.ranks: tuple[int, ...] = ()
         self.arrived = 0.0
+        self.timeout: timedelta | None = None
         self.told: dict[str, Any] = {}
         self.watched = False
         self.from_cpp = self.backward = False

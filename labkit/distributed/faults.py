@@ -302,6 +302,16 @@ def watchdog(call: Call, timeout: timedelta, ran: timedelta | None = None) -> st
     )
 
 
+def late(calls: Sequence[Call]) -> DistBackendError | None:
+    """What is raised if the last of a collective's calls came too late for the first; None if it did not."""
+    first = min(calls, key=lambda call: call.arrived)
+    if first.timeout is None:
+        return None
+    end = first.arrived + first.timeout.total_seconds()
+    away = [call.rank for call in calls if call.arrived > end]
+    return timeout_error(first, first.timeout, away) if away else None
+
+
 def timeout_error(call: Call, timeout: timedelta, ranks: Iterable[int] = ()) -> DistBackendError:
     """What is raised where ``call`` has waited for ``timeout`` on its rank's clock, and ``ranks`` have not come."""
     names = _ranks(ranks) if ranks else say(en="the others", zh="其他 rank")

@@ -304,16 +304,13 @@ class Group(_Base):  # type: ignore[misc]
         if rank is not None:
             call.arrived, call.node = rank.clock(), rank.node
             rank.note(call)
+        timeout = getattr(opts, "timeout", None)
+        # C++ says "none given" by one below zero (c10d/Backend.hpp, kUnsetTimeout).
+        call.timeout = timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout
         slot = transport.come(call)
         if slot.error is not None:  # said at once, for nobody may wait for it
             raise slot.error
-        timeout = getattr(opts, "timeout", None)
-        work = SlotWork(
-            call,
-            slot,
-            results,
-            timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout,
-        )
+        work = SlotWork(call, slot, results, call.timeout)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -93,7 +93,10 @@ class Meeting:
         if first is not call and faults.fault([first, call]) is not None:
             slot.error = faults.fault([slot.calls[at] for at in sorted(slot.calls)])
         elif len(slot.calls) == slot.size:
-            self._finish(slot, semantics_of)
+            # All have come, and perhaps too late by the clocks: NCCL would have ended it before.
+            slot.error = faults.late(list(slot.calls.values()))
+            if slot.error is None:
+                self._finish(slot, semantics_of)
         return slot
 
     def _finish(self, slot: Slot, compute: Callable[[list[Call]], None]) -> None:
