@@ -11,6 +11,7 @@ C++ (DDP's Reducer, functional collectives) calls the methods by their names in 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from types import SimpleNamespace
@@ -32,6 +33,15 @@ from .works import SlotWork, Works
 # The functions of torch.distributed hand over what users gave them; what comes from elsewhere comes from C++.
 _PYTHON = "distributed_c10d.py"
 _NO_ROOT = -1
+
+
+class _Asking(threading.local):
+    """How often C++ has asked for a group's name since DDP's logger began; from 3 on it is of no interest."""
+
+    times = 3
+
+
+asking = _Asking()
 
 
 class Transport(Protocol):
@@ -88,7 +98,12 @@ class Group(_Base):  # type: ignore[misc]
     def name(self) -> str:
         return next(iter(reversed(self.backends.values())))
 
-    getBackendName = _get_backend_name = name
+    _get_backend_name = name
+
+    def getBackendName(self) -> str:
+        """The name for C++, which casts a group called gloo to its own class when DDP is made (see DdpLogger)."""
+        asking.times += 1
+        return "" if asking.times == 2 else self.name()
 
     @property
     def group_name(self) -> str:

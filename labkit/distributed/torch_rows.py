@@ -20,7 +20,7 @@ from ..base import turns
 from ..base.patches import Patch
 from . import process_rows, store
 from .checks import NCCL_VERSION
-from .group import Group
+from .group import Group, asking
 from .rank import here, rank_here
 
 if TYPE_CHECKING:
@@ -64,6 +64,21 @@ class GlooGroup(Group):
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta = timedelta(minutes=30)) -> None:
         super().__init__(store, rank, size, backends=_backends("gloo"), ranks=_making.ranks, timeout=timeout)
+
+
+class DdpLogger(dist.Logger):  # type: ignore[misc]
+    """What DDP tells of itself. C++ asks for the group's name: is it nccl, is it gloo, and what to write down.
+
+    If it is gloo, it takes the group for a ProcessGroupGloo of C++ and asks for its threads (logger.cpp,
+    set_env_variables).
+    """
+
+    def set_construction_data_and_log(self, *args: Any) -> None:
+        asking.times = 0
+        try:
+            super().set_construction_data_and_log(*args)
+        finally:
+            asking.times = 3
 
 
 class _Making(threading.local):
@@ -168,6 +183,7 @@ def table(world: World) -> Iterator[Patch]:
     major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it
     yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
+    yield Patch(dist, "Logger", DdpLogger)
     yield from _of_cuda()
     yield from _of_meshes()
     yield from _of_threads()
