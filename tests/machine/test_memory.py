@@ -41,6 +41,29 @@ def test_the_peak_is_exact_to_16_kib():
         assert keep.is_cuda
 
 
+def test_a_look_tells_the_peak_since_the_last_one_and_leaves_the_other_peak():
+    with labkit.simulate(gpus=1) as machine:
+        look, kib = machine.gpus[0].look, 1024
+        keep = torch.zeros(256 * 100, device="cuda")
+        torch.zeros(256 * 1000, device="cuda")
+        live, highest = look()
+        assert live == 100 * kib
+        assert 0 <= 1100 * kib - highest < 16 * kib
+        for size in (300, 500, 200):
+            torch.zeros(256 * size, device="cuda")
+        _, highest = look()
+        assert 0 <= 600 * kib - highest < 16 * kib
+        torch.zeros(256 * 400, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        torch.zeros(256 * 50, device="cuda")
+        assert 0 <= 150 * kib - torch.cuda.max_memory_allocated() < 16 * kib
+        _, highest = look()
+        assert 0 <= 500 * kib - highest < 16 * kib
+        assert look() == (keep.numel() * 4, 100 * kib)
+        torch.zeros(256 * 2000, device="cuda")
+        assert 0 <= 2100 * kib - torch.cuda.max_memory_allocated() < 16 * kib
+
+
 def test_eight_replicas_weigh_eight_models():
     with labkit.simulate(gpus=8):
         model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]).cuda()

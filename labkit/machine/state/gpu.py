@@ -90,7 +90,8 @@ class Gpu:
 
     __slots__ = (
         "cache_emptied", "capacity", "clock", "cores", "device", "failures", "fraction", "index", "machine", "marks",
-        "peak", "room", "suspended", "total_at_reset", "freed_at_reset", "_counted", "_granted", "_seen",
+        "peak", "room", "suspended", "total_at_reset", "freed_at_reset", "_counted", "_granted", "_highest",
+        "_seen",
     )  # fmt: skip
 
     def __init__(self, index: int, capacity: int, machine: Machine) -> None:
@@ -103,8 +104,10 @@ class Gpu:
         # Storage size in bytes -> the mark its storages carry.
         self.marks: dict[int, Mark] = {}
         self.peak = 0
+        # The peak since look() was asked last.
+        self._highest = 0
         # How many more bytes may be marked before the next count is due: while it is not negative, neither
-        # the peak (but for PEAK_STEP) nor the limit can have been passed. _granted is where it began.
+        # a peak (but for PEAK_STEP) nor the limit can have been passed. _granted is where it began.
         self.room = 0
         self._granted = 0
         # While the machine is not in use: whatever is put here is refused.
@@ -220,8 +223,10 @@ class Gpu:
             self._seen = live
         self._seen = min(self._seen, live)
         self.peak = max(self.peak, live)
+        self._highest = max(self._highest, live)
         self._counted += self._granted - self.room
-        self.room = self._granted = max(0, min(max(self.peak - live, PEAK_STEP), limit - live))
+        unseen = max(min(self.peak, self._highest) - live, PEAK_STEP)
+        self.room = self._granted = max(0, min(unseen, limit - live))
         return live
 
     def _take_off(self, newest: torch.UntypedStorage) -> int:
@@ -234,6 +239,13 @@ class Gpu:
         """Begin the peak anew at what is live now."""
         self.peak = 0
         self.recount()
+
+    def look(self) -> tuple[int, int]:
+        """Bytes allocated now, and the most that were since this was asked last."""
+        live = self.recount()
+        highest, self._highest = self._highest, live
+        self.recount()  # what may come before the next count is now less
+        return live, highest
 
     def free(self) -> int:
         """Bytes that are not allocated."""
