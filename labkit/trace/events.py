@@ -224,6 +224,7 @@ class Trace(Drawn):
             met = event.phase == "collective"
             key = (f"{len(event.ranks)} ranks", event.name) if met else (event.direction, event.phase)
             groups.setdefault(key, []).append(event)
+        wide = max([14, *(len(what) for _, what in groups)])
         for (way, what), events in groups.items():
             met = events[0].phase == "collective"
             shapes = list(dict.fromkeys(str(list(s)) for e in events for s in e.shapes[:1]))
@@ -235,7 +236,7 @@ class Trace(Drawn):
             )
             count = len({e.meeting for e in events}) if met else len(events)
             lines.append(
-                f"  {way:<8}  {what:<14}  {count:>5} ×  {sum(e.nbytes for e in events):>14,} B"
+                f"  {way:<8}  {what:<{wide}}  {count:>5} ×  {sum(e.nbytes for e in events):>14,} B"
                 f"  {seconds * 1e3:>9.3f} ms{' waited' * met}  {listed}".rstrip()
             )
         return "\n".join(lines)

@@ -11,6 +11,8 @@ _FONT = (
     "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
     "'Noto Sans CJK SC', sans-serif"
 )
+# Boxes less wide than this, in pixels, have no edge.
+_NARROW = 2.5
 # Of a panel, in the light and in the dark.
 _INK, _PAPER, _EDGE = ("#1f2328", "#e6edf3"), ("#ffffff", "#1c2128"), ("#d0d7de", "#444c56")
 # An image asks the element that shows it, a drawing in a page that page; JupyterLab says its theme in an attribute.
@@ -63,11 +65,11 @@ def _box(box: Box) -> str:
         dash = ' stroke-dasharray="4 4"' if box.dashed else ""
         heavy = 'stroke-width="2"' if box.strong else 'stroke-opacity="0.35"'
         return f'<rect {place} fill="none" stroke="currentColor" {heavy}{dash}{_end("rect", box.tip)}'
-    edge = (
-        'stroke="currentColor" stroke-width="2"'
-        if box.strong
-        else 'stroke="#ffffff" stroke-opacity="0.7" stroke-width="0.8"'
-    )
+    edge = 'stroke="#ffffff" stroke-opacity="0.7" stroke-width="0.8"'
+    if box.strong:
+        edge = 'stroke="currentColor" stroke-width="2"'
+    elif box.width < _NARROW:
+        edge = ""  # it would hide the colour
     return (
         f'<rect {place} fill="{colour(box.gpu, box.tint)}" {edge} data-gpu="{box.gpu}"{_end("rect", box.tip)}'
     )

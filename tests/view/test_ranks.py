@@ -232,6 +232,26 @@ def test_an_arrow_goes_from_who_sends_to_who_receives():
     assert len(labelled(picture, "rank 2 waiting")) == 1
 
 
+@pytest.mark.parametrize("told", [1e-3, 5e-3])
+def test_what_was_sent_before_the_receiver_came_lets_the_sender_go_on(told):
+    facts = {"group": "0", "ranks": (0, 1), "sequence": 1, "last": 1}
+    trace = Trace(
+        [
+            Event("collective", "cuda:0", name="send", rank=0, start=1e-3, seconds=told - 1e-3, **facts),
+            Event("collective", "cuda:1", name="recv", rank=1, start=4e-3, seconds=1e-3, **facts),
+        ],
+        samples=[MemorySample(0, "cuda:0", at, 1, 1) for at in (0.0, 3e-3)],
+    )
+    sender = rows_of(trace)[0]
+    assert [(span.start, span.stop) for span in sender.computing] == [(0, 1e-3), (1e-3, 3e-3)]
+    assert sender.waiting == ()
+    picture = ranks_picture(trace)
+    (send,), (recv,) = labelled(picture, "rank 0 send 1"), labelled(picture, "rank 1 recv 1")
+    assert recv.x - send.x == pytest.approx(3 * recv.width)
+    (arrow,) = [line for line in picture.lines if line.arrow]
+    assert (arrow.x1, arrow.x2) == pytest.approx((send.x + 1.5, recv.x + 1.5))
+
+
 def test_ten_thousand_events_are_added_up():
     trace = steps(4, 2500)
     assert len(trace) == 10_000
@@ -328,6 +348,15 @@ def test_of_ten_thousand_samples_the_peak_is_kept():
     assert picture.description == (
         "Memory of 4 ranks over 2,499 ms: rank 0 has the highest peak, 64 MiB (Linear); rank 1 the lowest, 1 MiB."
     )
+
+
+def test_samples_that_nobody_could_tell_apart_are_one():
+    close = [(0.0, 1, 1), (0.5, 2, 2), (0.5001, 9, 9), (0.5002, 3, 3), (0.9, 4, 4), (1.0, 5, 5)]
+    samples = [MemorySample(0, "cuda:0", at, nbytes * MIB, peak * MIB) for at, nbytes, peak in close]
+    picture = memory_time_picture(MemoryTimeline(tuple(samples)))
+    held = labelled(picture, "rank 0 in use")
+    assert [round(box.height / held[0].height) for box in held] == [1, 2, 4]
+    assert "9 MiB" in texts(picture)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ..picture import Box, Line, Picture, Sketch, Text
 
 _LEFT, _RIGHT, _TOP = 76, 118, 44
 _PALE = 0.6
-# The most that are drawn of one rank, and of all together; of more, those that follow one another are one.
+# The most that are drawn of one rank (which leaves two pixels for each), and of all together.
 _MOST, _MOST_BOXES = 240, 1800
 
 
@@ -38,13 +38,13 @@ def memory_time_picture(memory: MemoryTimeline) -> Picture:
             Line(x, _TOP - 4, x, bottom, muted=True),
             Text(x, bottom + 16, milliseconds(tick), 11, "middle", muted=True),
         )
-    limit = max(min(_MOST, _MOST_BOXES // (2 * max(len(drawn), 1))), 2)
+    limit = max(min(_MOST, _MOST_BOXES // (2 * max(len(drawn), 1))) - 2, 2)
     for place, at in enumerate(shown):
         if isinstance(at, range):
             sketch.add(lane.aside(place, _left_out(memory, [ranks[k] for k in at])))
             continue
         sketch.add(lane.name(place, f"rank {ranks[at]}"))
-        found = _together(samples[ranks[at]], limit)
+        found = _together(samples[ranks[at]], (last - first) / limit)
         sketch.add(*_lane(lane, place, found, most, lambda when: _LEFT + (when - first) * scale))
     if not ranks:
         words = say(en="nothing recorded", zh="没有记录")
@@ -94,13 +94,18 @@ def _lane(
     return [*shapes, lane.note(place, words)]
 
 
-def _together(samples: tuple[MemorySample, ...], most: int) -> list[MemorySample]:
-    """``samples``, or if there are more than ``most``, several that follow one another as one, with their peak."""
-    if len(samples) <= most:
-        return list(samples)
-    step = -(-len(samples) // most)
-    parts = (samples[at : at + step] for at in range(0, len(samples), step))
-    return [replace(part[-1], peak=max(one.peak for one in part)) for part in parts]
+def _together(samples: tuple[MemorySample, ...], apart: float) -> list[MemorySample]:
+    """``samples``, those as one that are less than ``apart`` seconds from the one before: what is in use at the last
+    of them, and the highest of their peaks.
+    """
+    found, parts = [samples[0]], samples[1:]
+    peak = 0
+    for sample in parts:
+        peak = max(peak, sample.peak)
+        if sample.at - found[-1].at >= apart or sample is parts[-1]:
+            found.append(replace(sample, peak=peak))
+            peak = 0
+    return found
 
 
 def _lanes(count: int) -> Lanes:

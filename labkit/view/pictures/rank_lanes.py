@@ -51,13 +51,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Row:
-    """What one rank did: by turns computing and waiting, and beside them its parts in collectives with when all met."""
+    """What one rank did: by turns computing and waiting; beside that its parts in collectives, once all had come."""
 
     rank: int
     device: str
     computing: tuple[Span, ...]
     waiting: tuple[Span, ...]
-    parts: tuple[tuple[Event, float], ...]
+    parts: tuple[tuple[Event, Span], ...]
 
 
 def when_picture(trace: Trace) -> Picture:
@@ -118,14 +118,24 @@ def rows_of(trace: Trace) -> list[Row]:
     for rank in trace.ranks:
         own = sorted((e for e in trace if e.rank == rank), key=lambda event: event.start)
         samples = [sample for sample in trace.samples if sample.rank == rank]
-        end = max([event.stop for event in own] + [sample.at for sample in samples], default=first)
-        parts = [(event, met[id(event)]) for event in own if event.phase == "collective"]
-        waiting = [Span(at - e.waited, at, e) for e, at in parts if e.waited > 0]
+        parts = [(event, _met(event, met[id(event)])) for event in own if event.phase == "collective"]
+        ends = [span.stop for _, span in parts] + [e.stop for e in own if e.phase != "collective"]
+        end = max(ends + [sample.at for sample in samples], default=first)
+        waiting = [Span(span.start - e.waited, span.start, e) for e, span in parts if e.waited > 0]
         # It stands still while the collective goes on, too, unless it asked not to, and came too late to wait.
-        still = [Span(at - e.waited, e.stop) for e, at in parts if e.waited > 0 or not e.async_op]
+        still = [
+            Span(span.start - e.waited, span.stop) for e, span in parts if e.waited > 0 or not e.async_op
+        ]
         device = next((e.device for e in own), samples[0].device if samples else "cpu")
         rows.append(Row(rank, device, tuple(_between(still, first, end)), tuple(waiting), tuple(parts)))
     return rows
+
+
+def _met(part: Event, at: float) -> Span:
+    """When a rank's part in a collective that met ``at`` went on."""
+    if part.name == PAIRS[0] and part.start + part.waited < at:
+        return Span(part.start, part.start)  # what it sent was taken over for a receiver that came later
+    return Span(at, max(part.stop, at))
 
 
 def _between(still: Iterable[Span], first: float, end: float) -> Iterable[Span]:
@@ -190,18 +200,16 @@ class _Painter:
         for part, met in row.parts:
             self.part(place, part, met)
 
-    def part(self, place: int, part: Event, met: float) -> None:
+    def part(self, place: int, part: Event, met: Span) -> None:
         """A collective, from when all had come; before that, what a rank called without waiting for it."""
-        if part.stop < met:  # what it sent was taken over for one who came later
-            met = part.start
         y, tall = self.band(place, _members(part))
-        if met - part.start > part.waited + 1e-12:
-            x, width = self.span(part.start, met)
+        if part.async_op and met.start > part.start:
+            x, width = self.span(part.start, met.start)
             self.sketch.add(
                 Box(x, y, width, tall, label=f"rank {part.rank} called {part.name}", tip=_tip(part))
             )
         y, tall = self.extent(place, part)
-        x, width = self.span(met, max(part.stop, met), _LEAST)
+        x, width = self.span(met.start, met.stop, _LEAST)
         label = f"rank {part.rank} {part.name} {part.sequence}"
         self.sketch.add(Box(x, y, width, tall, CPU, label, tip=_tip(part)))
 
@@ -263,9 +271,9 @@ class _Painter:
                 )
         for ranks in dict.fromkeys(_members(part) for part, _ in row.parts):
             met = [0] * count
-            for part, at in row.parts:
+            for part, span in row.parts:
                 if _members(part) == ranks:
-                    met[min(int((at - self.first) / slot), count - 1)] += 1
+                    met[min(int((span.start - self.first) / slot), count - 1)] += 1
             above, high = self.band(place, ranks)
             for run, (some,) in _runs([(bool(many),) for many in met]):
                 if some:
@@ -402,9 +410,7 @@ def _tip(part: Event) -> str:
 def _legend(rows: list[Row], families: list[list[tuple[int, ...]]], slot: float) -> list[Box | Line | Text]:
     """What boxes mean; and under that in which row of a lane which groups are."""
     gpu = number(rows[0].device) if rows else 0
-    late = (
-        any(e.stop >= met > e.start + e.waited + 1e-12 for row in rows for e, met in row.parts) and not slot
-    )
+    late = any(e.async_op and met.start > e.start for row in rows for e, met in row.parts) and not slot
     marks: list[tuple[str, list[Box | Line]]] = [
         (say(en="computing", zh="计算"), [Box(0, 11, 18, 13, gpu, "legend")]),
         (
