@@ -120,13 +120,16 @@ class Member:
         patience   asked now and then while another has the baton; when it says False, that one is ended.
         """
         deadline = None if timeout is None else monotonic() + timeout
-        while True:
-            self._hand_on(_Wait(ready, what, timeout is not None, lock, inside, patience))
-            self._sleep(deadline)
-            if (take or ready)():
-                return True
-            if deadline is not None and monotonic() >= deadline:
-                return False
+        try:
+            while True:
+                self._hand_on(_Wait(ready, what, timeout is not None, lock, inside, patience))
+                self._sleep(deadline)
+                if (take or ready)():
+                    return True
+                if deadline is not None and monotonic() >= deadline:
+                    return False
+        finally:
+            self._waits = _Wait(bool)  # or what ``ready`` knows would live until the next wait
 
     def away(self, function: Callable[[], Any]) -> Any:
         """The result of ``function()``, which waits for a thread that takes no part; the others go on meanwhile."""

@@ -47,14 +47,14 @@ class Call:
     root      the rank in the group that sends or receives all; the peer of a send or recv.
     node      the caller's node, and ``codes`` what of torch stands between it and the user's line, innermost first.
     splits    of "all_to_all_single": how many rows go to each member, and come from each; None for equal ones.
-    backward  whether autograd called it.
+    backward  whether autograd called it, and ``async_op`` whether the caller means to go on meanwhile.
     device    the GPU that the caller's tensors are on, "cuda:1"; "cpu".
     arrived   the rank's clock when it called, in seconds; ``timeout`` is for how long it waits for the others.
     """
 
     __slots__ = (
-        "arrived", "at", "backend", "backward", "code", "codes", "desc", "device", "factor", "from_cpp", "group",
-        "inputs", "kind", "line", "memo", "node", "op", "outputs", "rank", "ranks", "root", "seq", "splits", "tag",
+        "arrived", "async_op", "at", "backend", "backward", "code", "codes", "desc", "device", "factor", "from_cpp",
+        "group", "inputs", "kind", "line", "memo", "node", "op", "outputs", "rank", "ranks", "root", "seq", "splits", "tag",
         "timeout", "told", "watched",
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ class Call:
         self.timeout: timedelta | None = None
         self.told: dict[str, Any] = {}
         self.watched = False
-        self.from_cpp = self.backward = False
+        self.from_cpp = self.backward = self.async_op = False
         self.code: CodeType | None = None
         self.codes: list[CodeType] = []
         self.line = 0

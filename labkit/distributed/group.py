@@ -28,6 +28,7 @@ from ..trace import events as trace
 from . import checks
 from .call import Call
 from .rank import rank_here
+from .sampling import sample
 from .works import SlotWork, Works
 
 # The functions of torch.distributed hand over what users gave them; what comes from elsewhere comes from C++.
@@ -301,6 +302,7 @@ class Group(_Base):  # type: ignore[misc]
         )  # fmt: skip
         call.from_cpp = not sys._getframe(2).f_code.co_filename.endswith(_PYTHON)
         call.locate()
+        call.async_op = bool(getattr(opts, "asyncOp", False))
         call.watched = trace.recording is not None
         call.backward = call.watched and torch._C._current_graph_task_id() != -1
         rank = rank_here()
@@ -319,6 +321,8 @@ class Group(_Base):  # type: ignore[misc]
         if rank is not None:
             call.arrived, call.node = rank.clock(), rank.node
             rank.note(call)
+            if call.watched:
+                sample(rank, call.kind, call.device if call.inputs or call.outputs else "")
         timeout = getattr(opts, "timeout", None)
         # C++ says "none given" by one below zero (c10d/Backend.hpp, kUnsetTimeout).
         call.timeout = timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout

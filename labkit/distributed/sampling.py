@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
-from ..machine.in_use import machine_in_use
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.nn import Module
+from torch.nn.modules.module import register_module_forward_hook
+
 from ..trace import events as trace
 from ..trace.memory import MemorySample
-from .rank import Rank
+from .rank import Rank, rank_here
 
 
-def sample(rank: Rank, label: str) -> None:
-    """Tell how much memory is in use on the GPU that ``rank`` works on: now, and at most since it was told last.
+def sample(rank: Rank, label: str, device: str = "") -> None:
+    """Tell how much memory is in use on a GPU of ``rank``: now, and at most since it was told last.
 
-    label   what goes on: a collective's kind, a module's name.
+    Only on the rank's own thread, while it has its turn: its clock stands elsewhere, or another's memory has changed.
+
+    label    what goes on: a collective's kind, a module's name.
+    device   the GPU, as the rank calls it; that of its own number if not given or not a GPU.
     """
-    machine = machine_in_use()
-    if trace.recording is None or machine is None or not rank.gpus:
+    if trace.recording is None or rank_here() is not rank:
         return
-    gpu = machine.gpu(None)
+    kind, _, number = device.partition(":")
+    gpu = rank.gpus[int(number) if kind == "cuda" and number else rank.local]
     live, peak = gpu.look()
     trace.sample(MemorySample(rank.number, str(gpu.device), rank.clock(), live, peak, label))
+
+
+@contextmanager
+def at_modules() -> Iterator[None]:
+    """Inside, if a recording is open, every module of every rank tells of memory when its forward has run."""
+    if trace.recording is None:
+        yield
+        return
+
+    def hook(module: Module, inputs: Any, outputs: Any) -> None:
+        rank = rank_here()
+        if rank is not None:
+            sample(rank, type(module).__name__)
+
+    handle = register_module_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 from ..trace import events as trace
 from ..trace.events import Event
 from .call import Call
+from .rank import rank_here
+from .sampling import sample
 
 if TYPE_CHECKING:
     from .meeting import Slot
+
+# Descriptions of groups that say nothing.
+_UNSAID = ("", "default_pg", "undefined")
 
 
 def tell(call: Call, slot: Slot, waited: float) -> None:
@@ -28,7 +33,8 @@ def tell(call: Call, slot: Slot, waited: float) -> None:
             seconds=max(slot.finished - call.arrived, 0.0),
             name=call.kind,
             rank=call.rank,
-            group=call.group,
+            group=call.group if call.desc in _UNSAID else f"{call.desc} {call.group}",
+            async_op=call.async_op,
             sequence=call.seq,
             ranks=slot.pair or call.ranks,
             waited=waited,
@@ -37,3 +43,6 @@ def tell(call: Call, slot: Slot, waited: float) -> None:
             **call.told,
         )
     )
+    rank = rank_here()
+    if rank is not None:
+        sample(rank, call.kind, call.device if call.told.get("nbytes") else "")

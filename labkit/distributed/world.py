@@ -28,6 +28,7 @@ from .call import place_of
 from .meeting import Meetings
 from .nodes import Nodes
 from .rank import Rank, rank_here
+from .sampling import at_modules, sample
 from .state import ProcessState
 from .torch_rows import table
 
@@ -149,9 +150,10 @@ class World:
         self._baton = baton
         self._outside.leave()
         try:
-            baton.open()
-            for member in members:
-                baton.wait_for(member)
+            with at_modules():
+                baton.open()
+                for member in members:
+                    baton.wait_for(member)
         except BaseException:
             self.meetings.begin_anew()
             raise
@@ -167,6 +169,7 @@ class World:
     ) -> Callable[[], None]:
         def work() -> None:
             try:
+                sample(rank, "begin")
                 rank.result = function(rank)
             except turns.Ended:
                 raise
@@ -177,6 +180,7 @@ class World:
                 self.fail(rank, error)
             finally:
                 rank.waits = None
+                sample(rank, "end")
 
         def begin() -> None:
             assert rank.member is not None

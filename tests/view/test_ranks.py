@@ -87,10 +87,10 @@ def mesh(size: int) -> Trace:
     for _ in range(2):
         run.compute(2e-3, 3e-3, 2.5e-3)
         for at in range(0, size, 2):
-            run.meet(group=f"tp{at}", ranks=(at, at + 1))
+            run.meet(group=f"mesh_tp {at}", ranks=(at, at + 1))
         run.compute(1e-3)
         for at in range(2):
-            run.meet("reduce_scatter", f"dp{at}", tuple(range(at, size, 2)))
+            run.meet("reduce_scatter", f"mesh_dp {at}", tuple(range(at, size, 2)))
         run.meet()
     return run.trace
 
@@ -215,9 +215,12 @@ def test_groups_that_divide_the_ranks_share_a_row_of_each_lane():
     assert len(lane["reduce_scatter"]) == 1
     assert len(lane["all_reduce"]) == 2
     assert len(lane["reduce_scatter"] | lane["all_reduce"]) == 3
-    assert {"all 4 ranks", "2 groups of 2, as 0, 2", "2 groups of 2, as 0, 1"} <= set(texts(picture))
+    names = {"2 groups of 2, as 0, 2 (mesh_dp)", "2 groups of 2, as 0, 1 (mesh_tp)"}
+    assert {"all 4 ranks", *names} <= set(texts(picture))
     with using("zh"):
-        assert {"全部 4 个 rank", "2 组，每组 2 个 rank，如 0、2"} <= set(texts(ranks_picture(mesh(4))))
+        assert {"全部 4 个 rank", "2 组，每组 2 个 rank，如 0、2（mesh_dp）"} <= set(
+            texts(ranks_picture(mesh(4)))
+        )
 
 
 def test_an_arrow_goes_from_who_sends_to_who_receives():

@@ -106,7 +106,7 @@ def ranks_picture(trace: Trace) -> Picture:
             paint.row(place, row)
     title = say(en="waiting", zh="等待")
     sketch.add(Text(WIDTH - _RIGHT + 8, top - 6, title, sized(title, _RIGHT - 10, 11), muted=True))
-    sketch.add(*_legend(rows, families, slot))
+    sketch.add(*_legend(rows, meetings, families, slot))
     return sketch.picture(bottom + 30, _description(trace, meetings, rows, last - first))
 
 
@@ -385,6 +385,13 @@ def _family_name(family: list[tuple[int, ...]], everyone: int) -> str:
     )
 
 
+def _purpose(family: list[tuple[int, ...]], meetings: Iterable[Meeting]) -> str:
+    """What the groups of a family are for, if their names begin with that, as those of a mesh do: ``" (mesh_tp)"``."""
+    names = {m.parts[0].group for m in meetings if _members(m.parts[0]) in family}
+    words = {name.rpartition(" ")[0] for name in names}
+    return say(en=f" ({word})", zh=f"（{word}）") if len(words) == 1 and (word := words.pop()) else ""
+
+
 def _listed(ranks: Sequence[int]) -> str:
     """``0–3``, ``0, 2``, ``0, 4, 8, …``."""
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
@@ -407,7 +414,9 @@ def _tip(part: Event) -> str:
     return " · ".join([*words, *([part.place] if part.place else [])])
 
 
-def _legend(rows: list[Row], families: list[list[tuple[int, ...]]], slot: float) -> list[Box | Line | Text]:
+def _legend(
+    rows: list[Row], meetings: Sequence[Meeting], families: list[list[tuple[int, ...]]], slot: float
+) -> list[Box | Line | Text]:
     """What boxes mean; and under that in which row of a lane which groups are."""
     gpu = number(rows[0].device) if rows else 0
     late = any(e.async_op and met.start > e.start for row in rows for e, met in row.parts) and not slot
@@ -432,7 +441,8 @@ def _legend(rows: list[Row], families: list[list[tuple[int, ...]]], slot: float)
         for at, family in enumerate(families[:count]):
             lane, high = Box(0, 29, 18, 14, label="legend"), 14 / count
             row = Box(0, 29 + at * high, 18, high, CPU, "legend")
-            marks.append((_family_name(family, len(rows)), [lane, row]))
+            name = _family_name(family, len(rows)) + _purpose(family, meetings)
+            marks.append((name, [lane, row]))
         found += legend(_LEFT, 40, marks, mark=24, gap=14, size=_fits_in([words for words, _ in marks]))
     return found
 

@@ -1,0 +1,146 @@
+"""What a recording has of ranks: their collectives on clocks that agree, and their memory."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import labkit
+from labkit.distributed.world import World
+from labkit.trace import events as trace
+from labkit.view.pictures.rank_lanes import rows_of
+
+MIB = 2**20
+
+
+def recorded(main, size=2):
+    """The trace of ``main`` on ``size`` ranks."""
+    with World(size) as world:
+        found = trace.begin()
+        try:
+            world.run(main)
+        finally:
+            trace.end(found)
+    return found
+
+
+def begin(rank):
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+
+
+def test_a_collective_is_told_by_each_member_on_clocks_that_agree():
+    def main(rank):
+        begin(rank)
+        x = torch.ones(1000, device="cuda")
+        dist.all_reduce(x)
+        if rank.number == 0:
+            torch.mm(torch.ones(300, 300), torch.ones(300, 300))
+        dist.all_reduce(x[:10])
+
+    found = recorded(main, 3)
+    first, second = found.meetings()
+    for number, meeting, nbytes in ((1, first, 4000), (2, second, 40)):
+        assert (meeting.kind, [part.rank for part in meeting.parts]) == ("all_reduce", [0, 1, 2])
+        for part in meeting.parts:
+            assert (part.sequence, part.ranks, part.nbytes) == (number, (0, 1, 2), nbytes)
+            assert (part.device, part.async_op) == (f"cuda:{part.rank}", False)
+            assert part.place.startswith("test_told.py:")
+            assert part.start + part.waited <= meeting.at <= part.stop + 1e-12
+        last = next(part for part in meeting.parts if part.rank == meeting.last)
+        assert (last.waited, last.start) == (0.0, meeting.at)
+        assert len({round(part.stop, 9) for part in meeting.parts}) == 1
+    for row in rows_of(found):
+        spans = sorted([*row.computing, *row.waiting], key=lambda span: span.start)
+        assert all(one.stop <= other.start + 1e-9 for one, other in zip(spans, spans[1:], strict=False))
+
+
+def test_who_means_to_go_on_is_told_so():
+    def main(rank):
+        begin(rank)
+        work = dist.all_reduce(torch.ones(8, device="cuda"), async_op=True)
+        work.wait()
+
+    assert [event.async_op for event in recorded(main) if event.phase == "collective"] == [True, True]
+
+
+def test_a_group_of_a_mesh_is_told_by_what_it_is_for():
+    def main(rank):
+        mesh = dist.init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+        for name in ("dp", "tp"):
+            dist.all_reduce(torch.ones(8, device=f"cuda:{rank.local}"), group=mesh[name].get_group())
+
+    found = recorded(main, 4)
+    assert {name.partition(" ")[0]: len(ranks) for name, ranks in found.groups.items()} == {
+        "mesh_dp": 2,
+        "mesh_tp": 2,
+    }
+    assert sorted(found.groups.values()) == [(0, 1), (0, 2), (1, 3), (2, 3)]
+
+
+def test_a_message_is_told_by_both_as_one_meeting():
+    def main(rank):
+        begin(rank)
+        x = torch.ones(4, device="cuda")
+        for _ in range(2):
+            if rank.number == 0:
+                dist.send(x, 1)
+            else:
+                dist.recv(x, 0)
+
+    meetings = recorded(main).meetings()
+    assert [[(p.name, p.rank, p.ranks, p.sequence) for p in m.parts] for m in meetings] == [
+        [("send", 0, (0, 1), number), ("recv", 1, (0, 1), number)] for number in (1, 2)
+    ]
+
+
+def test_memory_is_told_at_the_beginning_at_collectives_at_modules_and_at_the_end():
+    def main(rank):
+        begin(rank)
+        model = nn.Linear(512, 512, bias=False, device="cuda")
+        torch.zeros(4 * MIB, dtype=torch.uint8, device="cuda")
+        dist.all_reduce(torch.zeros(MIB, dtype=torch.uint8, device="cuda"))
+        with torch.no_grad():
+            model(torch.ones(1024, 512, device="cuda"))
+        if rank.number == 1:
+            rank.kept = torch.zeros(3 * MIB, dtype=torch.uint8, device="cuda")
+
+    found = recorded(main)
+    assert not nn.modules.module._global_forward_hooks
+    for number in (0, 1):
+        told = [(one.label, one.device, one.nbytes / MIB) for one in found.memory.of(number)]
+        weights, here = 1.0, f"cuda:{number}"
+        assert told == [
+            ("begin", here, 0.0),
+            ("all_reduce", here, weights + 1),
+            ("all_reduce", here, weights + 1),
+            ("Linear", here, weights + 4),
+            ("end", here, 3.0 * number),
+        ]
+        peaks = [one.peak / MIB for one in found.memory.of(number)]
+        assert 0 <= 5 - peaks[1] < 1 / 64
+        assert 0 <= 5 - found.memory.peak(number) / MIB < 1 / 64
+
+
+def test_a_recording_in_a_rank_has_that_rank_alone():
+    def main(rank):
+        begin(rank)
+        with labkit.record() as own:
+            dist.barrier()
+        return own
+
+    with World(2) as world:
+        traces = world.run(main)
+    assert [own.ranks for own in traces] == [(0,), (1,)]
+    assert [[event.name for event in own] for own in traces] == [["barrier"]] * 2
+
+
+def test_with_no_recording_nothing_is_kept():
+    def main(rank):
+        begin(rank)
+        dist.barrier()
+        return len(rank.untold), len(nn.modules.module._global_forward_hooks)
+
+    with World(2) as world:
+        assert world.run(main) == [(0, 0), (0, 0)]
