@@ -54,8 +54,8 @@ class Call:
 
     __slots__ = (
         "arrived", "async_op", "at", "backend", "backward", "code", "codes", "desc", "device", "factor", "from_cpp",
-        "group", "inputs", "kind", "line", "memo", "node", "op", "outputs", "rank", "ranks", "root", "seq", "splits", "tag",
-        "timeout", "told", "watched",
+        "group", "inputs", "kind", "line", "memo", "node", "op", "outputs", "rank", "ranks", "root", "seq", "splits",
+        "tag", "timeout", "told", "watched",
     )  # fmt: skip
 
     def __init__(
