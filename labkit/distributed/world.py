@@ -237,7 +237,7 @@ class World:
         baton = self._baton
         return baton is None or baton.ring.holder is None and all(r.asleep is None for r in self.ranks)
 
-    def explain(self, call: Call) -> str:
+    def explain(self, call: object) -> str:
         """The text of a deadlock in which a thread that takes no turns waits in ``call``."""
         return self._explain(repr(call))
 
