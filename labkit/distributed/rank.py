@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -86,6 +86,18 @@ class Rank:
         now = 0.0 if since is None else perf_counter() - since
         return self._spent + self._ahead + now
 
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """What it does inside takes no time on its clock."""
+        before = self._busy()
+        try:
+            yield
+        finally:
+            self._spent -= self._busy() - before
+
+    def _busy(self) -> float:
+        return self._spent + (0.0 if self._since is None else perf_counter() - self._since)
+
     def wait_until(self, time: float) -> None:
         """Let its clock be at ``time``, unless it is later."""
         self._ahead += max(0.0, time - self.clock())
@@ -157,6 +169,7 @@ class Rank:
 
 class _Here(threading.local):
     rank: Rank | None = None
+    loading = False  # whether it loads a module
 
 
 here = _Here()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -185,6 +186,7 @@ def table(world: World) -> Iterator[Patch]:
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
     yield Patch(dist, "Logger", DdpLogger)
     yield from _of_cuda()
+    yield from _of_imports()
     yield from _of_meshes()
     yield from _of_threads()
     yield from process_rows.patches()
@@ -228,6 +230,25 @@ def _choosing(choose: Callable[[int], Any]) -> Callable[[int], Any]:
         return result
 
     return chosen
+
+
+def _of_imports() -> Iterator[Patch]:
+    """What a module takes to be loaded, which the first rank alone does for all, does not make it late."""
+    bootstrap: Any = sys.modules["_frozen_importlib"]
+    load = bootstrap._load_unlocked
+
+    def load_untimed(spec: Any) -> Any:
+        rank = here.rank
+        if rank is None or here.loading:
+            return load(spec)
+        here.loading = True
+        try:
+            with rank.untimed():
+                return load(spec)
+        finally:
+            here.loading = False
+
+    yield Patch(bootstrap, "_load_unlocked", load_untimed)
 
 
 def _of_meshes() -> Iterator[Patch]:
