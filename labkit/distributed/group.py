@@ -15,7 +15,7 @@ import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ from .call import Call
 from .rank import rank_here
 from .sampling import sample
 from .works import SlotWork, Works
+
+if TYPE_CHECKING:
+    from ..machine.state.gpu import Gpu
 
 # The functions of torch.distributed hand over what users gave them; what comes from elsewhere comes from C++.
 _PYTHON = "distributed_c10d.py"
@@ -80,6 +83,9 @@ class Group(_Base):  # type: ignore[misc]
         self.ranks = tuple(ranks) or tuple(range(size))
         self.options = SimpleNamespace(_timeout=timeout, global_ranks_in_group=list(ranks), group_name="")
         self._name, self._desc = "", "undefined"
+        # The GPU of what C++ brings: that of the model (see torch_rows); None is the current one. And the first it used.
+        self.home: Gpu | None = None
+        self._used = ""
         self._transport: Any = None
         self.latest = 0  # the number of its latest collective
         # The numbers of the messages of each pair of members.
@@ -308,7 +314,7 @@ class Group(_Base):  # type: ignore[misc]
         rank = rank_here()
         with torch._C.DisableTorchFunction():
             tensors = call.inputs + call.outputs
-            call.device = self._device(call, tensors)
+            call.device = self._device(call, tensors, opts)
             call.backend = self.backends.get(call.device.partition(":")[0], "")
             checks.check(call, self)
         transport = self.transport()
@@ -334,24 +340,34 @@ class Group(_Base):  # type: ignore[misc]
             self._coalesced.append(work)
         return work
 
-    def _device(self, call: Call, tensors: list[Tensor]) -> str:
-        """Where the tensors are. What C++ made and handed over without Python is on the rank's GPU."""
+    def _device(self, call: Call, tensors: list[Tensor], opts: Any) -> str:
+        """Where the tensors are. What C++ made and handed over without Python is on :attr:`home`."""
         found = "cpu" if "cpu" in self.backends else ""
         for tensor in tensors:
             gpu = gpu_of(tensor)
             if gpu is None and call.from_cpp and "cpu" not in self.backends and tensor.device.type == "cpu":
                 machine = machine_in_use()
                 if machine is not None and machine.gpus:
-                    gpu = machine.gpu(None)
+                    gpu = self.home or machine.gpu(None)
                     put(tensor, gpu)
             if gpu is not None:
                 found = str(gpu.device)
+                self._used = self._used or found
             elif not found:
                 found = str(tensor.device)
-        if not found:  # a barrier
-            machine = machine_in_use()
-            found = f"cuda:{machine.current.index}" if machine is not None else "cuda"
-        return found
+        return found or self._of_barrier(opts)
+
+    def _of_barrier(self, opts: Any) -> str:
+        """The GPU on which NCCL sums for a barrier (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, barrier)."""
+        chosen = getattr(opts, "device_ids", None)
+        if chosen:
+            return f"cuda:{chosen[0]}"
+        bound = self.bound_device_id
+        if bound is not None:
+            return str(bound)
+        machine = machine_in_use()
+        gpus = len(machine.gpus) if machine is not None else 0
+        return self._used or f"cuda:{self._global % max(1, gpus)}"
 
     def transport(self) -> Any:
         if self._transport is None:

@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d
 
 from ..base import turns
 from ..base.patches import Patch
+from ..machine.state.placement import gpu_of
 from . import process_rows, store
 from .checks import NCCL_VERSION
 from .group import Group, asking
@@ -185,11 +186,25 @@ def table(world: World) -> Iterator[Patch]:
     yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
     yield Patch(dist, "Logger", DdpLogger)
+    for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
+        yield Patch(dist, name, _of_model(getattr(dist, name)))
     yield from _of_cuda()
     yield from _of_imports()
     yield from _of_meshes()
     yield from _of_threads()
     yield from process_rows.patches()
+
+
+def _of_model(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """C++ makes its tensors on the GPU of those that it is given, which need not be the current one."""
+
+    @functools.wraps(ask)
+    def asked(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(group, Group) and tensors:
+            group.home = gpu_of(tensors[0])
+        return ask(group, tensors, *args, **kwargs)
+
+    return asked
 
 
 def _of_cuda() -> Iterator[Patch]:

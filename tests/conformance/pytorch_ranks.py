@@ -249,6 +249,10 @@ def _threads() -> None:
     from torch.testing._internal import common_distributed as common
 
     def in_group(body: Callable[[], None], rank: int, size: int) -> None:
+        from torch import cuda
+
+        if cuda.device_count() >= size:  # their threads share one GPU, which NCCL's ranks could not
+            cuda.set_device(rank)
         store = distributed.FileStore("their threads")
         distributed.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=size)
         try:

@@ -1,0 +1,38 @@
+"""Where the tensors are that C++ brings, and a barrier's, when a rank has chosen no GPU."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit.distributed.world import World
+
+
+def test_ddp_of_a_model_on_another_gpu_than_the_current_one():
+    def work(rank):
+        dist.init_process_group("nccl")
+        torch.manual_seed(rank.number)
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).to(rank.number)
+        model = DistributedDataParallel(model, device_ids=[rank.number])
+        for _ in range(2):
+            model(torch.ones(2, 2, device=rank.number) * rank.number).sum().backward()
+        assert torch.cuda.current_device() == 0
+        return model.module[0].weight.tolist(), model.module[0].weight.grad.device.index
+
+    with World(2) as world:
+        first, second = world.run(work)
+    assert first[0] == second[0]
+    assert (first[1], second[1]) == (0, 1)
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_barrier_takes_the_gpu_of_its_rank(bound):
+    def work(rank):
+        device = torch.device("cuda", (rank.number + 1) % 2)
+        dist.init_process_group("nccl", device_id=device if bound else None)
+        dist.barrier()
+        dist.barrier(device_ids=[device.index])
+        return dist.get_world_size()
+
+    with World(2) as world:
+        assert world.run(work) == [2, 2]
