@@ -669,7 +669,7 @@ PRIVATE = [
     Private("torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler.SubprocessHandler._popen",
             "starts a worker: a preloaded process is forked instead (distributed/processes/launch.py); "
             "the agent asks api.get_subprocess_handler for it",
-            lambda: _asks(resolve_name("torch.distributed.elastic.multiprocessing.api").SubprocessContext._start, "get_subprocess_handler")),
+            lambda: callable(resolve_name("torch.distributed.elastic.multiprocessing.api.get_subprocess_handler"))),
     Private("torch.distributed.distributed_c10d._new_process_group_helper, where groups are made",
             "it says what there is instead of NCCL (machine.torch_api.processes)",
             lambda: not torch.distributed.is_available() or list(inspect.signature(

@@ -27,6 +27,7 @@ from ..machine.state.placement import gpu_of, put
 from ..trace import events as trace
 from . import checks
 from .call import Call
+from .processes.transport import Gloo
 from .rank import rank_here
 from .sampling import sample
 from .works import SlotWork, Works
@@ -379,10 +380,10 @@ class Group(_Base):  # type: ignore[misc]
 
 
 def new_transport(group: Group) -> Transport:
-    """How the members of ``group`` meet: in this process, if its ranks are here."""
+    """How the members of ``group`` meet: in this process, if its ranks are here; over gloo, if this is one of them."""
     rank = rank_here()
     if rank is None:
-        raise RuntimeError("no ranks here")
+        return Gloo(group)
     meeting = rank.world.meetings.of(group.group_name, group.ranks)
     meeting.join(group)
     return meeting

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ..base import turns
 from . import faults, semantics
 from .call import Call
 from .rank import Rank, rank_here
+from .waiting import wait_for
 
 if TYPE_CHECKING:
     from .group import Group
@@ -43,7 +45,7 @@ class Slot:
 
     __slots__ = ("calls", "done", "error", "finished", "last", "meeting", "met", "pair", "size", "sizes")
 
-    def __init__(self, meeting: Meeting, size: int, pair: tuple[int, ...] = ()) -> None:
+    def __init__(self, meeting: Meeting | None, size: int, pair: tuple[int, ...] = ()) -> None:
         self.calls: dict[int, Call] = {}
         self.meeting, self.size, self.pair = meeting, size, pair
         self.done = False
@@ -54,11 +56,16 @@ class Slot:
     def is_over(self) -> bool:
         return self.done or self.error is not None
 
+    def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+        """Wait until ``ready()``; False if time ran out."""
+        return wait_for(call, ready, timeout, self.missing)
+
     def missing(self) -> list[Rank]:
         """The ranks that have not come."""
         here = {call.rank for call in self.calls.values()}
-        world = self.meeting.world
-        return [world.ranks[number] for number in self.pair or self.meeting.ranks if number not in here]
+        meeting = self.meeting
+        assert meeting is not None
+        return [meeting.world.ranks[number] for number in self.pair or meeting.ranks if number not in here]
 
 
 class Meeting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 import time
@@ -59,6 +60,8 @@ class NcclGroup(Group):
         )  # fmt: skip
         self.options = options
         self._name = options.group_name
+        if rank_here() is None:
+            self.transport()  # the members of other processes are here now, and may not be at their first call
 
 
 class GlooGroup(Group):
@@ -101,7 +104,7 @@ def _backends(alone: str) -> dict[str, str]:
 
 def _helper() -> Callable[..., Any]:
     make: Any = distributed_c10d._new_process_group_helper
-    make = getattr(make, "__wrapped__", make)  # without the machine's refusal of nccl
+    make = inspect.unwrap(make)  # without the machine's refusal of nccl
 
     @functools.wraps(make)
     def made(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
@@ -171,23 +174,13 @@ def table(world: World) -> Iterator[Patch]:
     """All rows."""
     yield Patch(distributed_c10d, "_world", Worlds(distributed_c10d._world))
     yield Patch(distributed_c10d, "_new_process_group_helper", _helper())
+    yield from _of_nccl()
     for owner in (distributed_c10d, dist):
-        yield Patch(owner, "_NCCL_AVAILABLE", True)
-        yield Patch(owner, "ProcessGroupNCCL", NcclGroup)
         yield Patch(owner, "ProcessGroupGloo", GlooGroup)
-        yield Patch(owner, "is_nccl_available", lambda: True)
-    yield Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
-    yield Patch(c10d, "ProcessGroupNCCL", NcclGroup)
     for owner in (dist, distributed_c10d, import_module("torch.distributed.rendezvous"), c10d):
         for kind in (store.TCPStore, store.FileStore, store.HashStore):
             if hasattr(owner, kind.__name__):
                 yield Patch(owner, kind.__name__, kind)
-    major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it
-    yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
-    yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
-    yield Patch(dist, "Logger", DdpLogger)
-    for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
-        yield Patch(dist, name, _of_model(getattr(dist, name)))
     yield from _of_cuda()
     yield from _of_imports()
     yield from _of_meshes()
@@ -264,6 +257,27 @@ def _of_imports() -> Iterator[Patch]:
             here.loading = False
 
     yield Patch(bootstrap, "_load_unlocked", load_untimed)
+
+
+def of_processes() -> Iterator[Patch]:
+    """The rows for a process that is one rank of several."""
+    yield Patch(distributed_c10d, "_new_process_group_helper", _helper())
+    yield from _of_nccl()
+
+
+def _of_nccl() -> Iterator[Patch]:
+    for owner in (distributed_c10d, dist):
+        yield Patch(owner, "_NCCL_AVAILABLE", True)
+        yield Patch(owner, "ProcessGroupNCCL", NcclGroup)
+        yield Patch(owner, "is_nccl_available", lambda: True)
+    yield Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
+    yield Patch(c10d, "ProcessGroupNCCL", NcclGroup)
+    major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it
+    yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
+    yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
+    yield Patch(dist, "Logger", DdpLogger)
+    for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
+        yield Patch(dist, name, _of_model(getattr(dist, name)))
 
 
 def _of_meshes() -> Iterator[Patch]:

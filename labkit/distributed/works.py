@@ -15,7 +15,6 @@ from .call import Call
 from .meeting import Slot
 from .rank import rank_here
 from .telling import tell
-from .waiting import wait_for
 
 
 class SlotWork(Work):
@@ -35,7 +34,7 @@ class SlotWork(Work):
         if timeout is None or timeout.total_seconds() <= 0:  # -1 ms is "none given" in C++
             timeout = self.timeout
         began = 0.0 if rank is None else rank.clock()
-        if not self._ready() and not wait_for(self.call, self._ready, timeout, slot.missing):
+        if not self._ready() and not slot.stand(self.call, self._ready, timeout):
             assert timeout is not None
             slot.error = faults.timeout_error(self.call, timeout, [other.number for other in slot.missing()])
         if slot.error is not None:

@@ -1,5 +1,6 @@
 """Processes that are started while a machine is in use see that machine."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -190,31 +191,35 @@ import torch, torch.distributed as dist
 
 rank = int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(rank)
-store = dist.FileStore(sys.argv[1], 2)
-for backend in ("nccl", None):
-    try:
-        dist.init_process_group(backend, store=store, rank=rank, world_size=2)
-    except RuntimeError as error:
-        assert str(error).startswith("Distributed package doesn't have NCCL built in: labkit's simulated GPUs"), error
-    else:
-        sys.exit("not refused")
-dist.init_process_group("gloo")
-net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1).cuda(), device_ids=[rank])
-net(torch.full((1, 2), float(rank), device="cuda")).sum().backward()
-open(f"{rank}.txt", "w").write(f"{torch.cuda.device_count()} {net.module.weight.grad}")
-dist.destroy_process_group()
+for backend in ("gloo", "nccl"):
+    dist.init_process_group(backend, store=dist.FileStore(f"store-{backend}", 2), rank=rank, world_size=2)
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1).cuda(), device_ids=[rank])
+    net(torch.full((1, 2), float(rank), device="cuda")).sum().backward()
+    open(f"{rank}-{backend}.txt", "w").write(f"{torch.cuda.device_count()} {net.module.weight.grad}")
+    dist.destroy_process_group()
 """
 
 
 def test_torchrun_starts_ranks_on_gpus(tmp_path):
     (tmp_path / "ranks.py").write_text(RANKS)
     launch = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
-    command = [sys.executable, "-m", "labkit", "run", "--gpus", "2", *launch, "ranks.py", "store"]
+    command = [sys.executable, "-m", "labkit", "run", "--gpus", "2", *launch, "ranks.py"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for rank in range(2):
-        assert (tmp_path / f"{rank}.txt").read_text() == f"2 tensor([[0.5000, 0.5000]], device='cuda:{rank}')"
+    for rank, backend in itertools.product(range(2), ("gloo", "nccl")):
+        found = (tmp_path / f"{rank}-{backend}.txt").read_text()
+        assert found == f"2 tensor([[0.5000, 0.5000]], device='cuda:{rank}')"
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to get default timeout for nccl")
+def test_a_machine_that_a_program_opened_itself_says_where_nccl_is(gpus):
+    with pytest.raises(
+        RuntimeError, match="doesn't have NCCL built in: a simulated machine that a program opened"
+    ):
+        torch.distributed.init_process_group(
+            "nccl", store=torch.distributed.HashStore(), rank=0, world_size=1
+        )
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from ...machine import inherit
+from . import rows
 
 # What most scripts load as they make an optimizer or a parallel model, whatever they import by name: half a second.
 _LATE = ("torch._dynamo",)
@@ -73,6 +74,7 @@ def work(arguments: list[str]) -> int:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     inherit()
+    rows.inherit()
     code = _ended(lambda: _as_module(script) if module else _as_script(script))
     # As Python ends; but C++ is not taken apart: gloo aborts now and then while other ranks do the same.
     code = _ended(threading._shutdown) or code  # type: ignore[attr-defined]

@@ -312,10 +312,12 @@ def _without_nccl() -> Callable[..., Any]:
                 # PyTorch's own words, and what to do.
                 "Distributed package doesn't have NCCL built in"
                 + say(
-                    en=": labkit's simulated GPUs have none. "
-                    'init_process_group("gloo") works, for tensors on the GPUs too',
-                    zh="：labkit 的模拟 GPU 没有 NCCL。"
-                    '用 init_process_group("gloo") 就行，GPU 上的张量也可以',
+                    en=": a simulated machine that a program opened itself has none. Run the script with `labkit "
+                    "torchrun` or `labkit run`, or the cell with %%ranks. "
+                    'init_process_group("gloo") works here too, for tensors on the GPUs as well',
+                    zh="：程序自己打开的模拟机器没有 NCCL。脚本请用 `labkit torchrun` 或 `labkit run` 运行，"
+                    "单元格请用 %%ranks。"
+                    '这里也可以用 init_process_group("gloo")，GPU 上的张量也行',
                 )
             )
         return make(size, rank, ranks, backend, *args, **kwargs)

@@ -1,0 +1,277 @@
+"""How ranks in several processes meet: gloo carries to each member what all the others called, and with what.
+
+Each then computes for itself what it gets, by the :mod:`..semantics` that ranks in one process have, in the same order:
+the same bits. A collective is two of gloo's: a *head* of fixed length from everybody (the call in words, and the values
+if they are few), and, if somebody's head did not hold all, the rest. The second is begun by gloo's own thread when the
+first is done, so that a call is completed whatever its caller does meanwhile, and Works can be waited for in any order.
+
+Nobody waits within gloo: it would end the connections when time runs out, and could not be told of a deadlock.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+
+from .. import faults, semantics
+from ..call import Call
+from ..meeting import BUFFER, Slot
+from ..meeting import _plain as plain
+from . import packing, watch
+
+if TYPE_CHECKING:
+    from ..group import Group
+
+# Bytes of a head: a call in words, and ten or a hundred numbers.
+HEAD = 2048
+_LONG = timedelta(days=20)
+# Seconds that a rank whose neighbour is gone gives whoever started it to end it too: then one rank tells, not all.
+_GRACE = 5.0
+
+_made: Counter[tuple[int, ...]] = Counter()
+
+
+class Exchange(Slot):
+    """One call of one group as this process knows it; ``lost`` is what gloo said when a member was gone."""
+
+    __slots__ = ("call", "heads", "lost", "lost_at", "mine", "over")
+
+    def __init__(self, call: Call, size: int) -> None:
+        super().__init__(None, size)
+        self.call, self.over = call, threading.Event()
+        self.mine: Tensor | None = None
+        self.heads: Tensor | None = None
+        self.lost: Exception | None = None
+        self.lost_at = 0.0
+
+    def is_over(self) -> bool:
+        if self.lost is not None and self.error is None and monotonic() - self.lost_at > _GRACE:
+            self.error = watch.gone(self.call, self.lost)
+        return super().is_over()
+
+    def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+        """Wait until ``ready()``; False if time ran out. Raises Deadlock when no rank can go on."""
+        if self.over.wait(watch.SOON) and self.lost is None:
+            return True
+        return watch.stand(call, ready, self.over, timeout)
+
+    def missing(self) -> list[Any]:
+        return watch.missing(self.call)
+
+    def end(self) -> None:
+        """It is over: whoever waits may go on."""
+        self.call.release()
+        self.heads = self.mine = None
+        self.over.set()
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.end()
+
+    def lose(self, error: Exception) -> None:
+        self.lost, self.lost_at = error, monotonic()
+        self.over.set()
+
+
+class Gloo:
+    """The transport of one group in this process. Made by all its members at once, as their groups are."""
+
+    def __init__(self, group: Group) -> None:
+        self.size, self.at, self.ranks = group.size(), group.rank(), group.ranks
+        watch.begin(group)
+        _made[self.ranks] += 1
+        name = f"labkit/{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}"
+        with plain():
+            self._heads, self._bodies = (
+                _gloo(c10d.PrefixStore(f"{name}/{part}", group.store), self.at, self.size, group.timeout)
+                for part in ("heads", "bodies")
+            )
+        self._lock = threading.Lock()
+        self._order: deque[Exchange] = deque()
+        self._messengers: dict[Any, queue.SimpleQueue[Callable[[], None]]] = {}
+
+    def come(self, call: Call) -> Slot:
+        """``call`` has come, and is on its way to the others."""
+        watch.note(call)
+        slot = Exchange(call, self.size)
+        with plain():
+            slot.mine = packing.packed(call)
+            if call.kind in ("send", "recv"):
+                self._message(slot)
+                return slot
+            heads = torch.empty(self.size, HEAD, dtype=torch.uint8)
+            with self._lock:
+                self._order.append(slot)
+                work = self._heads.allgather([list(heads.unbind())], [_head(slot.mine)])
+        work.get_future().add_done_callback(partial(self._headed, slot, heads))
+        return slot
+
+    # Gloo's threads come here.
+
+    def _headed(self, slot: Exchange, heads: Tensor, future: Any) -> None:
+        """All heads are here. The rest goes in the order of the calls, which is the same in all members."""
+        try:
+            future.value()
+        except Exception as error:
+            slot.lose(error)
+            return
+        with plain(), self._lock:
+            slot.heads = heads
+            while self._order and self._order[0].heads is not None:
+                first = self._order.popleft()
+                try:
+                    self._rest(first)
+                except Exception as error:
+                    first.fail(error)
+
+    def _rest(self, slot: Exchange) -> None:
+        """Send what did not fit into the heads, if anything did not."""
+        heads, mine = slot.heads, slot.mine
+        assert heads is not None
+        assert mine is not None
+        sizes = [packing.length(head) for head in heads]
+        rests = [max(0, size - HEAD) for size in sizes]
+        most = max(rests)
+        if not most:
+            self._finish(slot, [head[:size] for head, size in zip(heads, sizes, strict=True)])
+            return
+        wholes = [torch.empty(max(HEAD, size + most), dtype=torch.uint8) for size in sizes]
+        for whole, head in zip(wholes, heads, strict=True):
+            whole[:HEAD] = head
+        ends = [whole[HEAD : HEAD + most] for whole in wholes]
+        if sum(map(bool, rests)) == 1:
+            root = rests.index(most)
+            if root == self.at:
+                ends[root].copy_(mine[HEAD:])
+            options = c10d.BroadcastOptions()
+            options.rootRank = root
+            work = self._bodies.broadcast([ends[root]], options)
+        else:
+            rest = torch.empty(most, dtype=torch.uint8)
+            rest[: rests[self.at]] = mine[HEAD:]
+            work = self._bodies.allgather([ends], [rest])
+        wholes = [whole[:size] for whole, size in zip(wholes, sizes, strict=True)]
+        work.get_future().add_done_callback(partial(self._whole, slot, wholes))
+
+    def _whole(self, slot: Exchange, wholes: list[Tensor], future: Any) -> None:
+        try:
+            future.value()
+        except Exception as error:
+            slot.lose(error)
+            return
+        with plain():
+            self._finish(slot, wholes)
+
+    def _finish(self, slot: Exchange, wholes: list[Tensor]) -> None:
+        try:
+            calls = [packing.unpacked(whole) for whole in wholes]
+            calls[self.at].outputs = slot.call.outputs
+            calls[self.at].device = slot.call.device
+            slot.calls = dict(enumerate(calls))
+            _meet(slot, calls, lambda: semantics.outputs(calls, self.at))
+        except Exception as error:
+            slot.fail(error)
+
+    # Messages. Gloo's are waited for within gloo: by a thread for each neighbour and direction, in their order.
+
+    def _message(self, slot: Exchange) -> None:
+        call = slot.call
+        tag = call.tag if call.backend == "gloo" else 0
+        if call.kind == "send":
+            if call.nbytes <= BUFFER:
+                call.memo["away"] = True
+            step = partial(self._send, slot, call.root or 0, tag)
+        else:
+            step = partial(self._recv, slot, call.root, tag)
+        key = call.kind, call.root, tag
+        if key not in self._messengers:
+            steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+            self._messengers[key] = steps
+            threading.Thread(target=_carry, args=(steps,), name=f"labkit {key}", daemon=True).start()
+        self._messengers[key].put(step)
+
+    def _send(self, slot: Exchange, to: int, tag: int) -> None:
+        mine = slot.mine
+        assert mine is not None
+        try:
+            self._bodies.send([_head(mine)], to, tag).wait()
+            if mine.numel() > HEAD:
+                self._bodies.send([mine[HEAD:]], to, tag).wait()
+        except Exception as error:
+            slot.lose(error)
+            return
+        slot.done = True
+        slot.end()
+
+    def _recv(self, slot: Exchange, source: int | None, tag: int) -> None:
+        head = torch.empty(HEAD, dtype=torch.uint8)
+        try:
+            if source is None:
+                work = self._bodies.recv_anysource([head], tag)
+                work.wait()
+                source = work._source_rank()
+            else:
+                self._bodies.recv([head], source, tag).wait()
+            size = packing.length(head)
+            whole = torch.empty(max(size, HEAD), dtype=torch.uint8)
+            whole[:HEAD] = head
+            if size > HEAD:
+                self._bodies.recv([whole[HEAD:]], source, tag).wait()
+        except Exception as error:
+            slot.lose(error)
+            return
+        try:
+            sent = packing.unpacked(whole[:size])
+            calls = [sent, slot.call]
+            slot.calls = dict(enumerate(calls))
+            _meet(slot, calls, lambda: list(zip(slot.call.outputs, sent.inputs, strict=True)))
+        except Exception as error:
+            slot.fail(error)
+
+
+def _meet(slot: Exchange, calls: list[Call], pairs: Callable[[], semantics.Pairs]) -> None:
+    """All that belongs to a call is here: it is done, or its error known."""
+    wrong = faults.fault(calls)
+    if wrong is not None:
+        slot.fail(wrong)
+        return
+    last = max(calls, key=lambda call: call.arrived)
+    slot.last = last.rank
+    started = perf_counter()
+    with torch.inference_mode(any(out.is_inference() for out in slot.call.outputs)):
+        semantics.write(pairs())
+    slot.finished = last.arrived + perf_counter() - started
+    slot.done = True
+    for call in calls:
+        call.memo.clear()
+    slot.end()
+
+
+def _carry(steps: queue.SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        with plain():
+            steps.get()()
+
+
+def _head(whole: Tensor) -> Tensor:
+    if whole.numel() >= HEAD:
+        return whole[:HEAD].clone()
+    head = torch.zeros(HEAD, dtype=torch.uint8)
+    head[: whole.numel()] = whole
+    return head
+
+
+def _gloo(store: Any, at: int, size: int, timeout: timedelta) -> Any:
+    made = c10d.ProcessGroupGloo(store, at, size, timeout)
+    made._set_default_timeout(_LONG)
+    return made

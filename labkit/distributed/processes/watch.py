@@ -1,0 +1,233 @@
+"""Who of the processes waits, and for what: in the group's own store, for the one who finds that nobody can go on.
+
+A rank that has waited for a moment writes down where it stands, and looks at what the others wrote. If each of them
+waits or has ended, nothing that one waits for is on its way, and all that stood there a look before, none will ever go
+on. A rank that is busy writes nothing, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing.util import Finalize
+from time import monotonic
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import DistBackendError
+
+from ...base.language import say
+from ...base.turns import Deadlock
+from .. import faults
+from ..call import Call
+from . import packing
+
+if TYPE_CHECKING:
+    from ..group import Group
+
+# Seconds after which one who waits writes it down, and between two looks.
+SOON, _BEAT = 0.1, 0.05
+_PATIENCE = 20  # looks at ranks that have ended
+# Seconds that whoever started the processes gets to end them all, when one has said why: then one rank tells, not all.
+_GRACE = 5.0
+
+_now: Watch | None = None
+
+
+class Watch:
+    """The world of a default group: its store, and how far this rank has come.
+
+    issued   how many calls it has made, of each group and each pair in it.
+    """
+
+    def __init__(self, group: Group, number: int) -> None:
+        self.group, self.number = group, number
+        self.rank, self.size = group.rank(), group.size()
+        self.store = c10d.PrefixStore(f"labkit/watch/{number}", group.store)
+        self.issued: Counter[Any] = Counter()
+        self.came: Counter[tuple[str, str]] = Counter()
+        self.last: Call | None = None
+        self._callers: dict[int, threading.Thread] = {}
+        self._waiting: dict[int, Call] = {}
+        self._written = 0
+        self._before: list[Any] = []
+        self._same = 0
+        self._lock = threading.Lock()
+        self._write("runs")
+        Finalize(None, self.end, exitpriority=100)
+
+    def note(self, call: Call) -> None:
+        self.issued[_key(call)] += 1
+        self.came[call.short_place, call.kind] += 1
+        self.last = call
+        thread = threading.current_thread()
+        self._callers[thread.ident or 0] = thread
+
+    # What it writes.
+
+    def end(self) -> None:
+        """This process ends."""
+        with self._lock:
+            try:
+                self._write("ended")
+            except Exception:
+                return  # so has the one who keeps the store
+
+    def waits(self, call: Call) -> None:
+        with self._lock:
+            self._waiting[threading.get_ident()] = call
+            others = {number for number, thread in self._callers.items() if thread.is_alive()}
+            if others <= self._waiting.keys() and threading.main_thread().ident in self._waiting:
+                self._write("waits")
+
+    def goes_on(self) -> None:
+        with self._lock:
+            self._waiting.pop(threading.get_ident(), None)
+            self._before = []
+            self._write("runs")
+
+    def _write(self, state: str) -> None:
+        self._written += 1
+        calls = [(packing.words(call), _key(call), self._ordinal(call)) for call in self._waiting.values()]
+        last = packing.words(self.last) if self.last is not None else None
+        error = sys.__dict__.get("last_value") if state == "ended" else None
+        fact = {
+            "number": self._written, "state": state, "calls": calls, "issued": dict(self.issued),
+            "came": dict(self.came), "last": last, "error": None if error is None else repr(error),
+        }  # fmt: skip
+        self.store.set(str(self.rank), pickle.dumps(fact))  # type: ignore[arg-type]  # bytes are taken too
+
+    def _ordinal(self, call: Call) -> int:
+        """Which of its kind (``_key``) the call is."""
+        return call.seq
+
+    # What it reads.
+
+    def read(self) -> list[Any]:
+        """What each rank wrote last."""
+        return [pickle.loads(self.store.get(str(rank))) for rank in range(self.size)]
+
+    def look(self) -> list[Any] | None:
+        """What all ranks wrote, if none of them will ever go on; else None."""
+        found = self.read()
+        before, self._before = self._before, [one["number"] for one in found]
+        self._same = self._same + 1 if before == self._before else 0
+        states = [one["state"] for one in found]
+        # One who has ended may have failed, and whoever started the ranks be about to end them all.
+        if "runs" in states or self._same < (_PATIENCE if "ended" in states else 1):
+            return None
+        if any(not _is_stuck(call, found) for one in found for call in one["calls"]):
+            return None
+        return found
+
+    def is_first(self) -> bool:
+        """Whether this rank is the one who tells."""
+        return bool(self.store.add("told", 1) == 1)
+
+
+def begin(group: Group) -> None:
+    """The default group of a process is made before all others: the first, or the first after another was destroyed."""
+    global _now
+    if _now is None or _now.group._destroyed:
+        _now = Watch(group, 1 if _now is None else _now.number + 1)
+
+
+def note(call: Call) -> None:
+    """This rank has made a call."""
+    if _now is not None:
+        _now.note(call)
+
+
+def stand(call: Call, ready: Callable[[], bool], over: threading.Event, timeout: timedelta | None) -> bool:
+    """Wait until ``ready()``; False if time ran out. Raises Deadlock if no rank can go on."""
+    watch = _now
+    assert watch is not None
+    end = monotonic() + (timeout or watch.group.timeout).total_seconds()
+    watch.waits(call)
+    try:
+        while not (ready() or over.wait(_BEAT) and ready()):
+            if (
+                over.is_set()
+            ):  # a neighbour is gone: whoever started this process will end it, or the others have
+                threading.Event().wait(_BEAT)
+            if monotonic() > end:
+                return False
+            try:
+                found = watch.look()
+            except Exception:
+                continue  # whoever kept the store is gone; gloo will say so
+            if found is not None:
+                standings = _standings(found)
+                error = Deadlock(faults.deadlock(standings, watch.group.timeout))
+                error.waits = faults.graph(standings)  # type: ignore[attr-defined]  # as World's
+                if watch.is_first() or not over.wait(_GRACE):
+                    raise error
+        return True
+    finally:
+        with suppress(Exception):  # the store is gone
+            watch.goes_on()
+
+
+def missing(call: Call) -> list[Any]:
+    """The ranks that have not come to it, as far as is known of those that wait themselves."""
+    assert _now is not None
+    key = _key(call)
+    if key[1] != "all":
+        return []
+    issued = [one["issued"].get(key, 0) for one in _now.read()]
+    return [SimpleNamespace(number=rank) for rank in call.ranks if issued[rank] < call.seq]
+
+
+def gone(call: Call, error: Exception) -> Exception:
+    """What is said when a member has gone, and nobody has said why."""
+    return DistBackendError(
+        say(
+            en=f"{call.kind} #{call.seq} at {call.place}: another rank's process is gone",
+            zh=f"{call.kind} #{call.seq}（{call.place}）：另一个 rank 的进程已经不在了",
+        )
+        + f"\n{error}"
+    )
+
+
+def _key(call: Call) -> tuple[Any, ...]:
+    if call.kind == "send":
+        return call.group, "send", call.rank, call.ranks[call.root or 0]
+    if call.kind == "recv":
+        return call.group, "recv", None if call.root is None else call.ranks[call.root], call.rank
+    return call.group, "all"
+
+
+def _is_stuck(waits: tuple[bytes, Any, int], found: list[Any]) -> bool:
+    """Whether somebody has still to come to this call."""
+    text, key, ordinal = waits
+    call = packing.told(text)[0]
+    if key[1] == "all":
+        return any(found[rank]["issued"].get(key, 0) < ordinal for rank in call.ranks)
+    group, kind, source, to = key
+    other = group, "recv" if kind == "send" else "send", source, to
+    if source is None:
+        sent = sum(
+            one["issued"].get((group, "send", rank, to), 0)
+            - found[to]["issued"].get((group, "recv", rank, to), 0)
+            for rank, one in enumerate(found)
+        )
+        return bool(sent < ordinal)
+    partner = found[to if kind == "send" else source]
+    return bool(partner["issued"].get(other, 0) < ordinal)
+
+
+def _standings(found: list[Any]) -> list[faults.Standing]:
+    standings = []
+    for rank, one in enumerate(found):
+        call = packing.described(one["calls"][0][0]) if one["calls"] else None
+        last = packing.described(one["last"]) if one["last"] else None
+        seqs = {key[0]: count for key, count in one["issued"].items() if key[1] == "all"}
+        error = RuntimeError(one["error"]) if one["error"] else None
+        standings.append(faults.Standing(rank, call, "", error, one["came"], seqs, last))
+    return standings
