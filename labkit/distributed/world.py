@@ -34,7 +34,6 @@ from .torch_rows import table
 
 if TYPE_CHECKING:
     from ..trace.waits import WaitForGraph
-    from .call import Call
 
 # Where the ranks would meet: nobody listens there, for they share one process.
 ADDRESS, PORT = "127.0.0.1", 29500
