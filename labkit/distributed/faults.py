@@ -25,6 +25,10 @@ class Mismatch(RuntimeError):
     """Ranks that meet in one collective called different things."""
 
 
+class Unmet(RuntimeError):
+    """All ranks have ended, and some calls were never met by the others'."""
+
+
 # Calls that do not fit.
 
 
@@ -613,6 +617,29 @@ def _meaning_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -
         "Do: pair each send with a recv, with the same peer and in the same order; `isend` and `irecv` do not stop.",
         zh="发送和接收配不成对。\n怎么办：每个 send 都要有对应的 recv，对方相同，次序相同；`isend` 和 `irecv` "
         "不会停住。",
+    )
+
+
+def unmet(calls: Sequence[Call]) -> str:
+    """What is said of calls that were made and never met, when all ranks have ended."""
+    return "\n".join(
+        [
+            say(
+                en="all ranks have ended, and these calls were never met by the others' (on real GPUs a rank hangs "
+                "in them, "
+                "or in `destroy_process_group`):",
+                zh="所有 rank 都已结束，但下面这些调用一直没有等到对方（在真实的 GPU 上，rank 会卡在这里，"
+                "或者卡在 `destroy_process_group`）：",
+            ),
+            *_table(calls),
+            say(
+                en="Do: pair each send with a recv, let all ranks make each collective, and wait for what is "
+                "asynchronous "
+                "(`work.wait()`).",
+                zh="怎么办：每个 send 都要有对应的 recv，每次集合通信所有 rank 都要调用，"
+                "异步的调用要等它完成（`work.wait()`）。",
+            ),
+        ]
     )
 
 

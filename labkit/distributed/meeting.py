@@ -171,6 +171,14 @@ class Meeting:
         """The collectives to which some have come and not all."""
         return [slot for _, slot in sorted(self._slots.items())]
 
+    def unmet(self) -> list[Call]:
+        """The calls to which not all have come."""
+        messages = [
+            slot for by_pair in (self._sent, self._asked) for waiting in by_pair.values() for slot in waiting
+        ]
+        slots = [*self.pending(), *messages]
+        return [call for slot in slots if not slot.is_over() for call in slot.calls.values()]
+
     def begin_anew(self) -> None:
         """Forget what nobody will come to any more: the next call of each member meets the next of the others."""
         self._slots.clear()
@@ -202,6 +210,10 @@ class Meetings:
         if rank is not None:
             made = rank.made[key] = rank.made.get(key, 0) + 1
         return self._known.setdefault((key, made), Meeting(self._world, name, ranks))
+
+    def unmet(self) -> list[Call]:
+        """The calls to which not all have come."""
+        return [call for meeting in self._known.values() for call in meeting.unmet()]
 
     def begin_anew(self) -> None:
         """After a run that was broken off."""

@@ -125,11 +125,15 @@ class World:
 
     # Running.
 
-    def run(self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None) -> list[Any]:
+    def run(
+        self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None, *, to_end: bool = False
+    ) -> list[Any]:
         """What ``function(rank)`` returns in each rank (or in those of ``ranks``), in the order of their numbers.
 
         Raises RanksFailed when one raises (the others are ended where they wait), KeyboardInterrupt when the caller is
         interrupted (all are ended).
+
+        to_end   no other run follows: a message that nobody received, or a collective that not all called, is an error.
         """
         if self.closed:
             raise RuntimeError(
@@ -162,6 +166,8 @@ class World:
         if self.failed:
             self.meetings.begin_anew()
             raise RanksFailed(self.failed, next(iter(self.failed)))
+        if to_end and (calls := self.meetings.unmet()):
+            raise RanksFailed({calls[0].rank: faults.Unmet(faults.unmet(calls))}, calls[0].rank)
         return [rank.result for rank in chosen]
 
     def _beginning(
