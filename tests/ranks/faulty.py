@@ -282,7 +282,12 @@ def destroyed_too_early(draw, ranks, good):
 
 @fault
 def group_used_after_its_end(draw, ranks, good):
-    return [*good, "world = dist.group.WORLD", "dist.destroy_process_group()", "dist.all_reduce(vector(), group=world)"], (
+    lines = [
+        "world = dist.group.WORLD",
+        "dist.destroy_process_group()",
+        "dist.all_reduce(vector(), group=world)",
+    ]
+    return [*good, *lines], (
         "DistBackendError|Invalid process group|Default process group has not been initialized",
     )  # fmt: skip
 

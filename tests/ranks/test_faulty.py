@@ -1,10 +1,15 @@
-"""Faulty scripts, drawn by a seed, end at once and name what was put in (``python tests/ranks/faulty.py 1000``: more)."""
+"""Faulty scripts, drawn by a seed, end at once and name their fault (``python tests/ranks/faulty.py 1000``: more)."""
 
 import faulthandler
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
-import faulty
 import pytest
+
+_spec = spec_from_file_location("faulty", Path(__file__).with_name("faulty.py"))
+sys.modules["faulty"] = faulty = module_from_spec(_spec)
+_spec.loader.exec_module(faulty)
 
 
 @pytest.fixture(autouse=True)
