@@ -27,7 +27,7 @@ machine.ops       | base machine.in_use machine.handlers machine.stack machine.s
 machine.torch_api | base launch machine.in_use machine.handlers machine.state machine.rules machine.ops trace
 machine           | base launch machine.in_use machine.stack machine.state machine.ops machine.torch_api plans
 
-distributed       | base launch machine machine.in_use machine.state trace
+distributed       | base launch machine machine.in_use machine.ops machine.state trace
 
 cost              | base plans trace
 view              | base plans trace cost

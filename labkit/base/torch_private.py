@@ -215,6 +215,20 @@ def _batched_gradients() -> bool:
     return inside == [True]
 
 
+def _made_parameters() -> bool:
+    seen = []
+
+    def make(*args: Any) -> Tensor:
+        made: Tensor = real(*args)
+        seen.append(made)
+        return made
+
+    real: Any = Tensor._make_subclass
+    with Patches(lambda: [Patch(Tensor, "_make_subclass", staticmethod(make))]):
+        made = nn.Parameter(torch.ones(2))
+    return len(seen) == 1 and seen[0] is made
+
+
 def _wrappers() -> bool:
     make: Any = Tensor._make_wrapper_subclass
 
@@ -329,8 +343,23 @@ def _dtensors() -> bool:
     slow = dispatch._dispatch_get_local_results_slow_path
     return (
         isinstance(vars(dispatch)["redistribute_local_args"], staticmethod)
+        and isinstance(
+            resolve_name("torch.distributed.tensor").DTensor._op_dispatcher._custom_op_handlers, dict
+        )
         and _asks(slow, "redistribute_local_args", "OffsetBasedRNGTracker", "distribute_region_enabled")
         and _parameters(tracker._distribute_region)[:2] == ["self", "spec"]
+    )
+
+
+def _buckets() -> bool:
+    if not torch.distributed.is_available():
+        return True
+    reducer = torch.distributed.Reducer
+    made = inspect.getsource(nn.parallel.DistributedDataParallel)
+    return (
+        "dist.Reducer(" in made
+        and "self.reducer._rebuild_buckets()" in made
+        and hasattr(reducer, "_get_zeros_like_grad_buckets")
     )
 
 
@@ -459,6 +488,11 @@ PRIVATE = [
             "_pop_torch_function_stack",
             "the machine's mode goes below the modes that are there, and out from among them (machine.stack)",
             _stack_of_modes),
+    Private("torch.Tensor._make_subclass", "parameters are made with it, and get gradients (machine.ops.gradients)",
+            _made_parameters),
+    Private("torch.Tensor._fix_weakref",
+            "a tensor that only C++ held is made good when it is met by a weak reference (machine.state.leaves)",
+            lambda: torch.zeros(1)._fix_weakref() is None),
     Private("torch._GLOBAL_DEVICE_CONTEXT, torch.utils._device.DeviceContext",
             "the mode of set_default_device, which torch looks for at the bottom (machine.stack, machine.ops.moves)",
             _default_device),
@@ -543,9 +577,12 @@ PRIVATE = [
             "a router stands at the CPU's key of an operator and hands on to CUDA's (machine.ops.libraries)",
             _kernels_of_python),
     Private("torch.Tensor._dtensor__new__, torch._utils._rebuild_wrapper_subclass, _op_dispatcher, _local_tensor, "
-            "_random, _distribute_region",
+            "_random, _distribute_region, _custom_op_handlers",
             "DTensors and what they hold are on the rank's GPU, and wrappers are loaded there (machine.ops.dtensors)",
             _dtensors),
+    Private("of torch.distributed.Reducer: _rebuild_buckets, _get_zeros_like_grad_buckets",
+            "when it makes its buckets, and how great they are (machine.ops.reducers)",
+            _buckets),
     Private("torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey, torch._subclasses.fake_tensor.FakeTensor",
             "fake tensors say themselves where they are; gradients of them are refused (machine.ops.fakes)",
             _fake_tensors),

@@ -23,7 +23,8 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
 
 from ..machine.in_use import machine_in_use
-from ..machine.state.placement import gpu_of, put
+from ..machine.ops.reducers import arrived, whose
+from ..machine.state.placement import gpu_of
 from ..trace import events as trace
 from . import checks
 from .call import Call
@@ -346,11 +347,13 @@ class Group(_Base):  # type: ignore[misc]
         found = "cpu" if "cpu" in self.backends else ""
         for tensor in tensors:
             gpu = gpu_of(tensor)
-            if gpu is None and call.from_cpp and "cpu" not in self.backends and tensor.device.type == "cpu":
+            if gpu is None and call.from_cpp and tensor.device.type == "cpu":
                 machine = machine_in_use()
                 if machine is not None and machine.gpus:
-                    gpu = self.home or machine.gpu(None)
-                    put(tensor, gpu)
+                    # Where both kinds of tensors are taken, what C++ brings is the host's, or a bucket.
+                    there = self.home or machine.gpu(None)
+                    gpu = there if "cpu" not in self.backends else whose(tensor, there)
+                    arrived(tensor, gpu)
             if gpu is not None:
                 found = str(gpu.device)
                 self._used = self._used or found

@@ -36,6 +36,31 @@ class _Tracker:
         return nullcontext()
 
 
+class _Answers(dict[Any, Any]):
+    """Operator -> the function that C++ calls for it, which sees the machine."""
+
+    def __init__(self, answers: dict[Any, Any]) -> None:
+        super().__init__(
+            {operator: functools.partial(seeing, answer) for operator, answer in answers.items()}
+        )
+
+    def update(self, answers: Any) -> None:  # type: ignore[override]  # the one form in which torch calls it
+        super().update(_Answers(answers))
+
+
+def _answers(dispatcher: Any) -> _Answers:
+    """The operators that Python answers; loss_parallel brings more (torch/distributed/tensor/parallel/loss.py)."""
+    found = vars(dispatcher)["_custom_op_handlers"]
+    if found.__class__ is not _Answers:
+        _answer_by(dispatcher, _Answers(found))
+        return _answers(dispatcher)
+    return found
+
+
+def _answer_by(dispatcher: Any, answers: dict[Any, Any]) -> None:
+    vars(dispatcher)["_custom_op_handlers"] = answers
+
+
 def patches(machine: Machine) -> Iterator[Patch]:
     """How DTensors are made, and what of their Python C++ calls."""
     make = getattr(Tensor, "_dtensor__new__", None)
@@ -62,6 +87,7 @@ def _rows(kind: Any) -> Iterator[Patch]:
     dispatcher: Any = type(kind._op_dispatcher)
     change = functools.partial(seeing, dispatcher.redistribute_local_args)
     yield Patch(dispatcher, "redistribute_local_args", staticmethod(change))
+    yield Patch(dispatcher, "_custom_op_handlers", property(_answers, _answer_by))
     tracker: Any = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
 
     def new(cls: type, mesh: Any, *_: Any, **__: Any) -> Any:

@@ -13,6 +13,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,8 @@ from ..handlers import handles
 from ..in_use import machine_in_use, seeing
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu
-from ..state.placement import gpu_of, put
+from ..state.leaves import backward_runs
+from ..state.placement import gpu_of, note_leaf, put
 from ..state.streams import Stream, back_on, stream_on
 from ..state.work import at_work
 from .watching import watched_backward
@@ -78,6 +80,8 @@ def _grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -
         if at is gpu or (_moving and _stays(tensor, grad)):
             return grad
         if at is None and storage.device.type != "meta":
+            if gpu.leaves.held and grad._is_view():  # of a Reducer's bucket
+                gpu.leaves.release(storage.nbytes())
             gpu.put(storage)
             return grad
     except (NotImplementedError, RuntimeError):
@@ -111,7 +115,16 @@ def _set_data(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: An
     grad = _get_grad(tensor) if tensor.is_leaf and isinstance(data, Tensor) else None
     if grad is not None and gpu_of(data) is not before:
         _moving[tensor] = weakref.ref(_grad(mode, _get_grad, (tensor,), {}))
-    return mode.general(func, args, kwargs)
+    result = mode.general(func, args, kwargs)
+    note_leaf(tensor)
+    return result
+
+
+@handles(Tensor.requires_grad_, Tensor.requires_grad.__set__, Tensor.retain_grad)
+def _requires_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    result = func(*args, **kwargs)
+    note_leaf(args[0])
+    return result
 
 
 @handles(_set_grad)
@@ -165,6 +178,18 @@ def patches(machine: Machine) -> Iterator[Patch]:
     yield from _of_the_engine()
     yield from _of_functions()
     yield from _of_module_hooks()
+    yield Patch(Tensor, "_make_subclass", staticmethod(_making(Tensor._make_subclass)))
+
+
+def _making(make: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def make_subclass(cls: type, data: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        made: Tensor = make(cls, data, *args, **kwargs)
+        if machine_in_use() is not None:
+            note_leaf(made)  # a parameter
+        return made
+
+    return make_subclass
 
 
 def _of_the_engine() -> Iterator[Patch]:
@@ -185,7 +210,11 @@ def _of_the_engine() -> Iterator[Patch]:
             check_seed(output, grad)
         grad_tensors = tuple(map(_seed, outputs, grad_tensors))
         try:
-            with watched_backward(machine_in_use(), outputs), at_work(None, engine=True):
+            machine = machine_in_use()
+            runs = (
+                nullcontext() if machine is None else backward_runs(set(map(gpu_of, outputs)), machine.gpus)
+            )
+            with runs, watched_backward(machine, outputs), at_work(None, engine=True):
                 result = seeing(engine, t_outputs, grad_tensors, keep, create, inputs, *args, **kwargs)
         except RuntimeError as error:
             gpu = gpu_of(outputs[0]) if outputs else None

@@ -44,6 +44,9 @@ _MEANT = {"": "CPU", "CompositeImplicitAutograd": "CPU", "CompositeExplicitAutog
 _OVER = {*_ROUTES, *_TWINS, *_MEANT, "FuncTorchBatched"}
 # The kernel for the host that the router of (operator, key) has inside.
 _routed: dict[tuple[str, str], Kernel] = {}
+# Where torch makes an operator's autograd of two functions (torch.library.register_autograd): what it hands on to, the
+# kernel below, is C++'s perhaps, and the results have no mark before the call has ended.
+_AUTOGRADS = "torch._library.autograd"
 # torch's own operators, whose kernels do not ask for devices.
 _TORCHS = ("aten", "prims")
 
@@ -135,6 +138,8 @@ def patches(machine: Machine) -> Iterator[Patch]:
     ) -> None:
         key = dispatch_key or self.dispatch_key
         ours = self.ns not in _TORCHS or key in _ROUTES or key in _TWINS
+        if getattr(fn, "__module__", "") == _AUTOGRADS:
+            ours = False
         if machine_in_use() is None or not callable(fn) or fn is torch.library.fallthrough_kernel or not ours:
             impl(self, op_name, fn, dispatch_key, with_keyset=with_keyset, **options)
             return

@@ -29,7 +29,7 @@ from ..handlers import HANDLERS, ByDtype, handles, named
 from ..in_use import seeing
 from ..rules.functions import ALWAYS, check_function
 from ..state.gpu import HOST, Gpu
-from ..state.placement import gpu_of, put, put_again, put_all
+from ..state.placement import gpu_of, note_leaf, put, put_again, put_all
 from ..state.work import at_work
 from .below import hands_on
 from .fakes import faking
@@ -79,7 +79,10 @@ class MachineMode(TorchFunctionMode):
         if kwargs:
             # A device says where the result is to be; an out tensor may be given another size.
             special = (
-                kwargs.get("device") is not None or kwargs.get("out") is not None or "pin_memory" in kwargs
+                kwargs.get("device") is not None
+                or kwargs.get("out") is not None
+                or "pin_memory" in kwargs
+                or "requires_grad" in kwargs
             )
             values = (*args, *kwargs.values())
         home: Any = False  # no tensor seen yet; None is the host
@@ -175,6 +178,8 @@ class MachineMode(TorchFunctionMode):
             result = instead(func, args, kwargs, error, home)
         if target is not None and result is not None:
             put_all(result, target)
+            if kwargs.get("requires_grad"):
+                note_leaf(result)
         elif pinned:
             remember(result)
         if "out" in kwargs:  # an out tensor of another size was given a new one
@@ -268,9 +273,9 @@ HANDLERS.update(
             "Tensor.is_quantized.__get__ Tensor.is_mkldnn.__get__ Tensor._version.__get__ "
             "Tensor.output_nr.__get__ Tensor.is_nested.__get__ Tensor.itemsize.__get__ "
             "Tensor.size Tensor.dim Tensor.numel Tensor.stride Tensor.is_contiguous Tensor.data_ptr "
-            "Tensor.requires_grad_ Tensor.is_floating_point Tensor.is_complex Tensor.element_size "
+            "Tensor.is_floating_point Tensor.is_complex Tensor.element_size "
             "Tensor.storage_offset Tensor.nelement Tensor.__len__ Tensor.is_same_size Tensor.ndimension "
-            "Tensor.untyped_storage Tensor.__hash__ Tensor._is_view Tensor.is_inference Tensor.retain_grad "
+            "Tensor.untyped_storage Tensor.__hash__ Tensor._is_view Tensor.is_inference "
             "Tensor.is_set_to"
         )
     )

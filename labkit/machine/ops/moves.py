@@ -21,7 +21,7 @@ from ..in_use import machine_in_use, seeing
 from ..rules.functions import check_alias
 from ..stack import on_stack
 from ..state.gpu import Gpu
-from ..state.placement import gpu_of, name_of, put, put_all, type_name
+from ..state.placement import gpu_of, name_of, note_leaf, put, put_all, type_name
 from ..state.work import at_work
 from .draws import with_generator
 from .fakes import check_gradient, faking
@@ -231,6 +231,8 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
         raise raised from None
     if target is not None:
         put_all(result, target)
+        if kwargs.get("requires_grad"):
+            note_leaf(result)
     elif pinned:
         remember(result)
     if func is torch.tensor and trace.recording is not None:
@@ -252,6 +254,7 @@ def _new_tensor(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dic
     made: Tensor = func(*args, **kwargs)
     if target is not None:
         put(made, target)
+        note_leaf(made)
     return made
 
 
@@ -300,6 +303,7 @@ def _construct_sparse(mode: MachineMode, func: Any, args: tuple[Any, ...], kwarg
     result = func(*args, **kwargs)
     if target is not None:
         put_all(result, target)
+        note_leaf(result)
     elif pinned:
         remember(result)
     return result

@@ -15,6 +15,7 @@ import torch
 
 from ...base.units import cuda_bytes
 from . import host
+from .leaves import Leaves
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -89,8 +90,8 @@ class Gpu:
     """A simulated GPU. ``capacity`` is in bytes."""
 
     __slots__ = (
-        "cache_emptied", "capacity", "clock", "cores", "device", "failures", "fraction", "index", "machine", "marks",
-        "peak", "room", "suspended", "total_at_reset", "freed_at_reset", "_counted", "_granted", "_highest",
+        "cache_emptied", "capacity", "clock", "cores", "device", "failures", "fraction", "index", "leaves", "machine",
+        "marks", "peak", "room", "suspended", "total_at_reset", "freed_at_reset", "_counted", "_granted", "_highest",
         "_seen",
     )  # fmt: skip
 
@@ -103,6 +104,8 @@ class Gpu:
         self.fraction = 1.0
         # Storage size in bytes -> the mark its storages carry.
         self.marks: dict[int, Mark] = {}
+        # The tensors here that autograd accumulates gradients in.
+        self.leaves = Leaves(self)
         self.peak = 0
         # The peak since look() was asked last.
         self._highest = 0
@@ -122,6 +125,12 @@ class Gpu:
 
     def put(self, storage: torch.UntypedStorage) -> None:
         """Mark ``storage`` as living here. Raises torch.OutOfMemoryError when the GPU is full."""
+        self.take(storage)
+        if self.room < 0:
+            self.recount(storage)
+
+    def take(self, storage: torch.UntypedStorage) -> None:
+        """Mark ``storage`` as living here, whether there is room or not: whoever calls this counts afterwards."""
         size = storage.nbytes() if _has_memory(storage) else 0
         try:
             mark = self.marks[size]
@@ -129,9 +138,6 @@ class Gpu:
             mark = self.new_mark(size)
         setattr(storage, MARK, mark)
         self.room -= mark.block
-        if self.room < 0:
-            del mark  # or it would count as one more storage
-            self.recount(storage)
 
     def new_mark(self, size: int) -> Mark:
         """The mark for storages of ``size`` bytes."""
@@ -178,6 +184,8 @@ class Gpu:
 
     def live(self) -> int:
         """Bytes allocated now."""
+        if self.leaves.due:
+            self.leaves.look()
         live = 0
         for mark in tuple(self.marks.values()):
             # One more reference here than in a loop over the dictionary: the tuple's. (A dictionary itself may not
@@ -187,6 +195,8 @@ class Gpu:
 
     def blocks(self) -> list[tuple[int, int, int]]:
         """What lives here, by size: the bytes asked for, those of the block, and how many. Without what is empty."""
+        if self.leaves.due:
+            self.leaves.look()
         found = []
         for size, mark in tuple(self.marks.items()):
             many = sys.getrefcount(mark) - _IDLE_REFERENCES - 1

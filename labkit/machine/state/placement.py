@@ -95,6 +95,20 @@ def put_wrapper(tensor: Tensor, gpu: Gpu) -> None:
         setattr(_storage(tensor), MARK, gpu.marks.get(0) or gpu.new_mark(0))
 
 
+def note_leaf(tensor: Tensor) -> None:
+    """If ``tensor`` is on a GPU and gets a gradient, let the GPU know: its gradient will be there too.
+
+    What has no storage of its own is not looked at: functorch's wrappers are gone when a gradient could be seen.
+    """
+    if tensor.requires_grad:
+        try:
+            gpu = _storage(tensor)._labkit_mark.gpu
+        except (NotImplementedError, RuntimeError, ValueError):
+            return
+        if gpu is not None:
+            gpu.leaves.note(tensor)
+
+
 def keep_on_host(tensor: Tensor) -> None:
     """Whatever call it comes out of, ``tensor`` is on the host if it is there now."""
     try:

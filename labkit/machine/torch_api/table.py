@@ -16,6 +16,7 @@ from ..ops import (
     libraries,
     mode,
     moves,
+    reducers,
     saved_tensors,
     scripts,
     storages,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 SUBJECTS = (
     storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, below, libraries,
-    dlpack, dtensors, fakes, mode, moves, watching, threads, processes, profiling,
+    dlpack, dtensors, fakes, mode, moves, reducers, watching, threads, processes, profiling,
 )  # fmt: skip
 
 # What no closing takes back, and why that is harmless.
@@ -41,6 +42,7 @@ STAYS = (
     ),
     (
         "in `torch.distributed.tensor`: `DTensor.__new__`, `OpDispatcher.redistribute_local_args`, "
+        "`OpDispatcher._custom_op_handlers`, "
         "`OffsetBasedRNGTracker.__new__`, where it is imported while a machine is in use",
         "wrapped likewise; imported earlier, they are taken back",
     ),
