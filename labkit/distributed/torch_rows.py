@@ -256,6 +256,8 @@ def _of_imports() -> Iterator[Patch]:
         finally:
             here.loading = False
 
+    # Python leaves frames of this file out of tracebacks (Python/import.c, remove_importlib_frames).
+    load_untimed.__code__ = load_untimed.__code__.replace(co_filename=load.__code__.co_filename)
     yield Patch(bootstrap, "_load_unlocked", load_untimed)
 
 

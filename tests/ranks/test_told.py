@@ -1,6 +1,7 @@
 """What a recording has of ranks: their collectives on clocks that agree, and their memory."""
 
 import os
+import traceback
 
 import torch
 import torch.distributed as dist
@@ -121,6 +122,23 @@ def test_memory_is_told_at_the_beginning_at_collectives_at_modules_and_at_the_en
         peaks = [one.peak / MIB for one in found.memory.of(number)]
         assert 0 <= 5 - peaks[1] < 1 / 64
         assert 0 <= 5 - found.memory.peak(number) / MIB < 1 / 64
+
+
+def test_an_import_that_fails_has_pythons_own_traceback(tmp_path, monkeypatch):
+    (tmp_path / "labkit_broken.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def main(rank):
+        names = []
+        for name in ("labkit_broken", "labkit_is_not_there"):
+            try:
+                exec(f"import {name}")
+            except (ArithmeticError, ImportError) as error:
+                names.append([frame.name for frame in traceback.extract_tb(error.__traceback__)])
+        return names
+
+    with World(1) as world:
+        assert world.run(main) == [[["main", "<module>", "<module>"], ["main", "<module>"]]]
 
 
 def test_a_recording_in_a_rank_has_that_rank_alone():
