@@ -66,7 +66,7 @@ class Group(_Base):  # type: ignore[misc]
     backends   which backend each device type has: {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}.
     """
 
-    supports_splitting = supports_coalescing = False
+    supports_coalescing = False
     supports_time_estimate = False
 
     def __init__(
@@ -89,6 +89,7 @@ class Group(_Base):  # type: ignore[misc]
         self.home: Gpu | None = None
         self._used = ""
         self._transport: Any = None
+        self._splits = 0
         self.latest = 0  # the number of its latest collective
         # The numbers of the messages of each pair of members.
         self.pairs: dict[tuple[int, int], int] = {}
@@ -178,8 +179,33 @@ class Group(_Base):  # type: ignore[misc]
     def _enable_collectives_timing(self) -> None:
         return None
 
+    @property
+    def supports_splitting(self) -> bool:
+        return "nccl" in self.backends.values()
+
     def comm_split_count(self) -> int:
-        return 0
+        return self._splits
+
+    def split_group(
+        self, ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None,
+        group_name: str | None = None, group_desc: str | None = None, device_types: Any = None,
+    ) -> Group | None:  # fmt: skip
+        """The group of those members that are ``ranks`` of this one; None for the others."""
+        self._splits += 1
+        if self._rank not in ranks:
+            return None
+        kinds = set(self.backends) if device_types is None else {device.type for device in device_types}
+        child = Group(
+            self.store, ranks.index(self._rank), len(ranks),
+            backends={kind: name for kind, name in self.backends.items() if kind in kinds},
+            ranks=[self.ranks[rank] for rank in ranks], timeout=timeout or self.timeout,
+        )  # fmt: skip
+        if opts is not None:
+            opts.global_ranks_in_group = list(child.ranks)
+            child.options = opts
+        child._set_group_name(group_name or f"{self._name}:split:{self._splits}")
+        child._set_group_desc(group_desc or f"{self._desc}:split")
+        return child
 
     def shutdown(self) -> None:
         self._destroyed = True
@@ -345,14 +371,16 @@ class Group(_Base):  # type: ignore[misc]
     def _device(self, call: Call, tensors: list[Tensor], opts: Any) -> str:
         """Where the tensors are. What C++ made and handed over without Python is on :attr:`home`."""
         found = "cpu" if "cpu" in self.backends else ""
+        near = next(filter(None, map(gpu_of, tensors)), None) if call.from_cpp else None
         for tensor in tensors:
             gpu = gpu_of(tensor)
             if gpu is None and call.from_cpp and tensor.device.type == "cpu":
                 machine = machine_in_use()
                 if machine is not None and machine.gpus:
-                    # Where both kinds of tensors are taken, what C++ brings is the host's, or a bucket.
-                    there = self.home or machine.gpu(None)
-                    gpu = there if "cpu" not in self.backends else whose(tensor, there)
+                    # Where both kinds of tensors are taken, what C++ brings is where the others are, or a bucket.
+                    there = near or self.home or machine.gpu(None)
+                    both = near is None and "cpu" in self.backends
+                    gpu = whose(tensor, there) if both else there
                     arrived(tensor, gpu)
             if gpu is not None:
                 found = str(gpu.device)

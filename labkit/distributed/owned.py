@@ -42,6 +42,13 @@ def empty(value: Any) -> Any:
     return type(value)()
 
 
+def entries(value: dict[Any, Any]) -> dict[Any, Any]:
+    """A dict of the same kind with the same entries as they are, whatever it makes of what is put in."""
+    made = type(value)({})
+    dict.update(made, value)
+    return made
+
+
 def none(value: Any) -> None:
     return None
 
@@ -125,9 +132,15 @@ OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("tempfile", "tempdir", same),
 )
 
-# What stands in a class: (module, class, name, what a process begins with).
+# What stands in a class or another object: (module, its name there, attribute, what a process begins with).
 IN_CLASSES: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
     ("torch.nn.parallel.distributed", "DistributedDataParallel", "_active_ddp_module", none),
+    ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "profiling", empty),
+    ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "results", copy.copy),
+    # loss_parallel adds to them while it is entered.
+    ("torch.distributed.tensor._api", "DTensor._op_dispatcher", "_custom_op_handlers", entries),
+    # Answers given before have devices: cuda:0's are not cuda:1's. (DTensor asks fake tensors for shapes.)
+    ("torch._subclasses.fake_tensor", "FakeTensorMode", "cache", empty),
     ("matplotlib._pylab_helpers", "Gcf", "figs", empty),
     ("tqdm.std", "tqdm", "_instances", empty),
 )

@@ -51,7 +51,7 @@ class _Table:
         self.settings: list[Setting] = list(settings())
         self.get_settings: list[Callable[[], Any]] = [setting.get for setting in self.settings]
         # In classes; their dictionaries cannot be written to.
-        self.attributes: list[tuple[type, str, Callable[[Any], Any]]] = []
+        self.attributes: list[tuple[Any, str, Callable[[Any], Any]]] = []
         self._wanted = list(OWNED)
         self._wanted_in_classes = list(IN_CLASSES)
         # The names of modules that all share, without those that are somebody's own.
@@ -78,9 +78,16 @@ class _Table:
                     Place(vars(module), name, row[2]) for name in row[1].split() if name in vars(module)
                 )
         for other in self._wanted_in_classes[:]:
-            if (owner := getattr(sys.modules.get(other[0]), other[1], None)) is not None:
+            if (owner := _found(sys.modules.get(other[0]), other[1])) is not None:
                 self._wanted_in_classes.remove(other)
                 self.attributes.append((owner, other[2], other[3]))
+
+
+def _found(module: Any, path: str) -> Any:
+    """What ``path`` (of names and dots) is in the module; None while it is not all there."""
+    for name in path.split("."):
+        module = getattr(module, name, None)
+    return module
 
 
 _table: _Table | None = None

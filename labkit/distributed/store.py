@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import Store
-from torch.distributed import DistStoreError
+from torch.distributed import DistStoreError, QueueEmptyError
 
 from ..base import turns
 from ..base.language import say
@@ -16,6 +16,7 @@ from .rank import rank_here
 from .waiting import wait_for
 
 _DEFAULT = timedelta(seconds=300)
+_QUEUE = "\0queue "  # what queues are kept under
 
 
 def _bytes(value: Any) -> bytes:
@@ -30,7 +31,6 @@ class SharedStore(Store):
         self._values, self.host, self.port = values, host, port
         _kept(self)
         self._timeout = _DEFAULT
-        self._queues: dict[str, list[bytes]] = {}
 
     @property
     def timeout(self) -> timedelta:
@@ -61,7 +61,7 @@ class SharedStore(Store):
         return self._values.get(key, _bytes(expected))
 
     def check(self, keys: Sequence[str]) -> bool:
-        return all(key in self._values for key in keys)
+        return all(map(self._has, keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         self._wait(keys, "wait", timeout)
@@ -70,10 +70,10 @@ class SharedStore(Store):
         return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        return len(self._values)
+        return len(self.list_keys())
 
     def list_keys(self) -> list[str]:
-        return list(self._values)
+        return [key for key in self._values if not key.startswith(_QUEUE)]
 
     def append(self, key: str, value: Any) -> None:
         self._values[key] = self._values.get(key, b"") + _bytes(value)
@@ -88,8 +88,40 @@ class SharedStore(Store):
             self._values[key] = _bytes(value)
         self._changed()
 
+    # A queue is the keys NAME/first … NAME/last-1, its ends stand in NAME.
+
+    def queue_push(self, key: str, value: Any) -> None:
+        first, last = self._ends(key)
+        self._values[f"{_QUEUE}{key}/{last}"] = _bytes(value)
+        self._values[_QUEUE + key] = f"{first} {last + 1}".encode()
+        self._changed()
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        if not self.queue_len(key) and not block:
+            raise QueueEmptyError(f"queue {key} is empty")
+        self._wait([key], "queue_pop")
+        first, last = self._ends(key)
+        self._values[_QUEUE + key] = f"{first + 1} {last}".encode()
+        return self._values.pop(f"{_QUEUE}{key}/{first}")
+
+    def queue_len(self, key: str) -> int:
+        first, last = self._ends(key)
+        return last - first
+
+    def _ends(self, key: str) -> tuple[int, int]:
+        first, last = self._values.get(_QUEUE + key, b"0 0").split()
+        return int(first), int(last)
+
+    def _has(self, key: str) -> bool:
+        return key in self._values or self.queue_len(key) > 0
+
     def has_extended_api(self) -> bool:
         return True
+
+    # By these names C++ calls them, for a PrefixStore (torch/csrc/distributed/c10d/init.cpp, PythonStore).
+    deleteKey, getNumKeys, compareSet, hasExtendedApi = delete_key, num_keys, compare_set, has_extended_api
+    multiGet, multiSet, queuePush, queuePop, queueLen = multi_get, multi_set, queue_push, queue_pop, queue_len
+    listKeys, setTimeout = list_keys, set_timeout
 
     def clone(self) -> SharedStore:
         return SharedStore(self._values, self.host, self.port)
@@ -100,7 +132,7 @@ class SharedStore(Store):
 
     def _wait(self, keys: Sequence[str], what: str, timeout: timedelta | None = None) -> None:
         def ready() -> bool:
-            return all(key in self._values for key in keys)
+            return all(map(self._has, keys))
 
         if ready():
             return

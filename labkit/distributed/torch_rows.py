@@ -24,6 +24,7 @@ from ..machine.state.placement import gpu_of
 from . import process_rows, store
 from .checks import NCCL_VERSION
 from .group import Group, asking
+from .modules import is_shared_file
 from .rank import here, rank_here
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ class NcclOptions(SimpleNamespace):
             split_color=None,
             config=SimpleNamespace(),
         )
+
+    def __deepcopy__(self, memo: Any) -> NcclOptions:
+        # split_group copies its parent's: the group that this one came from stays itself.
+        copied = NcclOptions()
+        copied.__dict__.update(self.__dict__, global_ranks_in_group=list(self.global_ranks_in_group))
+        return copied
 
 
 class NcclGroup(Group):
@@ -183,6 +190,7 @@ def table(world: World) -> Iterator[Patch]:
                 yield Patch(owner, kind.__name__, kind)
     yield from _of_cuda()
     yield from _of_imports()
+    yield Patch(type(dist.group), "WORLD", _world_group())
     yield from _of_meshes()
     yield from _of_threads()
     yield from process_rows.patches()
@@ -280,6 +288,25 @@ def _of_nccl() -> Iterator[Patch]:
     yield Patch(dist, "Logger", DdpLogger)
     for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
         yield Patch(dist, name, _of_model(getattr(dist, name)))
+
+
+def _world_group() -> Any:
+    """``group.WORLD``, which some modules take as the default of a parameter, when they are imported.
+
+    They are imported once, by whichever rank is the first, and must not keep its group: None means the same to them.
+    """
+
+    def get(cls: type) -> Any:
+        caller = sys._getframe(1)
+        importing = not caller.f_code.co_flags & inspect.CO_OPTIMIZED  # the code of a module or of a class
+        if importing and is_shared_file(caller.f_code.co_filename):
+            return None
+        return distributed_c10d._world.default_pg
+
+    def set_(cls: type, group: Any) -> None:
+        distributed_c10d._world.default_pg = group
+
+    return property(get, set_)
 
 
 def _of_meshes() -> Iterator[Patch]:

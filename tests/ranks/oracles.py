@@ -1,0 +1,568 @@
+"""What each script of scripts/ must end with, without distribution: by formula, or by one model on the joined batch.
+
+``NAME(script, rank, size)`` is what rank ``rank`` of ``size`` saves: ``script`` is the script as a module, for its
+models and batches. A value that is not named here must not be saved either.
+"""
+
+from __future__ import annotations
+
+import copy
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Values = dict[str, Any]
+
+
+# Collectives, by formula.
+
+
+def collectives(script: ModuleType, rank: int, size: int) -> Values:
+    ranks, mine = range(size), script.mine
+    xs = torch.stack([mine(r) for r in ranks])
+    out: Values = {
+        "all_reduce SUM": xs.sum(0),
+        "all_reduce AVG": xs.mean(0),
+        "all_reduce PRODUCT": xs.prod(0),
+        "all_reduce MIN": xs.amin(0),
+        "all_reduce MAX": xs.amax(0),
+        "all_reduce bool": torch.tensor([True, False, True]),
+        "all_reduce complex": torch.complex(xs.sum(0), -xs.sum(0)),
+        "all_reduce premultiplied": xs.sum(0) / 2,
+        "all_reduce empty": torch.empty(0),
+        "broadcast": mine(size - 1),
+        "all_gather": [mine(r) for r in ranks],
+        "all_gather uneven": [mine(r, rows=r + 1) for r in ranks],
+        "all_gather_into_tensor": xs.flatten(),
+        "all_gather_into_tensor stacked": xs,
+        "scatter": mine(rank),
+        "reduce_scatter": sum(mine(r + rank) for r in ranks),
+        "reduce_scatter_tensor": sum(mine(r, rows=2 * size) for r in ranks).chunk(size)[rank],
+        "reduce_scatter_tensor AVG": sum(mine(r, rows=2 * size) for r in ranks).chunk(size)[rank] / size,
+        "all_to_all_single": torch.tensor([float(10 * r + 1 + rank) for r in ranks]),
+        "all_to_all_single uneven": torch.cat(
+            [mine(r, rows=sum(range(size + 1))).split(list(range(1, size + 1)))[rank] for r in ranks]
+        ),
+        "all_to_all": [mine(r + 100 * rank, rows=2) for r in ranks],
+    }
+    for dtype in (torch.int64, torch.uint8, torch.float64, torch.bfloat16, torch.float16):
+        out[f"all_reduce {dtype}"] = xs.sum(0).to(dtype)
+    if rank == size - 1:
+        out["reduce"] = xs.sum(0)
+    if rank == 0:
+        out["gather"] = list(xs)
+    return out
+
+
+def asynchronous(script: ModuleType, rank: int, size: int) -> Values:
+    ranks, mine = range(size), script.mine
+    total = sum(mine(r) for r in ranks)
+    return {
+        "four at once": [total * k for k in range(4)],
+        "completed": True,
+        "future": total / size,
+        "broadcast": mine(0),
+        "all_gather": [mine(r) for r in ranks],
+        "all_gather_into_tensor": torch.cat([mine(r) for r in ranks]),
+        "reduce_scatter_tensor": sum(mine(r, rows=size) for r in ranks)[rank : rank + 1],
+        "all_to_all_single": torch.tensor([float(10 * r + 1 + rank) for r in ranks]),
+        "device waited for": total,
+        "stream": total,
+        "coalesced": [total, total[:2]],
+        "coalesced gathers": [torch.cat([mine(r, rows=rows) for r in ranks]) for rows in (4, 2)],
+        "coalesced scatters": [
+            sum(mine(r, rows=rows * size) for r in ranks).chunk(size)[rank] for rows in (1, 2)
+        ],
+    }
+
+
+def point_to_point(script: ModuleType, rank: int, size: int) -> Values:
+    mine, before = script.mine, (rank - 1) % size
+    out: Values = {
+        "chain": sum(mine(r) for r in range(rank + 1)),
+        "ring": mine(before),
+        "batch": mine(before),
+        "everybody": [torch.full((r + 1,), float(r) if r != rank else -1.0) for r in range(size)],
+        "pairs": mine(rank ^ 1),
+    }
+    if rank == 1:
+        out |= {"sender": 0, "objects": [{"from": 0}, "words"]}
+    return out
+
+
+def objects(script: ModuleType, rank: int, size: int) -> Values:
+    everybody = [script.mine(r) for r in range(size)]
+    return {
+        "all_gather_object": everybody,
+        "gather_object": everybody if rank == size - 1 else None,
+        "broadcast_object_list": [script.mine(7), "said by rank 0", None],
+        "scatter_object_list": [script.mine(rank)],
+        "places": [f"cuda:{r}" for r in range(size)],
+    }
+
+
+def functional(script: ModuleType, rank: int, size: int) -> Values:
+    ranks, mine = range(size), script.mine
+    total, weights = sum(mine(r) for r in ranks), sum(range(1, size + 1))
+    gathered = torch.cat([mine(r) for r in ranks])
+    across = torch.tensor([float(10 * r + 1 + rank) for r in ranks])
+    by_rank = torch.arange(1.0, size + 1)
+    return {
+        "all_reduce": total,
+        "all_reduce avg": total / size,
+        "untouched": mine(rank),
+        "all_gather_tensor": gathered,
+        "all_gather_tensor columns": gathered[None],
+        "reduce_scatter_tensor": sum(mine(r, size) for r in ranks)[rank : rank + 1],
+        "all_to_all_single": across,
+        "broadcast": mine(size - 1),
+        "permute_tensor": mine((rank - 1) % size),
+        "all_reduce_coalesced": [total, 2 * total],
+        "all_gather_coalesced": [gathered, torch.cat([mine(r)[:2] for r in ranks])],
+        # Each rank's loss weighs rank + 1: what comes back is the sum over ranks of what each made of this rank's part.
+        "autograd all_gather_tensor": gathered,
+        "autograd all_gather_tensor backward": torch.full((4,), float(weights)),
+        "autograd reduce_scatter_tensor": sum(mine(r, 2 * size) for r in ranks).chunk(size)[rank],
+        "autograd reduce_scatter_tensor backward": by_rank.repeat_interleave(2),
+        "autograd all_to_all_single": across,
+        "autograd all_to_all_single backward": by_rank,
+        "nn all_reduce": total,
+        "nn all_reduce backward": torch.full((4,), float(weights)),
+        "nn all_gather": torch.stack([mine(r) for r in ranks]),
+        "nn all_gather backward": torch.full((4,), float(weights)),
+        "nn broadcast": mine(0),
+        "nn broadcast backward": torch.full((4,), float(weights) if rank == 0 else 0.0),
+        "nn reduce_scatter": total * (rank + 1),
+        "nn reduce_scatter backward": torch.full((4,), float(sum((r + 1) ** 2 for r in ranks))),
+        "nn all_to_all_single": across,
+        "nn all_to_all_single backward": by_rank,
+    }
+
+
+def groups(script: ModuleType, rank: int, size: int) -> Values:
+    half = size // 2
+    own = range(half) if rank < half else range(half, size)
+
+    def one(value: float) -> Tensor:
+        return torch.tensor([float(value)])
+
+    return {
+        "backend": "nccl",
+        "membership": [rank if rank < half else -1, rank - half if rank >= half else -1],
+        "sum in a half": one(sum(own)),
+        "ranks of the half": list(own),
+        "first of the half": one(own[0]),
+        "last of the half": one(own[-1]),
+        "neighbours": one(rank + (rank ^ 1)),
+        "how many": half,
+        "columns": list(range(rank % 2, size, 2)),
+        "both in turn": one(sum(range(size)) if size > 2 else 1),
+        "split": one(sum(own)),
+        "split size": half,
+        "host": torch.tensor([sum(range(1, size + 1))]),
+        "host backend": "gloo",
+        "alone": one(rank),
+    }
+
+
+def stores(script: ModuleType, rank: int, size: int) -> Values:
+    out: Values = {
+        "others": [r * r for r in range(size)],
+        "count": sum(range(1, size + 1)),
+        "late": "said by rank 0",
+        "not there": False,
+        "swapped": "first",
+        "kept": "first",
+        "file": sum(range(size)),
+        "letters": list("abcd"[:size]),
+        "several": [str(r) for r in range(size)],
+        "hash": rank,
+    }
+    out |= {"queued": (list(range(size)), 0)} if rank == size - 1 else {}
+    return out | ({"deleted": True} if rank == 0 else {})
+
+
+def elastic(script: ModuleType, rank: int, size: int) -> Values:
+    one = str(rank), str(size)
+    return {
+        "environ": dict(
+            zip(script.NAMES, (one[0], one[0], one[1], one[1], "0", one[0], one[1], "default"), strict=True)
+        ),
+        "epochs": 2,
+        "backend": "undefined",
+        "torchelastic": True,
+        "ranks": (rank, size, rank, "nccl"),
+        "device": f"cuda:{rank}",
+        "gpus": size,
+        "main": True,
+        "sum": torch.tensor([float(size**2)]),
+        "host": torch.tensor([sum(range(size))]),
+        "mine": rank,
+    }
+
+
+# Training, by one model on the joined batch.
+
+
+def _joined(parts: list[Any]) -> Any:
+    if isinstance(parts[0], tuple):
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+    return torch.cat(parts)
+
+
+def ddp(script: ModuleType, rank: int, size: int) -> Values:
+    def trained(accumulate: int = 1, of: Any = torch.optim.SGD, lr: float = 0.1) -> Values:
+        torch.manual_seed(0)
+        model, loss_of, losses = script.make_model(), nn.CrossEntropyLoss(), []
+        optimizer = of(model.parameters(), lr=lr)
+        for step in range(script.STEPS):
+            optimizer.zero_grad()
+            for part in range(accumulate):
+                batches = [script.make_batch(r, step * accumulate + part) for r in range(size)]
+                with torch.no_grad():
+                    x, y = batches[rank]
+                    own = loss_of(model(x), y).item() / accumulate
+                x, y = _joined(batches)
+                (loss_of(model(x), y) / accumulate).backward()
+            optimizer.step()
+            losses.append(own)
+        weights = [w.detach() for w in model.state_dict().values()]
+        return {"weights": weights, "losses": losses, "grads": [p.grad for p in model.parameters()]}
+
+    plain, accumulated = trained(), trained(accumulate=3)
+    names = (
+        "plain",
+        "many buckets",
+        "views",
+        "static graph",
+        "allreduce hook",
+        "fp16 hook",
+        "bf16 hook",
+        "own hook",
+        "powerSGD",
+    )
+    return dict.fromkeys(names, plain) | {
+        "adam": trained(of=torch.optim.AdamW, lr=0.01),
+        "accumulated": accumulated,
+        "accumulated in views": accumulated,
+    }
+
+
+def ddp_uneven(script: ModuleType, rank: int, size: int) -> Values:
+    ranks, rows = range(size), script.make_rows
+    torch.manual_seed(0)
+    model = script.Branches()
+    # A parameter that no rank used keeps no gradient; one that some used is averaged with zeros for the others.
+    (sum(model(rows(r), left=r == 0) for r in ranks) / size).backward()
+    out: Values = {"unused": {name: p.grad for name, p in model.named_parameters()}, "refused": True}
+
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for step in ranks:
+        optimizer.zero_grad()
+        (sum(layer(rows(r, step)).square().mean() for r in ranks if r >= step) / size).backward()
+        optimizer.step()
+    out["joined"] = [w.detach() for w in layer.state_dict().values()]
+
+    # Each rank follows its own statistics and begins every forward with rank 0's.
+    norm, kept = nn.BatchNorm1d(4), None
+    for step in range(3):
+        kept = copy.deepcopy(norm)
+        norm(rows(0, step))
+    assert kept is not None
+    kept(rows(rank, 2))
+    out["buffers"] = list(kept.buffers())
+
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 4), nn.Linear(4, 1)
+    judge.requires_grad_(False)
+    judge(maker(torch.cat([rows(r) for r in ranks]))).square().mean().backward()
+    out["maker"] = [p.grad for p in maker.parameters()]
+    out["logging"] = {"world_size": size, "backend_name": "nccl", "rank": rank}
+    return out
+
+
+def zero(script: ModuleType, rank: int, size: int) -> Values:
+    out: Values = {}
+    for name, of, options in (
+        ("adam", torch.optim.Adam, {"lr": 0.01}),
+        ("sgd", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+        ("adam as buckets", torch.optim.Adam, {"lr": 0.01}),
+    ):
+        model = script.make_model()
+        optimizer = of(model.parameters(), **options)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+        for step in range(script.STEPS):
+            optimizer.zero_grad()
+            model(torch.cat([script.make_rows(r, step) for r in range(size)])).square().mean().backward()
+            optimizer.step()
+            schedule.step()
+        out[name] = [w.detach() for w in model.state_dict().values()]
+        state, key = (
+            optimizer.state_dict()["state"],
+            "momentum_buffer" if of is torch.optim.SGD else "exp_avg",
+        )
+        if rank == 0:
+            out[f"{name}, consolidated"] = [state[k][key] for k in sorted(state)]
+        out[f"{name}, elements held"] = sum(
+            t.numel() for held in state.values() for t in held.values() if t.dim() > 0
+        )
+    out["joined alike"] = True
+    return out
+
+
+def _sharded(
+    script: ModuleType, size: int, parts: int = 1, half: bool = False
+) -> tuple[nn.Module, list[float], Any]:
+    """The model of the FSDP scripts, trained by one: it, the norms of its gradients, the optimizer."""
+    model, norms = script.make_model(), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(script.STEPS):
+        optimizer.zero_grad()
+        # bf16: the weights are rounded for each forward, the gradients summed in float32.
+        working = copy.deepcopy(model).to(torch.bfloat16) if half else model
+        for part in range(parts):
+            for r in range(size):
+                rows = script.make_rows(r, step * parts + part)
+                rows = rows.to(torch.bfloat16) if half else rows
+                (working(rows).square().mean() / parts / (1 if half else size)).backward()
+                if half:
+                    for p, q in zip(model.parameters(), working.parameters(), strict=True):
+                        assert q.grad is not None
+                        p.grad = (0 if p.grad is None else p.grad) + q.grad.float() / size
+                        q.grad = None
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
+        optimizer.step()
+    return model, norms, optimizer
+
+
+def fsdp1(script: ModuleType, rank: int, size: int) -> Values:
+    model, norms, optimizer = _sharded(script, size)
+    low, low_norms, _ = _sharded(script, size, half=True)
+
+    def told(model: nn.Module, norms: list[float]) -> Values:
+        full = {name: w.detach() for name, w in model.state_dict().items()}
+        return {"weights": list(full.values()), "norms": norms, "full": full}
+
+    kinds = "full shard", "unwrapped", "grads and optimizer", "no shard", "original parameters", "sync states"
+    names = [name for name, _ in model.named_parameters()]
+    return dict.fromkeys(kinds, told(model, norms)) | {
+        "bf16": told(low, low_norms),
+        "optimizer": {name: optimizer.state_dict()["state"][k]["exp_avg"] for k, name in enumerate(names)},
+    }
+
+
+def fsdp2(script: ModuleType, rank: int, size: int) -> Values:
+    def told(model: nn.Module, norms: list[float], shards: int, place: int) -> Values:
+        weights = [p.detach() for p in model.parameters()]
+        out: Values = {"weights": weights, "norms": norms}
+        out["local"] = [(_rows(len(w), shards)[place], *w.shape[1:]) for w in weights]
+        return out | ({"full": weights} if rank == 0 else {})
+
+    plain, norms, _ = _sharded(script, size)
+    low, low_norms, _ = _sharded(script, size, half=True)
+    accumulated, accumulated_norms, _ = _sharded(script, size, parts=2)
+    return {
+        "resharded": told(plain, norms, size, rank),
+        "kept": told(plain, norms, size, rank),
+        "hybrid": told(plain, norms, size // 2, rank % (size // 2)),
+        "bf16": told(low, low_norms, size, rank),
+        "accumulated": told(accumulated, accumulated_norms, size, rank),
+    }
+
+
+def _rows(rows: int, shards: int) -> list[int]:
+    """How many rows each shard has: torch.chunk's lengths, and none for those that come too late."""
+    lengths = [len(piece) for piece in torch.empty(rows).chunk(shards)]
+    return lengths + [0] * (shards - len(lengths))
+
+
+def dtensor(script: ModuleType, rank: int, size: int) -> Values:
+    whole, half = script.whole(), size // 2
+
+    def shard(t: Tensor, dim: int, shards: int = size, place: int = rank) -> Tensor:
+        pieces = t.tensor_split(_ends(t.shape[dim], shards), dim)
+        return pieces[place]
+
+    kinds = {"shard 0": shard(whole, 0), "shard 1": shard(whole, 1), "replicate": whole}
+    weights = sum(range(1, size + 1))
+    out: Values = {
+        "coordinate": (rank, size, list(range(size)), "cuda"),
+        "grid": ((rank // half, rank % half), rank // half, half, 2),
+        "in a row": torch.tensor([float(sum(r for r in range(size) if r // half == rank // half))]),
+        "in a column": torch.tensor([float(sum(r for r in range(size) if r % half == rank % half))]),
+        "flattened": size,
+        "given": size,
+        "partial avg": whole * weights / size,
+        "partial max": whole * size,
+        "grid full": whole,
+        "grid local": (_rows(6, 2)[rank // half], _rows(5, half)[rank % half]),
+        "grid turned": whole,
+    }
+    for name, local in kinds.items():
+        out |= {f"{name} local": local, f"{name} full": whole, f"partial to {name}": local * weights}
+        out |= {f"{name} to {other}": target for other, target in kinds.items()}
+    w = script.whole(5, 4).requires_grad_()
+    y = torch.relu(whole @ w).sum(dim=0)
+    y.square().sum().backward()
+    torch.manual_seed(0)
+    layer = nn.Linear(5, 3)
+    layer(whole).sum().backward()
+    return out | {
+        "product": y.detach(),
+        "product grad": w.grad,
+        "placements": (str((_partial(),)), "cuda", (6, 5)),
+        "mean": whole.mean(),
+        "softmax": torch.softmax(whole, dim=1),
+        "uneven": (sum(range(size + 1)), 2),
+        "zeros": torch.zeros(7, 3),
+        "random": (8, 3),
+        "module": layer.weight.grad,
+    }
+
+
+def _partial() -> Any:
+    from torch.distributed.tensor import Partial
+
+    return Partial()
+
+
+def _ends(rows: int, shards: int) -> list[int]:
+    lengths = _rows(rows, shards)
+    return [sum(lengths[: k + 1]) for k in range(shards - 1)]
+
+
+def tensor_parallel(script: ModuleType, rank: int, size: int) -> Values:
+    def trained(replicas: int, own: int = 0) -> Values:
+        model, losses = script.make_model(), []
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for step in range(script.STEPS):
+            optimizer.zero_grad()
+            for replica in range(replicas):
+                ids = script.make_ids(replica, step)
+                loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+                (loss / replicas).backward()
+                if replica == own:
+                    losses.append(loss.item())
+            optimizer.step()
+        return {"weights": [p.detach() for p in model.parameters()], "losses": losses}
+
+    alone = trained(1)
+    return dict.fromkeys(("tensor", "sequence", "loss"), alone) | {
+        "sharded too": trained(2, rank // (size // 2))
+    }
+
+
+def pipeline(script: ModuleType, rank: int, size: int) -> Values:
+    out: Values = {}
+    for name in ("gpipe", "1f1b", "interleaved", "looped"):
+        twice = name in ("interleaved", "looped")
+        layers = script.make_layers(2 * size if twice else size)
+        x, y = script.make_batch()
+        result = layers(x)
+        pieces = [nn.functional.mse_loss(a, b) for a, b in zip(result.chunk(8), y.chunk(8), strict=True)]
+        (sum(pieces) / len(pieces)).backward()
+        own = (rank, rank + size) if twice else (rank,)
+        out[f"{name}, gradients"] = {k: [p.grad for p in layers[k].parameters()] for k in own}
+        if rank == size - 1:
+            out[f"{name}, output"], out[f"{name}, losses"] = result.detach(), torch.stack(pieces).detach()
+    return out
+
+
+def sync_batch_norm(script: ModuleType, rank: int, size: int) -> Values:
+    out: Values = {}
+    for name in ("even", "uneven"):
+        model = script.make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            rows = torch.cat([script.make_rows(r, step, name == "uneven") for r in range(size)])
+            ((model(rows) ** 4).sum() * 0.01 / size).backward()
+            optimizer.step()
+        out[f"{name} state"] = [t.detach() for t in model.state_dict().values()]
+        out[f"{name} eval"] = model.eval()(script.make_rows(0, 9)).detach()
+    return out
+
+
+def _checkpointed(script: ModuleType) -> list[Tensor]:
+    model = script.make_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(script.make_rows(step)).square().mean().backward()
+        optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+def checkpoint_save(script: ModuleType, rank: int, size: int) -> Values:
+    return {"weights": _checkpointed(script)}
+
+
+def checkpoint_load(script: ModuleType, rank: int, size: int) -> Values:
+    weights, table = _checkpointed(script), torch.arange(28.0).reshape(7, 4)
+    out = {"step": 2, "note": "kept", "weights": weights, "beside": weights}
+    out["table"] = table.tensor_split(_ends(4, size), 1)[rank]
+    return out | ({"whole": ["0.bias", "0.weight", "2.bias", "2.weight"]} if rank == 0 else {})
+
+
+def samplers(script: ModuleType, rank: int, size: int) -> Values:
+    import random
+
+    rows = [torch.tensor([k, k * k]) for k in range(22)]
+
+    def taken(order: list[int], drop: bool = False) -> Tensor:
+        each = 22 // size if drop else -(-22 // size)
+        order = (order + order)[: each * size]
+        return torch.stack([rows[k] for k in order[rank::size]])
+
+    def shuffled(seed: int) -> list[int]:
+        order: list[int] = torch.randperm(22, generator=torch.Generator().manual_seed(seed)).tolist()
+        return order
+
+    plain = list(range(22))
+    out: Values = {"by workers": taken(plain), "cuda draws repeat": True, "cuda draws differ": True}
+    for epoch in range(2):
+        out[f"in order, epoch {epoch}"] = taken(plain)
+        out[f"shuffled, epoch {epoch}"] = taken(shuffled(3 + epoch))
+        out[f"dropped, epoch {epoch}"] = taken(plain, drop=True)
+    torch.manual_seed(100 + rank)
+    draw = random.Random(100 + rank)
+    out["own draws"] = [(torch.rand(2), draw.random()) for _ in range(3)]
+    torch.manual_seed(7)
+    out["same draws"] = [torch.rand(2) for _ in range(3)]
+    torch.manual_seed(0)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.arange(8)), batch_size=8, shuffle=True
+    )
+    out["shuffled alike"] = next(iter(loader))[0]
+    return out
+
+
+def language_model(script: ModuleType, rank: int, size: int) -> Values:
+    def trained(dtype: torch.dtype | None) -> Values:
+        torch.manual_seed(1337)
+        for _ in range({None: 0, torch.bfloat16: 1, torch.float16: 2}[dtype]):
+            script.GPT()  # those of the runs before drew numbers too
+        model, losses = script.GPT(), []
+        optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95))
+        for step in range(script.STEPS):
+            total = 0.0
+            for part in range(script.ACCUMULATE):
+                for r in range(size):
+                    loss = (
+                        model(*script.make_ids(r, step * script.ACCUMULATE + part)) / script.ACCUMULATE / size
+                    )
+                    loss.backward()
+                    total += loss.item()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for group in optimizer.param_groups:
+                group["lr"] = script.learning_rate(step)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(total)
+        return {"losses": losses, "weights": [p.detach() for p in model.parameters()]}
+
+    return {"float32": trained(None), "bfloat16": trained(torch.bfloat16), "float16": trained(torch.float16)}

@@ -1,0 +1,83 @@
+"""Scripts as torchrun users write them, unmodified, on ranks in one process: each ends with what its oracle says.
+
+The oracles (oracles.py) know nothing of distribution: formulas, or one model on the joined batch.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from labkit.distributed.world import World
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import oracles
+from comparing import SCRIPTS, difference, script
+
+# What a script is called with, after the folder for its values.
+ARGUMENTS = {"elastic": ["--epochs", "2"]}
+# Values that are rounded on their way to 16 bits.
+TOLERANCES = {"fp16 hook": 2e-3, "bf16 hook": 2e-2, "bf16": 3e-2, "bfloat16": 5e-2, "float16": 5e-2}
+NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "checkpoint_load")
+
+# These take their time: DTensor works out anew in each rank how each operator is to be cut.
+LONG = "fsdp1", "fsdp2", "language_model", "tensor_parallel"
+REPEATED = "asynchronous", "ddp_uneven", "objects", "samplers", "sync_batch_norm", "zero"
+
+
+def run(name: str, folder: Path, size: int, *arguments: str) -> list[dict[str, Any]]:
+    """What each of ``size`` ranks saved."""
+    path = str(SCRIPTS / f"{name}.py")
+    code = compile(Path(path).read_text(), path, "exec")
+    folder.mkdir()
+
+    def main(rank: Any) -> None:
+        sys.argv[:] = [path, str(folder), *arguments]
+        sys.path.insert(0, str(SCRIPTS))
+        rank.main.__dict__["__file__"] = path
+        exec(code, rank.main.__dict__)
+
+    with World(size, environ={"TORCHELASTIC_RUN_ID": "none"}) as world, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        world.run(main)
+    return [torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=False) for rank in range(size)]
+
+
+def wrong(name: str, saved: list[dict[str, Any]]) -> list[str]:
+    """Where what ranks saved differs from what the oracle says."""
+    module, found = script(name), []
+    for rank, values in enumerate(saved):
+        expected = getattr(oracles, name)(module, rank, len(saved))
+        assert set(values) == set(expected), f"rank {rank}"
+        for key, value in expected.items():
+            text = difference(values[key], value, TOLERANCES.get(key, 1e-5), f"rank {rank}: {key}")
+            found += [text] if text else []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [(name, size) for name in NAMES for size in (2, 4) if size == 4 or name not in LONG]
+)
+def test_each_rank_ends_with_what_one_model_on_the_joined_batch_has(
+    name: str, size: int, tmp_path: Path
+) -> None:
+    assert wrong(name, run(name, tmp_path / "a", size, *ARGUMENTS.get(name, []))) == []
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_repeats_have_the_same_bits(name: str, tmp_path: Path) -> None:
+    first, second = (run(name, tmp_path / folder, 3 if name == "objects" else 2) for folder in "ab")
+    assert difference(second, first, tolerance=0.0) is None
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2), (4, 1)])
+def test_a_checkpoint_of_one_world_is_loaded_by_another(before: int, after: int, tmp_path: Path) -> None:
+    run("checkpoint_save", tmp_path / "saved", before)
+    loaded = run("checkpoint_load", tmp_path / "loaded", after, str(tmp_path / "saved"))
+    assert wrong("checkpoint_load", loaded) == []
