@@ -97,17 +97,17 @@ def table() -> str:
     ]
     for how in (FAITHFUL, APPROXIMATED, ABSENT):
         lines += [f"| **{how}** | {what} | {note} |" for what, found, note in PARTS if found == how]
-    lines += ["", "## Functions of `torch._C` that are answered", "", _listed(provided())]
+    lines += ["", "## Functions of `torch._C` that are answered", "", listed(provided())]
     lines += [
         "",
         "## Functions of `torch._C` that torch.cuda uses and that raise an error",
         "",
-        _listed(missing()),
+        listed(missing()),
     ]
     lines += ["", "## What is changed while a machine is in use, besides `torch._C`", ""]
-    lines += [f"- `{owner}`: {_listed(names)}" for owner, names in changed(patches(Machine(1))).items()]
+    lines += [f"- `{owner}`: {listed(names)}" for owner, names in changed(patches(Machine(1))).items()]
     lines += ["", "Only during a data-parallel call, for replicas that wait for each other:", ""]
-    lines += [f"- `{owner}`: {_listed(names)}" for owner, names in changed(waits()).items()]
+    lines += [f"- `{owner}`: {listed(names)}" for owner, names in changed(waits()).items()]
     lines += ["", "All of it is taken back. What stays for the process:", ""]
     lines += [f"- {what}: {why}" for what, why in STAYS]
     return "\n".join(lines) + "\n"
@@ -127,5 +127,6 @@ def changed(rows: Iterable[Patch]) -> dict[str, list[str]]:
     return {owner: sorted(names) for owner, names in sorted(found.items()) if owner != "torch._C"}
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Names as Markdown."""
     return ", ".join(f"`{name}`" for name in names)

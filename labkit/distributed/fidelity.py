@@ -1,0 +1,41 @@
+"""What of torch.distributed is simulated, how, and what refuses: a part of the documentation's table.
+
+``python -m labkit.distributed`` prints what stands in ``docs/simulated.md`` below the machine's own.
+"""
+
+from __future__ import annotations
+
+from ..machine.fidelity import ABSENT, APPROXIMATED, FAITHFUL, changed, listed
+from .torch_rows import table as rows
+from .world import World
+
+# (what, how, in a sentence)
+PARTS = (
+    ("process groups `nccl`, `gloo`, `cpu:gloo,cuda:nccl`", FAITHFUL, "every collective and message of `torch.distributed`, sync, async, coalesced, of objects, functional and with autograd; subgroups, `split_group`, stores, every way to initialise"),
+    ("what is built on them", FAITHFUL, "PyTorch's own code, unchanged: `DistributedDataParallel` and its Reducer, `join`, comm hooks, `ZeroRedundancyOptimizer`, FSDP1, FSDP2, `DeviceMesh`, `DTensor`, tensor and sequence parallelism, pipeline schedules, `SyncBatchNorm`, distributed checkpoints, samplers"),
+    ("values", APPROXIMATED, "sums are taken in the order of the ranks, in the tensors' own type; NCCL's rings and trees take them in another order, so last bits may differ; ranks in one process and in several agree bit for bit"),
+    ("what is refused", FAITHFUL, "tensors on the wrong device, of a type, layout or size that NCCL does not take, two ranks on one GPU, reductions that NCCL lacks, groups that exclude the caller, use after destroy: in PyTorch's and NCCL's own words"),
+    ("calls that do not fit together", APPROXIMATED, "another collective, other sizes, types, roots: an error at once that names both ranks and lines, where NCCL hangs, crashes or mixes bytes"),
+    ("deadlocks", APPROXIMATED, "told the moment every rank waits, with each rank's call and line, where NCCL's watchdog takes ten minutes"),
+    ("`timeout=`", APPROXIMATED, "by the ranks' own clocks, which run side by side however long their turns take; the error is raised in the rank that waited, in the words of NCCL's watchdog, which would end the process"),
+    ("a `send` before its `recv`", APPROXIMATED, "up to 4 MiB (the buffer of NCCL's connections) it goes on, a larger one waits; NCCL takes no notice of tags, gloo does"),
+    ("collectives beside computation", APPROXIMATED, "a collective happens when its last member calls it or, where C++ waits for it (DDP's buckets), then and there; the clocks of ranks that were asynchronous go on meanwhile"),
+    ("time", APPROXIMATED, "each rank's clock counts what it computes on this computer, without imports; what a collective would take on a network is not in it"),
+    ("ranks in one process", APPROXIMATED, "threads of which one runs at a time, until it waits for another; each has its own `__main__`, modules of the script, environment, arguments, folder, random states, warnings, loggers and settings of torch; installed packages are shared, with what they keep in their globals, and so are the process's number, open files and C libraries"),
+    ("repeats", FAITHFUL, "the same script takes the same turns and draws the same numbers; a rank that seeds nothing has seeds of its own, the same in every run"),
+    ("ranks as processes (`--processes`)", FAITHFUL, "real processes under PyTorch's elastic launcher, over gloo on this computer; needs an operating system that can fork"),
+    ("several nodes (`--nnodes`)", APPROXIMATED, "each has its own GPUs, `cuda:0` to `cuda:k`, and ranks and environment as torchrun numbers them; names, links and speeds of a network are not simulated"),
+    ("memory of ranks", APPROXIMATED, "gradients that C++ makes, DDP's buckets, FSDP's shards and gathered weights are counted as on the GPU; NCCL's own buffers and CUDA's contexts are not, and a rank that asks for another rank's GPU is told what lives there, where a process is told of its own share alone"),
+    ("`torch.distributed.rpc`, MPI, UCC, symmetric memory, NCCL's own knobs", ABSENT, "windows, flight recorder, `ncclCommAbort` within a collective, estimates of time: not there, or without effect"),
+)  # fmt: skip
+
+
+def table() -> str:
+    """The part as Markdown."""
+    lines = ["", "## Ranks: what of torch.distributed is simulated", "", "| | | |", "| --- | --- | --- |"]
+    for how in (FAITHFUL, APPROXIMATED, ABSENT):
+        lines += [f"| **{how}** | {what} | {note} |" for what, found, note in PARTS if found == how]
+    lines += ["", "What is changed besides while ranks are there, and taken back with them:", ""]
+    with World(1) as world:
+        lines += [f"- `{owner}`: {listed(names)}" for owner, names in changed(rows(world)).items()]
+    return "\n".join(lines) + "\n"
