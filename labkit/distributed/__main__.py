@@ -1,5 +1,6 @@
-"""``python -m labkit.distributed`` prints what of torch.distributed is simulated and what is not."""
+"""``python -m labkit.distributed`` prints what is simulated and what is not, of one process and of ranks."""
 
-from .fidelity import table
+from ..machine import fidelity as machine
+from . import fidelity
 
-print(table(), end="")
+print(machine.table() + fidelity.table(), end="")

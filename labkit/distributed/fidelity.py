@@ -1,6 +1,6 @@
 """What of torch.distributed is simulated, how, and what refuses: a part of the documentation's table.
 
-``python -m labkit.distributed`` prints what stands in ``docs/simulated.md`` below the machine's own.
+It stands in ``docs/simulated.md`` below what is said of the machine; ``python -m labkit.distributed`` prints both.
 """
 
 from __future__ import annotations

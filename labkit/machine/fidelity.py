@@ -1,6 +1,7 @@
 """What the simulated machine does faithfully, approximately and not at all: the table of the documentation.
 
-``python -m labkit.machine`` prints it; ``docs/simulated.md`` is that print. The functions of ``torch._C``
+``python -m labkit.machine`` prints it; ``docs/simulated.md`` is that print, and what ``labkit.distributed`` has to say
+of ranks (:mod:`labkit.distributed.fidelity`). The functions of ``torch._C``
 are listed from the code that answers them and from torch.cuda's own sources, what is changed from the patches.
 """
 
@@ -65,7 +66,7 @@ PARTS = (
     ("sparse tensors", FAITHFUL, "COO, CSR and their kin: the tensor, its indices and its values are on one device, also after `copy_` and `torch.load`"),
     ("`torch.nested`", FAITHFUL, "both layouts: the tensor and its values are on one device"),
     ("`FakeTensorMode`", APPROXIMATED, "fake tensors stand for tensors on simulated GPUs; gradients of them are refused (a build without CUDA has no guard for autograd)"),
-    ("NCCL", ABSENT, "`init_process_group(\"nccl\")` refuses; gloo carries tensors on the GPUs"),
+    ("NCCL", APPROXIMATED, "a process group `nccl` checks, meets and computes as said below under ranks; between processes its bytes travel by gloo"),
     ("CUDA graphs, custom kernels, memory pools", ABSENT, "refuse with an error that names the missing function; so do external streams, the history of memory, statistics of pinned memory and TunableOp"),
     ("`torch.cuda._sanitizer`, callbacks of the runtime", ABSENT, "refuse with an error: nothing would be heard of what is allocated"),
     ("operators that PyTorch has for CUDA alone", ABSENT, "products of packed 4-bit weights and the like: PyTorch's own error, which speaks of the CPU"),
@@ -90,7 +91,7 @@ def table() -> str:
     lines = [
         "# What is simulated, and what is not",
         "",
-        "Made by `python -m labkit.machine`.",
+        "Made by `python -m labkit.distributed`; of the machine alone, by `python -m labkit.machine`.",
         "",
         "| | | |",
         "| --- | --- | --- |",
