@@ -10,6 +10,7 @@ Nobody waits within gloo: it would end the connections when time runs out, and c
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections import Counter, deque
@@ -90,7 +91,7 @@ class Gloo:
         self.size, self.at, self.ranks = group.size(), group.rank(), group.ranks
         watch.begin(group)
         _made[self.ranks] += 1
-        name = f"labkit/{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}"
+        name = watch.prefix(f"{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}")
         with plain():
             self._heads, self._bodies = (
                 _gloo(c10d.PrefixStore(f"{name}/{part}", group.store), self.at, self.size, group.timeout)
@@ -102,6 +103,7 @@ class Gloo:
 
     def come(self, call: Call) -> Slot:
         """``call`` has come, and is on its way to the others."""
+        call.node = int(os.environ.get("GROUP_RANK", "0"))  # two nodes have a cuda:0 each
         watch.note(call)
         slot = Exchange(call, self.size)
         with plain():
@@ -248,7 +250,7 @@ def _meet(slot: Exchange, calls: list[Call], pairs: Callable[[], semantics.Pairs
     last = max(calls, key=lambda call: call.arrived)
     slot.last = last.rank
     started = perf_counter()
-    with torch.inference_mode(any(out.is_inference() for out in slot.call.outputs)):
+    with torch.inference_mode(any(out.is_inference() for out in slot.call.outputs)), torch.no_grad():
         semantics.write(pairs())
     slot.finished = last.arrived + perf_counter() - started
     slot.done = True

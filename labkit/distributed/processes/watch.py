@@ -7,6 +7,7 @@ on. A rank that is busy writes nothing, and costs nothing.
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import threading
@@ -49,7 +50,7 @@ class Watch:
     def __init__(self, group: Group, number: int) -> None:
         self.group, self.number = group, number
         self.rank, self.size = group.rank(), group.size()
-        self.store = c10d.PrefixStore(f"labkit/watch/{number}", group.store)
+        self.store = c10d.PrefixStore(prefix(f"watch/{number}"), group.store)
         self.issued: Counter[Any] = Counter()
         self.came: Counter[tuple[str, str]] = Counter()
         self.last: Call | None = None
@@ -129,6 +130,11 @@ class Watch:
     def is_first(self) -> bool:
         """Whether this rank is the one who tells."""
         return bool(self.store.add("told", 1) == 1)
+
+
+def prefix(name: str) -> str:
+    """Of what is said in a store about ``name``. torchrun's static rendezvous keeps its store over restarts."""
+    return f"labkit/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
 
 
 def begin(group: Group) -> None:

@@ -1,0 +1,258 @@
+"""Ranks as real processes: started from a preloaded one by PyTorch's elastic launcher, meeting over gloo."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit.distributed.call import Call
+from labkit.distributed.processes import packing, watch
+from labkit.distributed.world import World
+
+ROOT = Path(__file__).parents[2]
+LAUNCH = """
+import sys
+from labkit.distributed.processes.launch import run
+from labkit.launch.children import asked
+sys.exit(run(sys.argv[1:], asked(2, "1 GiB", "cpu", None)))
+"""
+
+
+def begin(tmp_path, script, *arguments, of=("-c", LAUNCH), **options):
+    (tmp_path / "train.py").write_text(script)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "LABKIT_LANGUAGE": "en"}
+    command = [sys.executable, *of, *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path, **options
+    )
+
+
+def run(*args, **options):
+    with begin(*args, stderr=subprocess.PIPE, **options) as process:
+        out, err = process.communicate(timeout=200)
+    return process.returncode, out, err
+
+
+TRAIN = """
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def train():
+    dist.init_process_group("nccl")
+    rank, device = dist.get_rank(), torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    torch.manual_seed(0)
+    # 400 kB: larger than what gloo carries with the call
+    model = torch.nn.Sequential(torch.nn.Linear(8, 10_000), torch.nn.Tanh(), torch.nn.Linear(10_000, 2)).to(device)
+    model = DDP(model, device_ids=[device.index])
+    step = torch.optim.SGD(model.parameters(), 0.1)
+    for k in range(3):
+        rows = torch.randn(5, 8, generator=torch.Generator().manual_seed(10 * k + rank)).to(device)
+        step.zero_grad()
+        model(rows).square().mean().backward()
+        step.step()
+    held = torch.cuda.memory_allocated()
+    dist.destroy_process_group()
+    return [parameter.detach().cpu() for parameter in model.parameters()], held
+
+
+if __name__ == "__main__":
+    facts = {name: os.environ[name] for name in ("LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")}
+    facts |= {"argv": sys.argv, "path": sys.path[0], "cwd": os.getcwd(), "main": sys.modules["__main__"].__file__}
+    # A class of __main__ is found by name, as in any process.
+    import pickle
+
+    class Mine: ...
+
+    assert type(pickle.loads(pickle.dumps(Mine()))) is Mine
+    torch.save((facts, *train()), f"{sys.argv[1]}/{os.environ['RANK']}.pt")
+"""
+
+
+def test_two_nodes_train_as_one_process_and_end_with_the_same_bits(tmp_path):
+    code, _, err = run(
+        tmp_path, TRAIN, "--nnodes", "2", "--nproc-per-node", "1", "train.py", str(tmp_path), "-x"
+    )
+    assert code == 0, err
+    names = {}
+    exec(compile(TRAIN, "train.py", "exec"), names)
+    with World(2, nodes=2) as world:
+        threads = world.run(lambda rank: names["train"]())
+    for rank, (weights, held) in enumerate(threads):
+        facts, other, other_held = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
+        assert facts == {
+            "LOCAL_RANK": "0", "GROUP_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
+            "argv": ["train.py", str(tmp_path), "-x"], "path": str(tmp_path), "cwd": str(tmp_path),
+            "main": str(tmp_path / "train.py"),
+        }  # fmt: skip
+        assert all(torch.equal(mine, one) for mine, one in zip(weights, other, strict=True))
+        assert held == other_held
+
+
+FAULTS = """
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+x = torch.ones(3, device="cuda")
+dist.all_reduce(x)
+if attempt == 0:  # another call
+    dist.all_reduce(x) if rank else dist.broadcast(x, 0)
+elif attempt == 1:  # each waits for the other's message
+    dist.recv(x, 1 - rank)
+elif attempt == 2:  # uneven inputs
+    for batch in range(2 + rank):
+        dist.all_reduce(x)
+elif attempt == 3:
+    if rank:
+        raise ValueError("of the script")
+    dist.all_reduce(x)
+elif attempt == 4:
+    if rank:
+        os.kill(os.getpid(), 9)
+    dist.all_reduce(x)
+else:
+    # Messages larger than what waits for nobody, from both at once; Works in another order than that of the calls.
+    there, here = torch.full((2_000_000,), float(rank), device="cuda"), torch.empty(2_000_000, device="cuda")
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, there, 1 - rank), dist.P2POp(dist.irecv, here, 1 - rank)]
+    ):
+        work.wait()
+    group = dist.new_group([0, 1])
+    works = [dist.all_reduce(x, async_op=True), dist.all_reduce(here, group=group, async_op=True)]
+    for work in works if rank else works[::-1]:
+        work.wait()
+    print(f"rank {rank}: {x.tolist()} {here.unique().tolist()}", flush=True)
+    dist.destroy_process_group()
+"""
+
+
+def test_each_attempt_ends_by_itself_and_says_why(tmp_path):
+    code, out, err = run(
+        tmp_path, FAULTS, "--nproc-per-node", "2", "--max-restarts", "5", "--tee", "3", "train.py"
+    )
+    assert code == 0, err
+    assert sorted(line for line in out.splitlines() if "]:rank" in line) == [
+        "[default0]:rank 0: [4.0, 4.0, 4.0] [1.0]", "[default1]:rank 1: [4.0, 4.0, 4.0] [1.0]"
+    ]  # fmt: skip
+    assert "rank 0  broadcast from rank 0 [3] float32  train.py:14" in err
+    assert "rank 1  all_reduce SUM [3] float32         train.py:14" in err
+    deadlocks = err.split("Deadlock: ")[1:]
+    assert len(deadlocks) == 2  # one rank tells
+    for text in "rank 0  waits for rank 1 in recv", "rank 1  waits for rank 0 in recv", "train.py:16":
+        assert text in deadlocks[0]
+    for text in "rank 0  has ended; its last call was all_reduce, call 3", "stands there for the 3rd time":
+        assert text in deadlocks[1]
+    assert "ValueError: of the script" in err
+    assert err.count("(exitcode: -9)") == 1
+
+
+SPAWN = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def work(rank, size, path):
+    dist.init_process_group(init_method=f"file://{path}", rank=rank, world_size=size)
+    x = torch.full((2,), float(rank + 1), device=f"cuda:{rank}")
+    dist.all_reduce(x)
+    group = dist.new_group([0, 1])
+    dist.all_reduce(x, group=dist.group.WORLD if rank else group)
+
+
+if __name__ == "__main__":
+    mp.spawn(work, (2, sys.argv[1]), nprocs=2)
+"""
+
+
+def test_spawned_ranks_meet_by_nccl_and_are_told_of_a_deadlock(tmp_path):
+    command = "-m", "labkit", "run", "--gpus", "2", "train.py", str(tmp_path / "store")
+    code, _, err = run(tmp_path, SPAWN, of=command)
+    assert code == 1
+    assert err.count("Deadlock: no rank can go on") == 1
+    assert "rank 0  waits for rank 1 in all_reduce SUM [2] float32, call 1 of group" in err
+    assert "rank 1  waits for rank 0 in all_reduce SUM [2] float32, call 2 of group" in err
+
+
+def test_no_rank_outlives_its_launcher(tmp_path):
+    endless = "import os, signal\nprint(os.getpid(), flush=True)\nsignal.pause()\n"
+    with begin(tmp_path, endless, "--nproc-per-node", "2", "train.py") as process:
+        ranks = [process.stdout.readline() for _ in range(2)]
+        process.send_signal(signal.SIGKILL)
+        assert all(rank.strip().isdigit() for rank in ranks)
+        assert process.stdout.read() == ""  # nobody has it open any more
+
+
+# What needs no processes.
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6.0).view(2, 3).t(), torch.tensor(3), torch.empty(0, 4), torch.tensor([True, False]),
+        torch.randn(3, dtype=torch.complex64).conj(), torch.randn(5).bfloat16(), torch.randn(2, 2, dtype=torch.float64),
+    ],
+)  # fmt: skip
+def test_a_call_arrives_as_it_was_sent(tensor):
+    call = Call(
+        "all_reduce", [torch.ones(3, dtype=torch.uint8), tensor], [torch.empty(2, 5)], op="SUM", root=1
+    )
+    call.group, call.seq, call.rank, call.ranks = "dp", 3, 7, (5, 7)
+    call.locate()
+    whole = packing.packed(call)
+    assert packing.length(whole[:64]) == len(whole)
+    there = packing.unpacked(whole.clone())
+    assert (there.kind, there.op, there.root, there.ranks, there.seq) == ("all_reduce", "SUM", 1, (5, 7), 3)
+    assert there.short_place == call.short_place
+    assert torch.equal(there.inputs[1], tensor)
+    assert there.inputs[1].dtype == tensor.dtype
+    assert [tuple(output.shape) for output in there.outputs] == [(2, 5)]
+
+
+def standing(call, **issued):
+    """What a rank wrote that waits in ``call`` and has made so many calls."""
+    counts = {tuple(name.split("_")): count for name, count in issued.items()}
+    return {"calls": [(packing.words(call), watch._key(call), call.seq)], "issued": counts}
+
+
+def waiting(kind, seq, rank, root=None):
+    call = Call(kind, [], [], root=root)
+    call.group, call.seq, call.rank, call.ranks = "g", seq, rank, (0, 1)
+    return call
+
+
+def stuck(*found):
+    return [watch._is_stuck(one["calls"][0], list(found)) for one in found]
+
+
+def test_who_is_stuck():
+    second, third = waiting("all_reduce", 2, 0), waiting("all_reduce", 3, 1)
+    assert stuck(standing(second, g_all=2), standing(third, g_all=3)) == [False, True]
+    assert stuck(standing(second, g_all=2), standing(waiting("all_reduce", 1, 1), h_all=1)) == [True, True]
+
+
+def test_a_message_on_its_way_is_no_deadlock():
+    asks, sends = waiting("recv", 1, 0, root=1), waiting("send", 1, 0, root=1)
+    busy = standing(waiting("all_reduce", 1, 1), g_all=1)
+    assert stuck(standing(asks), busy)[0]
+    busy["issued"]["g", "send", 1, 0] = 1
+    assert not stuck(standing(asks), busy)[0]
+    assert stuck(standing(sends), busy)[0]
+    busy["issued"]["g", "recv", 0, 1] = 1
+    assert not stuck(standing(sends), busy)[0]
