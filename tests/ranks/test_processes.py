@@ -153,7 +153,7 @@ def test_each_attempt_ends_by_itself_and_says_why(tmp_path):
     assert "rank 1  all_reduce SUM [3] float32         train.py:14" in err
     deadlocks = err.split("Deadlock: ")[1:]
     assert len(deadlocks) == 2  # one rank tells
-    for text in "rank 0  waits for rank 1 in recv", "rank 1  waits for rank 0 in recv", "train.py:16":
+    for text in "rank 0  waits in recv from rank 1", "rank 1  waits in recv from rank 0", "train.py:16":
         assert text in deadlocks[0]
     for text in "rank 0  has ended; its last call was all_reduce, call 3", "stands there for the 3rd time":
         assert text in deadlocks[1]
