@@ -354,13 +354,10 @@ def _dtensors() -> bool:
 def _buckets() -> bool:
     if not torch.distributed.is_available():
         return True
-    reducer = torch.distributed.Reducer
     made = inspect.getsource(nn.parallel.DistributedDataParallel)
-    return (
-        "dist.Reducer(" in made
-        and "self.reducer._rebuild_buckets()" in made
-        and hasattr(reducer, "_get_zeros_like_grad_buckets")
-    )
+    calls = "dist.Reducer(", "self.reducer._rebuild_buckets()", "self.reducer._set_static_graph()"
+    there = hasattr(torch.distributed.Reducer, "_get_zeros_like_grad_buckets")
+    return there and all(call in made for call in calls)
 
 
 def _operator_table() -> bool:
@@ -580,7 +577,7 @@ PRIVATE = [
             "_random, _distribute_region, _custom_op_handlers",
             "DTensors and what they hold are on the rank's GPU, and wrappers are loaded there (machine.ops.dtensors)",
             _dtensors),
-    Private("of torch.distributed.Reducer: _rebuild_buckets, _get_zeros_like_grad_buckets",
+    Private("of torch.distributed.Reducer: _rebuild_buckets, _get_zeros_like_grad_buckets, _set_static_graph",
             "when it makes its buckets, and how great they are (machine.ops.reducers)",
             _buckets),
     Private("torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey, torch._subclasses.fake_tensor.FakeTensor",

@@ -98,6 +98,35 @@ def test_ddp_that_accumulates_has_gradients_of_its_own_until_it_reduces(world):
     assert on_all(world, train) == ((3 * WEIGHTS + MAP,) * 2, (2 * WEIGHTS + MAP,) * 2)
 
 
+@pytest.mark.parametrize("backend", ["nccl", None])
+@pytest.mark.parametrize("view", [False, True])
+def test_parameters_that_are_not_used_have_no_gradient_and_a_place_in_a_bucket(world, backend, view):
+    class OneByTurns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.both, self.turn = layers()[:2], 0
+
+        def forward(self, x):
+            self.turn += 1
+            return self.both[self.turn % 2](x)
+
+    def train(how):
+        options = {
+            how: True,
+            "gradient_as_bucket_view": view,
+            "process_group": dist.new_group(backend=backend),
+        }
+        model = OneByTurns() if how == "find_unused_parameters" else layers()[:2]
+        model = DistributedDataParallel(model, **options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return [step(model, optimizer)[0] for _ in range(3)]
+
+    two = 2 * WEIGHTS // DEEP
+    used, every = (0, 0) if view else (two // 2, two)
+    assert on_all(world, lambda: train("find_unused_parameters")) == [2 * two + MAP + used] * 3
+    assert on_all(world, lambda: train("static_graph")) == [2 * two + MAP + every] * 3
+
+
 def test_a_communication_hook_is_given_its_bucket_on_the_gpu(world):
     def train():
         def hook(state, bucket):

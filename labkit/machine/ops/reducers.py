@@ -53,16 +53,23 @@ def patches(machine: Machine) -> Iterator[Patch]:
     class Reducer(real):  # type: ignore[misc, valid-type]
         """PyTorch's own; it knows what its buckets weigh."""
 
-        def __init__(self, params: list[Tensor], bucket_indices: list[list[int]], *args: Any) -> None:
-            super().__init__(params, bucket_indices, *args)
+        def __init__(
+            self, params: list[Tensor], bucket_indices: list[list[int]], *args: Any, **kwargs: Any
+        ) -> None:
+            super().__init__(params, bucket_indices, *args, **kwargs)
             self._labkit_held = Held()
             # local_used_map_dev_ there, on the first one's device; the ranks tell each other only with
-            # find_unused_parameters which parameters were used.
+            # find_unused_parameters, or a static graph, which parameters were used.
             self._labkit_map = Held()
             first = gpu_of(params[0]) if params else None
             if first is not None and machine_in_use() is not None:
-                self._labkit_map.hold(first, 4 * len(params), met=bool(args[4:5] and args[4]))
+                unused = args[4] if len(args) > 4 else kwargs.get("find_unused_parameters", False)
+                self._labkit_map.hold(first, 4 * len(params), met=bool(unused))
             self._hold(([params[at] for at in places], None) for places in bucket_indices)
+
+        def _set_static_graph(self) -> None:
+            super()._set_static_graph()
+            self._labkit_map.can_be_met()
 
         def _rebuild_buckets(self) -> bool:
             rebuilt: bool = super()._rebuild_buckets()

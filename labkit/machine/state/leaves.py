@@ -41,10 +41,15 @@ class Held:
         """
         self._marks.append(gpu.marks.get(size) or gpu.new_mark(size))
         if met:
-            gpu.leaves.held.add(self)
+            self.can_be_met()
         gpu.room -= self._marks[-1].block
         if gpu.room < 0:
             gpu.recount()
+
+    def can_be_met(self) -> None:
+        """From now on Python may meet what is held."""
+        for mark in self._marks:
+            mark.gpu.leaves.held.add(self)
 
     def release(self, gpu: Gpu | None = None, size: int = 0) -> bool:
         """A tensor of ``size`` bytes on ``gpu`` was met, and counts by itself: whether it was one of these.
