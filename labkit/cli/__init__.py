@@ -28,6 +28,10 @@ COMMANDS = {
     "run": lambda: say(
         en="run a script on simulated GPUs, unmodified", zh="在模拟 GPU 上运行脚本，脚本一字不改"
     ),
+    "torchrun": lambda: say(
+        en="run a torch.distributed script on simulated GPUs, unmodified",
+        zh="在模拟 GPU 上运行 torch.distributed 脚本，脚本一字不改",
+    ),
     "sweep": lambda: say(
         en="run a lesson for several numbers of GPUs and compare",
         zh="用不同的 GPU 数各运行一遍课程，并作对比",

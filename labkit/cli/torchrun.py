@@ -1,0 +1,350 @@
+"""Run a torch.distributed script on simulated GPUs, unmodified, with torchrun's own arguments.
+
+The arguments are those of PyTorch's own parser. Ranks are threads of one process that take turns, or with
+``--processes`` real processes under PyTorch's elastic launcher. What an argument cannot do here is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ..base.language import say
+from ..base.numbers import plural
+from ..base.units import bytes_text, cuda_bytes
+from ..launch import children
+from .ending import MOST_EVENTS
+from .usage import UsageError, at_least
+
+# Arguments of torchrun that change nothing where all ranks share one process on this computer.
+NOTHING_TO_DO = (
+    "rdzv_backend rdzv_conf monitor_interval start_method event_log_handler local_addr numa_binding signals_to_handle "
+    "shutdown_timeout"
+).split()
+# Those that need real processes.
+PROCESSES_ONLY = "no_python logs_specs virtual_local_rank".split()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = say(
+        en="labkit torchrun [options] [torchrun's own options] (SCRIPT | -m MODULE) [ARGS ...]",
+        zh="labkit torchrun [选项] [torchrun 自己的选项] (SCRIPT | -m MODULE) [ARGS ...]",
+    )
+    parser.add_argument(
+        "--gpus",
+        type=at_least(1),
+        metavar="N",
+        help=say(
+            en="how many GPUs each node has (default: as many as it has ranks)",
+            zh="每个节点的 GPU 数（默认和它的 rank 数相同）",
+        ),
+    )
+    parser.add_argument(
+        "--memory",
+        default="16 GiB",
+        metavar="SIZE",
+        help=say(en='of each GPU (default "16 GiB")', zh='每块 GPU 的显存（默认 "16 GiB"）'),
+    )
+    parser.add_argument(
+        "--processes",
+        action="store_true",
+        help=say(
+            en="each rank as a process of its own, instead of all in one that take turns",
+            zh="每个 rank 各用一个进程，而不是在同一个进程里轮流运行",
+        ),
+    )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help=say(
+            en="say at the end what each rank held, sent and waited",
+            zh="结束时列出每个 rank 用了多少显存、通信了多少、等了多久",
+        ),
+    )
+    parser.add_argument(
+        "--timeline",
+        type=Path,
+        metavar="FILE.html",
+        help=say(
+            en="write at the end what all ranks did when, as a page", zh="结束时把所有 rank 的时间线写成一个网页"
+        ),
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE.json",
+        help=say(
+            en="write the same for Perfetto and chrome://tracing",
+            zh="同样的内容，写成 Perfetto 和 chrome://tracing 能打开的文件",
+        ),
+    )
+    for action in _torchruns():
+        # Left out, so that it is known which were given.
+        _defaults[action.dest], action.default = action.default, argparse.SUPPRESS
+        action.required = False
+        parser._add_action(action)
+
+
+_defaults: dict[str, Any] = {}
+
+
+def _torchruns() -> list[argparse.Action]:
+    """Torchrun's own arguments, in the order in which its parser has them."""
+    from torch.distributed.run import get_args_parser
+
+    return [action for action in get_args_parser()._actions if action.dest != "help"]
+
+
+def run(options: argparse.Namespace) -> int:
+    given = _defaults.keys() & vars(options).keys()
+    for name, default in _defaults.items():
+        if name not in given:
+            setattr(options, name, default)
+    if not options.training_script:
+        raise UsageError(
+            say(
+                en="no script given: labkit torchrun --nproc-per-node 8 train.py",
+                zh="没有给出脚本：labkit torchrun --nproc-per-node 8 train.py",
+            )
+        )
+    machine = _machine(options)
+    for name in ("timeline", "trace"):
+        _checked(name, getattr(options, name))
+    if options.processes:
+        return _in_processes(options, given, machine)
+    _check(options, given, machine)
+    return _in_one(options, machine)
+
+
+def _machine(options: argparse.Namespace) -> children.Described:
+    """The GPUs of each node; the number of ranks on each becomes one."""
+    wanted = options.nproc_per_node
+    try:
+        if wanted in ("gpu", "auto"):
+            gpus = options.gpus or 8
+        elif wanted == "cpu":
+            gpus = options.gpus or os.cpu_count() or 1
+        else:
+            gpus = options.gpus or int(wanted)
+    except ValueError:
+        raise UsageError(
+            say(
+                en=f'--nproc-per-node must be a number, "gpu", "auto" or "cpu", got {wanted!r}',
+                zh=f'--nproc-per-node 必须是一个数，或 "gpu"、"auto"、"cpu"，现在是 {wanted!r}',
+            )
+        ) from None
+    try:
+        machine = children.asked(gpus, options.memory, "cpu", None)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    seen = len(machine.visible(os.environ))
+    if wanted in ("gpu", "auto"):
+        options.nproc_per_node = str(seen)
+    elif wanted == "cpu":
+        options.nproc_per_node = str(os.cpu_count() or 1)
+    return machine
+
+
+def _checked(name: str, path: Path | None) -> None:
+    if path is not None and (path.is_dir() or not os.access(path.resolve().parent, os.W_OK)):
+        raise UsageError(say(en=f"--{name}: cannot write {path}", zh=f"--{name}：无法写入 {path}"))
+
+
+def _check(options: argparse.Namespace, given: set[str], machine: children.Described) -> None:
+    """Refuse what cannot be where ranks share a process, and say what does nothing there."""
+    for name in PROCESSES_ONLY:
+        if getattr(options, name):
+            raise UsageError(
+                say(
+                    en=f"{_typed(name)} needs ranks that are processes: add --processes",
+                    zh=f"{_typed(name)} 要求每个 rank 是单独的进程：请加上 --processes",
+                )
+            )
+    try:
+        options.nnodes = int(str(options.nnodes).rpartition(":")[2])
+        each = int(options.nproc_per_node)
+        if min(options.nnodes, each) < 1 or options.max_restarts < 0:
+            raise ValueError
+    except ValueError:
+        raise UsageError(
+            say(
+                en="--nnodes and --nproc-per-node must be at least 1, --max-restarts at least 0",
+                zh="--nnodes 和 --nproc-per-node 至少是 1，--max-restarts 至少是 0",
+            )
+        ) from None
+    seen = len(machine.visible(os.environ))
+    if each > seen:
+        raise UsageError(
+            say(
+                en=f"{each} ranks on a node of {plural(seen, 'GPU')}: each rank needs a GPU of its own",
+                zh=f"一个节点 {seen} 块 GPU，却有 {each} 个 rank：每个 rank 要有自己的 GPU",
+            )
+        )
+    if options.node_rank:
+        raise UsageError(
+            say(
+                en=f"--node-rank {options.node_rank}: here all {options.nnodes} nodes run at once, from this one command; "
+                "leave it out (with --processes each node can be started by itself)",
+                zh=f"--node-rank {options.node_rank}：这里一条命令就运行全部 {options.nnodes} 个节点，请去掉它"
+                "（加上 --processes 可以逐个启动节点）",
+            )
+        )
+    if not options.module and not Path(options.training_script).exists():
+        raise UsageError(
+            say(en=f"no such script: {options.training_script}", zh=f"没有脚本 {options.training_script}")
+        )
+    idle = [_typed(name) for name in NOTHING_TO_DO if name in given]
+    if idle:
+        listed = ", ".join(idle)
+        text = say(
+            en=f"{listed}: nothing to do where all ranks share this process",
+            zh=f"{listed}：所有 rank 都在本进程里，这里用不上",
+        )
+        print(f"labkit: {text}", file=sys.stderr)
+
+
+def _typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _in_processes(options: argparse.Namespace, given: set[str], machine: children.Described) -> int:
+    """By PyTorch's elastic launcher."""
+    if not hasattr(os, "fork"):
+        raise UsageError(
+            say(
+                en="--processes forks, which this system cannot: leave it out",
+                zh="--processes 需要 fork，本系统没有：请去掉它",
+            )
+        )
+    if options.timeline or options.trace or options.summary:
+        raise UsageError(
+            say(
+                en="--timeline, --trace and --summary are of ranks in one process: leave out --processes",
+                zh="--timeline、--trace 和 --summary 只适用于同一进程里的 rank：请去掉 --processes",
+            )
+        )
+    from ..distributed.processes.launch import run as run_processes
+
+    return run_processes(_arguments(options, given), machine)
+
+
+def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
+    """Torchrun's own arguments as they were typed."""
+    found = []
+    for action in _torchruns():
+        value = getattr(options, action.dest)
+        if action.dest not in given or not action.option_strings:
+            continue
+        if isinstance(value, list):
+            value = ",".join(part.replace(",", ",,") for part in value)
+        found += [action.option_strings[-1]] if action.nargs == 0 else [f"{_typed(action.dest)}={value}"]
+    return [*found, options.training_script, *options.training_script_args]
+
+
+def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
+    """As threads of this process."""
+    from ..distributed.launch import launch
+    from ..distributed.script import Program
+    from ..distributed.world import World
+    from ..trace import events
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+    program = Program(options.training_script, options.training_script_args, options.module)
+    told: list[str] = []
+
+    def ends(world: World) -> None:
+        told[:] = [_summary(world, kept)] * options.summary
+
+    recorded = bool(options.summary or options.timeline or options.trace)
+    kept = Kept(MOST_EVENTS if options.timeline or options.trace else 0)
+    trace = None
+    if recorded:
+        trace = events.begin()
+        trace.events = kept
+    try:
+        code = launch(program, options, machine, ends)
+    finally:
+        if trace is not None:
+            events.end(trace)
+    for text in told:
+        print(text, file=sys.stderr)
+    if trace is not None:
+        _write(options, trace, kept)
+    return code
+
+
+class Kept(list[Any]):
+    """The first events of a run, and what was counted of all: collectives, their bytes, seconds waited, by rank."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.left_out = most, 0
+        self.calls: Counter[int] = Counter()
+        self.bytes: Counter[int] = Counter()
+        self.waited: dict[int, float] = {}
+
+    def append(self, event: Any) -> None:
+        if event.phase == "collective" and event.rank is not None:
+            self.calls[event.rank] += 1
+            self.bytes[event.rank] += event.nbytes
+            self.waited[event.rank] = self.waited.get(event.rank, 0.0) + event.waited
+        if len(self) < self.most:
+            super().append(event)
+        else:
+            self.left_out += 1
+
+
+def _write(options: argparse.Namespace, trace: Any, kept: Kept) -> None:
+    """Write the page and the file for Perfetto, as far as they are asked for."""
+    notes = [
+        (f"{kept.left_out:,} later events are not drawn.", f"之后还有 {kept.left_out:,} 个事件没有画出。")
+    ] * bool(kept.left_out)
+    for name in ("timeline", "trace"):
+        path: Path | None = getattr(options, name)
+        if path is None:
+            continue
+        if name == "timeline":
+            from ..view.page import timeline_page
+
+            text = timeline_page(trace, Path(options.training_script).name, notes)
+        else:
+            text = trace.to_chrome()
+        try:
+            path.write_text(text, "utf-8")
+        except OSError as error:
+            print(f"labkit: --{name}: {error}", file=sys.stderr)
+
+
+def _summary(world: Any, kept: Kept) -> str:
+    """What each rank's GPU held at most, what the rank brought to collectives, how long it stood waiting."""
+    nodes = (
+        say(en=f" on {plural(world.nodes, 'node')}", zh=f"，{world.nodes} 个节点") if world.nodes > 1 else ""
+    )
+    lines = [
+        say(
+            en=f"labkit: {plural(world.size, 'rank')}{nodes}",
+            zh=f"labkit：{world.size} 个 rank{nodes}",
+        )
+    ]
+    for rank in world.ranks:
+        gpu, number = rank.gpus[rank.local], rank.number
+        gpu.recount()
+        peak, whole = cuda_bytes(gpu.peak), cuda_bytes(gpu.capacity)
+        calls, sent = kept.calls[number], bytes_text(kept.bytes[number])
+        where = say(en=f" of node {rank.node}", zh=f"（节点 {rank.node}）") if world.nodes > 1 else ""
+        waited = kept.waited.get(number, 0.0)
+        lines.append(
+            say(
+                en=f"  rank {number}  cuda:{gpu.index}{where}  peak {peak} of {whole}, "
+                f"{plural(calls, 'collective')} of {sent}, waited {waited:.2f} s",
+                zh=f"  rank {number}  cuda:{gpu.index}{where}  峰值 {peak} / {whole}，"
+                f"{calls} 次集合通信共 {sent}，等待 {waited:.2f} 秒",
+            )
+        )
+    return "\n".join(lines)
