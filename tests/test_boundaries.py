@@ -41,7 +41,7 @@ runs              | base plans course
 author            | base course runs
 classroom         | base plans machine course
 
-cli               | base classroom course lessons machine machine.state machine.torch_api launch trace trace.recording view diagnosis runs
+cli               | base distributed classroom course lessons machine machine.state machine.torch_api launch trace trace.recording view diagnosis runs
 __init__          | base
 __main__          | cli
 """

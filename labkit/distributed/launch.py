@@ -17,6 +17,7 @@ from ..launch.children import Described
 from ..machine.in_use import machine_in_use
 from ..machine.machine import Machine
 from .logs import Logs
+from .processes.python import preload
 from .rank import Rank
 from .script import Program, exit_code
 from .world import ADDRESS, PORT, RanksFailed, World
@@ -45,6 +46,7 @@ def launch(
         )
         for _ in range(nodes)
     ]
+    preload(program.script, program.module)  # else the first rank imports for all, by its clock
     threads = torch.get_num_threads()
     torch.set_num_threads(int(environ["OMP_NUM_THREADS"]))
     try:
@@ -122,5 +124,6 @@ def _told(options: Any, each: int) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         # Of several workers each is to leave the cores to the others (torch/distributed/run.py).
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(1 if each > 1 else torch.get_num_threads()),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")
+        or str(1 if each > 1 else torch.get_num_threads()),
     }

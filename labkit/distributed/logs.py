@@ -1,4 +1,4 @@
-"""Where what ranks print goes, as torchrun's ``--redirects``, ``--tee`` and their kin say: PyTorch's own rules of it."""
+"""Where what ranks print goes: torchrun's ``--redirects``, ``--tee`` and their kin, by PyTorch's own rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Lines(io.TextIOBase):
     """A text stream that hands on whole lines, each to every writer; the last one, however it ends, when flushed."""
 
-    encoding = "utf-8"  # type: ignore[assignment]  # as the files are
+    encoding = "utf-8"  # as the files are
 
     def __init__(self, writers: Sequence[Callable[[str], Any]]) -> None:
         self._writers, self._begun = writers, ""

@@ -53,7 +53,7 @@ def _rank_here() -> ProcessState | None:
     return state if state is not None and state.rank is not None and state.process == os.getpid() else None
 
 
-def run_exit_functions(state: ProcessState, show: Callable[[BaseException], None]) -> None:
+def run_exit_functions(state: ProcessState, show: Callable[[BaseException], object]) -> None:
     """Call what the rank has registered, the last first; ``show`` is told what they raise."""
     while state.exit_functions:
         function, args, kwargs = state.exit_functions.pop()
@@ -176,7 +176,8 @@ def _abort(real: Callable[[], NoReturn]) -> Callable[[], NoReturn]:
 def _chdir(real: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(real)
     def chdir(path: Any) -> None:
-        ProcessState.moving()
+        if _rank_here() is not None:
+            ProcessState.moving()
         real(path)
 
     return chdir

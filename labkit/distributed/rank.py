@@ -148,6 +148,8 @@ class Rank:
 
     def _work(self) -> None:
         here.rank = self
+        # Threads that it starts are daemons only if they are to be, as those of a process's main thread.
+        threading.current_thread()._daemonic = False  # type: ignore[attr-defined]
         while (job := self._jobs.get()) is not None:
             baton, member, function = job
             with suppress(turns.Ended):

@@ -12,7 +12,6 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -31,16 +30,8 @@ class Program:
 
     def __init__(self, script: str, arguments: Sequence[str] = (), module: bool = False) -> None:
         self.script, self.arguments, self.module = script, tuple(arguments), module
-
-    @cached_property
-    def path(self) -> str:
-        """Where it is: absolute, whatever folder a rank goes to."""
-        return os.path.abspath(self.script)
-
-    @cached_property
-    def code(self) -> CodeType:
-        """The script, compiled. What is wrong with it is raised in the rank that comes first."""
-        return compile(Path(self.path).read_bytes(), self.path, "exec", dont_inherit=True)
+        self.path = os.path.abspath(script)  # whatever folder a rank goes to
+        self._code: CodeType | None = None
 
     def __call__(self, rank: Rank) -> None:
         """Run it as ``rank``, to the end of a process. What ends it with another code than 0 is shown, and raised."""
@@ -60,6 +51,7 @@ class Program:
     def _run(self, rank: Rank) -> None:
         main = rank.main
         sys.modules["__main__"] = main
+        vars(main).update(__builtins__=builtins, __annotations__={})
         if self.module:
             sys.argv, sys.path[0] = ["-m", *self.arguments], os.getcwd()
             runpy._run_module_as_main(self.script)  # type: ignore[attr-defined]  # what python -m calls
@@ -70,11 +62,11 @@ class Program:
             runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]  # what python FOLDER calls
             return
         sys.path[0] = os.path.dirname(os.path.realpath(self.path))
-        vars(main).update(
-            __file__=self.path, __builtins__=builtins, __annotations__={}, __cached__=None,
-            __loader__=SourceFileLoader("__main__", self.path),
-        )  # fmt: skip
-        exec(self.code, vars(main))
+        loader = SourceFileLoader("__main__", self.path)
+        vars(main).update(__file__=self.path, __cached__=None, __loader__=loader)
+        if self._code is None:
+            self._code = compile(Path(self.path).read_bytes(), self.path, "exec", dont_inherit=True)
+        exec(self._code, vars(main))
 
 
 def exit_code(error: BaseException | None) -> int:
@@ -107,8 +99,8 @@ def _shown(error: BaseException) -> BaseException | None:
 def _wait_for_threads(rank: Rank) -> None:
     """A process ends when its threads have, but for its daemons."""
     for thread in threading.enumerate():
-        of_rank = vars(thread).get("_labkit_rank") is rank
-        if of_rank and not thread.daemon and thread is not threading.current_thread():
+        own = vars(thread)
+        if own.get("_labkit_rank") is rank and own["_labkit_waited_for"]:
             thread.join()
 
 

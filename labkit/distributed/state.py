@@ -134,7 +134,7 @@ class ProcessState:
 
     @classmethod
     def moving(cls) -> None:
-        """Somebody is about to change the folder: from now on each has its own."""
+        """A rank is about to change the folder: from now on each has its own."""
         if not cls.moved and _table is not None:
             cls.moved = True
             here = os.getcwd()

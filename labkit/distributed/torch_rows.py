@@ -332,6 +332,8 @@ def _of_threads() -> Iterator[Patch]:
     def start_of_rank(self: Any) -> None:
         if here.rank is not None:
             self._labkit_rank = here.rank
+            # The rank waits for it at its end, and this process for nobody: a rank that is ended leaves it behind.
+            self._labkit_waited_for, self._daemonic = not self.daemon, True
         start(self)
 
     def bootstrap_inner(self: Any) -> None:

@@ -14,10 +14,14 @@ from pathlib import Path
 from types import TracebackType
 
 _ROOT = Path(__file__).parents[1]
-_OURS = tuple(f"{_ROOT / room}{os.sep}" for room in ("machine", "trace", "launch", "cli"))
+_OURS = (
+    *(f"{_ROOT / room}{os.sep}" for room in ("machine", "trace", "launch", "cli", "distributed")),
+    str(_ROOT / "base" / "turns.py"),
+)
 # What failed in a replica, or in a worker, stands as text in the message of the error that is raised for it.
 _AS_TEXT = re.compile(
-    rf'^ *File "{re.escape(str(_ROOT))}[\\/](?:machine|trace|launch|cli)[\\/].*\n(?:    .*\n)*', re.MULTILINE
+    rf'^ *File "{re.escape(str(_ROOT))}[\\/](?:machine|trace|launch|cli|distributed)[\\/].*\n(?:    .*\n)*',
+    re.MULTILINE,
 )
 
 

@@ -19,8 +19,8 @@ OTHERS = set(
     """_acquire_restore _active _args _args_from_interpreter_flags _bootstrap_inner _cleanup_kernel
     _current_frames _exit _fields _getframe _make
     _pydevd_bundle _release_save _run_exitfuncs _shutdown _target _repr_svg_ _repr_html_ _repr_mimebundle_
-    _bit_generator _inst _rand _clear_cache _data _disable _main_thread _actual_context _bootstrap _default_context
-    _loggerClass _logRecordFactory _module_locks _showwarnmsg_impl _pylab_helpers _instances""".split()
+    _bit_generator _daemonic _inst _rand _clear_cache _data _disable _main_thread _actual_context _bootstrap
+    _default_context _loggerClass _logRecordFactory _module_locks _showwarnmsg_impl _pylab_helpers _instances""".split()
 )
 # Pieces of names that are put together, and a name that is only printed.
 PIECES = {

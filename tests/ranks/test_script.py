@@ -1,0 +1,149 @@
+"""A script as a rank's ``__main__`` sees what it sees as a process, and ends as one."""
+
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from labkit.base import turns
+from labkit.distributed.process_rows import Left
+from labkit.distributed.script import Program, exit_code
+from labkit.distributed.world import RanksFailed, World
+
+REPORT = """
+import __main__, atexit, inspect, os, pickle, sys, threading
+class Kept: pass
+note: int = 1
+for name in sorted(vars(__main__)):
+    if name.startswith("__") and name != "__builtins__":
+        print(name, getattr(__main__, name))
+print(sys.argv, sys.path[0], __builtins__, os.environ["RANK"])
+print(pickle.dumps(Kept()), type(pickle.loads(pickle.dumps(Kept()))) is Kept)
+print(threading.current_thread() is threading.main_thread())
+try:
+    print(inspect.getsource(Kept))
+except OSError as error:
+    print(error)
+atexit.register(print, "registered first")
+atexit.register(print, "registered last")
+done = threading.Event()
+threading.Thread(target=lambda: (done.wait(), print("a thread goes on"))).start()
+done.set()
+"""
+
+
+@pytest.fixture
+def world():
+    with World(2) as world:
+        yield world
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "report.py").write_text(REPORT)
+    for name in ("folder", "package"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__main__.py").write_text(REPORT)
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "part.py").write_text(REPORT)
+    with zipfile.ZipFile(tmp_path / "zipped.pyz", "w") as zipped:
+        zipped.writestr("__main__.py", REPORT)
+    return tmp_path
+
+
+def run(world, text, folder, *arguments):
+    (folder / "script.py").write_text(text)
+    return world.run(Program("script.py", arguments))
+
+
+def stripped(text):
+    """The lines, without addresses, sorted: ranks print by turns."""
+    return sorted(line.split(" at 0x")[0] for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["report.py", "-x", "--gpus"], ["./folder/../report.py"], ["folder", "a"], ["zipped.pyz"], ["-m", "report", "-c"],
+     ["-m", "package"], ["-m", "package.part", "a"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_it_sees_what_it_sees_under_python(world, folder, arguments, capfd):
+    module = arguments[0] == "-m"
+    world.run(Program(arguments[module], arguments[module + 1 :], module))
+    found = capfd.readouterr().out
+    expected = [
+        subprocess.run(
+            [sys.executable, "-u", *arguments],
+            capture_output=True, text=True, env={**os.environ, "RANK": str(rank)}, check=True,
+        ).stdout
+        for rank in range(2)
+    ]  # fmt: skip
+    assert stripped(found) == stripped("".join(expected))
+    assert found.count("registered last\nregistered first\n") == 2
+    assert found.rindex("a thread goes on") < found.rindex("registered last")
+
+
+ENDS = [
+    ("import sys; sys.exit(7)", 7), ("import sys; sys.exit('bad luck')", 1), ("raise KeyboardInterrupt", -2),
+    ("import os; os.kill(os.getpid(), 15)", -15), ("import os; os._exit(3)", 3), ("import not_there", 1),
+    ("def f(): 1/0\ntry: f()\nexcept Exception as error: raise ValueError('so') from error", 1),
+    ("import sys\nsys.excepthook = lambda *error: print('mine:', error[1])\n1/0", 1), ("if True print(1)", 1),
+    ("import atexit\natexit.register(print, 'end')\nraise ExceptionGroup('two', [ValueError(1), TypeError(2)])", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "code"), ENDS)
+def test_it_ends_as_it_does_under_python(world, folder, text, code, capfd):
+    with pytest.raises(RanksFailed) as failed:
+        run(world, text, folder)
+    out, err = capfd.readouterr()
+    alone = subprocess.run([sys.executable, "-u", "script.py"], capture_output=True, text=True)
+    assert (failed.value.rank, exit_code(failed.value.error)) == (0, code)
+    assert (out, err) == (alone.stdout, alone.stderr)
+    assert alone.returncode == code
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import sys; sys.exit()", "import sys; sys.exit(0)", "import atexit\natexit.register(lambda: 1/0)"],
+)
+def test_it_ends_well(world, folder, text, capfd):
+    run(world, text, folder)
+    assert capfd.readouterr().err.count("ZeroDivisionError") == 2 * ("1/0" in text)
+
+
+def test_each_rank_has_its_main_and_its_modules(world, folder, capfd):
+    (folder / "counts.py").write_text("import os\nvalue = [os.environ['RANK']]\n")
+    run(world, "import counts, sys\ncounts.value.append(sys.argv[1])\nprint(counts.value)", folder, "x")
+    assert capfd.readouterr().out == "['0', 'x']\n['1', 'x']\n"
+    assert "counts" not in sys.modules
+
+
+def test_who_is_ended_says_nothing(world, folder, capfd):
+    text = (
+        "import atexit, os, torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "atexit.register(print, 'end of', os.environ['RANK'])\n"
+        "if os.environ['RANK'] == '1':\n    raise ValueError('mine')\n"
+        "dist.barrier()\n"
+    )
+    with pytest.raises(RanksFailed) as failed:
+        run(world, text, folder)
+    assert list(failed.value.errors) == [1]
+    out, err = capfd.readouterr()
+    assert out == "end of 1\n"
+    assert {line[:8] for line in err.splitlines() if line} == {"[rank1]:"}
+    assert "labkit" not in err
+    assert "ValueError: mine" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(None, 0), (SystemExit(), 0), (SystemExit(2), 2), (SystemExit(256 + 3), 3), (SystemExit("text"), 1),
+     (Left(-9), -9), (KeyboardInterrupt(), -2), (turns.Deadlock(), 1)],
+)  # fmt: skip
+def test_exit_codes(error, code):
+    assert exit_code(error) == code
