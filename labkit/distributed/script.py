@@ -30,7 +30,7 @@ class Program:
 
     def __init__(self, script: str, arguments: Sequence[str] = (), module: bool = False) -> None:
         self.script, self.arguments, self.module = script, tuple(arguments), module
-        self.path = os.path.abspath(script)  # whatever folder a rank goes to
+        self.path = os.path.join(os.getcwd(), script)  # as Python says it; a rank may go to another folder
         self._code: CodeType | None = None
 
     def __call__(self, rank: Rank) -> None:
