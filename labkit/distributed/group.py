@@ -85,9 +85,9 @@ class Group(_Base):  # type: ignore[misc]
         self.ranks = tuple(ranks) or tuple(range(size))
         self.options = SimpleNamespace(_timeout=timeout, global_ranks_in_group=list(ranks), group_name="")
         self._name, self._desc = "", "undefined"
-        # The GPU of what C++ brings: that of the model (see torch_rows); None is the current one. And the first it used.
+        # The GPU of what C++ brings: that of the model (see torch_rows); None is the current one.
         self.home: Gpu | None = None
-        self._used = ""
+        self._used = ""  # the first GPU that it had tensors of
         self._transport: Any = None
         self._splits = 0
         self.latest = 0  # the number of its latest collective

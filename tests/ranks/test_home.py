@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from labkit.distributed import checks
 from labkit.distributed.world import World
 
 
@@ -25,14 +26,20 @@ def test_ddp_of_a_model_on_another_gpu_than_the_current_one():
     assert (first[1], second[1]) == (0, 1)
 
 
-@pytest.mark.parametrize("bound", [False, True])
-def test_a_barrier_takes_the_gpu_of_its_rank(bound):
+@pytest.mark.parametrize("how", ["guessed", "bound", "used"])
+def test_a_barrier_takes_the_gpu_of_its_rank(how, monkeypatch):
+    """torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, guessDeviceId."""
+    devices = {}
+    monkeypatch.setattr(checks, "check", lambda call, group: devices.update({(call.kind, call.rank): call.device}))
+
     def work(rank):
-        device = torch.device("cuda", (rank.number + 1) % 2)
-        dist.init_process_group("nccl", device_id=device if bound else None)
+        other = torch.device("cuda", (rank.number + 1) % 2)
+        dist.init_process_group("nccl", device_id=other if how == "bound" else None)
+        if how == "used":
+            dist.all_reduce(torch.ones(1, device=other))
         dist.barrier()
-        dist.barrier(device_ids=[device.index])
-        return dist.get_world_size()
 
     with World(2) as world:
-        assert world.run(work) == [2, 2]
+        world.run(work)
+    own = [f"cuda:{number}" for number in range(2)]
+    assert [devices["barrier", number] for number in range(2)] == (own if how == "guessed" else own[::-1])
