@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d
 from ..base import turns
 from ..base.patches import Patch
 from ..machine.state.placement import gpu_of
-from . import process_rows, store
+from . import process_rows, profiling, store
 from .checks import NCCL_VERSION
 from .group import Group, asking
 from .modules import is_shared_file
@@ -194,6 +194,7 @@ def table(world: World) -> Iterator[Patch]:
     yield from _of_meshes()
     yield from _of_threads()
     yield from process_rows.patches()
+    yield from profiling.patches()
 
 
 def _of_model(ask: Callable[..., Any]) -> Callable[..., Any]:

@@ -102,7 +102,8 @@ def _making(make: Callable[..., Any]) -> Callable[..., Any]:
     def new(cls: type, local_tensor: Tensor, spec: Any, **options: Any) -> Any:
         made = make(cls, local_tensor, spec, **options)
         machine = machine_in_use()
-        if machine is not None and machine.gpus and spec.mesh.device_type == "cuda":
+        meta = local_tensor.device.type == "meta"
+        if machine is not None and machine.gpus and spec.mesh.device_type == "cuda" and not meta:
             gpu = gpu_of(local_tensor) or work.gpu or machine.gpu(None)
             put(local_tensor, gpu)
             put_wrapper(made, gpu)
