@@ -61,7 +61,8 @@ def patches() -> Iterator[Patch]:
                 say(
                     en=f"{asks} profiles nothing: {has} has PyTorch's profiler, which is one for the process that "
                     "the ranks share. Profile one rank, or run them with --processes",
-                    zh=f"{asks} 的分析结果为空：PyTorch 的 profiler 每个进程只有一个，现在由 {has} 占用，而各 rank 同在一个进程里。"
+                    zh=f"{asks} 的分析结果为空：PyTorch 的 profiler 每个进程只有一个，现在由 {has} 占用，"
+                    "而各 rank 同在一个进程里。"
                     "请只分析一个 rank，或者加 --processes 运行",
                 ),
                 stacklevel=4,

@@ -179,6 +179,24 @@ def patches(machine: Machine) -> Iterator[Patch]:
     yield from _of_functions()
     yield from _of_module_hooks()
     yield Patch(Tensor, "_make_subclass", staticmethod(_making(Tensor._make_subclass)))
+    yield Patch(torch.utils, "swap_tensors", _swapping(machine, torch.utils.swap_tensors))
+
+
+def _swapping(machine: Machine, swap: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor, Tensor], None]:
+    """Two tensors change places, to which nobody may have a weak reference (Module.to_empty of DTensors)."""
+
+    @functools.wraps(swap)
+    def swapped(t1: Tensor, t2: Tensor) -> None:
+        for gpu in machine.gpus:
+            gpu.leaves.forget(t1)
+            gpu.leaves.forget(t2)
+        try:
+            swap(t1, t2)
+        finally:
+            note_leaf(t1)
+            note_leaf(t2)
+
+    return swapped
 
 
 def _making(make: Callable[..., Any]) -> Callable[..., Any]:

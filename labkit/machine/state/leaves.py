@@ -90,6 +90,10 @@ class Leaves:
         key = id(tensor)
         self._refs[key] = weakref.ref(tensor, functools.partial(self._refs.pop, key))
 
+    def forget(self, tensor: Tensor) -> None:
+        """Whoever swaps tensors wants no weak references to them (torch.utils.swap_tensors)."""
+        self._refs.pop(id(tensor), None)
+
     def holds(self, size: int) -> bool:
         """Whether C++ has a tensor of ``size`` bytes here that nobody met."""
         return any(held.has(self._gpu, size) for held in tuple(self.held))
