@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .diagnosis import Finding as Finding
     from .diagnosis import GpuMemory as GpuMemory
     from .diagnosis import diagnose as diagnose
+    from .distributed.session import Session as Session
+    from .distributed.session import ranks as ranks
     from .engine import DataParallel as DataParallel
     from .engine import data_parallel as data_parallel
     from .engine import gather as gather
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
     from .view.draw import draw_timeline as draw_timeline
     from .view.draw import draw_waits as draw_waits
 else:
+    import sys
     from importlib import import_module
 
     _ROOMS = {
@@ -92,6 +95,7 @@ else:
         "plans.ring": "Ring Send Star ring_all_reduce star_all_reduce",
         "plans.footprint": "Footprint Footprints data_parallel_memory",
         "cost": "PROFILES Hardware Scaling Step Workload predict_scaling",
+        "distributed.session": "Session ranks",
         "trace.events": "Call Event Meeting Trace",
         "trace.memory": "MemorySample MemoryTimeline",
         "trace.waits": "Wait WaitForGraph",
@@ -126,3 +130,14 @@ else:
 
     def __dir__() -> list[str]:
         return sorted(__all__)
+
+    def load_ipython_extension(shell: object) -> None:
+        """``%load_ext labkit``: the magic ``%%ranks``. In a notebook ``import labkit`` does it, too."""
+        import_module(f"{__name__}.distributed.magic").load(shell)
+
+    def _greet() -> None:
+        shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+        if shell is not None:
+            load_ipython_extension(shell)
+
+    _greet()

@@ -34,6 +34,7 @@ URLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"].ge
 REFERENCE = (
     ("The simulated machine", "模拟机器", "simulate use_gpus Machine Gpu RealGpus OutOfHostMemory Deadlock"),
     ("The engine", "引擎", "DataParallel data_parallel scatter replicate parallel_apply gather"),
+    ("Ranks", "多个 rank", "ranks Session"),
     ("The check-up", "体检", "diagnose Diagnosis Finding GpuMemory"),
     (
         "Plans", "切分计划",

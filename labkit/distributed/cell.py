@@ -1,0 +1,62 @@
+"""A cell's code, compiled once and run by each rank in a namespace of its own."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import io
+import linecache
+import tokenize
+from types import CodeType
+from typing import Any
+
+
+class Cell:
+    """Python source to be run by ranks: its statements, and its last expression apart, whose value is shown.
+
+    source   may use ``await`` outside of functions, as a notebook's cells may.
+    name     what tracebacks call its file: ``"Cell In[5]"``.
+
+    Raises SyntaxError.
+    """
+
+    def __init__(self, source: str, name: str) -> None:
+        self.name = name
+        # No file of that name exists; an entry without a time stays.
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        tree = ast.parse(source, name)
+        last = tree.body[-1] if tree.body else None
+        self._last: CodeType | None = None
+        if isinstance(last, ast.Expr):
+            tree.body.pop()
+            if not quiet(source):
+                self._last = _compiled(ast.Expression(last.value), name, "eval")
+            else:
+                tree.body.append(last)
+        self._body = _compiled(tree, name, "exec")
+
+    def run(self, namespace: dict[str, Any]) -> Any:
+        """Run it; the value of the last expression, or None."""
+        loop, value = asyncio.Runner(), None  # a loop is made when something awaits
+        try:
+            for code in filter(None, (self._body, self._last)):
+                value = eval(code, namespace)
+                if code.co_flags & inspect.CO_COROUTINE:
+                    value = loop.run(value)
+        finally:
+            loop.close()
+        return value if self._last is not None else None
+
+
+def quiet(source: str) -> bool:
+    """Whether a semicolon at the end says that the last value is not to be shown."""
+    blank = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER, tokenize.DEDENT}
+    kept = [one for one in tokenize.generate_tokens(io.StringIO(source).readline) if one.type not in blank]
+    return bool(kept) and kept[-1].string == ";"
+
+
+def _compiled(tree: ast.Module | ast.Expression, name: str, mode: str) -> CodeType:
+    code = compile(tree, name, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    assert isinstance(code, CodeType)
+    return code
