@@ -16,7 +16,7 @@ class Cell:
     """Python source to be run by ranks: its statements, and its last expression apart, whose value is shown.
 
     source   may use ``await`` outside of functions, as a notebook's cells may.
-    name     what tracebacks call its file: ``"Cell In[5]"``.
+    name     what tracebacks call its file: ``"<Cell In[5]>"`` (of a name without the brackets pdb makes a path).
 
     Raises SyntaxError.
     """
@@ -38,14 +38,17 @@ class Cell:
 
     def run(self, namespace: dict[str, Any]) -> Any:
         """Run it; the value of the last expression, or None."""
-        loop, value = asyncio.Runner(), None  # a loop is made when something awaits
+        loop: asyncio.Runner | None = None
+        value = None
         try:
             for code in filter(None, (self._body, self._last)):
                 value = eval(code, namespace)
                 if code.co_flags & inspect.CO_COROUTINE:
+                    loop = loop or asyncio.Runner()
                     value = loop.run(value)
         finally:
-            loop.close()
+            if loop is not None:
+                loop.close()
         return value if self._last is not None else None
 
 

@@ -89,7 +89,7 @@ def _run(session: Session, cell: str, chosen: list[int] | None, asked: argparse.
         for rank in range(session.size):
             session[rank][name] = shell.user_ns[name]
     number = shell.execution_count
-    name = f"Cell In[{number}]"
+    name = f"<Cell In[{number}]>"
     known = getattr(shell.compile, "_filename_map", None)
     if known is not None:  # it then says "Cell In[5], line 3" in tracebacks
         known[name] = number
@@ -110,7 +110,7 @@ def _run(session: Session, cell: str, chosen: list[int] | None, asked: argparse.
 
 def _as_shown(shell: Any, error: SyntaxError) -> Exception:
     """A mistake in the cell's own text, to be shown without how it came to be read."""
-    if error.__traceback__ is None or (error.filename or "").startswith("Cell In") is False:
+    if error.__traceback__ is None or not (error.filename or "").startswith("<Cell In"):
         return error
     lines = shell.SyntaxTB.structured_traceback(SyntaxError, error, [])
     kind = type("SyntaxError", (Exception,), {"_render_traceback_": lambda self: lines})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import os
+import pdb
 import signal
 import sys
 import threading
@@ -111,11 +113,44 @@ def shown_by_rank(shell: Any, lines: Lines, world: World) -> Iterator[None]:
         else:
             vars(self)["user_ns"] = names
 
+    rows = [Patch(kind, "user_ns", property(user_ns, set_user_ns))]
+    if hasattr(shell, "kernel"):
+        _breakpoint.before, _set_trace.before = sys.breakpointhook, pdb.set_trace
+        rows += [Patch(sys, "breakpointhook", _breakpoint), Patch(pdb, "set_trace", _set_trace)]
     try:
-        with Patches(lambda: [Patch(kind, "user_ns", property(user_ns, set_user_ns))]), _interruptible(world):
+        with Patches(lambda: rows), _interruptible(world):
             yield
     finally:
         shell.display_pub = publisher
+
+
+class _Breakpoint:
+    """``breakpoint()`` and ``pdb.set_trace()`` in a rank: pdb, asked through the kernel while the others wait.
+
+    A kernel's own hook belongs to JupyterLab's debugger, and does nothing unless that is switched on.
+    """
+
+    def __init__(self, before: Callable[..., Any]) -> None:
+        self.before = before
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if rank_here() is None:
+            return self.before(*args, **kwargs)
+        if os.environ.get("PYTHONBREAKPOINT"):
+            return sys.__breakpointhook__(*args, **kwargs)
+
+        class Debugger(pdb.Pdb):  # by now IPython's
+            def stop_here(self, frame: FrameType) -> bool:
+                # Not in what called the cell, when the user steps over its last line.
+                ours = str(frame.f_globals.get("__name__")).startswith("labkit.")
+                return not ours and super().stop_here(frame)
+
+        Debugger().set_trace(sys._getframe(1))
+        return None
+
+
+# One for all runs: each rank keeps its hook as its own.
+_breakpoint, _set_trace = _Breakpoint(sys.breakpointhook), _Breakpoint(pdb.set_trace)
 
 
 @contextmanager
@@ -150,9 +185,12 @@ def places(world: World) -> list[str]:
     lines = []
     for rank in world.ranks:
         place = _place(named.get(rank.name))
-        lines.append(
-            f"{rank.name}: {place}" if place else say(en=f"{rank.name} has ended", zh=f"{rank.name} 已经结束")
-        )
+        if place:
+            lines.append(f"{rank.name}: {place}")
+        elif rank.member is None or rank.member.over:
+            lines.append(say(en=f"{rank.name} has ended", zh=f"{rank.name} 已经结束"))
+        else:
+            lines.append(say(en=f"{rank.name} has not begun", zh=f"{rank.name} 还没有开始"))
     return lines
 
 
@@ -161,7 +199,7 @@ def _place(frame: FrameType | None) -> str | None:
     while frame is not None:
         name = str(frame.f_globals.get("__name__"))
         if name == "__main__":
-            return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+            return f"{frame.f_code.co_filename.strip('<>')}:{frame.f_lineno} in {frame.f_code.co_qualname}"
         frame = frame.f_back
     return None
 
@@ -226,7 +264,7 @@ def _figured(function: Callable[[Rank], Any], rank: Rank) -> Any:
     tracer = sys.gettrace()
     try:
         result = function(rank)
-        show_figures()
-        return result
     finally:
         sys.settrace(tracer)  # a debugger that was left at the cell's last line would stop in the next cell
+    show_figures()
+    return result

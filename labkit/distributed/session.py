@@ -133,7 +133,7 @@ class Session:
             )
         chosen = None if ranks is None else [whole("ranks", number, 0, self.size - 1) for number in ranks]
         self._cells += 1
-        cell = Cell(code, name or f"ranks[{self._cells}]")
+        cell = Cell(code, name or f"<ranks {self._cells}>")
 
         def part(rank: Rank) -> Any:
             __tracebackhide__ = True  # of debuggers
