@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(*names, help=say(en=en, zh=zh), **facts)
 
     en, zh = "how many ranks; default: as many as last time", "启动几个 rank；不写就沿用上一次的"
-    add("size", nargs="?", type=int, metavar="N", en=en, zh=zh)
+    add("size", nargs="?", metavar="N", en=en, zh=zh)
     add("--rank", metavar="0,2-3", en="only these run the cell", zh="只让这些 rank 运行本单元格")
     en, zh = "give the ranks these names of the notebook before", "先把笔记本里的这些名字交给各个 rank"
     add("--with", dest="names", metavar="NAME,…", en=en, zh=zh)
@@ -68,15 +68,17 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
         if asked.help:
             print(parser.format_help())
             return None
-        session = _session(asked)
+        session = _session(asked, cell=cell is not None)
         chosen = None if asked.rank is None else _numbers(asked.rank, session.size)
-    except (_Wrong, argparse.ArgumentError, ValueError, TypeError) as error:
+        given = _named(asked.names)
+    except (_Wrong, argparse.ArgumentError, ValueError, TypeError, RuntimeError) as error:
         raise UsageError(f"%%{NAME}: {error}") from None
     if asked.close:
         session.close()
         return None
     if cell is None:
         return session
+    _give(session, given)
     _run(session, cell, chosen, asked)
     return None
 
@@ -85,9 +87,6 @@ def _run(session: Session, cell: str, chosen: list[int] | None, asked: argparse.
     from . import notebook
 
     shell = notebook.shell_here()
-    for name in filter(None, (asked.names or "").split(",")):
-        for rank in range(session.size):
-            session[rank][name] = shell.user_ns[name]
     number = shell.execution_count
     name = f"<Cell In[{number}]>"
     known = getattr(shell.compile, "_filename_map", None)
@@ -99,6 +98,9 @@ def _run(session: Session, cell: str, chosen: list[int] | None, asked: argparse.
             values = session.execute("\n" + shell.transform_cell(cell), ranks=chosen, name=name)
         except SyntaxError as error:
             raise _as_shown(shell, error) from None
+        except NameError as error:
+            _hint(shell, error)
+            raise
         if values is not None:
             _show(shell, values)
     finally:
@@ -106,6 +108,25 @@ def _run(session: Session, cell: str, chosen: list[int] | None, asked: argparse.
             shell.display_pub.publish(*shell.display_formatter.format(session.trace))
         if asked.summary:
             shell.display_pub.publish(*shell.display_formatter.format(session.memory))
+
+
+def _named(names: str | None) -> dict[str, Any]:
+    """The notebook's own values of these names."""
+    from . import notebook
+
+    own = notebook.shell_here().user_ns
+    wanted = [name.strip() for name in (names or "").split(",") if name.strip()]
+    for name in wanted:
+        if name not in own:
+            raise ValueError(
+                say(en=f"--with: the notebook has no name {name!r}", zh=f"--with：笔记本里没有名字 {name!r}")
+            )
+    return {name: own[name] for name in wanted}
+
+
+def _give(session: Session, values: dict[str, Any]) -> None:
+    for rank in range(session.size):
+        session[rank].update(values)
 
 
 def _as_shown(shell: Any, error: SyntaxError) -> Exception:
@@ -116,6 +137,20 @@ def _as_shown(shell: Any, error: SyntaxError) -> Exception:
     kind = type("SyntaxError", (Exception,), {"_render_traceback_": lambda self: lines})
     shown: Exception = kind(str(error))
     return shown
+
+
+def _hint(shell: Any, error: NameError) -> None:
+    """A name that only the notebook has: say how the ranks get it."""
+    name = error.name
+    if name and name in shell.user_ns:
+        error.add_note(
+            say(
+                en=f"(The notebook has {name!r}, the ranks have names of their own: make it in a %%ranks cell, or "
+                f"give it to them with %%ranks --with {name}.)",
+                zh=f"（{name!r} 是笔记本里的名字，各个 rank 有自己的名字：请在 %%ranks 单元格里创建它，"
+                f"或者用 %%ranks --with {name} 交给它们。）",
+            )
+        )
 
 
 def _show(shell: Any, values: Results) -> None:
@@ -133,26 +168,31 @@ def _show(shell: Any, values: Results) -> None:
         shell.display_pub.publish(one.bundle, {})
 
 
-def _session(asked: argparse.Namespace) -> Session:
+def _session(asked: argparse.Namespace, *, cell: bool) -> Session:
     """The session that is open if it is what is asked for, else a new one."""
     from . import session as sessions
 
     now = sessions.current()
-    size = asked.size if asked.size is not None else sessions.last_size()
+    if not cell and asked.size is None and not asked.restart:
+        return sessions.ranks()
+    size: Any = sessions.last_size() if asked.size is None else asked.size
     if size is None:
         raise ValueError(say(en="how many ranks? For example: %%ranks 4", zh="要几个 rank？例如：%%ranks 4"))
+    if isinstance(size, str) and size.isdecimal():
+        size = int(size)
     other: dict[str, Any] = {k: v for k in ("nodes", "memory") if (v := getattr(asked, k)) is not None}
     same = now is not None and now.size == size and now.nodes == other.get("nodes", now.nodes)
     if now is not None and same and now.limits == other.get("memory", now.limits):
         return now.restart() if asked.restart else now
+    made = sessions.ranks(size, **other)
     if now is not None:
         print(
             say(
-                en=f"(the {now.size} ranks of before are ended, {size} new ones are started)",
+                en=f"(the {now.size} ranks of before have ended, {size} new ones begin)",
                 zh=f"（原来的 {now.size} 个 rank 已结束，新启动 {size} 个）",
             )
         )
-    return sessions.ranks(size, **other)
+    return made
 
 
 def _numbers(text: str, size: int) -> list[int]:

@@ -70,6 +70,8 @@ class Lines:
             moving.write(text)
             self._show_moving()
             return
+        if self._moving and all(one.is_over() for one in self._moving.values()):
+            self._leave_moving()
         *lines, rest = text.split("\n")
         for line in lines:
             self._part(mine, line + "\n")
@@ -95,7 +97,7 @@ class Lines:
                 self.interrupt()
                 self._area = self._progress()
             self._area([self.label(rank) + row for rank, row in rows])
-        if all(one.is_over() for one in self._moving.values()):
+        if len(rows) > _MOST_ROWS and all(one.is_over() for one in self._moving.values()):
             self._leave_moving()
 
     def _leave_moving(self) -> None:
@@ -128,7 +130,9 @@ class _Moving:
 
     def takes(self, text: str) -> bool:
         """Whether ``text`` belongs to it: it moves the cursor, or goes on where that was moved to."""
-        return "\r" in text or text.startswith(("\n", _UP)) or self._over
+        if "\r" in text or text.startswith(_UP):
+            return True
+        return not self.is_over() and (self._over or text.startswith("\n"))
 
     def write(self, text: str) -> None:
         for part in filter(None, _MOVES.split(text)):
@@ -154,6 +158,8 @@ class _Moving:
         return 0 < self._at == len(self._rows) - 1 and not self._rows[-1]
 
 
+# An area of lines that are written over begins anew after so many: each time all of them are shown again.
+_MOST_ROWS = 40
 # The cursor goes a line up.
 _UP = "\x1b[A"
 _MOVES = re.compile(r"(\n|\r|\x1b\[A)")

@@ -95,6 +95,14 @@ class Session:
         if self.size % self.nodes:
             zh = f"能整除 size（{self.size}）"
             raise ValueError(must("nodes", nodes, en=f"a divisor of size, {self.size}", zh=zh))
+        each = self.size // self.nodes
+        if isinstance(memory, (list, tuple)) and len(memory) != each:
+            raise ValueError(
+                say(
+                    en=f"memory must have one entry for each of a node's {each} GPUs, got {len(memory)}: {memory!r}",
+                    zh=f"memory 必须给一个节点的 {each} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}",
+                )
+            )
         self.limits = memory
         for amount in memory if isinstance(memory, (list, tuple)) else [memory]:
             parse_bytes(amount)  # type: ignore[arg-type]  # it says so itself
@@ -252,7 +260,7 @@ class Session:
         """A rank's own error, with its own traceback and a note of whose it is."""
         error = failed.error
         without_ours(error)
-        if not isinstance(error, Deadlock):  # which names them all
+        if self.size > 1 and not isinstance(error, Deadlock):  # which names them all
             note = say(
                 en=f"(Rank {failed.rank} of {self.size}; the others were ended where they waited.)",
                 zh=f"（这是 rank {failed.rank} 的错误，共 {self.size} 个 rank；其余的已在等待处中止。）",
