@@ -38,18 +38,22 @@ class Cell:
 
     def run(self, namespace: dict[str, Any]) -> Any:
         """Run it; the value of the last expression, or None."""
-        loop: asyncio.Runner | None = None
-        value = None
-        try:
-            for code in filter(None, (self._body, self._last)):
+        __tracebackhide__ = True  # of debuggers
+        codes = [code for code in (self._body, self._last) if code is not None]
+        if any(code.co_flags & inspect.CO_COROUTINE for code in codes):
+            value = asyncio.run(_awaited(codes, namespace))
+        else:
+            for code in codes:
                 value = eval(code, namespace)
-                if code.co_flags & inspect.CO_COROUTINE:
-                    loop = loop or asyncio.Runner()
-                    value = loop.run(value)
-        finally:
-            if loop is not None:
-                loop.close()
-        return value if self._last is not None else None
+        return None if self._last is None else value
+
+
+async def _awaited(codes: list[CodeType], namespace: dict[str, Any]) -> Any:
+    for code in codes:
+        value = eval(code, namespace)
+        if code.co_flags & inspect.CO_COROUTINE:
+            value = await value
+    return value
 
 
 def quiet(source: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..base.language import say
@@ -60,8 +61,6 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
 
     ``%ranks`` in a line shows them; ``%ranks --help`` lists the options.
     """
-    from IPython.core.error import UsageError
-
     parser = _parser()
     try:
         asked = parser.parse_args(shlex.split(line))
@@ -72,7 +71,7 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
         chosen = None if asked.rank is None else _numbers(asked.rank, session.size)
         given = _named(asked.names)
     except (_Wrong, argparse.ArgumentError, ValueError, TypeError, RuntimeError) as error:
-        raise UsageError(f"%%{NAME}: {error}") from None
+        raise sys.modules["IPython.core.error"].UsageError(f"%%{NAME}: {error}") from None
     if asked.close:
         session.close()
         return None

@@ -20,7 +20,8 @@ OTHERS = set(
     _current_frames _exit _fields _getframe _make
     _pydevd_bundle _release_save _run_exitfuncs _shutdown _target _repr_svg_ _repr_html_ _repr_mimebundle_
     _bit_generator _daemonic _inst _rand _clear_cache _data _disable _main_thread _actual_context _bootstrap
-    _default_context _loggerClass _logRecordFactory _module_locks _showwarnmsg_impl _pylab_helpers _instances""".split()
+    _default_context _loggerClass _logRecordFactory _module_locks _showwarnmsg_impl _pylab_helpers _instances
+    _filename_map _render_traceback_""".split()
 )
 # Pieces of names that are put together, and a name that is only printed.
 PIECES = {

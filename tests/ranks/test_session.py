@@ -1,0 +1,342 @@
+"""labkit.ranks(4): ranks that are asked one thing after another, and what they print, each beside its number."""
+
+import builtins
+import contextlib
+import io
+import os
+import sys
+import traceback
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import labkit
+from labkit.base.turns import Deadlock
+from labkit.distributed.cell import Cell
+from labkit.distributed.output import Lines, listed
+from labkit.distributed.results import as_html, as_text, together
+
+START = "import torch\nimport torch.distributed as dist\n"
+
+
+@pytest.fixture
+def session():
+    with labkit.ranks(4) as made:
+        yield made
+
+
+def summed(factor):
+    x = torch.ones(2, device="cuda") * dist.get_rank() * factor
+    dist.all_reduce(x)
+    return x
+
+
+# Sessions.
+
+
+def test_each_rank_calls_the_function_on_its_own_gpu(session):
+    results = session.run(summed, 2)
+    assert [x.tolist() for x in results] == [[12.0, 12.0]] * 4
+    assert [str(x.device) for x in results] == [f"cuda:{k}" for k in range(4)]
+    assert repr(results) == "ranks 0–3  tensor([12., 12.], device='cuda:0–3')"
+    assert repr(session.run(lambda: dist.get_rank() // 2)) == "ranks 0–1  0\nranks 2–3  1"
+
+
+def test_a_namespace_lasts_and_can_be_looked_into(session):
+    assert session.execute("x = rank * 10") is None
+    assert session.execute("x + 1") == [1, 11, 21, 31]
+    assert session[2]["x"] == 20
+    session[2]["x"] = 5
+    assert session.execute("x") == [0, 10, 5, 30]
+    assert list(session[1]) == ["rank", "local_rank", "world_size", "device", "x"]
+    assert "x" in session[3]
+    del session[3]["x"]
+    with pytest.raises(KeyError, match="rank 3 has no name 'x'"):
+        session[3]["x"]
+    with pytest.raises(ValueError, match="rank must be from 0 to 3, got 4"):
+        session[4]
+
+
+def test_every_rank_begins_as_a_process_of_torchrun_would(session):
+    values = session.execute(
+        "import os\n"
+        "(rank, local_rank, world_size, str(device), os.environ['RANK'], __import__('torch').cuda.current_device())"
+    )
+    assert values == [(k, k, 4, f"cuda:{k}", str(k), k) for k in range(4)]
+    assert "RANK" not in os.environ
+    assert not dist.is_initialized()
+
+
+def test_a_group_of_the_ranks_own_takes_the_place_of_the_one_that_was_made(session):
+    own = (
+        START
+        + "dist.init_process_group('nccl')\nx = torch.ones(1, device=device)\ndist.all_reduce(x)\nx.item()"
+    )
+    assert session.execute(own) == [4.0] * 4
+    with pytest.raises(ValueError, match="trying to initialize the default process group twice"):
+        session.execute(own)
+
+
+def test_await_and_the_end_of_a_cell():
+    namespace = {}
+    assert (
+        Cell("import asyncio\nt = asyncio.ensure_future(asyncio.sleep(0, 7))\nawait t", "<a>").run(namespace)
+        == 7
+    )
+    assert Cell("1 + 1", "<b>").run(namespace) == 2
+    assert Cell("1 + 1;  # quiet", "<c>").run(namespace) is None
+    assert Cell("x = 3", "<d>").run(namespace) is None
+    assert Cell("", "<e>").run(namespace) is None
+    Cell("def f():\n    return 'source'\n", "<f>").run(namespace)
+    import inspect
+
+    assert "'source'" in inspect.getsource(namespace["f"])
+
+
+def test_an_error_is_the_ranks_own_and_names_it(session):
+    code = "def f():\n    if rank == 2:\n        1 / 0\n    dist.barrier()\n"
+    session.execute(START + code)
+    with pytest.raises(ZeroDivisionError) as caught:
+        session.execute("f()")
+    assert caught.value.__notes__ == ["(Rank 2 of 4; the others were ended where they waited.)"]
+    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert frames[-2:] == ["<module>", "f"]
+    assert not [
+        frame for frame in traceback.extract_tb(caught.value.__traceback__) if "turns.py" in frame.filename
+    ]
+    # And it goes on.
+    assert session.execute("dist.barrier()\nrank") == [0, 1, 2, 3]
+    labkit.set_language("zh")
+    with pytest.raises(ZeroDivisionError) as caught:
+        session.execute("f()")
+    assert "rank 2" in caught.value.__notes__[0]
+    assert "共 4 个" in caught.value.__notes__[0]
+
+
+def test_a_deadlock_names_the_ranks_and_the_session_goes_on(session):
+    session.execute(START)
+    with pytest.raises(Deadlock) as caught:
+        session.execute("if rank:\n    dist.barrier()")
+    for rank in range(1, 4):
+        assert f"rank {rank}" in str(caught.value)
+    assert session.execute("x = torch.ones(1, device=device); dist.all_reduce(x); x.item()") == [4.0] * 4
+
+
+def test_only_some_run_a_cell(session):
+    assert session.execute("x = rank; x", ranks=[1, 3]) == [1, 3]
+    assert repr(session.execute("x", ranks=[3])) == "rank 3  3"
+    assert "x" not in session[0]
+    with pytest.raises(ValueError, match="ranks must be from 0 to 3, got 4"):
+        session.execute("1", ranks=[4])
+
+
+def test_what_is_on_the_gpus(session):
+    session.execute(
+        START + "x = torch.ones(1 << 22, device=device)\ny = torch.ones(1 << 22, device=device)\ndel y"
+    )
+    assert [(one.rank, one.device, one.now, one.peak) for one in session.memory] == [
+        (k, f"cuda:{k}", 16 << 20, 32 << 20) for k in range(4)
+    ]
+    assert repr(session).splitlines()[2] == "rank 0  cuda:0  16 MiB   32 MiB  16.00 GiB"
+    assert "<td" in session._repr_html_()
+    labkit.set_language("zh")
+    assert repr(session).startswith("4 个 rank，每个一块模拟 GPU")
+
+
+def test_the_trace_has_the_collectives_of_the_last_run(session):
+    session.run(summed, 1)
+    session.execute("import torch.distributed as dist\ndist.barrier()\ndist.barrier()")
+    found = sorted((event.rank, event.name) for event in session.trace.only(phase="collective"))
+    assert found == [(rank, "barrier") for rank in range(4) for _ in range(2)]
+
+
+def test_restart_and_close():
+    session = labkit.ranks(2)
+    session.execute("x = 1")
+    assert labkit.ranks() is session
+    session.restart()
+    assert "x" not in session[0]
+    assert session.execute("dist", ranks=[]) is None
+    session.close()
+    assert session.closed
+    session.close()
+    assert repr(session) == "2 ranks, closed"
+    assert not torch.cuda.is_available()
+    for asks in (lambda: session.run(summed, 1), lambda: session[0], lambda: session.memory):
+        with pytest.raises(RuntimeError, match=r"these ranks are closed: \.restart\(\)"):
+            asks()
+    with pytest.raises(RuntimeError, match="no ranks are open"):
+        labkit.ranks()
+
+
+def test_the_next_session_ends_the_one_before():
+    first = labkit.ranks(2)
+    with labkit.ranks(3) as second:
+        assert first.closed
+        assert second.execute("rank") == [0, 1, 2]
+    assert dist.init_process_group.__module__.startswith("torch.")
+
+
+def test_several_nodes():
+    with labkit.ranks(4, nodes=2, memory=["1 GiB", "2 GiB"]) as session:
+        assert session.execute("import os\n(local_rank, os.environ['GROUP_RANK'])") == [
+            (0, "0"), (1, "0"), (0, "1"), (1, "1")
+        ]  # fmt: skip
+        assert repr(session.execute("import torch\ntorch.ones(1, device=device)")) == (
+            "ranks 0–3  tensor([1.], device='cuda:0–1')"
+        )
+        assert [one.capacity >> 30 for one in session.memory] == [1, 2, 1, 2]
+        assert repr(session).startswith("4 ranks on 2 nodes, a simulated GPU for each")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"size": "four"}, TypeError, r"size must be a whole number, got 'four' \(str\)"),
+        ({"size": 0}, ValueError, "size must be from 1 to 1024, got 0"),
+        ({"size": 4, "nodes": 3}, ValueError, "nodes must be a divisor of size, 4, got 3"),
+        ({"size": 4, "memory": "lots"}, ValueError, "memory must be bytes or text like '16 GiB', got 'lots'"),
+        (
+            {"size": 4, "memory": ["1 GiB"]},
+            ValueError,
+            "memory must have one entry for each of a node's 4 GPUs, got 1",
+        ),
+    ],
+)
+def test_what_is_asked_wrong_is_named_and_nothing_is_changed(session, arguments, error, text):
+    with pytest.raises(error, match=text):
+        labkit.ranks(**arguments)
+    assert not session.closed
+    with pytest.raises(TypeError, match="function must be callable, got 3"):
+        session.run(3)
+    with pytest.raises(TypeError, match="code must be Python source"):
+        session.execute(3)
+
+
+# What is printed.
+
+
+def test_each_line_stands_beside_its_rank(session, capsys):
+    session.execute("print('hello', rank)\nprint('two', end=' ')\nprint('parts')")
+    session.execute(
+        "import sys\nimport torch.distributed as dist\nprint('to', end=' ')\ndist.barrier()\nprint('it', file=sys.stdout)",
+        ranks=None,
+    )
+    out = capsys.readouterr().out.splitlines()
+    assert out[:4] == ["rank 0 │ hello 0", "rank 0 │ two parts", "rank 1 │ hello 1", "rank 1 │ two parts"]
+    assert sorted(out[8:]) == sorted(
+        [f"rank {k} │ to" + " " * (k < 3) + " it" * (k == 3) for k in range(4)]
+        + [f"rank {k} ┊ it" for k in range(3)]
+    )
+    print("not a rank's")
+    assert capsys.readouterr().out == "not a rank's\n"
+
+
+def test_streams_and_input_are_given_back(session, monkeypatch):
+    before = sys.stdout, sys.stderr, builtins.input, sys.excepthook
+    asked = []
+    monkeypatch.setattr(builtins, "input", lambda prompt: asked.append(prompt) or "yes")
+    assert session.execute("input('sure? ')", ranks=[1, 2]) == ["yes", "yes"]
+    assert asked == ["rank 1 │ sure? ", "rank 2 │ sure? "]
+    monkeypatch.undo()
+    with contextlib.suppress(ZeroDivisionError):
+        session.execute("1 / 0")
+    assert (sys.stdout, sys.stderr, builtins.input, sys.excepthook) == before
+
+
+def test_a_later_run_prints_where_the_caller_prints_by_then(session):
+    session.execute("print(1)", ranks=[0])
+    with contextlib.redirect_stdout(io.StringIO()) as other:
+        session.execute("print(2)", ranks=[0])
+    assert other.getvalue() == "rank 0 │ 2\n"
+
+
+@pytest.fixture
+def shown():
+    """Lines of two ranks: what was written, and what the area of moving lines has shown, the last of each area."""
+    out, areas = io.StringIO(), []
+
+    def area():
+        areas.append([])
+
+        def show(lines):
+            areas[-1] = lines
+
+        return show
+
+    return Lines(2, {"stdout": out, "stderr": out}, area), out, areas
+
+
+def test_lines_that_are_written_over_are_shown_together(shown):
+    lines, out, areas = shown
+    for text in ("\r 0%", "\r50%", "\r99%"):
+        lines.write(0, "stderr", text)
+        lines.write(1, "stderr", text)
+    lines.write(0, "stderr", "\r100%")
+    lines.write(0, "stderr", "\n")
+    assert areas == [["rank 0 │ 100%", "rank 1 │ 99%"]]
+    lines.write(0, "stdout", "done\n")
+    lines.end()
+    assert out.getvalue() == "rank 0 │ done\n"
+
+
+def test_bars_within_bars(shown):
+    lines, out, areas = shown
+    for text in ("\router 0", "\n", "\rinner 0", "\x1b[A", "\n", "\rinner 1", "\x1b[A", "\router 1", "\n"):
+        lines.write(0, "stderr", text)
+    assert areas == [["rank 0 │ outer 1", "rank 0 │ inner 1"]]
+    lines.write(0, "stderr", "\r      ")
+    lines.write(0, "stderr", "\r")
+    lines.write(0, "stdout", "done\n")
+    assert areas == [["rank 0 │ outer 1"]]
+    assert out.getvalue() == "rank 0 │ done\n"
+
+
+def test_counting_in_one_line(shown):
+    lines, out, areas = shown
+    for number in range(3):
+        lines.write(0, "stdout", f"\r{number}")
+    lines.write(1, "stdout", "a")
+    lines.write(0, "stdout", "\n")
+    lines.write(1, "stdout", "b\r\n")
+    lines.end()
+    assert areas == [["rank 0 │ 2"]]
+    assert out.getvalue() == "rank 1 │ ab\n"
+
+
+def test_outside_a_notebook_they_are_printed_as_they_are_in_the_end():
+    out = io.StringIO()
+    lines = Lines(11, {"stdout": out}, None)
+    lines.write(3, "stdout", "\r10%")
+    lines.write(3, "stdout", "\r20%")
+    lines.end()
+    assert out.getvalue() == "rank  3 │ 20%\n"
+
+
+# Values side by side.
+
+
+def test_equal_values_are_shown_once():
+    plain = [(k, {"text/plain": f"tensor([1.], device='cuda:{k}')"}) for k in range(4)]
+    assert as_text(together(plain, range(4))) == "ranks 0–3  tensor([1.], device='cuda:0–3')"
+    plain[1] = (1, {"text/plain": "tensor([1.], device='cuda:0')"})  # another's GPU is no rank's own
+    assert as_text(together(plain, range(4))) == (
+        "ranks 0, 2–3  tensor([1.], device='cuda:0, 2–3')\nrank 1        tensor([1.], device='cuda:0')"
+    )
+    lines = [(0, {"text/plain": "a\nb"}), (1, {"text/plain": "c"})]
+    assert as_text(together(lines, [0, 0])) == "rank 0  a\n        b\nrank 1  c"
+    assert listed([0, 1, 2, 5, 7, 8]) == "0–2, 5, 7–8"
+
+
+def test_values_in_a_page_are_what_they_are():
+    shown = together(
+        [(0, {"text/plain": "<x>", "text/html": "<b>bold</b>"}), (1, {"text/plain": "<x>"}), (2, {"text/plain": "", "image/png": "QUJD\n"})],
+        [0, 1, 2],
+    )  # fmt: skip
+    page = as_html(shown)
+    assert "<b>bold</b>" in page
+    assert "&lt;x&gt;" in page
+    assert 'src="data:image/png;base64,QUJD"' in page
+    labkit.set_language("zh")
+    assert "rank 0" in as_html(shown)
