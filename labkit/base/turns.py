@@ -651,6 +651,7 @@ def run_together(
 
 class _Here(threading.local):
     member: Member | None = None
+    forks: Member | None = None  # who it is, while it forks
 
 
 here = _Here()
@@ -680,9 +681,18 @@ def _serves(frame: FrameType | None) -> bool:
     return bool(rooms & SERVANTS) and rooms <= SERVANTS | sys.stdlib_module_names | {"labkit"}
 
 
+def _hold() -> None:
+    """Keep the baton while this thread forks: before it does, IPython joins a thread, and nobody else may fork then."""
+    here.forks, here.member = here.member, None
+
+
+def _go_on() -> None:
+    here.member, here.forks = here.forks, None
+
+
 def _forget() -> None:
     """In a forked child there is only this thread, and it takes no turns."""
-    member, here.member = here.member, None
+    member, here.member, here.forks = here.forks, None, None
     stalled.clear()
     for ring in {*_watches} | ({member.ring} if member is not None else set()):
         ring._lock, ring.holder = threading.RLock(), None
@@ -692,4 +702,4 @@ def _forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(before=_hold, after_in_parent=_go_on, after_in_child=_forget)

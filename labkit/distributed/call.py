@@ -28,7 +28,7 @@ _PLAIN = frozenset(
 
 def place_of(code: CodeType, line: int) -> str:
     """``"train.py:31 in step"``; at the top of a file, ``"train.py:31"``."""
-    name, function = basename(code.co_filename), code.co_qualname
+    name, function = basename(code.co_filename).strip("<>"), code.co_qualname
     return f"{name}:{line}" + ("" if function == "<module>" else f" in {function}")
 
 
@@ -90,7 +90,7 @@ class Call:
         """Where the user's code called it: ``"train.py:31 in step"``."""
         if self.code is None:
             return ""
-        return f"{self.code.co_filename}:{self.line} in {self.code.co_qualname}"
+        return f"{self.code.co_filename.strip("<>")}:{self.line} in {self.code.co_qualname}"
 
     @property
     def short_place(self) -> str:

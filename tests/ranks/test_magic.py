@@ -80,7 +80,7 @@ def test_a_cell_is_run_by_each_rank_and_its_last_values_are_shown_side_by_side(f
 
 
 def test_magics_work_on_the_ranks_own_names(four):
-    text = four.run("%%ranks --rank 1,2\n%time y = rank + 5\n!echo shell {y}\ny")
+    text = four.run("%%ranks --rank 1,2\n%time y = rank + 5\n!echo shell {y}\ny")  # (which forks)
     assert [line for line in text.splitlines() if "time" not in line] == [
         "rank 1 │ shell 6", "rank 2 │ shell 7", "rank 1  6", "rank 2  7"
     ]  # fmt: skip
@@ -136,7 +136,7 @@ def test_a_deadlock_is_told_at_once_by_the_users_line(four):
     assert four.error == "Deadlock"
     assert "----> 3     dist.all_reduce(x)" in text
     assert "distributed_c10d.py" not in text
-    assert text.count("all_reduce") >= 4
+    assert re.search(r"ranks 1–3  wait for rank 0 in all_reduce .*at <?Cell In\[\d+\]>?:3", text)
     assert four.run("%%ranks\ndist.all_reduce(x)\nx.tolist()") == "ranks 0–3  [6.0, 6.0]\n"
 
 
@@ -187,7 +187,7 @@ def test_an_interrupt_says_where_each_was_and_the_session_goes_on(four):
             threading.Thread(target=four.manager.interrupt_kernel).start()
 
     text = four.run(
-        "%%ranks\ndef spin():\n    print('now', flush=True)\n    while True: pass\nif rank == 1: spin()\ndist.barrier()",
+        "%%ranks\ndef spin():\n    print('now')\n    while True: pass\nif rank == 1: spin()\ndist.barrier()",
         on_text=interrupt,
     )
     assert four.error == "KeyboardInterrupt"

@@ -118,8 +118,7 @@ def test_a_deadlock_names_the_ranks_and_the_session_goes_on(session):
     session.execute(START)
     with pytest.raises(Deadlock) as caught:
         session.execute("if rank:\n    dist.barrier()")
-    for rank in range(1, 4):
-        assert f"rank {rank}" in str(caught.value)
+    assert "ranks 1–3  wait for rank 0 in barrier" in str(caught.value)
     assert session.execute("x = torch.ones(1, device=device); dist.all_reduce(x); x.item()") == [4.0] * 4
 
 
@@ -219,10 +218,7 @@ def test_what_is_asked_wrong_is_named_and_nothing_is_changed(session, arguments,
 
 def test_each_line_stands_beside_its_rank(session, capsys):
     session.execute("print('hello', rank)\nprint('two', end=' ')\nprint('parts')")
-    session.execute(
-        "import sys\nimport torch.distributed as dist\nprint('to', end=' ')\ndist.barrier()\nprint('it', file=sys.stdout)",
-        ranks=None,
-    )
+    session.execute("import torch.distributed as dist\nprint('to', end=' ')\ndist.barrier()\nprint('it')")
     out = capsys.readouterr().out.splitlines()
     assert out[:4] == ["rank 0 │ hello 0", "rank 0 │ two parts", "rank 1 │ hello 1", "rank 1 │ two parts"]
     assert sorted(out[8:]) == sorted(
@@ -330,10 +326,12 @@ def test_equal_values_are_shown_once():
 
 
 def test_values_in_a_page_are_what_they_are():
-    shown = together(
-        [(0, {"text/plain": "<x>", "text/html": "<b>bold</b>"}), (1, {"text/plain": "<x>"}), (2, {"text/plain": "", "image/png": "QUJD\n"})],
-        [0, 1, 2],
-    )  # fmt: skip
+    values = [
+        {"text/plain": "<x>", "text/html": "<b>bold</b>"},
+        {"text/plain": "<x>"},
+        {"text/plain": "", "image/png": "QUJD\n"},
+    ]
+    shown = together(enumerate(values), [0, 1, 2])
     page = as_html(shown)
     assert "<b>bold</b>" in page
     assert "&lt;x&gt;" in page
