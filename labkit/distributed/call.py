@@ -90,7 +90,7 @@ class Call:
         """Where the user's code called it: ``"train.py:31 in step"``."""
         if self.code is None:
             return ""
-        return f"{self.code.co_filename.strip("<>")}:{self.line} in {self.code.co_qualname}"
+        return f"{self.code.co_filename.strip('<>')}:{self.line} in {self.code.co_qualname}"
 
     @property
     def short_place(self) -> str:
