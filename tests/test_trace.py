@@ -5,6 +5,7 @@ from time import perf_counter
 from labkit.trace import events as trace
 from labkit.trace.events import Event, Trace
 from labkit.trace.memory import MemorySample
+from labkit.trace.waits import Wait, WaitForGraph
 
 
 def test_every_open_recording_gets_every_event():
@@ -213,3 +214,19 @@ def test_in_the_chrome_format_a_rank_is_a_process_and_a_group_a_row():
     assert {(starts[at]["pid"], ends[at]["pid"]) for at in starts} == {(2, 1), (2, 3), (2, 4), (1, 3)}
     counters = [(e["pid"], e["ts"], e["args"]) for e in found if e["ph"] == "C"]
     assert counters == [(rank + 1, 1_500_000, {"bytes": 64}) for rank in range(4)]
+
+
+def test_who_waits_for_whom_prints_a_line_for_each_rank():
+    graph = WaitForGraph(
+        (
+            Wait(0, call="all_reduce", group="0", sequence=7, waits_for=(1, 2), place="train.py:31 in step"),
+            Wait(1, "ended"),
+            Wait(2, "failed", "ValueError", place="train.py:8"),
+        )
+    )
+    assert repr(graph).splitlines() == [
+        "WaitForGraph:",
+        "  rank 0  waits for 1, 2 in all_reduce 7 of group 0  train.py:31 in step",
+        "  rank 1  ended",
+        "  rank 2  failed ValueError  train.py:8",
+    ]

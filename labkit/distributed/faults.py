@@ -402,7 +402,7 @@ def _wait(one: Standing, standings: Sequence[Standing]) -> Wait:
     call = one.call
     if call is not None:
         return Wait(
-            one.rank, "waits", call.kind, missing(call, standings), call.group, call.seq, call.short_place
+            one.rank, "waits", call.kind, missing(call, standings), _group(call), call.seq, call.short_place
         )
     if one.what:
         return Wait(one.rank, "waits", one.what)

@@ -14,6 +14,9 @@ _MET = ("group", "sequence", "ranks", "waited", "last", "async_op", "place", "sh
 # The process of what no rank did; ranks are processes of their own number after it.
 _NOBODY = 0
 
+# What the rows of groups begin with.
+_GROUP = "group "
+
 _Row = tuple[int, int]
 
 
@@ -25,19 +28,19 @@ def chrome_json(trace: Trace) -> str:
     """
     rows: dict[tuple[int | None, str], _Row] = {}
     told: list[dict[str, Any]] = []
+    used = dict.fromkeys((event.rank, _where(event)) for event in trace)
+    sources = {event.source for event in trace if event.rank is None}
     for device in trace.devices:
-        if any(event.rank is None and device in (event.device, event.source) for event in trace):
+        if (None, device) in used or device in sources:
             rows[None, device] = _NOBODY, len(rows)
     for rank in trace.ranks:
-        own = trace.only(rank=rank)
-        devices = [
-            device for device in own.devices if any(e.phase != "collective" for e in own.only(device=device))
-        ]
-        groups = dict.fromkeys(_group(event) for event in own if event.phase == "collective")
-        for at, name in enumerate([*devices, *groups]):
-            rows[rank, name] = rank + 1, at
         told.append(_meta("process_name", (rank + 1, 0), f"rank {rank}"))
         told.append(_meta("process_sort_index", (rank + 1, 0), rank))
+    count: dict[int, int] = {}
+    for rank, where in sorted(used, key=lambda row: row[1].startswith(_GROUP)):  # devices first
+        if rank is not None:
+            rows[rank, where] = rank + 1, count.setdefault(rank, 0)
+            count[rank] += 1
     told += [_meta("thread_name", row, name) for (_, name), row in rows.items()]
     told += [_span(event, rows[event.rank, _where(event)]) for event in trace]
     told += _arrows(trace, rows)
@@ -53,7 +56,7 @@ def chrome_json(trace: Trace) -> str:
 
 def _group(event: Event) -> str:
     """What the row of a collective is called."""
-    return f"group {event.group}"
+    return f"{_GROUP}{event.group}"
 
 
 def _where(event: Event) -> str:

@@ -32,8 +32,20 @@ class Wait:
     place: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WaitForGraph(Drawn):
     """Where all ranks stood, in their order. In a notebook it shows itself as a picture of who waits for whom."""
 
     ranks: tuple[Wait, ...]
+
+    def __repr__(self) -> str:
+        """A line for each rank."""
+        return "\n".join(["WaitForGraph:", *(f"  {_line(wait)}" for wait in self.ranks)])
+
+
+def _line(wait: Wait) -> str:
+    number = "" if wait.sequence is None else f" {wait.sequence}"
+    call = f" {wait.call}{number}" if wait.call else ""
+    group = f" of group {wait.group}" if wait.group else ""
+    whom = f" for {', '.join(map(str, wait.waits_for))} in" if wait.waits_for else ""
+    return f"rank {wait.rank}  {wait.state}{whom}{call}{group}" + (f"  {wait.place}" if wait.place else "")

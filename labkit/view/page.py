@@ -94,6 +94,6 @@ def _of_ranks(trace: Trace) -> Iterator[tuple[str, Picture, str]]:
             say(en=f"The last {_CLOSE} collectives", zh=f"最后 {_CLOSE} 次集合通信"), when_picture(last), ""
         )  # fmt: skip
     if len(trace.ranks) > 1:
-        yield say(en="Who waited for whom", zh="谁在等谁"), waited_picture(trace), ""
+        yield say(en="Who waited for whom", zh="谁等了谁"), waited_picture(trace), ""
     if trace.samples:
         yield say(en="Memory", zh="显存"), memory_time_picture(trace.memory), ""

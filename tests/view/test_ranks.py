@@ -310,8 +310,10 @@ def test_ranks_that_stand_in_one_call_are_one_box_with_an_arrow_to_who_is_missin
     (arrow,) = [line for line in picture.lines if line.arrow]
     assert ended.y < arrow.y2 < ended.y + ended.height
     assert arrow.x2 == pytest.approx(ended.x + ended.width, abs=2)
-    assert "all_reduce, number 41 in group 0 · train.py:31 in step" in texts(picture)
+    assert "all_reduce, call 41 of group 0 · train.py:31 in step" in texts(picture)
     assert "wait for rank 3" in texts(picture)
+    several = WaitForGraph(tuple(Wait(rank, call="recv", waits_for=(9,)) for rank in (0, 1, 3, 4, 5, 7)))
+    assert "ranks 0, 1, 3–5, 7" in texts(wait_for_picture(several))
     crossed = wait_for_picture(CROSSED)
     assert len([line for line in crossed.lines if line.arrow]) == 2
     (failed,) = labelled(crossed, "rank 2 failed")
@@ -379,17 +381,17 @@ def test_samples_that_nobody_could_tell_apart_are_one():
         ),
         (
             DEADLOCK,
-            "ranks 0–2: all_reduce, number 41 in group 0 · train.py:31 in step, wait for rank 3; "
+            "ranks 0–2: all_reduce, call 41 of group 0 · train.py:31 in step, wait for rank 3; "
             "rank 3: has come to its end.",
-            "rank 0–2：all_reduce，第 41 次，组 0 · train.py:31 in step，在等 rank 3；rank 3：已经运行结束。",
+            "rank 0–2：all_reduce，第 41 次调用，组 0 · train.py:31 in step，在等 rank 3；rank 3：已经运行结束。",
         ),
         (
             CROSSED,
-            "rank 0: broadcast, number 7 in group 0 · train.py:52, waits for rank 1; "
-            "rank 1: all_reduce, number 7 in group 0 · train.py:31, waits for rank 0; "
+            "rank 0: broadcast, call 7 of group 0 · train.py:52, waits for rank 1; "
+            "rank 1: all_reduce, call 7 of group 0 · train.py:31, waits for rank 0; "
             "rank 2: failed: ValueError · train.py:8.",
-            "rank 0：broadcast，第 7 次，组 0 · train.py:52，在等 rank 1；"
-            "rank 1：all_reduce，第 7 次，组 0 · train.py:31，在等 rank 0；rank 2：出错：ValueError · train.py:8。",
+            "rank 0：broadcast，第 7 次调用，组 0 · train.py:52，在等 rank 1；"
+            "rank 1：all_reduce，第 7 次调用，组 0 · train.py:31，在等 rank 0；rank 2：出错：ValueError · train.py:8。",
         ),
     ],
 )  # fmt: skip
@@ -444,7 +446,7 @@ def test_the_page_of_ranks_has_their_beginning_their_end_who_waited_and_their_me
             english,
             "The whole run|The first 24 collectives|The last 24 collectives|Who waited for whom|Memory",
         ),
-        (chinese, "整个运行过程|最初 24 次集合通信|最后 24 次集合通信|谁在等谁|显存"),
+        (chinese, "整个运行过程|最初 24 次集合通信|最后 24 次集合通信|谁等了谁|显存"),
     ):
         assert re.findall("<h2>(.*?)</h2>", part) == headings.split("|")
         assert part.count("<svg") == 5

@@ -213,7 +213,7 @@ def _phase(event: Event) -> str:
     }
     if event.direction == "backward":
         names["replicate"] = say(en="reduce", zh="归约")  # the gradients of the replicas, summed
-    return names.get(event.phase, event.phase)
+    return names.get(event.phase, event.name or event.phase)
 
 
 def _tip_phase(event: Event) -> str:

@@ -38,7 +38,7 @@ def waited_picture(trace: Trace) -> Picture:
     most = max([cell for row in seconds for cell in row], default=0.0)
     sketch = Sketch()
     sketch.add(
-        Text(_LEFT, 24, say(en="Who waited for whom", zh="谁在等谁"), 13, bold=True),
+        Text(_LEFT, 24, say(en="Who waited for whom", zh="谁等了谁"), 13, bold=True),
         Text(_LEFT, 42, say(en="row: waits · column: comes last", zh="行：等待者 · 列：最后到达者"), 11, muted=True),
     )  # fmt: skip
     if not groups:
@@ -206,16 +206,15 @@ def _stand(stand: Stand, top: float) -> list[Box | Text]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """``0–3, 6``."""
-    parts: list[list[int]] = []
+    """``0–3, 6, 7``."""
+    runs: list[list[int]] = []
     for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
         else:
-            parts.append([rank])
-    return say(en=", ", zh="、").join(
-        f"{part[0]}–{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts
-    )
+            runs.append([rank])
+    parts = [[f"{run[0]}–{run[-1]}"] if len(run) > 2 else list(map(str, run)) for run in runs]
+    return say(en=", ", zh="、").join(part for run in parts for part in run)
 
 
 def _for(stand: Stand) -> str:
@@ -235,8 +234,8 @@ def _doing(wait: Wait) -> str:
         return say(en="has come to its end", zh="已经运行结束") + at
     if wait.state == "failed":
         return say(en=f"failed: {wait.call}", zh=f"出错：{wait.call}") + at
-    of = "" if wait.sequence is None else say(en=f", number {wait.sequence}", zh=f"，第 {wait.sequence} 次")
-    group = say(en=f" in group {wait.group}", zh=f"，组 {wait.group}") if wait.group else ""
+    of = "" if wait.sequence is None else say(en=f", call {wait.sequence}", zh=f"，第 {wait.sequence} 次调用")
+    group = say(en=f" of group {wait.group}", zh=f"，组 {wait.group}") if wait.group else ""
     return f"{wait.call}{of}{group}{at}"
 
 
