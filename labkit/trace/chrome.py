@@ -37,10 +37,10 @@ def chrome_json(trace: Trace) -> str:
         told.append(_meta("process_name", (rank + 1, 0), f"rank {rank}"))
         told.append(_meta("process_sort_index", (rank + 1, 0), rank))
     count: dict[int, int] = {}
-    for rank, where in sorted(used, key=lambda row: row[1].startswith(_GROUP)):  # devices first
-        if rank is not None:
-            rows[rank, where] = rank + 1, count.setdefault(rank, 0)
-            count[rank] += 1
+    for who, where in sorted(used, key=lambda row: row[1].startswith(_GROUP)):  # devices first
+        if who is not None:
+            rows[who, where] = who + 1, count.setdefault(who, 0)
+            count[who] += 1
     told += [_meta("thread_name", row, name) for (_, name), row in rows.items()]
     told += [_span(event, rows[event.rank, _where(event)]) for event in trace]
     told += _arrows(trace, rows)
