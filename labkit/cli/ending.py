@@ -115,8 +115,24 @@ def begin(text: str) -> None:
     atexit.register(end)
 
 
+# What torchrun tells each process in its environment; PyTorch says the same of what it misses there.
+_OF_TORCHRUN = frozenset("RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split())
+
+
+def _wants_torchrun(error: BaseException) -> bool:
+    if isinstance(error, KeyError):
+        return error.args[:1] in {(name,) for name in _OF_TORCHRUN}
+    return "env:// rendezvous: environment variable" in str(error)
+
+
 def hint_of(error: BaseException) -> str | None:
-    """The line that points to the lesson about ``error``; None if there is none."""
+    """The line that points to the lesson about ``error``, or to labkit torchrun; None if there is none."""
+    if _wants_torchrun(error):
+        script = Path(sys.argv[0]).name or "train.py"
+        return say(
+            en=f"labkit: torchrun starts such a script: labkit torchrun --nproc-per-node 2 {script}",
+            zh=f"labkit：这样的脚本要由 torchrun 启动：labkit torchrun --nproc-per-node 2 {script}",
+        )
     lesson = next((name for words, name in LESSONS if words in str(error)), None)
     return lesson and say(
         en=f"labkit: lesson {lesson} explains this; `labkit diagnose FILE.py:FUNCTION` checks a whole model",

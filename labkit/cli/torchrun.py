@@ -167,7 +167,7 @@ def _machine(options: argparse.Namespace) -> children.Described:
         elif wanted == "cpu":
             gpus = options.gpus or os.cpu_count() or 1
         else:
-            gpus = options.gpus or int(wanted)
+            gpus = options.gpus or max(int(wanted), 1)
     except ValueError:
         raise UsageError(
             say(

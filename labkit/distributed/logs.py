@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 
 class Lines(io.TextIOBase):
-    """A text stream that hands on whole lines, each to every writer; the last one, however it ends, when flushed."""
+    """A text stream that hands on whole lines, each to a file and to every writer."""
 
     encoding = "utf-8"  # as the files are
 
-    def __init__(self, writers: Sequence[Callable[[str], Any]]) -> None:
-        self._writers, self._begun = writers, ""
+    def __init__(self, file: IO[str], writers: Sequence[Callable[[str], Any]] = ()) -> None:
+        self._file, self._writers, self._begun = file, (file.write, *writers), ""
+
+    def fileno(self) -> int:
+        """Of the file: for children, and faulthandler."""
+        return self._file.fileno()
 
     def writable(self) -> bool:
         return True
@@ -78,12 +82,12 @@ class Logs:
                     header = Template(prefix).safe_substitute(
                         role_name=name, rank=environment["RANK"], local_rank=local
                     )
-                writers: list[Callable[[str], Any]] = [self._open(paths[local]).write]
+                writers: list[Callable[[str], Any]] = []
                 if local in teed:
                     writers.append(_with(header, consoles[kind].write))
                     if again is not None:
                         writers.append(_filtered(words, _with(header, again.write)))
-                lines = Lines(writers)
+                lines = Lines(self._open(paths[local]), writers)
                 self._lines.append(lines)
                 self.streams[local][kind] = lines
 

@@ -1,0 +1,329 @@
+"""``labkit torchrun``: torchrun's own arguments, each of which works, or is said to do nothing, or is refused."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.cli import main
+from labkit.cli.ending import hint_of
+from labkit.cli.torchrun import CHINESE, NOTHING_TO_DO, PROCESSES_ONLY, _torchruns
+
+ROOT = Path(__file__).parents[2]
+TRAIN = """
+import argparse, os, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=1)
+options = parser.parse_args()
+
+dist.init_process_group("nccl")
+rank, local = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local)
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Linear(4, 2).cuda(), device_ids=[local])
+optimizer = torch.optim.SGD(model.parameters(), 0.5)
+torch.manual_seed(1)
+rows = torch.randn(options.steps, dist.get_world_size(), 3, 4)
+for step in range(options.steps):
+    optimizer.zero_grad()
+    model(rows[step, rank].cuda()).pow(2).mean().backward()
+    optimizer.step()
+torch.save(model.module.state_dict(), f"{rank}.pt")
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return tmp_path
+
+
+def torchrun(folder, text, *arguments, script=("script.py",)):
+    """The exit code of ``labkit torchrun ARGUMENTS script.py``."""
+    (folder / "script.py").write_text(text)
+    return main(["torchrun", *arguments, *script])
+
+
+def outcome(folder, *arguments):
+    """The same in a process of its own."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LABKIT")}
+    done = subprocess.run(
+        [sys.executable, "-m", "labkit", *arguments],
+        cwd=folder, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_an_unmodified_script_on_eight_ranks_trains_as_one_gpu_on_the_joined_batch(folder):
+    import torch
+    from torch import nn
+
+    assert torchrun(folder, TRAIN, "--nproc-per-node", "8", script=("script.py", "--steps", "3")) == 0
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    torch.manual_seed(1)
+    for step in torch.randn(3, 8, 3, 4):
+        optimizer.zero_grad()
+        model(step.flatten(0, 1)).pow(2).mean().backward()
+        optimizer.step()
+    for rank in range(8):
+        found = torch.load(f"{rank}.pt", map_location="cpu")
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(found[name], value)
+
+
+TOLD = (
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME "
+    "MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID "
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING OMP_NUM_THREADS"
+).split()
+TELL = (
+    f"import os\nprint(*[os.environ.get(name) for name in {TOLD}], "
+    "os.path.exists(os.path.dirname(os.environ['TORCHELASTIC_ERROR_FILE'])))\n"
+)
+
+
+def test_what_each_rank_finds_in_its_environment(folder, capsys):
+    arguments = "--nnodes 2 --nproc-per-node 2 --role trainer --rdzv-id 7 --max-restarts 3"
+    of_master = "--master-addr 10.0.0.1 --master-port 29400"
+    assert torchrun(folder, TELL, *arguments.split(), *of_master.split()) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        f"{rank} {rank % 2} 4 2 {rank // 2} 2 {rank} 4 trainer 10.0.0.1 29400 0 3 7 1 1 True"
+        for rank in range(4)
+    ]
+
+
+def test_what_torchrun_itself_tells_is_all_there(folder, capsys):
+    """By PyTorch's own launcher."""
+    text = (
+        "import os\nprint(sorted(name for name in os.environ if name not in os.environ['BEFORE'].split()))\n"
+    )
+    os.environ["BEFORE"] = " ".join([*os.environ, "BEFORE"])
+    try:
+        assert torchrun(folder, text, "--nproc-per-node", "2") == 0
+        found = set(eval(capsys.readouterr().out.splitlines()[0]))
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "script.py"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=dict(os.environ))
+    finally:
+        del os.environ["BEFORE"]
+    expected = set(eval(done.stdout.splitlines()[0]))
+    assert expected - found <= {"TORCHELASTIC_SIGNALS_TO_HANDLE", "LC_CTYPE"}, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (["--nproc-per-node", "3"], 3), (["--nproc-per-node", "gpu", "--gpus", "2"], 2), (["--nproc-per-node=auto"], 8),
+        (["--nnodes", "1:3"], 3), (["--standalone", "--nproc_per_node", "2"], 2), ([], 1), (["--run-path"], 1),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_how_many(folder, capsys, arguments, lines):
+    assert torchrun(folder, "print('x')", *arguments) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("x\n" * lines, "")
+
+
+def test_a_module(folder, capsys):
+    (folder / "package").mkdir()
+    (folder / "package" / "part.py").write_text("import sys; print(__spec__.name, sys.argv[1:])")
+    assert main("torchrun --nproc-per-node 2 -m package.part a --b".split()) == 0
+    assert capsys.readouterr().out == "package.part ['a', '--b']\n" * 2
+
+
+PRINT = (
+    "import os, sys\nprint('out', os.environ['RANK'])\nprint('err', os.environ['RANK'], file=sys.stderr)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "out", "err", "files"),
+    [
+        ("--tee 3 --role a", "[a0]:out 0\n[a1]:out 1\n", "[a0]:err 0\n[a1]:err 1\n",
+         "0/stderr 0/stdout 1/stderr 1/stdout"),
+        ("--redirects 1", "", "err 0\nerr 1\n", "0/stdout 1/stdout"),
+        ("--redirects 0:1,1:2", "out 1\n", "err 0\n", "0/stdout 1/stderr"),
+        ("--local-ranks-filter 1", "out 1\n", "err 1\n", ""),
+        ("--tee 1 --local-ranks-filter 1", "[default1]:out 1\n", "err 1\n", "0/stdout 1/stdout"),
+        ("--tee 1 --duplicate-stdout-filters 1,x", "[default0]:out 0\n[default1]:out 1\n", "err 0\nerr 1\n",
+         "0/stdout 1/stdout filtered_stdout"),
+    ],
+)  # fmt: skip
+def test_where_what_ranks_print_goes(folder, capsys, arguments, out, err, files):
+    assert torchrun(folder, PRINT, "--nproc-per-node", "2", "--log-dir", "logs", *arguments.split()) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == (out, err)
+    (attempt,) = folder.glob("logs/none_*/attempt_0")
+    found = sorted(path.relative_to(attempt) for path in attempt.rglob("*.log"))
+    assert " ".join(str(path.with_suffix("")) for path in found) == files
+    for path in found:
+        kind, rank = path.stem[-3:], path.parts[0]
+        assert (attempt / path).read_text() == (
+            "[default1]:out 1\n" if "filtered" in path.stem else f"{kind} {rank}\n"
+        )
+
+
+def table(text):
+    """What the report of a failure says: rank, local rank, exit code, and the first line of the traceback."""
+    assert "Root Cause (first observed failure):" in text
+    return re.findall(
+        r"rank +: (\d+) \(local_rank: (\d+)\)\n  exitcode +: (-?\d+) .*\n  error_file: .*\n  traceback : (.*)",
+        text,
+    )
+
+
+SEE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("raise ValueError('bad batch')", "1", SEE), ("import sys; sys.exit(5)", "5", SEE),
+        ("os._exit(4)", "4", SEE), ("os.kill(os.getpid(), 9)", "-9", r"Signal 9 (SIGKILL) received by PID \d+"),
+        ("from torch.distributed.elastic.multiprocessing.errors import record\nrecord(lambda: 1 / 0)()", "1",
+         "Traceback (most recent call last):"),
+    ],
+)  # fmt: skip
+def test_the_report_of_a_failure(folder, capsys, end, code, said):
+    text = "import os\nif os.environ['RANK'] == '3':\n    " + end.replace("\n", "\n    ")
+    assert torchrun(folder, text, "--nnodes", "2", "--nproc-per-node", "2") == 1
+    err = capsys.readouterr().err
+    ((rank, local, exitcode, traceback),) = table(err)
+    assert (rank, local, exitcode) == ("3", "1", code)
+    assert re.fullmatch(said.replace("(", r"\(").replace(")", r"\)"), traceback)
+    assert "ChildFailedError" in err
+    assert "script.py FAILED" in err
+    assert "labkit/" not in err.replace(str(folder), "")
+
+
+def test_restarts(folder, capsys):
+    text = (
+        "import os, sys, torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "print(attempt, end=' ')\n"
+        "if attempt != '2' and dist.get_rank() == 1:\n    sys.exit(1)\n"
+        "dist.destroy_process_group()\n"
+    )
+    assert torchrun(folder, text, "--nproc-per-node", "2", "--max-restarts", "5") == 0
+    assert capsys.readouterr() == ("0 0 1 1 2 2 ", "")
+    assert torchrun(folder, text, "--nproc-per-node", "2", "--max-restarts", "1") == 1
+
+
+def test_a_deadlock_ends_at_once(folder, capsys):
+    text = (
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "if dist.get_rank() == 0:\n    dist.barrier(device_ids=[0])\n"
+    )
+    assert torchrun(folder, text, "--nproc-per-node", "2") == 1
+    err = capsys.readouterr().err
+    assert "[rank0]: " in err
+    assert "Deadlock" in err
+    assert "script.py:4" in err
+
+
+def test_each_argument_is_taken_said_to_do_nothing_or_refused(folder, capsys):
+    values = {
+        "numa_binding": "node",
+        "start_method": "fork",
+        "monitor_interval": "1",
+        "shutdown_timeout": "1",
+    }
+    known = {action.dest: action for action in _torchruns()}
+    for name in NOTHING_TO_DO:
+        assert torchrun(folder, "", known[name].option_strings[0], values.get(name, "x=1")) == 0
+        assert f"--{name.replace('_', '-')}: nothing to do" in capsys.readouterr().err
+    for name in PROCESSES_ONLY:
+        value = [] if known[name].nargs == 0 else ["x"]
+        assert torchrun(folder, "", known[name].option_strings[0], *value) == 2
+        assert "add --processes" in capsys.readouterr().err
+    assert set(CHINESE) == set(known)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--nproc-per-node 3 --gpus 2 script.py", "3 ranks on a node of 2 GPUs"), ("nothing.py", "no such script"),
+        ("--nproc-per-node many script.py", "must be a number"), ("--nproc-per-node 0 script.py", "at least 1"),
+        ("--nnodes 2 --node-rank 1 script.py", "all 2 nodes run at once"), ("", "no script given"),
+        ("--memory lots script.py", "lots"), ("--timeline . script.py", "cannot write"), ("--bogus", "--bogus"),
+        ("--processes --summary script.py", "leave out --processes"), ("--nnodes x script.py", "--nnodes"),
+        ("--max-restarts -1 script.py", "--max-restarts"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(folder, capsys, arguments, said):
+    (folder / "script.py").write_text("print('ran')")
+    assert main(["torchrun", *arguments.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_the_summary_and_the_pages(folder, capsys):
+    arguments = "--nproc-per-node 2 --memory 1GiB --summary --timeline t.html --trace t.json".split()
+    assert torchrun(folder, TRAIN, *arguments) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "labkit: 2 ranks"
+    for rank, line in enumerate(lines[1:]):
+        assert re.fullmatch(
+            rf"  rank {rank}  cuda:{rank}  peak [\d.]+ KiB of 1024.00 MiB, "
+            r"\d+ collectives of [\d.]+ \w+, waited \d+\.\d\d s",
+            line,
+        )
+    page = (folder / "t.html").read_text("utf-8")
+    assert "Timeline of script.py" in page
+    assert "all_reduce" in page
+    assert {event.get("name") for event in json.loads((folder / "t.json").read_text())["traceEvents"]} & {
+        "all_reduce"
+    }
+
+
+def test_as_processes(folder, capfd):
+    """The arguments that were typed reach PyTorch's own launcher."""
+    code, out, err = outcome(
+        folder_with(folder, PRINT),
+        *"torchrun --processes --nproc-per-node 2 --tee 3 --role a script.py".split(),
+    )
+    assert (code, sorted(out.splitlines())) == (0, ["[a0]:out 0", "[a1]:out 1"]), err
+
+
+def folder_with(folder, text):
+    (folder / "script.py").write_text(text)
+    return folder
+
+
+def test_as_a_command(folder):
+    text = "import atexit, sys\natexit.register(print, 'end')\n"
+    text += "import torch\nprint(torch.cuda.device_count(), sys.path[0])"
+    code, out, err = outcome(folder_with(folder, text), "torchrun", "--nproc-per-node", "2", "script.py")
+    assert (code, out, err) == (0, f"2 {folder}\nend\n" * 2, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import os, torch\nos.environ['RANK']", "import torch\ntorch.distributed.init_process_group('gloo')"],
+)
+def test_labkit_run_points_to_it(folder, text):
+    code, _, err = outcome(folder_with(folder, text), "run", "--gpus", "2", "script.py")
+    assert code == 1
+    assert (
+        err.splitlines()[-1]
+        == "labkit: torchrun starts such a script: labkit torchrun --nproc-per-node 2 script.py"
+    )
+
+
+def test_other_errors_do_not():
+    assert hint_of(KeyError("rank")) is None
+    assert hint_of(KeyError()) is None
