@@ -1,5 +1,6 @@
 """Bytes per GPU: counted exactly, limited, and given back."""
 
+import copy
 import gc
 
 import pytest
@@ -239,3 +240,64 @@ def test_the_snapshot_and_the_statistics_tell_of_the_same_blocks():
         torch.cuda.empty_cache()
         assert torch.cuda.memory_stats(1)["num_sync_all_streams"] == 1
         del empty
+
+
+def test_gradients_are_counted_when_backward_ends_though_nobody_reads_them():
+    def run():
+        layer = nn.Linear(1024, 1024, bias=False, device="cuda")  # 4 MiB
+        layer(torch.ones(1, 1024, device="cuda")).sum().backward()
+        layer.weight.grad = None
+        return layer
+
+    with labkit.simulate(gpus=1):
+        keep = run()
+        assert allocated(0) == 4 * 2**20
+        assert 8 * 2**20 <= torch.cuda.max_memory_allocated() < 8 * 2**20 + 16 * 1024
+        del keep
+    with labkit.simulate(gpus=1, memory="7 MiB"), pytest.raises(torch.OutOfMemoryError, match=r"allocate 4\.00 MiB"):
+        run()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(2**18, device="cuda", requires_grad=True),
+        lambda: torch.zeros(2**18, device="cuda").requires_grad_(),
+        lambda: torch.zeros_like(torch.zeros(2**18, device="cuda"), requires_grad=True),
+        lambda: torch.zeros(1, device="cuda").new_zeros(2**18, requires_grad=True),
+        lambda: torch.tensor([0.0] * 2**18, device="cuda", requires_grad=True),
+        lambda: nn.Parameter(torch.zeros(2**18, device="cuda")),
+        lambda: nn.Parameter(torch.zeros(2**18)).cuda().detach().requires_grad_(),
+        lambda: nn.Linear(2**18, 1, bias=False).cuda().weight,
+        lambda: copy.deepcopy(nn.Linear(2**18, 1, bias=False, device="cuda")).weight,
+    ],
+)
+def test_whatever_gets_a_gradient_is_looked_at(make):
+    with labkit.simulate(gpus=1):
+        x = make()
+        before = allocated(0)
+        (x * 2).sum().backward()
+        assert allocated(0) == before + 2**20
+        x.grad = None
+        assert allocated(0) == before
+
+
+def test_the_gradient_that_is_kept_of_a_result_counts_too():
+    with labkit.simulate(gpus=1):
+        x = torch.zeros(2**18, device="cuda", requires_grad=True)
+        y = x * 2
+        y.retain_grad()
+        y.sum().backward()
+        assert allocated(0) == 4 * 2**20
+        del y
+        assert allocated(0) == 2 * 2**20
+
+
+def test_a_tensor_that_moves_takes_its_gradient_along():
+    with labkit.simulate(gpus=2):
+        layer = nn.Linear(2**18, 1, bias=False).cuda(1)
+        layer(torch.zeros(1, 2**18, device="cuda:1")).sum().backward()
+        layer.cuda(0)
+        layer.weight.grad = None
+        layer(torch.zeros(1, 2**18, device="cuda:0")).sum().backward()
+        assert (allocated(0), allocated(1)) == (2 * 2**20, 0)
