@@ -2,7 +2,9 @@
 
 import gc
 import io
+import subprocess
 import sys
+import textwrap
 
 import pytest
 import torch
@@ -98,3 +100,26 @@ def test_dtensor_is_looked_after_when_it_comes_later(gpus, monkeypatch):
     dtensors.class_made(type("DTensor", (), names))
     assert type(Dispatcher.redistribute_local_args).__name__ == "partial"
     assert Dispatcher.redistribute_local_args() == CUDA1
+
+
+def test_collectives_that_are_functions_give_what_is_on_the_gpu_though_torch_is_asked_for_them_later():
+    # A process of its own: torch registers their autograd in Python when it is first asked for them.
+    script = """
+        import torch, torch.distributed as dist
+        import labkit
+
+        labkit.simulate(2)
+        torch.cuda.set_device(1)
+        dist.init_process_group("cpu:gloo,cuda:gloo", store=dist.HashStore(), rank=0, world_size=1)
+        import torch.distributed._functional_collectives as functional
+
+        x = torch.ones(4, device="cuda")
+        summed = functional.all_reduce(x, "sum", dist.group.WORLD)
+        print(summed.device, summed.wait().device, (summed + 1).device, functional.wait_tensor(summed).device)
+        dist.destroy_process_group()
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["cuda:1"] * 4
