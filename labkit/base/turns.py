@@ -68,9 +68,6 @@ class _Wait(NamedTuple):
     patience: Callable[[], bool] | None = None  # False: whoever has the baton is ended
 
 
-_NOTHING = _Wait(bool)
-
-
 class Member:
     """One participant of a :class:`Baton`, to be had by its own thread from :func:`participant`."""
 
@@ -79,7 +76,7 @@ class Member:
         self._begin = begin
         self.result: Any = None
         self.failure: BaseException | None = None
-        self._state, self._waits = _State.NEW, _NOTHING
+        self._state, self._waits = _State.NEW, _Wait(bool)
         # What is raised in it as soon as it has the baton, or asks for it.
         self._error: BaseException | None = None
         # Called in its thread whenever it has got the baton; those whom it calls do as it does.
@@ -207,7 +204,6 @@ class Member:
     def go(self) -> None:
         """It has the baton."""
         new, self._state = self._state is _State.NEW, _State.RUNS
-        self._waits = _NOTHING  # what it waited for may hold tensors
         if new:
             with unseen():  # that a new thread has started is waited for too
                 self._begin()
