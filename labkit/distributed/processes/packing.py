@@ -66,6 +66,13 @@ def length(head: Tensor) -> int:
     return int(_LENGTHS.unpack(bytes(head[: _LENGTHS.size].tolist()))[0])
 
 
+def described_in(head: Tensor) -> Call | None:
+    """The call of whose packing this is the beginning, its tensors without values; None if it says not enough."""
+    _, letters = _LENGTHS.unpack(bytes(head[: _LENGTHS.size].tolist()))
+    begin = _LENGTHS.size + letters
+    return described(head[_LENGTHS.size : begin].numpy().tobytes()) if begin <= len(head) else None
+
+
 def unpacked(whole: Tensor) -> Call:
     """The call that :func:`packed` packed; inputs are views of ``whole``, outputs have shapes and no values."""
     _, letters = _LENGTHS.unpack(bytes(whole[: _LENGTHS.size].tolist()))

@@ -46,7 +46,7 @@ class _Cuda:
         self.chosen = self.chosen or not self.later
 
     def lazy_call(self, function: Callable[[], object], **_: object) -> None:
-        """On a real GPU this waits until CUDA is initialised. The generators are there, and nobody sees the difference."""
+        """On a real GPU this waits until CUDA is initialised; here the generators are there from the start."""
         before, self.later = self.later, True
         try:
             function()

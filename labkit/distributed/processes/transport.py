@@ -2,10 +2,11 @@
 
 Each then computes for itself what it gets, by the :mod:`..semantics` that ranks in one process have, in the same order:
 the same bits. A collective is two of gloo's: a *head* of fixed length from everybody (the call in words, and the values
-if they are few), and, if somebody's head did not hold all, the rest. The second is begun by gloo's own thread when the
-first is done, so that a call is completed whatever its caller does meanwhile, and Works can be waited for in any order.
+if they are few), and, if somebody's head did not hold all, the rest. The second is begun by a thread of our own when
+the first is done, so that a call is completed whatever its caller does meanwhile, and Works can be waited for in any
+order.
 
-Nobody waits within gloo: it would end the connections when time runs out, and could not be told of a deadlock.
+No caller waits within gloo: it would end the connections when time runs out, and could not be told of a deadlock.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 # Bytes of a head: a call in words, and ten or a hundred numbers.
 HEAD = 2048
 _LONG = timedelta(days=20)
+_REST = "rest"
 # Seconds that a rank whose neighbour is gone gives whoever started it to end it too: then one rank tells, not all.
 _GRACE = 5.0
 
@@ -99,7 +101,7 @@ class Gloo:
             )
         self._lock = threading.Lock()
         self._order: deque[Exchange] = deque()
-        self._messengers: dict[Any, queue.SimpleQueue[Callable[[], None]]] = {}
+        self._carriers: dict[Any, queue.SimpleQueue[Callable[[], None]]] = {}
 
     def come(self, call: Call) -> Slot:
         """``call`` has come, and is on its way to the others."""
@@ -138,41 +140,90 @@ class Gloo:
 
     def _rest(self, slot: Exchange) -> None:
         """Send what did not fit into the heads, if anything did not."""
+        heads = slot.heads
+        assert heads is not None
+        sizes = [packing.length(head) for head in heads]
+        if max(sizes) > HEAD:
+            self._carried(_REST, partial(self._exchange, slot, sizes))
+        else:
+            self._finish(slot, [head[:size] for head, size in zip(heads, sizes, strict=True)])
+
+    # Threads of our own come here: for the rests of a group, and for its messages, each in the order of their calls.
+
+    def _carried(self, key: Any, step: Callable[[], None]) -> None:
+        if key not in self._carriers:
+            steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+            self._carriers[key] = steps
+            threading.Thread(target=_carry, args=(steps,), name=f"labkit {key}", daemon=True).start()
+        self._carriers[key].put(step)
+
+    def _exchange(self, slot: Exchange, sizes: list[int]) -> None:
+        try:
+            calls = self._in_pieces(slot)
+            wholes = [] if calls is not None else self._wholes(slot, sizes)
+        except Exception as error:
+            slot.lose(error)
+            return
+        if calls is None:
+            self._finish(slot, wholes)
+
+    def _wholes(self, slot: Exchange, sizes: list[int]) -> list[Tensor]:
+        """All that all members brought."""
         heads, mine = slot.heads, slot.mine
         assert heads is not None
         assert mine is not None
-        sizes = [packing.length(head) for head in heads]
         rests = [max(0, size - HEAD) for size in sizes]
         most = max(rests)
-        if not most:
-            self._finish(slot, [head[:size] for head, size in zip(heads, sizes, strict=True)])
-            return
-        wholes = [torch.empty(max(HEAD, size + most), dtype=torch.uint8) for size in sizes]
+        wholes = [torch.empty(HEAD + most, dtype=torch.uint8) for _ in sizes]
         for whole, head in zip(wholes, heads, strict=True):
             whole[:HEAD] = head
-        ends = [whole[HEAD : HEAD + most] for whole in wholes]
+        ends = [whole[HEAD:] for whole in wholes]
         if sum(map(bool, rests)) == 1:
             root = rests.index(most)
             if root == self.at:
                 ends[root].copy_(mine[HEAD:])
             options = c10d.BroadcastOptions()
             options.rootRank = root
-            work = self._bodies.broadcast([ends[root]], options)
+            self._bodies.broadcast([ends[root]], options).wait()
         else:
             rest = torch.empty(most, dtype=torch.uint8)
             rest[: rests[self.at]] = mine[HEAD:]
-            work = self._bodies.allgather([ends], [rest])
-        wholes = [whole[:size] for whole, size in zip(wholes, sizes, strict=True)]
-        work.get_future().add_done_callback(partial(self._whole, slot, wholes))
+            self._bodies.allgather([ends], [rest]).wait()
+        return [whole[:size] for whole, size in zip(wholes, sizes, strict=True)]
 
-    def _whole(self, slot: Exchange, wholes: list[Tensor], future: Any) -> None:
+    def _in_pieces(self, slot: Exchange) -> list[Call] | None:
+        """Reduce what is large piece by piece, each by one member, if it can be: the calls; else None.
+
+        Each number is the same sum in the same order as if one member had them all.
+        """
+        heads, mine = slot.heads, slot.mine
+        assert heads is not None
+        assert mine is not None
+        if slot.call.kind not in ("all_reduce", "reduce_scatter_single"):
+            return None
+        calls = [packing.described_in(head) for head in heads]
+        known = [call for call in calls if call is not None]
+        # One member would decide otherwise than another if this looked at more than the heads.
+        if len(known) < self.size or len(known[0].inputs) != 1 or faults.fault(known) is not None:
+            return None
+        known[self.at].outputs = slot.call.outputs
+        slot.calls = dict(enumerate(known))
+        values = packing.unpacked(mine).inputs[0].reshape(-1)
+        piece = -(-values.numel() // self.size)
+        cut = torch.zeros(self.size * piece, dtype=values.dtype)
+        cut[: values.numel()] = values
+        there = torch.empty_like(cut)
+        self._bodies.alltoall_base(there.view(torch.uint8), cut.view(torch.uint8), [], []).wait()
+        result = semantics.reduced(list(there.view(self.size, piece)), slot.call.op, slot.call.factor)
+        if slot.call.kind == "all_reduce":
+            pieces = list(cut.view(torch.uint8).chunk(self.size))
+            self._bodies.allgather([pieces], [result.view(torch.uint8)]).wait()
+            result = cut[: values.numel()]
         try:
-            future.value()
+            _meet(slot, known, lambda: [(slot.call.outputs[0], result)])
         except Exception as error:
-            slot.lose(error)
-            return
-        with plain():
-            self._finish(slot, wholes)
+            slot.fail(error)
+        return known
 
     def _finish(self, slot: Exchange, wholes: list[Tensor]) -> None:
         try:
@@ -184,7 +235,7 @@ class Gloo:
         except Exception as error:
             slot.fail(error)
 
-    # Messages. Gloo's are waited for within gloo: by a thread for each neighbour and direction, in their order.
+    # Messages: a thread for each neighbour and direction.
 
     def _message(self, slot: Exchange) -> None:
         call = slot.call
@@ -195,12 +246,7 @@ class Gloo:
             step = partial(self._send, slot, call.root or 0, tag)
         else:
             step = partial(self._recv, slot, call.root, tag)
-        key = call.kind, call.root, tag
-        if key not in self._messengers:
-            steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-            self._messengers[key] = steps
-            threading.Thread(target=_carry, args=(steps,), name=f"labkit {key}", daemon=True).start()
-        self._messengers[key].put(step)
+        self._carried((call.kind, call.root, tag), step)
 
     def _send(self, slot: Exchange, to: int, tag: int) -> None:
         mine = slot.mine
