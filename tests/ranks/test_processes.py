@@ -51,8 +51,8 @@ def train():
     rank, device = dist.get_rank(), torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     torch.manual_seed(0)
-    # 400 kB: larger than what gloo carries with the call
-    model = torch.nn.Sequential(torch.nn.Linear(8, 10_000), torch.nn.Tanh(), torch.nn.Linear(10_000, 2)).to(device)
+    # An odd number of numbers, 480 kB: more than gloo carries with the call
+    model = torch.nn.Sequential(torch.nn.Linear(8, 10_000), torch.nn.Tanh(), torch.nn.Linear(10_000, 3)).to(device)
     model = DDP(model, device_ids=[device.index])
     step = torch.optim.SGD(model.parameters(), 0.1)
     for k in range(3):
