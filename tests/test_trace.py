@@ -153,8 +153,8 @@ def ranks():
     events += [
         Event("collective", "cuda:2", name="send", rank=2, start=3.0, seconds=0.5, last=0, **pair),
         Event("collective", "cuda:0", name="recv", rank=0, start=3.25, seconds=0.25, last=0, **pair),
-        Event("copy", "cuda:3", source="cpu", rank=3, start=0.1, seconds=0.1, nbytes=16),
         Event("copy", "cuda:0", source="cpu", start=9.0),
+        Event("copy", "cuda:3", source="cpu", rank=3, start=0.1, seconds=0.1, nbytes=16),
     ]
     samples = [MemorySample(rank, f"cuda:{rank}", 1.5, 64, 128 + rank, "all_reduce") for rank in range(4)]
     return Trace(events, 0.0, samples)
@@ -202,6 +202,7 @@ def test_in_the_chrome_format_a_rank_is_a_process_and_a_group_a_row():
     rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in found if e["name"] == "thread_name"}
     assert sorted(rows.values()) == ["cpu", "cuda:0", "cuda:3", *["group 0"] * 4]
     assert {pid for pid, _ in rows} == {0, 1, 2, 3, 4}
+    assert (rows[4, 0], rows[4, 1]) == ("cuda:3", "group 0")  # devices first
     spans = [e for e in found if e["ph"] == "X"]
     assert len(spans) == 12
     assert {rows[e["pid"], e["tid"]] for e in spans if e["name"] == "all_reduce"} == {"group 0"}

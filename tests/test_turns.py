@@ -5,6 +5,7 @@ import asyncio
 import signal
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,25 @@ def test_the_example_of_the_docstring():
     )
     assert seen == ["a", "b", "c", "d"]
     assert participant() is None
+
+
+def test_who_has_waited_keeps_nothing_of_it():
+    class Box(list):
+        pass
+
+    seen, boxes = [], []
+
+    def first():
+        box = Box()
+        boxes.append(box)
+        participant().wait(lambda box=box: len(box) > 0, "the box")
+        known = weakref.ref(box)
+        boxes.clear()
+        del box
+        seen.append(known())
+
+    Baton(["first", "second"]).run([first, lambda: boxes[0].append(1)])
+    assert seen == [None]
 
 
 def test_four_ranks_meet_the_same_way_every_time():
