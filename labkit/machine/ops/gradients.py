@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, Function
+from torch.autograd.graph import GradientEdge
 from torch.utils.hooks import BackwardHook
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -243,11 +244,16 @@ def _of_the_engine() -> Iterator[Patch]:
             wanted = (inputs,) if isinstance(inputs, Tensor) else inputs
             result = tuple(
                 surface(grad, gpu_of(tensor)) if isinstance(tensor, Tensor) else grad
-                for grad, tensor in zip(result, wanted, strict=False)
+                for grad, tensor in zip(result, map(_variable, wanted), strict=False)
             )
         return result
 
     yield Patch(torch.autograd, "_engine_run_backward", run_backward)
+
+
+def _variable(wanted: Any) -> Any:
+    """The tensor that a gradient is asked for, also by its edge in the graph (torch.autograd.graph.GradientEdge)."""
+    return getattr(wanted.node, "variable", wanted) if isinstance(wanted, GradientEdge) else wanted
 
 
 def _seed(output: Any, grad: Any) -> Any:

@@ -1,0 +1,36 @@
+"""What C++ answers of DTensors and of edges of the graph is on the rank's GPU."""
+
+import torch
+import torch.distributed as dist
+from torch.autograd.graph import get_gradient_edge
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from labkit.distributed.world import World
+
+
+def test_gradients_by_edges_are_where_their_parameters_are():
+    """As pipelining's schedules that take the weights' gradients by themselves ask for them."""
+
+    def work(rank):
+        torch.cuda.set_device(rank.number)
+        layer = torch.nn.Linear(2, 2, bias=False).cuda()
+        loss = layer(torch.ones(1, 2, device="cuda")).sum()
+        (grad,) = torch.autograd.grad((loss,), (get_gradient_edge(layer.weight),))
+        layer.weight.grad = grad
+        return str(grad.device)
+
+    with World(2) as world:
+        assert world.run(work) == ["cuda:0", "cuda:1"]
+
+
+def test_dtensors_are_compared_by_all_ranks():
+    def work(rank):
+        dist.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (2,))
+        x = distribute_tensor(torch.arange(4.0, device="cuda"), mesh, [Shard(0)])
+        y = distribute_tensor(torch.tensor([0.0, 1, 2, 4], device="cuda"), mesh, [Shard(0)])
+        return torch.equal(x, x), torch.equal(x, y)
+
+    with World(2) as world:
+        assert world.run(work) == [(True, False)] * 2
