@@ -214,8 +214,8 @@ class Group(_Base):  # type: ignore[misc]
 
     # Collectives.
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        opts = c10d.AllreduceOptions() if opts is None else opts
+    def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.AllreduceOptions, opts, *more, **named)
         tensors = _listed(tensors)
         op, factor = _reduction(opts.reduceOp)
         return self._meet(Call("all_reduce", tensors, tensors, op=op, factor=factor), tensors, opts)
@@ -223,24 +223,23 @@ class Group(_Base):  # type: ignore[misc]
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, c10d.AllreduceCoalescedOptions() if opts is None else opts)
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        opts = c10d.BroadcastOptions() if opts is None else opts
+    def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.BroadcastOptions, opts, *more, **named)
         tensors = _listed(tensors)
         sends = opts.rootRank == self._rank
         call = Call("broadcast", tensors if sends else (), tensors, root=opts.rootRank)
         return self._meet(call, tensors, opts)
 
-    def reduce(self, tensors: Any, opts: Any = None) -> Any:
-        opts = c10d.ReduceOptions() if opts is None else opts
+    def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.ReduceOptions, opts, *more, **named)
         tensors = _listed(tensors)
         op, factor = _reduction(opts.reduceOp)
         call = Call("reduce", tensors, tensors, op=op, factor=factor, root=opts.rootRank)
         return self._meet(call, tensors, opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        outputs, inputs = _listed(outputs), _listed(inputs)
-        gathered = _listed(outputs[0])
-        return self._meet(Call("all_gather", inputs, gathered), outputs, opts)
+        outputs = _listed(outputs)
+        return self._meet(Call("all_gather", _listed(inputs), _flat(outputs)), outputs, opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         # A list for each rank, of a tensor for each input.
@@ -259,22 +258,22 @@ class Group(_Base):  # type: ignore[misc]
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        opts = c10d.GatherOptions() if opts is None else opts
-        gathered = _listed(outputs[0]) if outputs else []
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.GatherOptions, opts, *more, **named)
+        gathered = _flat(outputs) if outputs else []
         return self._meet(Call("gather", _listed(inputs), gathered, root=opts.rootRank), gathered, opts)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        opts = c10d.ScatterOptions() if opts is None else opts
-        pieces = _listed(inputs[0]) if inputs else []
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.ScatterOptions, opts, *more, **named)
+        pieces = _flat(inputs) if inputs else []
         return self._meet(
             Call("scatter", pieces, _listed(outputs), root=opts.rootRank), _listed(outputs), opts
         )
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        opts = c10d.ReduceScatterOptions() if opts is None else opts
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.ReduceScatterOptions, opts, *more, **named)
         op, factor = _reduction(opts.reduceOp)
-        call = Call("reduce_scatter", _listed(inputs[0]), _listed(outputs), op=op, factor=factor)
+        call = Call("reduce_scatter", _flat(inputs), _listed(outputs), op=op, factor=factor)
         return self._meet(call, _listed(outputs), opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
@@ -422,6 +421,29 @@ def new_transport(group: Group) -> Transport:
 
 def _listed(tensors: Any) -> list[Any]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _flat(tensors: Any) -> list[Any]:
+    """Tensors for each rank, which C++ hands over in a list of a list, and a shorter form of the methods does not."""
+    return _listed(tensors[0] if len(tensors) == 1 else tensors)
+
+
+def _options(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
+    """What a method is told besides tensors: an object of options, or in its shorter forms a root, a reduction or both.
+
+    torch/csrc/distributed/c10d/init.cpp has both forms of each.
+    """
+    if given is not None and not isinstance(given, (int, timedelta, ReduceOp, ReduceOp.RedOpType)):
+        return given
+    options = kind()
+    for value in (given, *more, *named.values()):
+        if isinstance(value, timedelta):
+            options.timeout = value
+        elif isinstance(value, int):
+            options.rootRank = value
+        elif value is not None:
+            options.reduceOp = value if isinstance(value, ReduceOp) else ReduceOp(value)
+    return options
 
 
 def _reduction(op: Any) -> tuple[str, Any]:

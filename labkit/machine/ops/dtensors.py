@@ -88,7 +88,10 @@ def _rows(kind: Any) -> Iterator[Patch]:
     change = functools.partial(seeing, dispatcher.redistribute_local_args)
     yield Patch(dispatcher, "redistribute_local_args", staticmethod(change))
     tail: Any = getattr(dispatcher, "_dispatch_fast_path_python_tail", None)
-    if tail is not None:  # where the answers of operators that return numbers are brought together (torch.equal)
+    if (
+        tail is not None
+    ):  # where the answers of operators that return numbers are brought together (torch.equal)
+
         def answered(*args: Any) -> Any:
             return seeing(tail, *args)
 
