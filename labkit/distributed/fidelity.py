@@ -26,6 +26,7 @@ PARTS = (
     ("ranks as processes (`--processes`)", FAITHFUL, "real processes under PyTorch's elastic launcher, over gloo on this computer; needs an operating system that can fork"),
     ("several nodes (`--nnodes`)", APPROXIMATED, "each has its own GPUs, `cuda:0` to `cuda:k`, and ranks and environment as torchrun numbers them; names, links and speeds of a network are not simulated"),
     ("memory of ranks", APPROXIMATED, "gradients that C++ makes, DDP's buckets, FSDP's shards and gathered weights are counted as on the GPU; NCCL's own buffers and CUDA's contexts are not, and a rank that asks for another rank's GPU is told what lives there, where a process is told of its own share alone"),
+    ("`torch.profiler` in ranks", APPROXIMATED, "it is one for the process that the ranks share: the first that begins a profile has it, another one's is empty meanwhile, with a warning; `--processes` has one for each"),
     ("`torch.distributed.rpc`, MPI, UCC, symmetric memory, NCCL's own knobs", ABSENT, "windows, flight recorder, `ncclCommAbort` within a collective, estimates of time: not there, or without effect"),
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.distributed import fidelity as ranks
 from labkit.machine import fidelity
 
 _spec = importlib.util.spec_from_file_location("pytorch_ranks", Path(__file__).with_name("pytorch_ranks.py"))
@@ -105,7 +106,7 @@ def test_a_reason_is_a_row_of_the_documentation_or_says_why(reason):
     assert reason.keys() <= {"category", "row", "why", "test", "error"}
     assert reason.keys() & {"test", "error"}
     if reason["category"] == own.NAMED:
-        assert reason["row"] in {what for what, _, _ in fidelity.PARTS}
+        assert reason["row"] in {what for what, _, _ in fidelity.PARTS + ranks.PARTS}
     else:
         assert reason["category"] in (own.HARDWARE, own.VERSION)
         assert reason["why"]
