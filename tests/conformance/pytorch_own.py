@@ -155,19 +155,22 @@ def work(
     os._exit(0)  # threads that a test left behind are not waited for
 
 
+def environment(gpus: int, options: argparse.Namespace) -> dict[str, str]:
+    """What the process of a file finds among its variables besides ours."""
+    return {
+        "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda" if gpus else "cpu",
+        "OMP_NUM_THREADS": "1",
+        "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",  # it would be the last line
+        "TORCH_EXTENSIONS_DIR": str(options.folder),
+        **options.variables,
+    }
+
+
 class Worker:
     """A process that runs the tests of one file, and the lines that it says."""
 
     def __init__(self, file: str, gpus: int, options: argparse.Namespace) -> None:
         read, write = os.pipe()
-        environment = {
-            **os.environ,
-            "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda" if gpus else "cpu",
-            "OMP_NUM_THREADS": "1",
-            "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",  # it would be the last line
-            "TORCH_EXTENSIONS_DIR": options.folder,
-            **options.variables,
-        }
         command = [
             sys.executable, str(options.script), str(options.pytorch), file, "--worker", str(write),
             "--gpus", str(gpus), "--memory", options.memory, "--host-memory", str(options.host_memory),
@@ -175,7 +178,7 @@ class Worker:
         ]  # fmt: skip
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=options.log, pass_fds=[write],
-            env=environment, cwd=options.folder, start_new_session=True,
+            env={**os.environ, **environment(gpus, options)}, cwd=options.folder, start_new_session=True,
         )  # fmt: skip
         os.close(write)
         self._lines = os.fdopen(read, "rb", buffering=0)
@@ -206,13 +209,17 @@ class Worker:
 
 
 def run_file(
-    file: str, gpus: int, names: Collection[str] | None, options: argparse.Namespace
+    file: str,
+    gpus: int,
+    names: Collection[str] | None,
+    options: argparse.Namespace,
+    worker_of: Callable[..., Worker] = Worker,
 ) -> dict[str, tuple[str, str]]:
     """The outcomes of the tests of ``file`` (``names``, or those that the options choose): name -> (outcome, text)."""
     found: dict[str, tuple[str, str]] = {}
     wanted: list[str] | None = None
     while wanted is None or wanted:
-        worker = Worker(file, gpus, options)
+        worker = worker_of(file, gpus, options)
         now, ending = None, "the process ended"
         try:
             first = worker.line(options.seconds + 240)

@@ -15,6 +15,7 @@ ranks share were in its way, which is counted apart ("alone"). What fails twice 
 
 from __future__ import annotations
 
+import argparse
 import collections
 import contextlib
 import faulthandler
@@ -401,16 +402,74 @@ def _barrier() -> None:
 # ------------------------------------------------------------------------------------------------- in this process
 
 
+class Forked:
+    """A process that is a copy of this one, with PyTorch imported; stands for ``subprocess.Popen``."""
+
+    def __init__(self, begin: Callable[[], None], log: Any) -> None:
+        entry, self._write = os.pipe()
+        self.stdin = os.fdopen(self._write, "wb")
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid:
+            os.close(entry)
+            return
+        try:
+            os.setsid()
+            os.dup2(entry, 0)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.dup2(log.fileno(), 2)
+            sys.stdin = open(0)  # noqa: SIM115 (as long as the process)
+            begin()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def wait(self) -> None:
+        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.stdin.close()
+
+
+class Worker(own.Worker):
+    """As theirs, without importing PyTorch anew for each file."""
+
+    def __init__(self, file: str, gpus: int, options: Any) -> None:
+        read, write = os.pipe()
+
+        def begin() -> None:
+            os.close(read)
+            os.environ.update(own.environment(gpus, options))
+            os.chdir(options.folder)
+            mine = argparse.Namespace(**{**vars(options), "files": [file], "gpus": gpus, "worker": write})
+            own.work(mine, ready, Report, importing)
+
+        self.process = Forked(begin, options.log)
+        os.close(write)
+        self._lines = os.fdopen(read, "rb", buffering=0)
+        self._rest = b""
+
+
+def preload() -> None:
+    """What every file imports, without a machine: not the modules that look for GPUs."""
+    import torch._dynamo
+    import torch.distributed.checkpoint
+    import torch.distributed.fsdp
+    import torch.distributed.tensor.parallel
+
+    import labkit.distributed.world  # noqa: F401
+
+
 def run_all(options: Any) -> int:
     counts: collections.Counter[str] = collections.Counter()
     skips: collections.Counter[str] = collections.Counter()
+    preload()
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as log:
         options.folder, options.log = folder, sys.stderr if options.show else log
         for file in options.files:
             names = None if options.again is None else own.failed_in(options.again, file)
             if names == set():
                 continue
-            found = own.run_file(file, options.gpus, names, options)
+            found = own.run_file(file, options.gpus, names, options, Worker)
             counts += (here := outcomes(file, found, skips, options))
             print(f"{file}: {summary(here)}", flush=True)
     print(f"\n{options.gpus} GPUs, {len(options.files)} files: {summary(counts)}")
@@ -428,7 +487,7 @@ def outcomes(
     again: dict[str, tuple[str, str]] = {}
     if failed and len(found) > 1:
         options.alone = True
-        again = own.run_file(file, options.gpus, failed[: options.most_again], options)
+        again = own.run_file(file, options.gpus, failed[: options.most_again], options, Worker)
         options.alone = False
     for name, (outcome, text) in found.items():
         category, why = outcome, ""
@@ -494,8 +553,6 @@ def main() -> int:
     )
     options = own.asked(parser)
     options.variables = VARIABLES
-    if options.worker is not None:
-        own.work(options, ready, Report, importing)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     return run_all(options)
 

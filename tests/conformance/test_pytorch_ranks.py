@@ -131,7 +131,7 @@ def test_each_rank_runs_the_test(tmp_path):
         f"TestProcesses.test_{name}" for name in ("sum", "five_gpus", "code", "one_fails", "wait_for_nobody")
     ]
     names += ["TestThreads.test_gather", *(f"TestContinuous.test_{at}" for at in (1, 2, 3))]
-    found = own.run_file("test_few.py", 3, names, options(tmp_path))
+    found = own.run_file("test_few.py", 3, names, options(tmp_path), theirs.Worker)
     outcomes = {name.partition("test_")[2]: found[name][0] for name in names}
     assert outcomes == {
         "sum": own.PASSED, "five_gpus": own.SKIPPED, "code": own.FAILED, "one_fails": own.FAILED,
@@ -143,7 +143,7 @@ def test_each_rank_runs_the_test(tmp_path):
 
 
 def test_what_passes_by_itself_is_counted_apart(tmp_path, monkeypatch, capsys):
-    def run_file(file, gpus, names, options):
+    def run_file(file, gpus, names, options, worker=None):
         assert options.alone
         return {"C.test_a": (own.PASSED, ""), "C.test_b": (own.FAILED, "ValueError: again")}
 
