@@ -20,6 +20,7 @@ import collections
 import contextlib
 import faulthandler
 import functools
+import importlib
 import inspect
 import json
 import os
@@ -138,8 +139,12 @@ class Ranks:
     """The ranks of one test, or of all tests of a class whose ranks go on from test to test."""
 
     def __init__(self, size: int) -> None:
+        from torch import cuda
+
         from labkit.distributed.world import World
 
+        if size > cuda.device_count():  # it would have a machine of its own instead of ours
+            raise unittest.SkipTest(f"Need at least {size} CUDA devices")
         self.size = size
         self.world = World(size)
 
@@ -191,7 +196,7 @@ def own_class(cls: type, **changed: object) -> Any:
     """``cls`` for one rank: a class below it with its names, on which the rank may write."""
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     if hasattr(cls, "_tls"):  # of a device-generic class: what its main thread has set
-        names["_tls"] = types.SimpleNamespace(**vars(cls._tls))
+        names["_tls"] = types.SimpleNamespace(precision=cls._precision, rel_tol=cls._rel_tol)
     return type(cls)(cls.__name__, (cls,), {**names, **changed})
 
 
@@ -451,12 +456,9 @@ class Worker(own.Worker):
 
 def preload() -> None:
     """What every file imports, without a machine: not the modules that look for GPUs."""
-    import torch._dynamo
-    import torch.distributed.checkpoint
-    import torch.distributed.fsdp
-    import torch.distributed.tensor.parallel
-
-    import labkit.distributed.world  # noqa: F401
+    for name in ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp",
+                 "torch.distributed.tensor.parallel", "labkit.distributed.world"):  # fmt: skip
+        importlib.import_module(name)
 
 
 def run_all(options: Any) -> int:
