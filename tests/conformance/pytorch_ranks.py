@@ -533,6 +533,7 @@ def ready(options: Any) -> Any:
     """The machine, and PyTorch's classes of tests on ranks."""
     machine = own.opened(options)
     Report.seconds = options.seconds
+    faulthandler.enable()
     with importing():
         on_ranks()
         if options.files[0].endswith("test_distributed_spawn.py"):
