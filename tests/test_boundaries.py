@@ -33,6 +33,7 @@ cost              | base plans trace
 view              | base plans trace cost
 explore           | base plans trace cost view
 diagnosis         | base plans machine machine.ops machine.state
+diagnosis.ranks   | base diagnosis distributed
 
 lessons           | base
 launch            | base
@@ -41,7 +42,7 @@ runs              | base plans course
 author            | base course runs
 classroom         | base plans machine course
 
-cli               | base distributed classroom course lessons machine machine.state machine.torch_api launch trace trace.recording view diagnosis runs
+cli               | base distributed classroom course lessons machine machine.state machine.torch_api launch trace trace.recording view diagnosis diagnosis.ranks runs
 __init__          | base
 __main__          | cli
 """

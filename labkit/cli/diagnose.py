@@ -1,4 +1,6 @@
-"""Check whether your own model would survive DataParallel, and say what to change.
+"""Check whether your own model would survive DataParallel, or a torchrun script several ranks; say what to change.
+
+With ``--ranks 4`` before it, SCRIPT is a script for torchrun, with its own arguments after it. It runs once, watched.
 
 FACTORY is ``module:function`` or ``file.py:function``. The function takes no arguments and returns
 ``model, inputs`` or ``model, inputs, loss``: inputs is a tensor, a tuple of inputs, or a dict of keyword inputs.
@@ -14,21 +16,43 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..base.language import say
-from .usage import UsageError, at_least
+from ..base.language import say, using
+from .usage import Parser, UsageError, add_language, at_least, in_the_language_in_use
+
+if TYPE_CHECKING:
+    from ..diagnosis import Diagnosis
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = say(
+        en="labkit diagnose [options] FACTORY\n       labkit diagnose --ranks N [options] SCRIPT [ARGS ...]",
+        zh="labkit diagnose [选项] FACTORY\n       labkit diagnose --ranks N [选项] SCRIPT [ARGS ...]",
+    )
     parser.add_argument(
-        "factory",
-        metavar="FACTORY",
+        "subject",
+        nargs=argparse.PARSER,
+        metavar="FACTORY | SCRIPT [ARGS ...]",
         help=say(
-            en="such as train:make, or train.py:make: returns model, inputs[, loss]",
-            zh="例如 train:make 或 train.py:make：返回 model, inputs[, loss]",
+            en="such as train:make, or train.py:make: returns model, inputs[, loss]; with --ranks, a script for "
+            "torchrun",
+            zh="例如 train:make 或 train.py:make：返回 model, inputs[, loss]；加上 --ranks 时是 torchrun 的脚本",
+        ),
+    )
+    _add_options(parser)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ranks",
+        type=at_least(2),
+        metavar="N",
+        help=say(
+            en="check a script for torchrun, on so many ranks (stands before the script)",
+            zh="检查 torchrun 的脚本，用这么多个 rank（写在脚本前面）",
         ),
     )
     parser.add_argument(
@@ -56,6 +80,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    factory, *rest = options.subject
+    if options.ranks is not None:
+        return _run_on_ranks(options, factory, rest)
+    # What stands after FACTORY is this command's own, as ever.
+    options.lang = None
+    with in_the_language_in_use():
+        more = Parser(prog="labkit diagnose")
+        _add_options(more)
+        add_language(more)
+        options = more.parse_args(rest, options)
+    with nullcontext() if options.lang is None else using(options.lang):
+        return _run_on_a_model(options, factory)
+
+
+def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
+    if options.ranks is not None:
+        raise UsageError(
+            say(
+                en=f"--ranks stands before the script: labkit diagnose --ranks {options.ranks} {factory}",
+                zh=f"--ranks 要写在脚本前面：labkit diagnose --ranks {options.ranks} {factory}",
+            )
+        )
     from ..diagnosis import diagnose
     from ..machine import simulate
     from ..machine.frames import without_ours
@@ -64,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     # What the factory prints goes beside the result, which alone is on standard output.
     with simulate(options.gpus, memory="16 TiB"), redirect_stdout(sys.stderr):
         try:
-            model, inputs, kwargs, loss = _made(options.factory, _found(options.factory))
+            model, inputs, kwargs, loss = _made(factory, _found(factory))
         except UsageError:
             raise
         except Exception as error:
@@ -72,8 +118,8 @@ def run(options: argparse.Namespace) -> int:
             traceback.print_exception(error)
             raise UsageError(
                 say(
-                    en=f"{options.factory} itself fails: {type(error).__name__}: {error}",
-                    zh=f"{options.factory} 自身出错：{type(error).__name__}：{error}",
+                    en=f"{factory} itself fails: {type(error).__name__}: {error}",
+                    zh=f"{factory} 自身出错：{type(error).__name__}：{error}",
                 )
             ) from error
         try:
@@ -81,9 +127,23 @@ def run(options: argparse.Namespace) -> int:
                 model, *inputs, kwargs=kwargs, gpus=options.gpus, loss=loss, memory=options.memory
             )
         except (TypeError, ValueError) as error:
-            raise UsageError(
-                say(en=f"{options.factory}: {error}", zh=f"{options.factory}：{error}")
-            ) from error
+            raise UsageError(say(en=f"{factory}: {error}", zh=f"{factory}：{error}")) from error
+    return _told(found, options)
+
+
+def _run_on_ranks(options: argparse.Namespace, script: str, arguments: list[str]) -> int:
+    from ..diagnosis.ranks import diagnose_ranks
+
+    # What the script prints goes beside the result.
+    with redirect_stdout(sys.stderr):
+        try:
+            found = diagnose_ranks(script, options.ranks, arguments, memory=options.memory or "16 TiB")
+        except (FileNotFoundError, TypeError, ValueError) as error:
+            raise UsageError(str(error)) from error
+    return _told(found, options)
+
+
+def _told(found: Diagnosis, options: argparse.Namespace) -> int:
     print(found.to_json() if options.json else found)
     return int(not found.ok if options.fail_on == "warning" else found.count("error") > 0)
 

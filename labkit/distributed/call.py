@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 # Modules whose frames are not the user's: what called them is.
-_OURS = ("torch.", "labkit.distributed.", "labkit.machine.", "labkit.base.")
+_OURS = ("torch.", "labkit.diagnosis.", "labkit.distributed.", "labkit.machine.", "labkit.base.")
 
 
 # Functions of torch that only pass a call on.

@@ -22,7 +22,12 @@ from .checks import nccl_error
 
 
 class Mismatch(RuntimeError):
-    """Ranks that meet in one collective called different things."""
+    """Ranks that meet in one collective called different things.
+
+    what   in what they differ: "kind", "op", "root", "number", "dtype" or "shape".
+    """
+
+    what = ""
 
 
 class Unmet(RuntimeError):
@@ -34,18 +39,23 @@ class Unmet(RuntimeError):
 
 def mismatch(calls: Sequence[Call]) -> str | None:
     """What does not fit in the calls of one collective, or of one message and its receiver; None if all does."""
+    what = _difference(calls)
+    return _told(calls, what) if what else None
+
+
+def _difference(calls: Sequence[Call]) -> str:
     first = calls[0]
-    for other in calls[1:]:
-        what = _conflict(first, other)
-        if what:
-            return _told(calls, what)
-    return None
+    return next((what for other in calls[1:] if (what := _conflict(first, other))), "")
 
 
 def fault(calls: Sequence[Call]) -> Exception | None:
     """What is raised in the ranks that made these calls, if they do not fit together."""
-    text = mismatch(calls)
-    return on_one_gpu(calls) if text is None else Mismatch(text)
+    what = _difference(calls)
+    if not what:
+        return on_one_gpu(calls)
+    error = Mismatch(_told(calls, what))
+    error.what = what
+    return error
 
 
 def _conflict(a: Call, b: Call) -> str:
@@ -141,7 +151,7 @@ def _table(calls: Iterable[Call]) -> list[str]:
     lines: dict[tuple[str, str], list[int]] = {}
     for call in calls:
         lines.setdefault((described(call), call.short_place), []).append(call.rank)
-    names = [_ranks(ranks) for ranks in lines.values()]
+    names = [ranks_text(ranks) for ranks in lines.values()]
     wide = max(map(len, names))
     widest = max(len(what) for what, _ in lines)
     return [
@@ -257,7 +267,7 @@ def on_one_gpu(calls: Sequence[Call]) -> DistBackendError | None:
 
 def _duplicate(calls: Sequence[Call], one: Call, two: Call) -> DistBackendError:
     alike = [call for call in calls if (call.node, call.device) == (one.node, one.device)]
-    ranks = _ranks([call.rank for call in alike])
+    ranks = ranks_text([call.rank for call in alike])
     # The machine's GPU k has the bus number k (NCCL: src/init.cc, initTransportsRank).
     bus = int(one.device.partition(":")[2] or 0) << 12
     last = f"Duplicate GPU detected : rank {two.at} and rank {one.at} both on CUDA device {bus:x}"
@@ -318,7 +328,7 @@ def late(calls: Sequence[Call]) -> DistBackendError | None:
 
 def timeout_error(call: Call, timeout: timedelta, ranks: Iterable[int] = ()) -> DistBackendError:
     """What is raised where ``call`` has waited for ``timeout`` on its rank's clock, and ``ranks`` have not come."""
-    names = _ranks(ranks) if ranks else say(en="the others", zh="其他 rank")
+    names = ranks_text(ranks) if ranks else say(en="the others", zh="其他 rank")
     return DistBackendError(
         watchdog(call, timeout)
         + say(
@@ -393,6 +403,26 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
     return "\n".join(lines)
 
 
+def cause(standings: Sequence[Standing]) -> str:
+    """Why none can go on: "uneven" numbers of batches, "alone" in a line to which others never came, or ""."""
+    calls = [one.call for one in standings if one.call is not None]
+    if (
+        not calls
+        or any(one.what for one in standings)
+        or any(call.kind in ("send", "recv") for call in calls)
+    ):
+        return ""
+    call = calls[0]
+    by = {one.rank: one for one in standings}
+    key = (call.short_place, call.kind)
+    came = [by[rank].came.get(key, 0) for rank in missing(call, standings) if rank in by]
+    if not came:
+        return ""
+    if not all(came):
+        return "alone"
+    return "uneven" if by[call.rank].came.get(key, 0) > 1 else ""
+
+
 def graph(standings: Sequence[Standing]) -> WaitForGraph:
     """The same as data, which draws itself."""
     return WaitForGraph(tuple(_wait(one, standings) for one in standings))
@@ -428,7 +458,7 @@ def _standing_lines(standings: Sequence[Standing]) -> list[str]:
     found: dict[str, list[int]] = {}
     for one in standings:
         found.setdefault(_standing(one, standings), []).append(one.rank)
-    names = [_ranks(ranks) for ranks in found.values()]
+    names = [ranks_text(ranks) for ranks in found.values()]
     wide = max(map(len, names), default=0)
     return [
         f"  {name:<{wide}}  {_several(text) if len(ranks) > 1 else text}"
@@ -452,7 +482,7 @@ def _standing(one: Standing, standings: Sequence[Standing]) -> str:
     call = one.call
     if call is not None:
         awaited = missing(call, standings)
-        whom = _ranks(awaited) if awaited else say(en="the others", zh="其他 rank")
+        whom = ranks_text(awaited) if awaited else say(en="the others", zh="其他 rank")
         what = described(call)
         if call.kind in ("send", "recv"):
             return say(en=f"waits in {what} at {call.short_place}", zh=f"停在 {call.short_place} 的 {what}")
@@ -488,7 +518,7 @@ def _meaning(standings: Sequence[Standing]) -> str:
             "怎么办：rank 之间只能通过集合通信和 store 交换数据。",
         )
     if others:
-        names = _ranks([one.rank for one in others])
+        names = ranks_text([one.rank for one in others])
         return say(
             en=f"The others stand in a call to which {names} cannot come, waiting for something else first.\n"
             "Do: look at that line; a lock, a queue or a file that only another rank could give back is never given "
@@ -534,7 +564,7 @@ def _meaning_of_missing(call: Call, standings: Sequence[Standing]) -> str:
     through = f" (`{via}`)" if (via := call.via) else ""
     if away and not never and mine > 1:
         rounds = ", ".join(sorted({str(one.came[key]) for one in away}))
-        names = _ranks([one.rank for one in away])
+        names = ranks_text([one.rank for one in away])
         over = all(one.ended for one in away)
         return say(
             en=f"{names} came to this line{through} {rounds} times"
@@ -550,29 +580,29 @@ def _meaning_of_missing(call: Call, standings: Sequence[Standing]) -> str:
             "如果只用 DDP，`with Join([model]):` 能让其余的 rank 跑完。",
         )
     if never:
-        names = _ranks([one.rank for one in never])
-        here = _ranks([one.rank for one in standings if one.came.get(key)])
+        names = ranks_text([one.rank for one in never])
+        here = ranks_text([one.rank for one in standings if one.came.get(key)])
         return say(
             en=f"{names} never came to this line{through}, {here} did. What is called there is collective: "
-            f"{call.kind} returns once all of {_ranks(call.ranks)} have called it.\n"
+            f"{call.kind} returns once all of {ranks_text(call.ranks)} have called it.\n"
             "Do: let every rank make this call, and only print or write in one (`if rank == 0:` around the printing, "
             "not around the call); saving a sharded model, evaluating through the DDP wrapper, gathering objects and "
             "synchronised metrics are collective too (for evaluation in one rank, call `model.module`).",
-            zh=f"{names} 从没到过这一行{through}，而 {here} 到过。这里的调用是集合通信：要等 {_ranks(call.ranks)} "
+            zh=f"{names} 从没到过这一行{through}，而 {here} 到过。这里的调用是集合通信：要等 {ranks_text(call.ranks)} "
             f"全都调用了 {call.kind} 才会返回。\n"
             "怎么办：让每个 rank 都做这个调用，只把打印或写文件放在一个 rank 里（`if rank == 0:` 包住打印，"
             "不要包住调用）；"
             "保存分片模型、通过 DDP 包装做评估、收集对象、同步的指标，也都是集合通信（只在一个 rank 上评估时，"
             "请调用 `model.module`）。",
         )
-    names = _ranks([one.rank for one in away])
+    names = ranks_text([one.rank for one in away])
     ended = [one.rank for one in away if one.ended]
     if ended:
         return say(
-            en=f"{_ranks(ended)} ended before the call in which the others stand.\n"
+            en=f"{ranks_text(ended)} ended before the call in which the others stand.\n"
             "Do: let all ranks run to the same end: an early return, `sys.exit` or `break` in one leaves the others "
             "waiting.",
-            zh=f"{_ranks(ended)} 还没到其他 rank 停住的调用就已经结束了。\n"
+            zh=f"{ranks_text(ended)} 还没到其他 rank 停住的调用就已经结束了。\n"
             "怎么办：让所有 rank 走到同一个终点：某个 rank 提前 return、`sys.exit` 或 `break`，其他 rank 就会一直等。",
         )
     return say(
@@ -588,7 +618,7 @@ def _meaning_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -
     ended = {one.rank for one in standings if one.ended}
     gone = sorted({call.ranks[call.root] for call in calls if call.root is not None} & ended)
     if gone:
-        names = _ranks(gone)
+        names = ranks_text(gone)
         return say(
             en=f"{names} ended without the other half of a message that is waited for.\n"
             "Do: pair each send with a recv, with the same peer and in the same order.",
@@ -663,7 +693,7 @@ def _group(call: Call) -> str:
     return call.desc if call.desc not in ("", "undefined") else call.group or "default_pg"
 
 
-def _ranks(ranks: Iterable[int]) -> str:
+def ranks_text(ranks: Iterable[int]) -> str:
     """``rank 3``, ``ranks 0, 2–5``."""
     numbers = sorted(set(ranks))
     spans: list[list[int]] = []

@@ -103,6 +103,7 @@ class World:
         self._current: Rank | None = None
         self._baton: turns.Baton | None = None
         self._waits: WaitForGraph | None = None
+        self._cause = ""
         self.failed: dict[int, BaseException] = {}
         # Threads of ranks that take no turns and have called a collective: they may come to others.
         self.helpers: WeakSet[threading.Thread] = WeakSet()
@@ -183,6 +184,7 @@ class World:
                 rank.error = error
                 if isinstance(error, turns.Deadlock) and self._waits is not None:
                     error.waits = self._waits  # type: ignore[attr-defined]  # which draws itself
+                    error.cause = self._cause  # type: ignore[attr-defined]  # by one word
                 self.fail(rank, error)
             finally:
                 rank.waits = None
@@ -249,7 +251,7 @@ class World:
     def _explain(self, waits: str) -> str:
         """The text of a deadlock."""
         standings = [_standing(rank) for rank in self.ranks]
-        self._waits = faults.graph(standings)
+        self._waits, self._cause = faults.graph(standings), faults.cause(standings)
         return faults.deadlock(standings)
 
     # Closing.

@@ -59,7 +59,7 @@ class Kind:
         return self(line_of(error), problem=short_text(error), **facts)
 
 
-def _declare(severity: str, name: str, topic: Topic, texts: str) -> Kind:
+def _declare(severity: str, kinds: list[Kind], name: str, topic: Topic, texts: str) -> Kind:
     empty, *pieces = _LABEL.split(texts)
     if empty.strip() or tuple(pieces[::2]) != _LABELS:
         raise ValueError(f"{name} must say {', '.join(_LABELS)}, it says {pieces[::2]}")
@@ -67,15 +67,23 @@ def _declare(severity: str, name: str, topic: Topic, texts: str) -> Kind:
         (" " if label.endswith("en") else "").join(map(str.strip, piece.strip().splitlines()))
         for label, piece in zip(_LABELS, pieces[1::2], strict=True)
     )
-    KINDS.append(Kind(name, severity, topic, (en, zh), (fix_en, fix_zh)))
-    return KINDS[-1]
+    kinds.append(Kind(name, severity, topic, (en, zh), (fix_en, fix_zh)))
+    return kinds[-1]
 
 
-def _declares(severity: str) -> Callable[[str, Topic], Callable[[str], Kind]]:
-    return lambda name, topic: partial(_declare, severity, name, topic)
+Declares = Callable[[str, Topic], Callable[[str], Kind]]
 
 
-error, warning, note = map(_declares, ("error", "warning", "note"))
+def declaring(kinds: list[Kind]) -> tuple[Declares, Declares, Declares]:
+    """What declares an error, a warning and a note among ``kinds``."""
+
+    def declares(severity: str) -> Declares:
+        return lambda name, topic: partial(_declare, severity, kinds, name, topic)
+
+    return declares("error"), declares("warning"), declares("note")
+
+
+error, warning, note = declaring(KINDS)
 
 
 def gap_text(gap: float) -> str:

@@ -1,0 +1,99 @@
+"""What is seen of each rank while a script is watched: records, without judgement."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Epoch:
+    """One pass of a rank over one loader: the rows that it read, in their order, and the optimizer steps meanwhile."""
+
+    rows: list[Hashable] = field(default_factory=list)
+    steps: int = 0
+
+
+@dataclass
+class Loader:
+    """One loader of a rank, by the order in which it was first used.
+
+    size       rows of the data set; None if it has no length.
+    sampler    the name of its sampler's class, and whether that shuffles by an epoch that it is told.
+    """
+
+    size: int | None
+    sampler: str
+    by_epoch: bool
+    epochs: list[Epoch] = field(default_factory=list)
+
+
+@dataclass
+class Loss:
+    """One call of a loss function, over ``count`` elements; ``weight``: how much one of them counts in the gradient."""
+
+    count: float
+    weight: float | None = None  # once backward has come by
+
+
+@dataclass
+class Step:
+    """One optimizer step of a rank.
+
+    losses     of the backward passes since the last step.
+    passes     how many there were, and ``reduced`` the collectives of gradients in each that had some.
+    weights    digests of parameters and buffers after it, by name.
+    """
+
+    losses: list[Loss]
+    passes: int
+    reduced: list[int]
+    weights: dict[str, int]
+
+
+@dataclass
+class Seen:
+    """All that is seen of one rank."""
+
+    loaders: list[Loader] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    losing: bool = False
+    passes: int = 0
+    reduced: list[int] = field(default_factory=list)
+    # Digests before the first step.
+    began: dict[str, int] = field(default_factory=dict)
+    # The replicated models, by name; whether gradients are reduced without one; whether losses are scaled for float16.
+    models: list[Any] = field(default_factory=list)
+    by_hand: bool = False
+    scaled: bool = False
+    optimizers: list[Any] = field(default_factory=list)
+    # Modules given to fully_shard, and names of the parameters that it replaced, by id, kept alive so that ids stay.
+    sharded: list[Any] = field(default_factory=list)
+    before: dict[int, tuple[str, Any]] = field(default_factory=dict)
+    stale: list[str] = field(default_factory=list)
+    # Of BatchNorm in training: the fewest values of a channel, with the rows; the first layer's running mean.
+    norms: list[tuple[int, int]] = field(default_factory=list)
+    running: Any = None
+    unused: list[str] = field(default_factory=list)
+    _by_id: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: -1))
+
+    def loader(self, key: object, make: Any) -> Loader:
+        """The record of the loader ``key``, made if it is new."""
+        at = self._by_id[id(key)]
+        if at < 0:
+            at = self._by_id[id(key)] = len(self.loaders)
+            self.loaders.append(make())
+        return self.loaders[at]
+
+
+def without_gradient(models: list[Any]) -> list[str]:
+    """The parameters of replicated models that have no gradient where others have one."""
+    found = []
+    for model in models:
+        parameters = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
+        names = [name for name, parameter in parameters if parameter.grad is None]
+        found += names if len(names) < len(parameters) else []
+    return found
