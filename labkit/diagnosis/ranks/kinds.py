@@ -29,8 +29,8 @@ FAILS = error("script_fails", UNTAUGHT)("""
     fix zh: 用 `labkit torchrun` 再运行一次，可以看到完整的 traceback；下面是出错之前看到的内容。
 """)
 UNUSED_PARAMETERS = error("unused_parameters", UNTAUGHT)("""
-    en: Without a gradient in the last step stayed {which}. DDP waits in each backward for the gradients of all
-        parameters, and refuses the next forward when some did not come.
+    en: No gradient came in the last step to {which}. DDP waits in each backward for the gradients of all parameters,
+        and refuses the next forward when some did not come.
     zh: 上一步中没有得到梯度的参数：{which}。DDP 每次反向传播都要等到所有参数的梯度；有参数没等到，下一次 forward 就会
         报错。
     fix en: Let every parameter take part in the loss in each step, take the layers out, or wrap with
@@ -48,7 +48,7 @@ SAME_ROWS = error("same_rows", UNTAUGHT)("""
     fix en: `sampler=DistributedSampler(dataset)` for the loader, instead of `shuffle=True`; of an iterable dataset,
         each rank takes every `world_size`-th item.
     fix zh: 给 DataLoader 加 `sampler=DistributedSampler(dataset)`（代替 `shuffle=True`）；可迭代数据集则让每
-        个 rank 每隔`world_size` 项取一项。
+        个 rank 每隔 `world_size` 项取一项。
 """)
 SET_EPOCH = warning("set_epoch_forgotten", UNTAUGHT)("""
     en: Epochs {first} and {second} read the rows in the same order in all ranks: the sampler shuffles by its epoch,
@@ -62,9 +62,10 @@ PADDED_ROWS = warning("rows_counted_twice", UNTAUGHT)("""
         {which}, so that all ranks have as many, and sums and means over ranks count these twice.
     zh: 评估时数了 {read} 行，而实际只有 {rows} 行：采样器为了让各 rank 行数相同，用第 {which} 行补齐，于是跨 rank 的
         总和与平均把它们数了两遍。
-    fix en: Sum correct answers and rows over the ranks after leaving out the repeated ones (`dataset[i]` for
-        `i >= len(dataset)` of the padded list), or evaluate with a sampler that does not pad.
-    fix zh: 跨 rank 求和之前先去掉补上的行，再汇总答对数和行数；或者评估时换用不补齐的采样器。
+    fix en: Leave the repeated rows out before counting (the last of the sampler's `total_size`, which the ranks take
+        in turn), or evaluate with a sampler that does not pad.
+    fix zh: 汇总之前先去掉补上的行（它们排在采样器 `total_size` 个下标的最后，由各 rank 轮流取到），或者评估时换用不补
+        齐的采样器。
 """)
 
 # Gradients.
