@@ -235,7 +235,7 @@ def test_every_kind_is_planted():
     ("program", "facts"),
     [
         (uneven_inputs, ["2 times and ended", "test_diagnose_ranks.py:"]),
-        (unused_parameters, ["spare.weight, spare.bias", "ranks 0–3"]),
+        (unused_parameters, ["to spare.weight, spare.bias in rank"]),
         (same_rows, ["of 128 rows", "32 are different"]),
         (set_epoch_forgotten, ["Epochs 1 and 2"]),
         (gradient_scale, ["over 1, 4, 4, 4 elements", "rank 0 3.25 times", "0.812 times"]),
