@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 import labkit
+from labkit import cli
 from labkit.diagnosis.ranks import diagnose_ranks
 from labkit.diagnosis.ranks.kinds import RANK_KINDS
 
@@ -384,3 +385,62 @@ def test_torch_is_as_it_was_afterwards():
 def test_a_script_that_is_not_there():
     with pytest.raises(FileNotFoundError, match=r"nowhere\.py"):
         diagnose_ranks("nowhere.py", 2)
+
+
+# Of a file, by the command.
+
+SCRIPT = """\
+import argparse, os, torch, torch.distributed as dist
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--passes", type=int, default=1)
+passes = parser.parse_args().passes
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = DDP(torch.nn.Linear(4, 3).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(passes):
+    (mse_loss(model(torch.randn(2, 4).cuda()), torch.zeros(2, 3).cuda()) / passes).backward()
+optimizer.step()
+print("done")
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_script_with_its_own_arguments(script):
+    assert diagnose_ranks(script, 2).ok
+    found = diagnose_ranks(script, 2, ["--passes", "3"])
+    assert [finding.name for finding in found.findings] == ["accumulation_without_no_sync"]
+    assert found.summary() == "train.py on 2 ranks: 0 errors, 1 warning"
+
+
+@pytest.mark.parametrize(("passes", "code"), [(1, 0), (3, 1)])
+def test_the_command(script, capsys, passes, code):
+    assert cli.main(["diagnose", "--ranks", "2", "--json", str(script), "--passes", str(passes)]) == code
+    told = capsys.readouterr()
+    assert json.loads(told.out)["ok"] == (code == 0)
+    assert told.err.count("done") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train.py", "--ranks", "2"], "--ranks stands before the script"),
+        (["--ranks", "2", "nowhere.py"], "there is no file nowhere.py"),
+        (["--ranks", "1", "train.py"], "--ranks"),
+    ],
+)
+def test_bad_usage_is_one_line(capsys, arguments, said):
+    assert cli.main(["diagnose", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert len(told.splitlines()) == 1
