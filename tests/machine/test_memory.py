@@ -5,6 +5,7 @@ import gc
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import labkit
@@ -254,7 +255,10 @@ def test_gradients_are_counted_when_backward_ends_though_nobody_reads_them():
         assert allocated(0) == 4 * 2**20
         assert 8 * 2**20 <= torch.cuda.max_memory_allocated() < 8 * 2**20 + 16 * 1024
         del keep
-    with labkit.simulate(gpus=1, memory="7 MiB"), pytest.raises(torch.OutOfMemoryError, match=r"allocate 4\.00 MiB"):
+    with (
+        labkit.simulate(gpus=1, memory="7 MiB"),
+        pytest.raises(torch.OutOfMemoryError, match=r"allocate 4\.00 MiB"),
+    ):
         run()
 
 
@@ -301,3 +305,25 @@ def test_a_tensor_that_moves_takes_its_gradient_along():
         layer.weight.grad = None
         layer(torch.zeros(1, 2**18, device="cuda:0")).sum().backward()
         assert (allocated(0), allocated(1)) == (2 * 2**20, 0)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_bucket_that_no_group_of_pythons_meets_counts_once(read):
+    seen = []
+    with labkit.simulate(gpus=1):
+        dist.init_process_group("cpu:gloo,cuda:gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            layer = nn.Linear(1024, 1024, bias=False, device="cuda")  # 4 MiB, and 512 bytes of the Reducer's
+            if read:
+                layer.weight.register_post_accumulate_grad_hook(
+                    lambda weight: seen.append(weight.grad.device)
+                )
+            model = nn.parallel.DistributedDataParallel(layer, gradient_as_bucket_view=True)
+            found = [allocated(0)]
+            for _ in range(3):
+                model(torch.ones(1, 1024, device="cuda")).sum().backward()
+                found.append(allocated(0))
+            del model
+        finally:
+            dist.destroy_process_group()
+        assert found == [8 * 2**20 + 512] * 4
