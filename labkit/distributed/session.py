@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import builtins
 import sys
+import traceback
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from html import escape
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from ..trace import events
 from . import notebook
 from .cell import Cell
 from .output import Lines, RankStream
+from .process_rows import run_exit_functions
 from .rank import Rank, rank_here
 from .results import Results
 from .world import RanksFailed, World
@@ -183,6 +185,8 @@ class Session:
         """End the ranks and give torch back as it was."""
         global _open
         if not self._world.closed:
+            if rank_here() is None:
+                self._end_ranks()
             self._patches.take_out()
             self._world.close()
         if _open is self:
@@ -209,6 +213,16 @@ class Session:
         except BaseException:
             self.close()
             raise
+
+    def _end_ranks(self) -> None:
+        """What each registered with ``atexit``, as at the end of a process; an error there ends nothing else."""
+
+        def end(rank: Rank) -> None:
+            run_exit_functions(rank.state, lambda error: traceback.print_exception(error))
+
+        if any(rank.state.exit_functions for rank in self._world.ranks):
+            with self._stage(self._world), suppress(RanksFailed):
+                self._world.run(end)
 
     def _begin(self, rank: Rank) -> None:
         """What a script does in its first lines."""

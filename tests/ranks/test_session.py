@@ -169,6 +169,13 @@ def test_restart_and_close():
         labkit.ranks()
 
 
+def test_what_a_rank_registered_for_its_end_is_done_when_the_session_closes(capsys):
+    with labkit.ranks(2) as session:
+        session.execute("import atexit\natexit.register(print, 'bye', rank)")
+        assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == "rank 0 │ bye 0\nrank 1 │ bye 1\n"
+
+
 def test_the_next_session_ends_the_one_before():
     first = labkit.ranks(2)
     with labkit.ranks(3) as second:

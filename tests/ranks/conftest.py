@@ -1,0 +1,55 @@
+"""A notebook's kernel for the tests of ``%%ranks``."""
+
+import re
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from labkit.runs.kernel import start
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Kernel:
+    """A kernel to be asked cells; each gives what it printed and showed, as text, and the error's name."""
+
+    def __init__(self):
+        self.manager, self.client = start(lambda: start_new_kernel(kernel_name="python3"))
+
+    def run(self, code, answers=(), on_text=None):
+        texts, self.asked, self.error, self.shown = [], [], None, []
+        answers = list(answers)
+
+        def output(message):
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                texts.append(content["text"])
+            elif kind == "error":
+                self.error = content["ename"]
+                texts.append("\n".join(content["traceback"]) + "\n")
+            elif kind in ("display_data", "execute_result", "update_display_data"):
+                self.shown.append(content["data"])
+                texts.append(content["data"].get("text/plain", "") + "\n")
+            if on_text is not None and texts:
+                on_text(texts[-1])
+
+        def stdin(message):
+            self.asked.append(message["content"]["prompt"])
+            self.client.input(answers.pop(0) if answers else "c")
+
+        self.reply = self.client.execute_interactive(
+            code, allow_stdin=True, stdin_hook=stdin, output_hook=output, timeout=100
+        )
+        return ANSI.sub("", "".join(texts))
+
+    def close(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    made = Kernel()
+    made.run("import labkit")
+    yield made
+    made.close()
