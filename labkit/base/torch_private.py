@@ -700,7 +700,8 @@ PRIVATE = [
             and _asks(torch.multiprocessing.reductions.rebuild_storage_fd, "_new_shared_fd_cpu")
             and _asks(torch.multiprocessing.reductions.rebuild_storage_filename, "_new_shared_filename_cpu",
                       "_shared_decref")),
-    Private("torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler.SubprocessHandler._popen",
+    Private("torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler.SubprocessHandler._popen, "
+            "its _stdout and _stderr",
             "starts a worker: a preloaded process is forked instead (distributed/processes/launch.py); "
             "the agent asks api.get_subprocess_handler for it",
             lambda: callable(resolve_name("torch.distributed.elastic.multiprocessing.api.get_subprocess_handler"))),

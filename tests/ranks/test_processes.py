@@ -190,9 +190,19 @@ def test_spawned_ranks_meet_by_nccl_and_are_told_of_a_deadlock(tmp_path):
     assert "rank 1  waits for rank 0 in all_reduce SUM [2] float32, call 2 of group" in err
 
 
+ENDLESS = """
+import os
+import signal
+
+print(os.getpid(), flush=True)
+signal.signal(signal.SIGALRM, lambda *_: print("still here", flush=True))
+signal.alarm(60)
+signal.pause()
+"""
+
+
 def test_no_rank_outlives_its_launcher(tmp_path):
-    endless = "import os, signal\nprint(os.getpid(), flush=True)\nsignal.pause()\n"
-    with begin(tmp_path, endless, "--nproc-per-node", "2", "train.py") as process:
+    with begin(tmp_path, ENDLESS, "--nproc-per-node", "2", "train.py") as process:
         ranks = [process.stdout.readline() for _ in range(2)]
         process.send_signal(signal.SIGKILL)
         assert all(rank.strip().isdigit() for rank in ranks)

@@ -7,6 +7,7 @@ when the launcher is no more it kills them. POSIX only, as fork is.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -30,7 +31,8 @@ class Server:
         self._control, control = socket.socketpair()
         self._workers: dict[int, Worker] = {}
         _flush()
-        if os.fork() == 0:
+        self._pid = os.fork()
+        if not self._pid:
             try:
                 self._control.close()
                 _serve(control, preload, work)
@@ -59,8 +61,10 @@ class Server:
             timeout = 0
 
     def close(self) -> None:
-        """Let the server go, and with it what workers there still are."""
+        """Let the server go, and with it what workers there still are; wait until it is gone."""
         self._control.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
 
     def _hear(self) -> int | None:
         """One line of the server; returns the number of a process that was started."""
@@ -114,6 +118,8 @@ def _serve(
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     preload()
+    gc.freeze()  # or the first collection in each worker would write to, and so copy, all that they share
+    gc.enable()
     alive: set[int] = set()
     while True:
         ready, _, _ = select.select([control, ended], [], [])
