@@ -19,6 +19,7 @@ from ...base.patches import Patch
 from ..in_use import machine_in_use, seeing
 from ..state.placement import gpu_of, put, put_wrapper
 from ..state.work import work
+from . import attention
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -104,6 +105,7 @@ def _rows(kind: Any) -> Iterator[Patch]:
         return _Tracker() if simulated else object.__new__(cls)
 
     yield Patch(tracker, "__new__", staticmethod(new))
+    yield from attention.patches(kind._op_dispatcher)
 
 
 def _making(make: Callable[..., Any]) -> Callable[..., Any]:
