@@ -411,7 +411,13 @@ def dtensor(script: ModuleType, rank: int, size: int) -> Values:
     torch.manual_seed(0)
     layer = nn.Linear(5, 3)
     layer(whole).sum().backward()
+    heads = script.attended().requires_grad_()
+    attention = nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+    attention.square().sum().backward()
     return out | {
+        "attention": attention.detach(),
+        "attention grad": heads.grad,
+        "initialised": True,
         "product": y.detach(),
         "product grad": w.grad,
         "placements": (str((_partial(),)), "cuda", (6, 5)),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from ...base.patches import Patch
@@ -106,6 +107,18 @@ def _rows(kind: Any) -> Iterator[Patch]:
 
     yield Patch(tracker, "__new__", staticmethod(new))
     yield from attention.patches(kind._op_dispatcher)
+    schemas: Any = sys.modules["torch.distributed.tensor._op_schema"]
+    yield Patch(schemas, "_rebuild_tensor_from_dtensor_meta", _shape_of)
+
+
+def _shape_of(spec: Any) -> Tensor:
+    """What stands for a DTensor where operators are asked for shapes: fake, and on the host.
+
+    For a fake tensor on a GPU some decompositions ask C++ for a guard of CUDA, which the CPU build has not.
+    """
+    meta = spec.tensor_meta
+    assert meta is not None
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
 
 
 def _making(make: Callable[..., Any]) -> Callable[..., Any]:

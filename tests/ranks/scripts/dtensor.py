@@ -22,6 +22,10 @@ def whole(rows=6, columns=5):
     return torch.arange(rows * columns, dtype=torch.float32).reshape(rows, columns) / 7
 
 
+def attended():
+    return torch.linspace(-1, 1, 2 * 4 * 3 * 5).reshape(2, 4, 3, 5)
+
+
 def main():
     dist.init_process_group("nccl")
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -86,6 +90,14 @@ def main():
     layer = distribute_module(torch.nn.Linear(5, 3).to(device), mesh)
     layer(distribute_tensor(whole().to(device), mesh, [Replicate()])).sum().backward()
     out["module"] = layer.weight.grad.full_tensor()
+
+    heads = attended().to(device)
+    x = distribute_tensor(heads, mesh, [Shard(1)]).requires_grad_()
+    y = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+    y.square().sum().backward()
+    out["attention"], out["attention grad"] = y.full_tensor(), x.grad.full_tensor()
+    torch.nn.init.kaiming_uniform_(x.detach())
+    out["initialised"] = x.full_tensor().abs().max().item() > 0.1
     torch.save(out, f"{sys.argv[1]}/{rank}.pt")
     dist.destroy_process_group()
 
