@@ -351,6 +351,21 @@ def _dtensors() -> bool:
     )
 
 
+def _cutting() -> bool:
+    schemas = resolve_name("torch.distributed.tensor._op_schema")
+    expand = resolve_name("torch.distributed.tensor._ops.utils").expand_to_full_mesh_op_strategy
+    propagator = resolve_name("torch.distributed.tensor").DTensor._op_dispatcher.sharding_propagator
+    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default._schema
+    return (
+        _asks(schemas.OpSchema.gen_fake_args, "_rebuild_tensor_from_dtensor_meta")
+        and _parameters(expand)[:3] == ["mesh", "op_schema", "single_mesh_dim_strategies"]
+        and _parameters(schemas.RuntimeSchemaInfo)[:2] == ["static_argnum", "static_kwargkey"]
+        and isinstance(propagator.op_strategy_funcs, dict)
+        and isinstance(propagator.op_to_schema_info, dict)
+        and [len(forward.arguments), len(forward.returns)] == [7, 2]
+    )
+
+
 def _buckets() -> bool:
     if not torch.distributed.is_available():
         return True
@@ -577,6 +592,11 @@ PRIVATE = [
             "_random, _distribute_region, _custom_op_handlers",
             "DTensors and what they hold are on the rank's GPU, and wrappers are loaded there (machine.ops.dtensors)",
             _dtensors),
+    Private("_op_schema._rebuild_tensor_from_dtensor_meta, _ops.utils of torch.distributed.tensor, "
+            "_scaled_dot_product_flash_attention_for_cpu, _scaled_dot_product_flash_attention_for_cpu_backward",
+            "DTensors are asked for shapes on the host; attention by the CPU's kernel is cut up as CUDA's is "
+            "(machine.ops.dtensors, .attention)",
+            _cutting),
     Private("of torch.distributed.Reducer: _rebuild_buckets, _get_zeros_like_grad_buckets, _set_static_graph",
             "when it makes its buckets, and how great they are (machine.ops.reducers)",
             _buckets),

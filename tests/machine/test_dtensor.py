@@ -5,6 +5,7 @@ import io
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -90,12 +91,16 @@ def test_dtensor_is_looked_after_when_it_comes_later(gpus, monkeypatch):
     import torch.distributed.tensor  # so that its modules are there
 
     class Dispatcher:
+        sharding_propagator = SimpleNamespace(op_strategy_funcs={}, op_to_schema_info={})
+
         @staticmethod
         def redistribute_local_args():
             return torch.zeros(1, device="cuda:1").device
 
     tracker = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
     monkeypatch.setattr(tracker, "__new__", tracker.__new__)
+    schemas, name = sys.modules["torch.distributed.tensor._op_schema"], "_rebuild_tensor_from_dtensor_meta"
+    monkeypatch.setattr(schemas, name, getattr(schemas, name))
     names = {"__module__": "torch.distributed.tensor._api", "_op_dispatcher": Dispatcher()}
     dtensors.class_made(type("DTensor", (), names))
     assert type(Dispatcher.redistribute_local_args).__name__ == "partial"

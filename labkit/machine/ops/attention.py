@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ def patches(dispatcher: Any) -> Iterator[Patch]:
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     if forward in known:  # torch has its own by now
         return
-    info = type(next(iter(of_schemas.values())))
+    info = sys.modules["torch.distributed.tensor._op_schema"].RuntimeSchemaInfo  # type: ignore[attr-defined]
     yield Patch(propagator, "op_strategy_funcs", {**known, forward: _forward, backward: _backward})
     yield Patch(
         propagator, "op_to_schema_info",

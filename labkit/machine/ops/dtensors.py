@@ -118,7 +118,8 @@ def _shape_of(spec: Any) -> Tensor:
     """
     meta = spec.tensor_meta
     assert meta is not None
-    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
+    device = spec.mesh.device_type if machine_in_use() is None else "cpu"
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=device)
 
 
 def _making(make: Callable[..., Any]) -> Callable[..., Any]:
