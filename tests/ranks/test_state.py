@@ -294,6 +294,20 @@ def test_loggers_and_filters_of_warnings_are_each_ranks(processes):
     assert "a_script.part" not in logging.root.manager.loggerDict
 
 
+def test_a_shared_logger_asks_the_level_of_the_rank_that_runs(processes):
+    """Loggers remember what they let through."""
+    shared = logging.getLogger("concurrent.futures")
+    begun = []
+
+    def step(number):
+        if number not in begun:
+            logging.root.setLevel(logging.WARNING if number else logging.INFO)
+            begun.append(number)
+        return shared.isEnabledFor(logging.INFO)
+
+    assert processes.each(step) == [True, False] * 2
+
+
 def test_what_is_replaced_outside_between_turns_ranks_have_too(processes, monkeypatch):
     lines = []
     processes.each(lambda number: None)
