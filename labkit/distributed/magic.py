@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..base.language import say
@@ -86,11 +87,10 @@ def _run(session: Session, cell: str, chosen: list[int] | None, asked: argparse.
     from . import notebook
 
     shell = notebook.shell_here()
-    number = shell.execution_count
+    cells = getattr(shell.compile, "_filename_map", {})  # the number of each cell, by the name of its file
+    number = _number_of_this_cell(cells, shell.execution_count)
     name = f"<Cell In[{number}]>"
-    known = getattr(shell.compile, "_filename_map", None)
-    if known is not None:  # it then says "Cell In[5], line 3" in tracebacks
-        known[name] = number
+    cells[name] = number  # tracebacks then say "Cell In[5], line 3"
     try:
         # The line of the magic is line 1 of the cell, as the notebook counts.
         try:
@@ -107,6 +107,16 @@ def _run(session: Session, cell: str, chosen: list[int] | None, asked: argparse.
             shell.display_pub.publish(*shell.display_formatter.format(session.trace))
         if asked.summary:
             shell.display_pub.publish(*shell.display_formatter.format(session.memory))
+
+
+def _number_of_this_cell(cells: dict[str, int], default: int) -> int:
+    """The number of the cell that runs now: IPython's own count is sometimes that, sometimes the next one's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename in cells:
+            return cells[frame.f_code.co_filename]
+        frame = frame.f_back
+    return default
 
 
 def _named(names: str | None) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def test_an_error_is_the_ranks_own_traceback_and_the_session_goes_on(four):
         "%%ranks\ndef f():\n    if rank == 2:\n        raise ValueError('bad')\n    dist.barrier()\nf()"
     )
     assert four.error == "ValueError"
-    assert "Cell In[" in text
+    assert f"Cell In[{four.reply['content']['execution_count']}], line 4" in text
     assert "----> 4         raise ValueError('bad')" in text
     assert text.rstrip().endswith("ValueError: bad\n(Rank 2 of 4; the others were ended where they waited.)")
     for ours in ("session.py", "world.py", "magic.py", "run_cell_magic"):

@@ -1,0 +1,62 @@
+"""%%ranks in JupyterLab: output by rank, an error, a deadlock, and a breakpoint answered in the page."""
+
+import pytest
+
+CELLS = [
+    "import labkit\nlabkit.set_language('{language}')",
+    "%%ranks 4 --timeline\nimport torch\nimport torch.distributed as dist\n"
+    "x = torch.ones(2, device=device) * rank\nprint('before', x.tolist())\ndist.all_reduce(x)\nx",
+    "%%ranks\nrank * 10",
+]
+FAILING = {
+    "deadlock": "%%ranks\nif rank:\n    dist.all_reduce(x)",
+    "breakpoint": "%%ranks\nif rank == 1:\n    breakpoint()\n    y = 5\ndist.all_reduce(x)\nx.tolist()",
+}
+WORDS = {
+    "en": ("wait for rank 0 in all_reduce", "Rank 2 of 4"),
+    "zh": ("在等 rank 0", "这是 rank 2 的错误"),
+}
+
+
+@pytest.mark.parametrize(("language", "theme"), [("en", "light"), ("zh", "dark")])
+def test_ranks_in_a_page(lab, shot, language, theme):
+    cells = [cell.format(language=language) if "{language}" in cell else cell for cell in CELLS]
+    page = lab(f"ranks-{language}.ipynb", theme=theme, cells=[*cells, "1", "2", "3"])
+    page.set_default_timeout(90_000)  # the kernel imports torch first
+    page.get_by_text("rank 3 │ before [3.0, 3.0]").first.wait_for()
+    values = page.locator(".labkit-ranks")
+    assert "0–3" in values.nth(0).inner_text()
+    assert "tensor([6., 6.], device='cuda:0–3')" in values.nth(0).inner_text()
+    boxes = [values.nth(1).locator("> div").nth(k).bounding_box() for k in range(4)]
+    assert len({round(box["y"]) for box in boxes}) == 1, "side by side"
+    assert page.locator(".jp-RenderedSVG img").count() == 1
+
+    def ask(at, code):
+        cell = page.locator(".jp-CodeCell").nth(at)
+        cell.locator(".cm-content").click()
+        page.keyboard.press("ControlOrMeta+A")
+        page.keyboard.insert_text(code)
+        page.keyboard.press("ControlOrMeta+Enter")
+        return cell
+
+    deadlock, named = WORDS[language]
+    cell = ask(3, "%%ranks\nif rank == 2:\n    raise ValueError('bad rows')\ndist.barrier()")
+    cell.get_by_text(named).first.wait_for()
+    assert "ValueError" in cell.inner_text()
+    cell = ask(4, FAILING["deadlock"])
+    cell.get_by_text(deadlock).first.wait_for()
+
+    cell = ask(5, FAILING["breakpoint"])
+    field = cell.locator(".jp-Stdin input")
+    field.wait_for()
+    assert "rank 1 │ ipdb>" in cell.inner_text()
+    field.fill("p rank * 111")
+    field.press("Enter")
+    cell.get_by_text("rank 1 │ 111").first.wait_for()
+    # (The field that was answered stays for a moment.)
+    page.wait_for_function("() => [...document.querySelectorAll('.jp-Stdin input')].at(-1)?.value === ''")
+    field = cell.locator(".jp-Stdin input").last
+    field.fill("c")
+    field.press("Enter")
+    cell.locator(".labkit-ranks").get_by_text("[24.0, 24.0]").wait_for()
+    shot(page.locator(".jp-Notebook"), f"ranks-{language}-{theme}")
