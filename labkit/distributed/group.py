@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ..base.language import say
 from ..machine.in_use import machine_in_use
 from ..machine.ops.reducers import arrived, whose
 from ..machine.state.placement import gpu_of
@@ -339,6 +341,10 @@ class Group(_Base):  # type: ignore[misc]
         call.watched = trace.recording is not None
         call.backward = call.watched and torch._C._current_graph_task_id() != -1
         rank = rank_here()
+        for brought in (call.inputs, call.outputs):
+            for at, tensor in enumerate(brought):
+                if type(tensor) is not Tensor:
+                    brought[at] = _underlying(tensor, call.kind)
         with torch._C.DisableTorchFunction():
             tensors = call.inputs + call.outputs
             call.device = self._device(call, tensors, opts)
@@ -421,6 +427,26 @@ def new_transport(group: Group) -> Transport:
 
 def _listed(tensors: Any) -> list[Any]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _underlying(tensor: Tensor, kind: str) -> Tensor:
+    """The tensor that has the memory: C++ goes by the dispatcher, where a subclass answers for what it wraps.
+
+    Raises NotImplementedError, as DTensor's own dispatch does, for what has no answer.
+    """
+    wait: Any = getattr(tensor, "trigger_wait", None)  # of a functional collective that is on its way
+    if wait is not None:
+        found: Tensor = wait()
+        return found
+    if is_traceable_wrapper_subclass(tensor):
+        raise NotImplementedError(
+            f"Operator c10d.{kind}_.default does not have a sharding strategy registered."
+            + say(
+                en=f" (a {type(tensor).__name__} holds other tensors: hand over those, as .to_local() gives them)",
+                zh=f"（{type(tensor).__name__} 里装着别的张量：请传那些张量，例如 .to_local() 的结果）",
+            )
+        )
+    return tensor
 
 
 def _flat(tensors: Any) -> list[Any]:

@@ -1,8 +1,10 @@
 """What C++ answers of DTensors and of edges of the graph is on the rank's GPU."""
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.autograd.graph import get_gradient_edge
+from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -34,3 +36,24 @@ def test_dtensors_are_compared_by_all_ranks():
 
     with World(2) as world:
         assert world.run(work) == [(True, False)] * 2
+
+
+def test_what_a_functional_collective_returns_can_be_sent_on_and_a_dtensor_cannot():
+    """Both are wrappers without memory of their own, which a copy would read past."""
+
+    def work(rank):
+        dist.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (2,))
+        x = all_reduce(torch.ones(3, device="cuda"), "sum", dist.group.WORLD)
+        if rank.number == 0:
+            dist.send(x, 1)
+            found = x
+        else:
+            found = torch.empty(3, device="cuda")
+            dist.recv(found, 0)
+        with pytest.raises(NotImplementedError, match="does not have a sharding strategy"):
+            dist.broadcast(distribute_tensor(torch.ones(2, device="cuda"), mesh, [Shard(0)]), 0)
+        return found.tolist()
+
+    with World(2) as world:
+        assert world.run(work) == [[2, 2, 2]] * 2
