@@ -59,8 +59,14 @@ class NcclGroup(Group):
 
     Options = NcclOptions
 
-    def __init__(self, store: Any, rank: int, size: int, options: Any = None) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, options: Any = None, timeout: timedelta | None = None
+    ) -> None:
+        if isinstance(options, timedelta):
+            options, timeout = None, options
         options = NcclOptions() if options is None else options
+        if timeout is not None:
+            options._timeout = timeout
         super().__init__(
             store, rank, size, backends=_backends("nccl"), ranks=options.global_ranks_in_group,
             timeout=options._timeout,
@@ -71,11 +77,33 @@ class NcclGroup(Group):
             self.transport()  # the members of other processes are here now, and may not be at their first call
 
 
+class GlooOptions(SimpleNamespace):
+    """Stands for ``ProcessGroupGloo._Options``."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            _timeout=timedelta(minutes=30), _devices=[], _threads=2, backend="gloo",
+            global_ranks_in_group=[], group_name="",
+        )  # fmt: skip
+
+
 class GlooGroup(Group):
     """Stands for ``torch.distributed.ProcessGroupGloo``."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta = timedelta(minutes=30)) -> None:
+    Options = _Options = GlooOptions
+
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta | GlooOptions = timedelta(minutes=30)
+    ) -> None:
+        timeout = timeout._timeout if isinstance(timeout, GlooOptions) else timeout
         super().__init__(store, rank, size, backends=_backends("gloo"), ranks=_making.ranks, timeout=timeout)
+
+    @staticmethod
+    def create_device(hostname: str = "", interface: str = "", lazy_init: bool | None = None) -> object:
+        """A network device, which ranks in one process need none of."""
+        return object()
+
+    create_default_device = create_device
 
 
 class DdpLogger(dist.Logger):  # type: ignore[misc]

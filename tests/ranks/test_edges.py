@@ -7,6 +7,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from labkit.distributed.world import World
 
@@ -20,6 +21,9 @@ def test_gradients_by_edges_are_where_their_parameters_are():
         loss = layer(torch.ones(1, 2, device="cuda")).sum()
         (grad,) = torch.autograd.grad((loss,), (get_gradient_edge(layer.weight),))
         layer.weight.grad = grad
+        y = layer(torch.ones(1, 2, device="cuda"))
+        (again,) = torch.autograd.grad((get_gradient_edge(y),), (layer.weight,), (torch.ones_like(y),))
+        assert again.device == grad.device
         return str(grad.device)
 
     with World(2) as world:
@@ -57,3 +61,20 @@ def test_what_a_functional_collective_returns_can_be_sent_on_and_a_dtensor_canno
 
     with World(2) as world:
         assert world.run(work) == [[2, 2, 2]] * 2
+
+
+def test_attention_of_dtensors_that_are_sharded_by_heads():
+    def work(rank):
+        dist.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (2,))
+        torch.manual_seed(0)
+        q = torch.rand(1, 4, 3, 2, device="cuda", requires_grad=True)
+        whole = scaled_dot_product_attention(q, q, q, is_causal=True)
+        sharded = distribute_tensor(q.detach(), mesh, [Shard(1)]).requires_grad_()
+        found = scaled_dot_product_attention(sharded, sharded, sharded, is_causal=True)
+        whole.sum().backward()
+        found.sum().backward()
+        return torch.allclose(found.full_tensor(), whole), torch.allclose(sharded.grad.full_tensor(), q.grad)
+
+    with World(2) as world:
+        assert world.run(work) == [(True, True)] * 2

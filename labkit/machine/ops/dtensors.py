@@ -8,6 +8,7 @@ or, in backward, on the thread's current GPU, which is the rank's.
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -85,7 +86,40 @@ def class_made(kind: Any) -> None:
             setattr(owner, name, value)
 
 
+def _attend_by_shards(kind: Any) -> None:
+    """Attention by the CPU's kernel is sharded as by CUDA's: by heads, or by the batch.
+
+    DTensor has rules for CUDA's kernels alone (torch/distributed/tensor/_ops/_matrix_ops.py). These stay.
+    """
+    aten = torch.ops.aten
+    forward = aten._scaled_dot_product_flash_attention_for_cpu.default
+    if (
+        forward
+        in sys.modules[
+            "torch.distributed.tensor"
+        ].DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
+    ):
+        return
+    ops: Any = importlib.import_module("torch.distributed.tensor._ops.utils")
+    placed: Any = importlib.import_module("torch.distributed.tensor.placement_types")
+
+    def rule(operator: Any, outputs: int, static: int) -> None:
+        def strategy(schema: Any) -> Any:
+            given = sum(isinstance(each, type(schema.args_schema[0])) for each in schema.args_schema)
+            kinds = (placed.Replicate(), placed.Shard(1), placed.Shard(0))
+            ways = [[kind] * (outputs + given) for kind in kinds]
+            mesh = schema.get_mesh_from_args()
+            return ops.expand_to_full_mesh_op_strategy(mesh, schema, ways, input_index=outputs)
+
+        info = importlib.import_module("torch.distributed.tensor._op_schema").RuntimeSchemaInfo(static)
+        ops.register_op_strategy(operator, schema_info=info)(strategy)
+
+    rule(forward, 2, 3)
+    rule(aten._scaled_dot_product_flash_attention_for_cpu_backward.default, 3, 6)
+
+
 def _rows(kind: Any) -> Iterator[Patch]:
+    _attend_by_shards(kind)
     dispatcher: Any = type(kind._op_dispatcher)
     change = functools.partial(seeing, dispatcher.redistribute_local_args)
     yield Patch(dispatcher, "redistribute_local_args", staticmethod(change))

@@ -231,12 +231,14 @@ def _of_the_engine() -> Iterator[Patch]:
         try:
             machine = machine_in_use()
             runs = (
-                nullcontext() if machine is None else backward_runs(set(map(gpu_of, outputs)), machine.gpus)
+                nullcontext()
+                if machine is None
+                else backward_runs(set(map(_gpu_of_root, outputs)), machine.gpus)
             )
             with runs, watched_backward(machine, outputs), at_work(None, engine=True):
                 result = seeing(engine, t_outputs, grad_tensors, keep, create, inputs, *args, **kwargs)
         except RuntimeError as error:
-            gpu = gpu_of(outputs[0]) if outputs else None
+            gpu = _gpu_of_root(outputs[0]) if outputs else None
             if gpu is None or (raised := gpu.refused(error)) is error:
                 raise
             raise raised from None
@@ -249,6 +251,11 @@ def _of_the_engine() -> Iterator[Patch]:
         return result
 
     yield Patch(torch.autograd, "_engine_run_backward", run_backward)
+
+
+def _gpu_of_root(output: Any) -> Any:
+    """The GPU where a backward pass begins: at a tensor, or at an edge of the graph, which knows none."""
+    return gpu_of(output) if isinstance(output, Tensor) else None
 
 
 def _variable(wanted: Any) -> Any:

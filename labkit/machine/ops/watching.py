@@ -73,7 +73,11 @@ def watched_backward(machine: Machine | None, outputs: Any) -> AbstractContextMa
     """What the engine runs in, from these ``outputs`` on."""
     if machine is None or machine.mode.__class__ is not Watching or getattr(_here, "watched", False):
         return nullcontext()
-    return _Watch(machine) if any(gpu_of(output) is not None for output in outputs) else nullcontext()
+    return (
+        _Watch(machine)
+        if any(isinstance(output, Tensor) and gpu_of(output) is not None for output in outputs)
+        else nullcontext()
+    )
 
 
 class _Watch(TorchDispatchMode):
