@@ -86,6 +86,7 @@ def class_made(kind: Any) -> None:
             setattr(owner, name, value)
 
 
+@functools.cache
 def _attend_by_shards(kind: Any) -> None:
     """Attention by the CPU's kernel is sharded as by CUDA's: by heads, or by the batch.
 
@@ -93,12 +94,8 @@ def _attend_by_shards(kind: Any) -> None:
     """
     aten = torch.ops.aten
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default
-    if (
-        forward
-        in sys.modules[
-            "torch.distributed.tensor"
-        ].DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
-    ):
+    known = kind._op_dispatcher.sharding_propagator.op_strategy_funcs
+    if forward in known:
         return
     ops: Any = importlib.import_module("torch.distributed.tensor._ops.utils")
     placed: Any = importlib.import_module("torch.distributed.tensor.placement_types")
@@ -119,7 +116,6 @@ def _attend_by_shards(kind: Any) -> None:
 
 
 def _rows(kind: Any) -> Iterator[Patch]:
-    _attend_by_shards(kind)
     dispatcher: Any = type(kind._op_dispatcher)
     change = functools.partial(seeing, dispatcher.redistribute_local_args)
     yield Patch(dispatcher, "redistribute_local_args", staticmethod(change))
@@ -163,6 +159,7 @@ def _making(make: Callable[..., Any]) -> Callable[..., Any]:
         machine = machine_in_use()
         meta = local_tensor.device.type == "meta"
         if machine is not None and machine.gpus and spec.mesh.device_type == "cuda" and not meta:
+            _attend_by_shards(cls)
             gpu = gpu_of(local_tensor) or work.gpu or machine.gpu(None)
             put(local_tensor, gpu)
             put_wrapper(made, gpu)
