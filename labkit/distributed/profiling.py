@@ -39,9 +39,10 @@ class Nothing:
 
 def patches() -> Iterator[Patch]:
     """Whose session it is, and what the others are told."""
-    begin: Callable[..., Any] = profiler._prepare_profiler
-    enable: Callable[..., Any] = profiler._enable_profiler
-    disable: Callable[..., Any] = profiler._disable_profiler
+    theirs: Any = profiler  # which has them from C
+    begin: Callable[..., Any] = theirs._prepare_profiler
+    enable: Callable[..., Any] = theirs._enable_profiler
+    disable: Callable[..., Any] = theirs._disable_profiler
     whose: list[tuple[Rank | None, int]] = []
 
     def me() -> tuple[Rank | None, int]:

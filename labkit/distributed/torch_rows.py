@@ -106,7 +106,10 @@ class GlooGroup(Group):
     create_default_device = create_device
 
 
-class DdpLogger(dist.Logger):  # type: ignore[misc]
+_Logger: Any = dist.Logger  # type: ignore[attr-defined]  # C's
+
+
+class DdpLogger(_Logger):  # type: ignore[misc]
     """What DDP tells of itself. C++ asks for the group's name: is it nccl, is it gloo, and what to write down.
 
     If it is gloo, it takes the group for a ProcessGroupGloo of C++ and asks for its threads (logger.cpp,
