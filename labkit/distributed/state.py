@@ -259,9 +259,10 @@ class ProcessState:
     def _sort_modules(self) -> None:
         """Take with it those of the new modules that are its own."""
         modules = sys.modules
-        for name in [name for name in modules if name not in self._table.shared]:
-            if is_own(name, modules[name]):
-                self._modules[name] = modules.pop(name)
+        new = [name for name in modules if name not in self._table.shared]
+        # All are looked at before any goes: a folder without an __init__ asks for its parent to say where it is.
+        for name in [name for name in new if is_own(name, modules[name])]:
+            self._modules[name] = modules.pop(name)
         self._table.shared = set(modules)
         self._table.look()
 

@@ -81,3 +81,22 @@ def test_a_checkpoint_of_one_world_is_loaded_by_another(before: int, after: int,
     run("checkpoint_save", tmp_path / "saved", before)
     loaded = run("checkpoint_load", tmp_path / "loaded", after, str(tmp_path / "saved"))
     assert wrong("checkpoint_load", loaded) == []
+
+
+def test_modules_of_a_script_in_folders_without_init(tmp_path: Path) -> None:
+    inner = tmp_path / "parts_of_mine" / "deeper"
+    inner.mkdir(parents=True)
+    (inner / "step.py").write_text("count = 0\n")
+
+    def main(rank: Any) -> int:
+        sys.path.insert(0, str(tmp_path))
+        from parts_of_mine.deeper import step
+
+        torch.distributed.init_process_group("nccl")
+        torch.cuda.set_device(rank.local)
+        step.count += 1
+        torch.distributed.barrier()
+        return int(step.count)
+
+    with World(2) as world:
+        assert world.run(main) == [1, 1]
