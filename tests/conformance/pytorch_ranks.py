@@ -123,6 +123,11 @@ class Report(own.Report):
     ranks = 0
     seconds = 90.0
 
+    def startTest(self, test: unittest.TestCase) -> None:
+        if self.machine is not None:  # which the ranks of another test may have taken from this thread
+            self.machine.entered().__enter__()
+        super().startTest(test)
+
     def say(self, **what: Any) -> None:
         if "tests" in what:
             what["tests"] = [name for name in what["tests"] if "LocalTensor" not in name]
