@@ -18,7 +18,7 @@ from types import ModuleType
 
 # Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
 OF_A_PROCESS = frozenset(
-    "accelerate megatron nanotron torchtitan fairscale deepspeed lightning_fabric".split()
+    "accelerate megatron nanotron torchtitan fairscale deepspeed lightning_fabric hydra".split()
 )
 
 _LABKIT = str(Path(__file__).parents[1]) + os.sep
@@ -39,7 +39,10 @@ def _shared_folders() -> tuple[str, ...]:
 
 def is_shared_file(path: str) -> bool:
     """Whether code from the file ``path`` is installed, or Python's, or labkit's: imported once for all ranks."""
-    return path.startswith(("<", *_shared_folders()))
+    if path.startswith(("<", *_shared_folders())):
+        return True
+    # Another environment's packages, put on the path by hand.
+    return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
 
 
 def is_own(name: str, module: ModuleType | None) -> bool:
