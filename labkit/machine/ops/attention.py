@@ -24,7 +24,7 @@ def patches(dispatcher: Any) -> Iterator[Patch]:
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     if forward in known:  # torch has its own by now
         return
-    info = sys.modules["torch.distributed.tensor._op_schema"].RuntimeSchemaInfo  # type: ignore[attr-defined]
+    info = sys.modules["torch.distributed.tensor._op_schema"].RuntimeSchemaInfo
     yield Patch(propagator, "op_strategy_funcs", {**known, forward: _forward, backward: _backward})
     yield Patch(
         propagator, "op_to_schema_info",
