@@ -375,6 +375,73 @@ def _buckets() -> bool:
     return there and all(call in made for call in calls)
 
 
+def _ranks_of_threads() -> bool:
+    if not torch.distributed.is_available():
+        return True
+    c10d = resolve_name("torch._C._distributed_c10d")
+    kinds = c10d.Work, c10d.Store, c10d.ReduceOp, c10d.ProcessGroup, c10d.Backend
+    mesh = resolve_name("torch.distributed.device_mesh").DeviceMesh
+    pieces = inspect.getsource(mesh)
+    return (
+        all(isinstance(kind, type) for kind in kinds)
+        and callable(c10d._set_thread_isolation_mode)
+        and _asks(torch.distributed.is_nccl_available, "_NCCL_AVAILABLE")
+        and _asks(
+            resolve_name("torch.distributed.utils")._verify_param_shape_across_processes,
+            "_verify_params_across_processes",
+        )
+        and "self._thread_id = " in pieces
+    )
+
+
+def _profilers() -> bool:
+    profile = torch.autograd.profiler.profile
+    return (
+        _asks(profile._prepare_trace, "_prepare_profiler")
+        and _asks(profile._start_trace, "_enable_profiler")
+        and _asks(profile.__exit__, "_disable_profiler")
+    )
+
+
+def _frames_between() -> bool:
+    disabling = files("torch").joinpath("_dynamo/eval_frame.py").read_text("utf-8")
+    return nn.Module.__call__ is nn.Module._wrapped_call_impl and "def _fn(" in disabling
+
+
+def _what_a_loader_reads() -> bool:
+    kind = torch.utils.data.dataloader._BaseDataLoaderIter
+    single = torch.utils.data.dataloader._SingleProcessDataLoaderIter
+    loader = torch.utils.data.DataLoader([5, 6, 7], batch_size=2)
+    iterator: Any = iter(loader)
+    return (
+        isinstance(iterator, kind)
+        and iterator._dataset is loader.dataset
+        and _asks(single._next_data, "_next_index")
+        and iterator._next_index() == [0, 1]
+    )
+
+
+def _in_backward() -> bool:
+    inside: list[int] = []
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda _: inside.append(torch._C._current_graph_task_id()))
+    x.backward()
+    return torch._C._current_graph_task_id() == -1 and inside != [-1]
+
+
+def _below_modes() -> bool:
+    found: list[str] = []
+
+    class Notes(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    with Notes(), torch._C._DisableTorchDispatch():
+        torch.ones(1)
+    return not found
+
+
 def _operator_table() -> bool:
     text = files("torchgen").joinpath("packaged/ATen/native/native_functions.yaml").read_text("utf-8")
     entries = dict(part.split("(", 1) for part in text.split("\n- func: ")[1:])
@@ -592,6 +659,10 @@ PRIVATE = [
             "_random, _distribute_region, _custom_op_handlers",
             "DTensors and what they hold are on the rank's GPU, and wrappers are loaded there (machine.ops.dtensors)",
             _dtensors),
+    Private("_dispatch_fast_path_python_tail of DTensor's dispatcher",
+            "what C++ has computed for a DTensor is put on the rank's GPU (machine.ops.dtensors)",
+            lambda: callable(resolve_name(
+                "torch.distributed.tensor._dispatch").OpDispatcher._dispatch_fast_path_python_tail)),
     Private("_op_schema._rebuild_tensor_from_dtensor_meta, _ops.utils of torch.distributed.tensor, "
             "_scaled_dot_product_flash_attention_for_cpu, _scaled_dot_product_flash_attention_for_cpu_backward",
             "DTensors are asked for shapes on the host; attention by the CPU's kernel is cut up as CUDA's is "
@@ -762,6 +833,35 @@ PRIVATE = [
             "_get_deterministic_algorithms_warn_only, _set_default_dtype, and _get_, _set_, _set_sdp_use_ of more",
             "settings in C++ (distributed.owned)",
             lambda: hasattr(torch._C, "_set_sdp_use_flash") and hasattr(torch._C, "_get_deterministic_algorithms")),
+
+    # Ranks in one process, and what watches them.
+    Private("of torch._C._distributed_c10d: classes and _set_thread_isolation_mode, _NCCL_AVAILABLE, "
+            "_verify_params_across_processes, _broadcast_coalesced, _thread_id of a DeviceMesh",
+            "C++'s classes, of which the ranks' own are made; groups by name for each thread; what is asked before "
+            "NCCL; tensors that C++ brings to a group; a mesh is a rank's, not a thread's (distributed)",
+            _ranks_of_threads),
+    Private("torch.cuda: _lazy_init, _lazy_call", "a rank, or a process, uses its GPU from then on (distributed)",
+            lambda: _asks(torch.cuda.init, "_lazy_init") and _asks(torch.cuda.manual_seed, "_lazy_call")),
+    Private("torch.autograd.profiler: _prepare_profiler, _enable_profiler, _disable_profiler",
+            "one rank at a time has it (distributed.profiling)",
+            _profilers),
+    Private("the functions _wrapped_call_impl, _call_impl and _fn of torch",
+            "stand between a collective and the user's line (distributed.call)",
+            _frames_between),
+    Private("torch._C._DisableTorchDispatch",
+            "a collective computes below the modes of its ranks (distributed.meeting)",
+            _below_modes),
+    Private("torch._C._current_graph_task_id",
+            "whether a collective is called in backward (distributed, diagnosis.ranks)",
+            _in_backward),
+    Private("_next_index and _dataset of a torch.utils.data.dataloader._BaseDataLoaderIter",
+            "which rows a rank reads (diagnosis.ranks)",
+            _what_a_loader_reads),
+    Private("torch.distributed.fsdp._fully_shard._fully_shard.fully_shard",
+            "which weights are cut up (diagnosis.ranks)",
+            lambda: not torch.distributed.is_available() or resolve_name(
+                "torch.distributed.fsdp._fully_shard._fully_shard").fully_shard is resolve_name(
+                "torch.distributed.fsdp").fully_shard),
 ]  # fmt: skip
 
 

@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
+from ...base.language import say
+
 _LENGTH = struct.Struct("!Q")
 
 
@@ -71,7 +73,12 @@ class Server:
         while b"\n" not in self._heard:
             more = self._control.recv(1 << 12)
             if not more:
-                raise RuntimeError("the process that starts workers has ended")
+                raise RuntimeError(
+                    say(
+                        en="the process that starts the workers has ended",
+                        zh="负责启动各工作进程的那个进程已经退出",
+                    )
+                )
             self._heard += more
         line, _, self._heard = self._heard.partition(b"\n")
         pid, code = json.loads(line)
