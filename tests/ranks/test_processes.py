@@ -101,6 +101,8 @@ def test_two_nodes_train_as_one_process_and_end_with_the_same_bits(tmp_path):
 FAULTS = """
 import os
 import sys
+import threading
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -109,6 +111,7 @@ attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["R
 torch.cuda.set_device(rank)
 dist.init_process_group("nccl")
 x = torch.ones(3, device="cuda")
+store = dist.distributed_c10d._get_default_store()
 dist.all_reduce(x)
 if attempt == 0:  # another call
     dist.all_reduce(x) if rank else dist.broadcast(x, 0)
@@ -125,7 +128,22 @@ elif attempt == 4:
     if rank:
         os.kill(os.getpid(), 9)
     dist.all_reduce(x)
+elif attempt == 5:
+    if rank:
+        store.wait(["never"])
+    dist.barrier()
+elif attempt == 6:
+    if rank:
+        dist.new_group([0, 1])
 else:
+    # Who waits in a store for a short time goes on after it, and so does who is given the key by its own thread.
+    try:
+        dist.PrefixStore("a", store).wait(["never"], timedelta(seconds=0.5))
+    except dist.DistStoreError as error:
+        assert "wait timeout after 500ms" in str(error)
+    if rank:
+        threading.Timer(0.5, store.set, ("given", "yes")).start()
+    assert store.get("given") == b"yes"
     # Messages larger than what waits for nobody, from both at once; Works in another order than that of the calls.
     there, here = torch.full((2_000_000,), float(rank), device="cuda"), torch.empty(2_000_000, device="cuda")
     for work in dist.batch_isend_irecv(
@@ -143,20 +161,23 @@ else:
 
 def test_each_attempt_ends_by_itself_and_says_why(tmp_path):
     code, out, err = run(
-        tmp_path, FAULTS, "--nproc-per-node", "2", "--max-restarts", "5", "--tee", "3", "train.py"
+        tmp_path, FAULTS, "--nproc-per-node", "2", "--max-restarts", "7", "--tee", "3", "train.py"
     )
     assert code == 0, err
     assert sorted(line for line in out.splitlines() if "]:rank" in line) == [
         "[default0]:rank 0: [4.0, 4.0, 4.0] [1.0]", "[default1]:rank 1: [4.0, 4.0, 4.0] [1.0]"
     ]  # fmt: skip
-    assert "rank 0  broadcast from rank 0 [3] float32  train.py:14" in err
-    assert "rank 1  all_reduce SUM [3] float32         train.py:14" in err
+    assert "rank 0  broadcast from rank 0 [3] float32  train.py:17" in err
+    assert "rank 1  all_reduce SUM [3] float32         train.py:17" in err
     deadlocks = err.split("Deadlock: ")[1:]
-    assert len(deadlocks) == 2  # one rank tells
-    for text in "rank 0  waits in recv from rank 1", "rank 1  waits in recv from rank 0", "train.py:16":
+    assert len(deadlocks) == 4  # one rank tells
+    for text in "rank 0  waits in recv from rank 1", "rank 1  waits in recv from rank 0", "train.py:19":
         assert text in deadlocks[0]
     for text in "rank 0  has ended; its last call was all_reduce, call 3", "stands there for the 3rd time":
         assert text in deadlocks[1]
+    assert "rank 0  waits for rank 1 in barrier" in deadlocks[2]
+    assert "rank 1  waits for store.wait('never') at train.py:33" in deadlocks[2]
+    assert "rank 1  waits for rank 0 in new_group" in deadlocks[3]
     assert "ValueError: of the script" in err
     assert err.count("(exitcode: -9)") == 1
 

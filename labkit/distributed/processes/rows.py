@@ -10,6 +10,7 @@ import torch
 from ...base.patches import Patch, Patches
 from ...machine import machine_in_use
 from ..torch_rows import of_processes
+from . import stores
 
 
 @functools.cache
@@ -20,6 +21,7 @@ def inherit() -> None:
 
 def _rows() -> Iterator[Patch]:
     yield from of_processes()
+    yield from stores.rows()
     yield from _Cuda().patches()
 
 

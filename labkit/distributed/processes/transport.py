@@ -93,7 +93,9 @@ class Gloo:
         self.size, self.at, self.ranks = group.size(), group.rank(), group.ranks
         watch.begin(group)
         _made[self.ranks] += 1
-        name = watch.prefix(f"{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}")
+        name = f"{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}"
+        watch.gather(group, name)
+        name = watch.prefix(name)
         with plain():
             self._heads, self._bodies = (
                 _gloo(c10d.PrefixStore(f"{name}/{part}", group.store), self.at, self.size, group.timeout)

@@ -11,8 +11,9 @@ import os
 import pickle
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.util import Finalize
@@ -38,7 +39,37 @@ _PATIENCE = 20  # looks at ranks that have ended
 # Seconds that whoever started the processes gets to end them all, when one has said why: then one rank tells, not all.
 _GRACE = 5.0
 
+_STORE = "store"
+_NEW = "new_group"
+# As they are in C++: here they are asked for what is there.
+_get = c10d.Store.get
+_sleep = time.sleep
+_FIRST, _LATER = 0.0005, 0.02  # seconds between two looks into a store
+# Of a rank that has not begun.
+_NOTHING = {
+    "number": 0, "looks": 0, "state": "runs", "calls": [], "issued": {}, "came": {}, "last": None, "error": None,
+}  # fmt: skip
+
 _now: Watch | None = None
+
+
+class Keys:
+    """Stands for an event that is set when all ``keys`` are there."""
+
+    def __init__(self, store: Any, keys: Sequence[str]) -> None:
+        self._store, self._keys = store, list(keys)
+
+    def is_set(self) -> bool:
+        return bool(self._store.check(self._keys))
+
+    def wait(self, seconds: float) -> bool:
+        end, pause = monotonic() + seconds, _FIRST
+        while not self.is_set():
+            if (left := end - monotonic()) <= 0:
+                return False
+            _sleep(min(left, pause))
+            pause = min(2 * pause, _LATER)
+        return True
 
 
 class Watch:
@@ -56,7 +87,9 @@ class Watch:
         self.last: Call | None = None
         self._callers: dict[int, threading.Thread] = {}
         self._waiting: dict[int, Call] = {}
-        self._written = 0
+        self._written = self._looks = 0
+        self._state = "runs"
+        self._looks_before: list[int] = []
         self._before: list[Any] = []
         self._same = 0
         self._lock = threading.Lock()
@@ -66,7 +99,8 @@ class Watch:
     def note(self, call: Call) -> None:
         self.issued[_key(call)] += 1
         self.came[call.short_place, call.kind] += 1
-        self.last = call
+        if call.kind != _NEW:
+            self.last = call
         thread = threading.current_thread()
         self._callers[thread.ident or 0] = thread
 
@@ -81,11 +115,19 @@ class Watch:
                 return  # so has the one who keeps the store
 
     def waits(self, call: Call) -> None:
+        self._looks = 0
         with self._lock:
             self._waiting[threading.get_ident()] = call
             others = {number for number, thread in self._callers.items() if thread.is_alive()}
             if others <= self._waiting.keys() and threading.main_thread().ident in self._waiting:
                 self._write("waits")
+
+    def looked(self) -> None:
+        """What this rank waits for in a store was not there just now."""
+        with self._lock:
+            self._looks += 1
+            if self._state == "waits":
+                self._write("waits", again=True)
 
     def goes_on(self) -> None:
         with self._lock:
@@ -93,13 +135,14 @@ class Watch:
             self._before = []
             self._write("runs")
 
-    def _write(self, state: str) -> None:
-        self._written += 1
+    def _write(self, state: str, *, again: bool = False) -> None:
+        self._written += not again
+        self._state = state
         calls = [(packing.words(call), _key(call), self._ordinal(call)) for call in self._waiting.values()]
         last = packing.words(self.last) if self.last is not None else None
         error = sys.__dict__.get("last_value") if state == "ended" else None
         fact = {
-            "number": self._written, "state": state, "calls": calls, "issued": dict(self.issued),
+            "number": self._written, "looks": self._looks, "state": state, "calls": calls, "issued": dict(self.issued),
             "came": dict(self.came), "last": last, "error": None if error is None else repr(error),
         }  # fmt: skip
         self.store.set(str(self.rank), pickle.dumps(fact))  # type: ignore[arg-type]  # bytes are taken too
@@ -112,19 +155,29 @@ class Watch:
 
     def read(self) -> list[Any]:
         """What each rank wrote last."""
-        return [pickle.loads(self.store.get(str(rank))) for rank in range(self.size)]
+        return [
+            pickle.loads(_get(self.store, str(rank))) if self.store.check([str(rank)]) else dict(_NOTHING)
+            for rank in range(self.size)
+        ]
 
     def look(self) -> list[Any] | None:
         """What all ranks wrote, if none of them will ever go on; else None."""
         found = self.read()
         before, self._before = self._before, [one["number"] for one in found]
         self._same = self._same + 1 if before == self._before else 0
+        looks = [one["looks"] for one in found]
+        if not self._same:
+            self._looks_before = looks
         states = [one["state"] for one in found]
         # One who has ended may have failed, and whoever started the ranks be about to end them all.
         if "runs" in states or self._same < (_PATIENCE if "ended" in states else 1):
             return None
         if any(not _is_stuck(call, found) for one in found for call in one["calls"]):
             return None
+        # Who waits in a store has looked, begin and end, since all stood as they stand.
+        for one, look, then in zip(found, looks, self._looks_before, strict=True):
+            if any(key[1] == _STORE for _, key, _ in one["calls"]) and look < then + 2:
+                return None
         return found
 
     def is_first(self) -> bool:
@@ -150,12 +203,38 @@ def note(call: Call) -> None:
         _now.note(call)
 
 
-def stand(call: Call, ready: Callable[[], bool], over: threading.Event, timeout: timedelta | None) -> bool:
-    """Wait until ``ready()``; False if time ran out. Raises Deadlock if no rank can go on."""
+def gather(group: Group, name: str) -> None:
+    """Wait until all members are about to connect, which could be told of no deadlock. ``name`` is theirs alone."""
+    call = Call(_NEW, (), ())
+    call.group, call.seq, call.rank, call.ranks = name, 1, group.ranks[group.rank()], group.ranks
+    call.locate()
+    note(call)
+    store = c10d.PrefixStore(prefix(f"gather/{name}"), group.store)
+    store.set(str(group.rank()), "")
+    there = Keys(store, [str(member) for member in range(group.size())])
+    if there.wait(SOON) or stand(call, there.is_set, there, group.timeout):
+        return
+    raise faults.timeout_error(call, group.timeout, [one.number for one in missing(call)])
+
+
+def is_on() -> bool:
+    """Whether this process has a group, whose members see each other wait."""
+    return _now is not None and not _now.group._destroyed
+
+
+def stand(
+    call: Call, ready: Callable[[], bool], over: Any, timeout: timedelta | None, *, shown: bool = True
+) -> bool:
+    """Wait until ``ready()``; False if time ran out. Raises Deadlock if no rank can go on.
+
+    over    an Event, or what stands for one: when it is set, ``ready()`` is worth asking.
+    shown   whether the others may be told that this rank waits.
+    """
     watch = _now
     assert watch is not None
-    end = monotonic() + (timeout or watch.group.timeout).total_seconds()
-    watch.waits(call)
+    end = monotonic() + (watch.group.timeout if timeout is None else timeout).total_seconds()
+    if shown:
+        watch.waits(call)
     try:
         while not (ready() or over.wait(_BEAT) and ready()):
             if (
@@ -164,7 +243,11 @@ def stand(call: Call, ready: Callable[[], bool], over: threading.Event, timeout:
                 threading.Event().wait(_BEAT)
             if monotonic() > end:
                 return False
+            if not shown:
+                continue
             try:
+                if call.kind.startswith(_STORE):
+                    watch.looked()
                 found = watch.look()
             except Exception:
                 continue  # whoever kept the store is gone; gloo will say so
@@ -184,7 +267,7 @@ def missing(call: Call) -> list[Any]:
     """The ranks that have not come to it, as far as is known of those that wait themselves."""
     assert _now is not None
     key = _key(call)
-    if key[1] != "all":
+    if key[1] not in ("all", _NEW):
         return []
     issued = [one["issued"].get(key, 0) for one in _now.read()]
     return [SimpleNamespace(number=rank) for rank in call.ranks if issued[rank] < call.seq]
@@ -206,14 +289,20 @@ def _key(call: Call) -> tuple[Any, ...]:
         return call.group, "send", call.rank, call.ranks[call.root or 0]
     if call.kind == "recv":
         return call.group, "recv", None if call.root is None else call.ranks[call.root], call.rank
+    if call.kind.startswith(_STORE):
+        return call.group, _STORE
+    if call.kind == _NEW:
+        return call.group, _NEW
     return call.group, "all"
 
 
 def _is_stuck(waits: tuple[bytes, Any, int], found: list[Any]) -> bool:
     """Whether somebody has still to come to this call."""
     text, key, ordinal = waits
+    if key[1] == _STORE:
+        return True  # all that could set the key wait themselves
     call = packing.told(text)[0]
-    if key[1] == "all":
+    if key[1] in ("all", _NEW):
         return any(found[rank]["issued"].get(key, 0) < ordinal for rank in call.ranks)
     group, kind, source, to = key
     other = group, "recv" if kind == "send" else "send", source, to
@@ -233,7 +322,11 @@ def _standings(found: list[Any]) -> list[faults.Standing]:
     for rank, one in enumerate(found):
         call = packing.described(one["calls"][0][0]) if one["calls"] else None
         last = packing.described(one["last"]) if one["last"] else None
-        seqs = {key[0]: count for key, count in one["issued"].items() if key[1] == "all"}
+        seqs = {key[0]: count for key, count in one["issued"].items() if key[1] in ("all", _NEW)}
         error = RuntimeError(one["error"]) if one["error"] else None
-        standings.append(faults.Standing(rank, call, "", error, one["came"], seqs, last))
+        what = ""
+        if call is not None and call.kind.startswith(_STORE):
+            what = f"{call.kind}({call.group}) at {call.short_place}"
+            call = None
+        standings.append(faults.Standing(rank, call, what, error, one["came"], seqs, last))
     return standings

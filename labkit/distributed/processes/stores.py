@@ -1,0 +1,71 @@
+"""A store between processes: who waits for a key is seen to wait, and does not keep others from the store.
+
+Within C++ a wait would keep the connection to itself, and with it whoever looks where all ranks stand.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import DistStoreError
+
+from ...base.patches import Patch
+from ..call import Call
+from . import watch
+
+_FOR_GOOD = timedelta(seconds=60)  # who waits for so long does not expect to be let down
+
+
+def rows() -> Iterator[Patch]:
+    """What waits for a key in a store that several processes have."""
+    for kind in (c10d.TCPStore, c10d.FileStore, c10d.PrefixStore):
+        for name, function in (("get", _get), ("multi_get", _multi_get), ("wait", _wait)):
+            yield Patch(kind, name, function(getattr(kind, name)))
+
+
+def _get(get: Callable[[Any, str], bytes]) -> Callable[[Any, str], bytes]:
+    def waiting(store: Any, key: str) -> bytes:
+        _stand(store, [key], "get", store.timeout)
+        return get(store, key)
+
+    return waiting
+
+
+def _multi_get(get: Callable[[Any, Sequence[str]], list[bytes]]) -> Callable[..., list[bytes]]:
+    def waiting(store: Any, keys: Sequence[str]) -> list[bytes]:
+        _stand(store, keys, "multi_get", store.timeout)
+        return get(store, keys)
+
+    return waiting
+
+
+def _wait(wait: Callable[..., None]) -> Callable[..., None]:
+    def waiting(store: Any, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        if not _stand(store, keys, "wait", store.timeout if timeout is None else timeout):
+            wait(store, keys, *([] if timeout is None else [timeout]))
+
+    return waiting
+
+
+def _stand(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> bool:
+    """Wait until ``keys`` are there; False where nobody watches: C++ waits then. Raises DistStoreError in time."""
+    if not watch.is_on():
+        return False
+    there = watch.Keys(store, keys)
+    if there.wait(min(watch.SOON, timeout.total_seconds())):
+        return True
+    call = Call(f"store.{what}", (), ())
+    call.group = ", ".join(map(repr, keys))
+    call.locate()
+    left = timeout - timedelta(seconds=watch.SOON)
+    # Another thread of this process may be about to set it, and who waits for a short time may mean to go on after it.
+    alone = all(one.daemon or one is threading.current_thread() for one in threading.enumerate())
+    if not watch.stand(call, there.is_set, there, left, shown=alone and timeout >= _FOR_GOOD):
+        # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
+        ms = int(timeout.total_seconds() * 1000)
+        raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")
+    return True
