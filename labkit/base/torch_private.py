@@ -411,7 +411,7 @@ def _frames_between() -> bool:
 def _what_a_loader_reads() -> bool:
     kind = torch.utils.data.dataloader._BaseDataLoaderIter
     single = torch.utils.data.dataloader._SingleProcessDataLoaderIter
-    loader = torch.utils.data.DataLoader([5, 6, 7], batch_size=2)
+    loader: Any = torch.utils.data.DataLoader([5, 6, 7], batch_size=2)  # type: ignore[arg-type]
     iterator: Any = iter(loader)
     return (
         isinstance(iterator, kind)

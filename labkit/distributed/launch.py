@@ -16,6 +16,7 @@ import torch
 from ..launch.children import Described
 from ..machine.in_use import machine_in_use
 from ..machine.machine import Machine
+from .faults import Unmet
 from .logs import Logs
 from .processes.python import preload
 from .rank import Rank
@@ -94,8 +95,10 @@ def _attempt(
             program(rank)
 
         try:
-            world.run(work)
+            world.run(work, to_end=True)
         except RanksFailed as failure:
+            if isinstance(failure.error, Unmet):  # its rank had ended well, and so has shown nothing
+                sys.stderr.write("".join(traceback.format_exception_only(failure.error)))
             return {
                 number: ProcessFailure(
                     local_rank=world.ranks[number].local,

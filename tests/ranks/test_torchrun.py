@@ -230,6 +230,28 @@ def test_a_deadlock_ends_at_once(folder, capsys):
     assert "script.py:4" in err
 
 
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [("send(x, 1)", "send"), ("all_reduce(x, async_op=True)", "all_reduce")],
+)
+def test_a_call_that_nobody_came_to_is_told_when_all_have_ended(folder, capsys, call, kind):
+    """Real ranks hang at their end."""
+    text = (
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "torch.cuda.set_device(dist.get_rank())\n"
+        "x = torch.ones(2).cuda()\n"
+        f"if dist.get_rank() == 0:\n    dist.{call}\n"
+    )
+    assert torchrun(folder, text, "--nproc-per-node", "2") == 1
+    err = capsys.readouterr().err
+    assert "Unmet: all ranks have ended" in err
+    assert kind in err
+    assert "script.py:6" in err
+    assert torchrun(folder, text + f"else:\n    dist.{call.replace('send(x, 1)', 'recv(x, 0)')}\n",
+                    "--nproc-per-node", "2") == 0  # fmt: skip
+
+
 def test_each_argument_is_taken_said_to_do_nothing_or_refused(folder, capsys):
     values = {
         "numa_binding": "node",
