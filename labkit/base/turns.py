@@ -512,8 +512,8 @@ class Baton:
     def act(self, member: Member, function: Callable[[], Any]) -> None:
         """Call ``function`` as ``member``, in the thread that was begun for it."""
         with suppress(Ended):
-            self._take(member)
             try:
+                self._take(member)
                 function()
             finally:
                 here.member = None

@@ -152,7 +152,7 @@ class Rank:
         threading.current_thread()._daemonic = False  # type: ignore[attr-defined]
         while (job := self._jobs.get()) is not None:
             baton, member, function = job
-            with suppress(turns.Ended):
+            with suppress(turns.Ended, Exception):  # World.run tells of errors
                 baton.act(member, function)
             del job, baton, member, function
             self._idle.set()

@@ -211,13 +211,18 @@ class World:
             before = self._current
             if before is rank:
                 return
-            if before is not None:
-                before.end_turn()
-                before.state.leave()
-            self._current = rank
-            self._nodes.show(rank.gpus, rank.random)
-            rank.state.enter()
-            rank.begin_turn()
+            try:
+                if before is not None:
+                    before.end_turn()
+                    self._current = None
+                    before.state.leave()
+                self._nodes.show(rank.gpus, rank.random)
+                rank.state.enter()
+                self._current = rank
+                rank.begin_turn()
+            except Exception as error:  # nothing of the rank's own has seen it
+                self.fail(rank, error)
+                raise
 
         return arrive
 

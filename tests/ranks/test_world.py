@@ -174,6 +174,18 @@ def test_they_begin_anew_after_a_run_that_failed(world):
         assert world.run(add) == [[6.0, 6.0]] * N
 
 
+def test_a_place_that_cannot_be_entered_ends_the_run(world, monkeypatch):
+    def refuse():
+        raise KeyError("no such place")
+
+    monkeypatch.setattr(world.ranks[2].state, "enter", refuse)
+    with pytest.raises(RanksFailed, match="no such place") as caught:
+        world.run(add)
+    assert caught.value.rank == 2
+    monkeypatch.undo()
+    assert world.run(add) == [[6.0, 6.0]] * N
+
+
 def test_messages(world):
     def ring(rank):
         number = begin()
