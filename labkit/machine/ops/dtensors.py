@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...base.patches import Patch
 from ..in_use import machine_in_use, seeing
-from ..state.placement import gpu_of, put, put_wrapper
+from ..state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
 from ..state.work import work
 from . import attention
 
@@ -160,9 +160,14 @@ def _making(make: Callable[..., Any]) -> Callable[..., Any]:
         meta = local_tensor.device.type == "meta"
         if machine is not None and machine.gpus and spec.mesh.device_type == "cuda" and not meta:
             _attend_by_shards(cls)
-            gpu = gpu_of(local_tensor) or work.gpu or machine.gpu(None)
-            put(local_tensor, gpu)
-            put_wrapper(made, gpu)
+            # Shards are kept on the host where they are offloaded, and so is what comes of them.
+            offloaded = is_kept(local_tensor) or (work.whole and work.gpu is None and not work.engine)
+            gpu = gpu_of(local_tensor) or (None if offloaded else work.gpu or machine.gpu(None))
+            if gpu is not None:
+                put(local_tensor, gpu)
+                put_wrapper(made, gpu)
+            else:
+                keep_on_host(local_tensor)
         return made
 
     return new

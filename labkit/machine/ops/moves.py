@@ -21,7 +21,7 @@ from ..in_use import machine_in_use, seeing
 from ..rules.functions import check_alias
 from ..stack import on_stack
 from ..state.gpu import Gpu
-from ..state.placement import gpu_of, name_of, note_leaf, put, put_all, type_name
+from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, put, put_all, type_name
 from ..state.work import at_work
 from .draws import with_generator
 from .fakes import check_gradient, faking
@@ -58,7 +58,9 @@ def move(
         raise raised from None
     if target is not None:
         put(moved, target)
-    elif non_blocking and source is not None and tensor.layout is torch.strided:
+    elif source is not None and tensor.layout is torch.strided:
+        keep_on_host(moved)
+    if target is None and non_blocking and source is not None and tensor.layout is torch.strided:
         remember(moved)  # only to pinned memory is a copy without waiting (TensorConversions.cpp, _to_copy)
     if source is not target and moved.requires_grad and moved.grad_fn is not None:
         moved.grad_fn.register_hook(functools.partial(_back, source, target))

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..handlers import handles
 from ..rules.functions import check_function, check_new_pinned
 from ..state.gpu import Gpu
-from ..state.placement import parts
+from ..state.placement import keep_on_host, parts
 
 if TYPE_CHECKING:
     from .mode import MachineMode
@@ -26,6 +26,7 @@ def without_pinning(kwargs: dict[str, Any], gpu: Gpu | None) -> dict[str, Any]:
 
 def remember(tensor: Tensor) -> None:
     """``tensor`` is in pinned memory from now on."""
+    keep_on_host(tensor)
     for part in parts(tensor):
         part.untyped_storage()._labkit_pinned = True
 

@@ -120,6 +120,14 @@ def keep_on_host(tensor: Tensor) -> None:
             setattr(storage, MARK, KEPT)
 
 
+def is_kept(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is known to be the host's."""
+    try:
+        return _storage(tensor)._labkit_mark is KEPT  # type: ignore[no-any-return]
+    except (NotImplementedError, RuntimeError, ValueError):
+        return False
+
+
 def put_all(result: object, gpu: Gpu) -> None:
     """Put every tensor in ``result`` (a tensor, or a structure of them) on ``gpu``."""
     for tensor in tensors_in(result):
