@@ -37,12 +37,6 @@ class Unmet(RuntimeError):
 # Calls that do not fit.
 
 
-def mismatch(calls: Sequence[Call]) -> str | None:
-    """What does not fit in the calls of one collective, or of one message and its receiver; None if all does."""
-    what = _difference(calls)
-    return _told(calls, what) if what else None
-
-
 def _difference(calls: Sequence[Call]) -> str:
     first = calls[0]
     return next((what for other in calls[1:] if (what := _conflict(first, other))), "")
@@ -671,19 +665,6 @@ def unmet(calls: Sequence[Call]) -> str:
             ),
         ]
     )
-
-
-def died(rank: int, error: BaseException, standings: Sequence[Standing]) -> str:
-    """What is said when ``rank`` raised ``error``: where the others stood."""
-    head = say(
-        en=f"rank {rank} failed: {type(error).__name__}: {error}",
-        zh=f"rank {rank} 出错：{type(error).__name__}：{error}",
-    )
-    others = [one for one in standings if one.rank != rank]
-    if not others:
-        return head
-    where = say(en="The other ranks were ended:", zh="其他 rank 已被终止：")
-    return "\n".join([head, where, *_standing_lines(others)])
 
 
 # Words.

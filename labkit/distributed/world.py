@@ -326,9 +326,3 @@ def _environment(number: int, size: int, each: int, more: Mapping[str, str] | No
 def _number_and_clock() -> tuple[int, float] | None:
     rank = rank_here()
     return None if rank is None else (rank.number, rank.clock())
-
-
-def world_here() -> World | None:
-    """The world of the rank that this thread is."""
-    rank = rank_here()
-    return None if rank is None else rank.world
