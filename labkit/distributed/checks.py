@@ -330,6 +330,7 @@ def _message(call: Call) -> None:
     _type_for_nccl(tensor)
     if call.root is None:
         raise NotImplementedError("ProcessGroupNCCL does not support recvAnysource")
+    _root(call, call.kind.capitalize())
 
 
 _NCCL: dict[str, Callable[[Call], None]] = {

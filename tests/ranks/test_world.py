@@ -310,3 +310,12 @@ def test_a_thread_of_a_rank_does_not_wait_for_ever(world):
     with pytest.raises(RanksFailed) as caught:
         world.run(aside)
     assert isinstance(caught.value.error, Deadlock)
+
+
+def test_a_peer_that_does_not_exist(world):
+    def send(rank):
+        begin()
+        dist.send(ones(1), N)
+
+    with pytest.raises(RanksFailed, match="invalid root 4"):
+        world.run(send)
