@@ -123,7 +123,7 @@ def keep_on_host(tensor: Tensor) -> None:
 def is_kept(tensor: Tensor) -> bool:
     """Whether ``tensor`` is known to be the host's."""
     try:
-        return _storage(tensor)._labkit_mark is KEPT  # type: ignore[no-any-return]
+        return _storage(tensor)._labkit_mark is KEPT
     except (NotImplementedError, RuntimeError, ValueError):
         return False
 
