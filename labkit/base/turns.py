@@ -39,6 +39,8 @@ SERVANTS = frozenset(
 
 # Seconds after which those who wait look again by themselves: what a thread outside did may have passed unseen.
 _BEAT = 0.1
+# Seconds that one who was interrupted has to come to a wait, where it meets the interrupt.
+_PATIENCE = 0.5
 
 
 class Deadlock(RuntimeError):
@@ -222,7 +224,7 @@ class Member:
         self.finish()
         _open(self._gate)
         if ran and self._thread not in (0, threading.get_ident()):
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Ended))
+            _raise_in(self._thread, Ended)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until it is over, in a thread that takes no part; returns False if ``timeout`` seconds were before."""
@@ -322,6 +324,28 @@ class Ring:
             member.end()
         if not self.live:
             stalled.discard(self)
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in all who have begun, in each when it has the baton; the others do not begin."""
+        with self:
+            for member in tuple(self.live):
+                if member._state is _State.NEW:
+                    self.live.remove(member)
+                    member.finish()
+                    continue
+                # Who has the baton meets it at its next wait: elsewhere it would come in the middle of anything.
+                member._error = KeyboardInterrupt()
+                if member is not self.holder:
+                    member._state = _State.READY
+            self.resume()
+
+    def insist(self) -> None:
+        """Raise it in who has the baton and comes to no wait."""
+        with self:
+            holder = self.holder
+            if holder is not None and isinstance(holder._error, KeyboardInterrupt):
+                holder._error = None
+                _raise_in(holder._thread, KeyboardInterrupt)
 
     def end_holder(self) -> None:
         """End whoever has the baton: others have waited too long."""
@@ -433,6 +457,8 @@ class Baton:
     ) -> None:
         self._order, self._watch = order, watch
         self.explain = explain
+        # Whether an interrupt of the caller is first raised in each participant, and whether that has happened.
+        self.passes_interrupts = self.interrupted = False
         self.caller = here.member
         self._open = False
         self.ring = self.caller.ring if self.caller is not None else Ring()
@@ -497,10 +523,21 @@ class Baton:
         if parent is not None and parent is here.member:
             return member.over or parent.wait(lambda: member.over, "", timeout)
         try:
-            with ring:
-                ring.awaited = [member] if timeout is None else ()
-                ring.judge()
-            return member.join(timeout)
+            while True:
+                try:
+                    with ring:
+                        ring.awaited = [member] if timeout is None else ()
+                        ring.judge()
+                    if not self.interrupted or timeout is not None:
+                        return member.join(timeout)
+                    while not member.join(_PATIENCE):
+                        ring.insist()
+                    return True
+                except KeyboardInterrupt:
+                    if not self.passes_interrupts or self.interrupted:
+                        raise
+                    self.interrupted = True
+                    ring.interrupt()
         except BaseException:
             ring.abandon()
             raise
@@ -643,6 +680,11 @@ def run_together(
         finally:
             failures.clear()  # their tracebacks hold this frame
     return results
+
+
+def _raise_in(thread: int, kind: type[BaseException]) -> None:
+    """Raise ``kind`` in another thread, where Python runs in it next."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
 
 
 class _Here(threading.local):

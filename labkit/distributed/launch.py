@@ -95,7 +95,7 @@ def _attempt(
             program(rank)
 
         try:
-            world.run(work, to_end=True)
+            world.run(work, to_end=True, interrupts=True)
         except RanksFailed as failure:
             if isinstance(failure.error, Unmet):  # its rank had ended well, and so has shown nothing
                 sys.stderr.write("".join(traceback.format_exception_only(failure.error)))

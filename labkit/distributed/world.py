@@ -127,14 +127,22 @@ class World:
     # Running.
 
     def run(
-        self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None, *, to_end: bool = False
+        self,
+        function: Callable[[Rank], Any],
+        ranks: Sequence[int] | None = None,
+        *,
+        to_end: bool = False,
+        interrupts: bool = False,
     ) -> list[Any]:
         """What ``function(rank)`` returns in each rank (or in those of ``ranks``), in the order of their numbers.
 
         Raises RanksFailed when one raises (the others are ended where they wait), KeyboardInterrupt when the caller is
         interrupted (all are ended).
 
-        to_end   no other run follows: a message that nobody received, or a collective that not all called, is an error.
+        to_end      no other run follows: a message that nobody received, or a collective that not all called, is an
+                    error.
+        interrupts  an interrupt is raised in each rank, as Ctrl-C is in each process of a terminal; a second one ends
+                    them.
         """
         if self.closed:
             raise RuntimeError(
@@ -146,6 +154,7 @@ class World:
         for rank in self.ranks:
             rank.wait_until(now)  # they begin together
         baton = turns.Baton(watch=threads.watching, explain=self._explain)
+        baton.passes_interrupts = interrupts
         for rank in chosen:
             rank.error = rank.result = rank.waits = rank.last = None
             rank.came.clear()
@@ -164,6 +173,9 @@ class World:
             raise
         finally:
             self._settle(chosen)
+        if baton.interrupted:
+            self.meetings.begin_anew()
+            raise KeyboardInterrupt
         if self.failed:
             self.meetings.begin_anew()
             raise RanksFailed(self.failed, next(iter(self.failed)))
@@ -200,7 +212,7 @@ class World:
         """``rank`` has failed: the others are ended, where they wait."""
         self.failed.setdefault(rank.number, error)
         baton = self._baton
-        if baton is not None:
+        if baton is not None and not (baton.interrupted and isinstance(error, KeyboardInterrupt)):
             with baton.ring:
                 for other in [one for one in baton.ring.live if one is not rank.member]:
                     baton.ring.live.remove(other)

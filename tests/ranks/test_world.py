@@ -1,6 +1,7 @@
 """Ranks in one process: they meet, they fail, they are told when nobody can go on, and they begin anew."""
 
 import os
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -319,3 +320,23 @@ def test_a_peer_that_does_not_exist(world):
 
     with pytest.raises(RanksFailed, match="invalid root 4"):
         world.run(send)
+
+
+def test_an_interrupt_is_raised_in_each_rank(world):
+    saved, caller = [], threading.get_ident()
+
+    def loop(rank):
+        begin()
+        try:
+            for step in range(10**6):
+                dist.all_reduce(ones(1))
+                if rank.number == 0 and step == 3:
+                    signal.pthread_kill(caller, signal.SIGINT)
+        except KeyboardInterrupt:
+            saved.append((rank.number, rank_here() is rank, os.environ["RANK"]))
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        world.run(loop, interrupts=True)
+    assert sorted(saved) == [(k, True, str(k)) for k in range(N)]
+    assert world.run(add) == [[6.0, 6.0]] * N
