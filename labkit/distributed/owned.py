@@ -65,7 +65,7 @@ PYTHON = (
     *(Place(vars(logging), name, same) for name in "_loggerClass _logRecordFactory lastResort raiseExceptions".split()),
     Place(vars(logging.root.manager), "_disable", same),
     Place(vars(logging.root.manager), "loggerDict", dict),
-    Place(vars(multiprocessing.context._default_context), "_actual_context", same),
+    Place(vars(multiprocessing.context._default_context), "_actual_context", none),
     Place(vars(threading), "excepthook", same),
     Place(vars(random._inst), "gauss_next", none),
     # Two ranks may be importing one module of the script's, each its own, where one of them waits for the other.

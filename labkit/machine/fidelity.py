@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -114,6 +115,13 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def owner_name(owner: Any) -> str:
+    """The name of a module, a class, or the class of a single object."""
+    if isinstance(owner, type):
+        return f"{owner.__module__}.{owner.__qualname__}"
+    return getattr(owner, "__name__", None) or owner_name(type(owner))
+
+
 def changed(rows: Iterable[Patch]) -> dict[str, list[str]]:
     """The modules and classes outside ``torch._C`` that ``rows`` change, each with the names."""
     found: dict[str, list[str]] = {}
@@ -121,7 +129,7 @@ def changed(rows: Iterable[Patch]) -> dict[str, list[str]]:
         if name == "__torch_dispatch__":  # of whichever modules are loaded
             found["every class of tensors or modes that has it"] = [name]
             continue
-        where = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+        where = owner_name(owner)
         if where.startswith("torch.distributed.tensor."):  # if it is loaded: table.STAYS says it
             continue
         found.setdefault(where, []).append(name)

@@ -374,7 +374,7 @@ def _fits(group: tuple[int, ...], family: list[tuple[int, ...]]) -> bool:
 def _family_name(family: list[tuple[int, ...]], everyone: int) -> str:
     first, count = family[0], len(family)
     if not first:
-        return say(en="two ranks", zh="点对点")
+        return say(en="two ranks", zh="两个 rank")
     if len(first) == everyone:
         return say(en=f"all {everyone} ranks", zh=f"全部 {everyone} 个 rank")
     if count == 1:
