@@ -43,7 +43,7 @@ class Slot:
     error     instead of being done, it failed.
     """
 
-    __slots__ = ("calls", "done", "error", "finished", "last", "meeting", "met", "pair", "size", "sizes")
+    __slots__ = ("calls", "done", "error", "finished", "last", "meeting", "met", "pair", "size")
 
     def __init__(self, meeting: Meeting | None, size: int, pair: tuple[int, ...] = ()) -> None:
         self.calls: dict[int, Call] = {}
@@ -110,7 +110,7 @@ class Meeting:
         calls = [slot.calls[at] for at in sorted(slot.calls)]
         started = perf_counter()
         try:
-            with _plain():
+            with Plain():
                 compute(calls)
         except Exception as error:
             slot.error = error
@@ -130,6 +130,8 @@ class Meeting:
         key = self._key(call)
         with turns.unseen(), self._lock:
             waiting = others.get(key)
+            if not waiting and call.kind == "send":
+                waiting = others.get((None, *key[1:]))  # a receiver from anybody
             slot = waiting.popleft() if waiting else None
             if slot is None and call.kind == "recv" and call.root is None:
                 slot = self._from_anybody(call)
@@ -143,7 +145,7 @@ class Meeting:
                 return slot
             self._finish(slot, _deliver)
         elif call.kind == "send" and call.nbytes <= BUFFER:
-            with _plain():
+            with Plain():
                 call.inputs = [
                     tensor.clone() for tensor in call.inputs
                 ]  # the sender may go on and change them
@@ -235,7 +237,7 @@ def _deliver(calls: list[Call]) -> None:
     semantics.write(list(zip(recv.outputs, send.inputs, strict=True)))
 
 
-class _Plain:
+class Plain:
     """Inside, tensors are what they are: no mode of this thread, no autograd."""
 
     def __enter__(self) -> None:
@@ -250,7 +252,3 @@ class _Plain:
     def __exit__(self, *exc_info: Any) -> None:
         while self._guards:
             self._guards.pop().__exit__(*exc_info)
-
-
-def _plain() -> _Plain:
-    return _Plain()

@@ -340,3 +340,17 @@ def test_an_interrupt_is_raised_in_each_rank(world):
         world.run(loop, interrupts=True)
     assert sorted(saved) == [(k, True, str(k)) for k in range(N)]
     assert world.run(add) == [[6.0, 6.0]] * N
+
+
+def test_a_message_from_anybody_may_be_asked_for_first(world):
+    def ask(rank):
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        x = torch.full((1,), float(rank.number))
+        if rank.number == 0:
+            return dist.recv(x), x.item()  # before rank 3 has had a turn
+        if rank.number == 3:
+            dist.send(x, 0)
+        return None
+
+    assert world.run(ask)[0] == (3, 3.0)

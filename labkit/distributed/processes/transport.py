@@ -28,7 +28,7 @@ from torch._C import _distributed_c10d as c10d
 from .. import faults, semantics
 from ..call import Call
 from ..meeting import BUFFER, Slot
-from ..meeting import _plain as plain
+from ..meeting import Plain as plain
 from . import packing, watch
 
 if TYPE_CHECKING:
