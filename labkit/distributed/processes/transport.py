@@ -27,8 +27,7 @@ from torch._C import _distributed_c10d as c10d
 
 from .. import faults, semantics
 from ..call import Call
-from ..meeting import BUFFER, Slot
-from ..meeting import Plain as plain
+from ..meeting import BUFFER, Plain, Slot
 from . import packing, watch
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class Gloo:
         name = f"{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}"
         watch.gather(group, name)
         name = watch.prefix(name)
-        with plain():
+        with Plain():
             self._heads, self._bodies = (
                 _gloo(c10d.PrefixStore(f"{name}/{part}", group.store), self.at, self.size, group.timeout)
                 for part in ("heads", "bodies")
@@ -110,7 +109,7 @@ class Gloo:
         call.node = int(os.environ.get("GROUP_RANK", "0"))  # two nodes have a cuda:0 each
         watch.note(call)
         slot = Exchange(call, self.size)
-        with plain():
+        with Plain():
             slot.mine = packing.packed(call)
             if call.kind in ("send", "recv"):
                 self._message(slot)
@@ -131,7 +130,7 @@ class Gloo:
         except Exception as error:
             slot.lose(error)
             return
-        with plain(), self._lock:
+        with Plain(), self._lock:
             slot.heads = heads
             while self._order and self._order[0].heads is not None:
                 first = self._order.popleft()
@@ -309,7 +308,7 @@ def _meet(slot: Exchange, calls: list[Call], pairs: Callable[[], semantics.Pairs
 
 def _carry(steps: queue.SimpleQueue[Callable[[], None]]) -> None:
     while True:
-        with plain():
+        with Plain():
             steps.get()()
 
 
