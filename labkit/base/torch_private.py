@@ -15,41 +15,14 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from pkgutil import resolve_name
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.overrides import TorchFunctionMode
 
-from ..base.language import say
-from .patches import Patch, Patches
-
-# The releases on which the tests of the machine, the engine and the probes below were run. 2.13 is the pinned one,
-# on which everything is tested; the others were their CUDA builds, on a computer without a GPU.
-TRIED = ("2.12", "2.13", "2.14", "2.15")
-
-
-def is_tried(version: str) -> bool:
-    """Whether ``version`` (such as "2.13.0+cpu") is of a release in :data:`TRIED`."""
-    return ".".join(version.split(".")[:2]) in TRIED
-
-
-@cache
-def warn_if_untried(version: str) -> None:
-    """One line, once, on a release that was not tried."""
-    if not is_tried(version):
-        tried = ", ".join(TRIED)
-        warnings.warn(
-            say(
-                en=f"labkit was run on PyTorch {tried}, not on {version}",
-                zh=f"labkit 在 PyTorch {tried} 上运行过，没有在 {version} 上运行过",
-            ),
-            stacklevel=3,
-        )
+from . import torch_probes as probes
+from .torch_probes import asks, seen
 
 
 @dataclass(frozen=True)
@@ -93,453 +66,6 @@ class Private:
         return found[0]
 
 
-# What several probes need.
-
-
-class _Seen(TorchFunctionMode):
-    """Notes the functions that pass."""
-
-    def __init__(self) -> None:
-        self.functions: list[Any] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.functions.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-def _seen(run: Callable[[], object]) -> set[Any]:
-    """The functions of torch that a mode sees while this runs."""
-    with _Seen() as seen:
-        run()
-    return set(seen.functions)
-
-
-def _asks(function: Any, *names: str) -> bool:
-    """That ``function`` looks these names up when it is called: what is put in their place will be found."""
-    missing = set(names) - set(inspect.unwrap(function).__code__.co_names)
-    if missing:
-        raise LookupError(f"{function.__qualname__} does not use {', '.join(sorted(missing))} any more")
-    return True
-
-
-def _parameters(function: Any) -> list[str]:
-    return list(inspect.signature(function).parameters)
-
-
-# Probes that take more than a line, in the order of the table below.
-
-
-def _a_storage_keeps_its_object() -> bool:
-    x = torch.ones(4)
-    x.untyped_storage()._labkit_probe = mark = object()
-    views = x[1:], x.detach(), x.view(2, 2), nn.Parameter(x)
-    return all(view.untyped_storage()._labkit_probe is mark for view in views)
-
-
-def _stack_of_modes() -> bool:
-    mode, below = _Seen(), torch._C._len_torch_function_stack()
-    torch._C._push_on_torch_function_stack(mode)
-    there = torch._C._len_torch_function_stack(), torch._C._get_function_stack_at(below)
-    return there == (below + 1, mode) and torch._C._pop_torch_function_stack() is mode
-
-
-def _default_device() -> bool:
-    torch.set_default_device("meta")
-    context, bottom = torch._GLOBAL_DEVICE_CONTEXT.device_context, torch._C._get_function_stack_at(0)
-    right = isinstance(context, torch.utils._device.DeviceContext) and context.device.type == "meta"
-    torch.set_default_device(None)
-    return right and bottom is context and torch._C._len_torch_function_stack() == 0
-
-
-def _functions_that_modes_see() -> bool:
-    x, f = torch.ones(1, 1, 3), nn.functional
-    found = _seen(lambda: (f.softmax(x, 1), f.conv1d(x, x), x.shape, x + x, x.grad, 2 / x))
-    names = {function.__name__ for function in found}
-    return (
-        {Tensor.shape.__get__, Tensor.grad.__get__, Tensor.add} <= found
-        and {"softmax", "conv1d"} <= names
-        and bool(names & {"__rdiv__", "__rtruediv__"})
-    )
-
-
-def _switches() -> bool:
-    with _Seen() as seen:
-        with torch._C.DisableTorchFunction():
-            torch.ones(1)
-        with torch._C.DisableTorchFunctionSubclass():
-            torch.zeros(1)
-    return seen.functions == [torch.zeros]
-
-
-def _functorch_wrappers() -> bool:
-    inside: list[bool] = []
-
-    def look(x: Tensor) -> Tensor:
-        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(x)
-        inside.append(wrapped and torch._C._functorch.get_unwrapped(x).shape == (2, 3))
-        return x
-
-    torch.vmap(look)(torch.ones(2, 3))
-    return inside == [True]
-
-
-def _modes_can_hand_on() -> bool:
-    class Named(Tensor):
-        @classmethod
-        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return torch._C._len_torch_function_stack(), torch._C._is_torch_function_enabled()
-
-    class HandsOn(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return NotImplemented if types == (Named,) else func(*args, **(kwargs or {}))
-
-    named = torch.ones(1).as_subclass(Named)
-    with HandsOn():
-        found = named + 1
-    with torch._C.DisableTorchFunctionSubclass():
-        return bool(found == (1, True)) and not torch._C._is_torch_function_enabled()
-
-
-def _batched_gradients() -> bool:
-    inside: list[bool] = []
-
-    def look(grads: tuple[Tensor, ...], _: Any) -> None:
-        inner = torch._remove_batch_dim(grads[0], 1, 1, 0)
-        legacy = torch._C._functorch.is_legacy_batchedtensor
-        inside.append(legacy(grads[0]) and not legacy(inner) and inner.shape == (3, 2))
-
-    x = torch.ones(2, requires_grad=True)
-    y = x * 2
-    y.grad_fn.register_hook(look)
-    torch.autograd.grad(y, x, torch.ones(3, 2), is_grads_batched=True)
-    return inside == [True]
-
-
-def _made_parameters() -> bool:
-    seen = []
-
-    def make(*args: Any) -> Tensor:
-        made: Tensor = real(*args)
-        seen.append(made)
-        return made
-
-    real: Any = Tensor._make_subclass
-    with Patches(lambda: [Patch(Tensor, "_make_subclass", staticmethod(make))]):
-        made = nn.Parameter(torch.ones(2))
-    return len(seen) == 1 and seen[0] is made
-
-
-def _wrappers() -> bool:
-    make: Any = Tensor._make_wrapper_subclass
-
-    def dispatch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func
-
-    kind = type("Wrapper", (Tensor,), {"__torch_dispatch__": classmethod(dispatch)})
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate)
-    wrapper = make(kind, (2,), dtype=torch.float32, device="cpu", _extra_dispatch_keys=keys)
-    plain = Tensor.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
-    return plain and wrapper.untyped_storage().nbytes() == 8 and wrapper.is_conj()
-
-
-def _versions() -> bool:
-    x = torch.ones(2)
-    before = x._version
-    x[:1].add_(1)
-    return x._version == before + 1 and x[:1]._is_view() and not x._is_view()
-
-
-def _flat_and_back() -> bool:
-    x, y = torch.ones(2, 2), torch.zeros(3)
-    flat = torch._utils._flatten_dense_tensors([x, y])
-    pieces = torch._utils._unflatten_dense_tensors(flat, [x, y])
-    views = all(piece.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr() for piece in pieces)
-    same = torch.equal(torch._C._nn.flatten_dense_tensors([x, y]), flat)
-    return same and views and [piece.shape for piece in pieces] == [x.shape, y.shape]
-
-
-def _generators_can_be_subclassed() -> bool:
-    class Other(torch.Generator):
-        pass
-
-    other = Other("cpu")
-    other.labkit = 1  # and carry attributes
-    return torch._C.Generator is torch.Generator and other.manual_seed(1) is other
-
-
-def _dispatch_mode() -> bool:
-    found: list[str] = []
-
-    class Notes(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            found.append(func.name())
-            return func(*args, **(kwargs or {}))
-
-    with Notes():
-        torch.ones(1).add_(1)
-    return found == ["aten::ones", "aten::add_.Tensor"]
-
-
-def _no_kernel() -> bool:
-    cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-    try:
-        torch.ops.aten.histogram.bin_ct.redispatch(cuda, torch.ones(1))
-    except NotImplementedError as error:
-        return str(error).startswith(
-            "Could not run 'aten::histogram.bin_ct' with arguments from the 'CUDA' backend."
-        )
-    return False
-
-
-def _schemas() -> bool:
-    op = torch.ops.aten.add.out
-    first, *_, out = op._schema.arguments
-    names = op._schema.name, op._overloadname, op.overloadpacket.__name__
-    writes = first.alias_info is None and out.is_out and out.alias_info.is_write
-    return writes and names == ("aten::add", "out", "add")
-
-
-def _kernels_of_python() -> bool:
-    library, name = torch.library.Library("labkit_probe", "FRAGMENT"), "labkit_probe::twice"
-    library.define("twice(Tensor x) -> Tensor")
-    library.impl("twice", lambda x: x * 2, "CPU")
-    first = torch.library.get_kernel(name, "CPU")
-    over: Any = torch._C._dispatch_library("IMPL", "labkit_probe", "", __file__, 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        over.impl("twice", "CPU", lambda keys, x: first.call_boxed(keys, x) + 1, True)
-    operator, packet = torch._library.utils.lookup_op(name), torch.ops.labkit_probe.twice
-    known = (
-        "labkit_probe/twice/CPU" in torch.library._impls
-        and packet._qualified_op_name == operator._name == name
-    )
-    stood_over = operator(torch.ones(1)).item()
-    del over
-    found = known and (stood_over, operator(torch.ones(1)).item()) == (3, 2)
-    library._destroy()
-    return found
-
-
-def _fake_tensors() -> bool:
-    room = resolve_name("torch._subclasses.fake_tensor")
-    mode, current, key = (
-        room.FakeTensorMode(),
-        torch._C._get_dispatch_mode,
-        torch._C._TorchDispatchModeKey.FAKE,
-    )
-    with mode:
-        inside = current(key) is mode and torch.empty(1).fake_device.type == "cpu"
-    return (
-        inside
-        and current(key) is None
-        and isinstance(room.FakeTensorMode.avoid_device_init, property)
-        and _parameters(room.FakeTensorConverter.from_real_tensor)[:3] == ["self", "fake_mode", "t"]
-    )
-
-
-def _dtensors() -> bool:
-    dispatch = resolve_name("torch.distributed.tensor._dispatch").OpDispatcher
-    tracker = resolve_name("torch.distributed.tensor._random").OffsetBasedRNGTracker
-    slow = dispatch._dispatch_get_local_results_slow_path
-    return (
-        isinstance(vars(dispatch)["redistribute_local_args"], staticmethod)
-        and isinstance(
-            resolve_name("torch.distributed.tensor").DTensor._op_dispatcher._custom_op_handlers, dict
-        )
-        and _asks(slow, "redistribute_local_args", "OffsetBasedRNGTracker", "distribute_region_enabled")
-        and _parameters(tracker._distribute_region)[:2] == ["self", "spec"]
-    )
-
-
-def _cutting() -> bool:
-    schemas = resolve_name("torch.distributed.tensor._op_schema")
-    expand = resolve_name("torch.distributed.tensor._ops.utils").expand_to_full_mesh_op_strategy
-    propagator = resolve_name("torch.distributed.tensor").DTensor._op_dispatcher.sharding_propagator
-    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default._schema
-    return (
-        _asks(schemas.OpSchema.gen_fake_args, "_rebuild_tensor_from_dtensor_meta")
-        and _parameters(expand)[:3] == ["mesh", "op_schema", "single_mesh_dim_strategies"]
-        and _parameters(schemas.RuntimeSchemaInfo)[:2] == ["static_argnum", "static_kwargkey"]
-        and isinstance(propagator.op_strategy_funcs, dict)
-        and isinstance(propagator.op_to_schema_info, dict)
-        and [len(forward.arguments), len(forward.returns)] == [7, 2]
-    )
-
-
-def _buckets() -> bool:
-    if not torch.distributed.is_available():
-        return True
-    made = inspect.getsource(nn.parallel.DistributedDataParallel)
-    calls = "dist.Reducer(", "self.reducer._rebuild_buckets()", "self.reducer._set_static_graph()"
-    there = hasattr(torch.distributed.Reducer, "_get_zeros_like_grad_buckets")
-    return there and all(call in made for call in calls)
-
-
-def _ranks_of_threads() -> bool:
-    if not torch.distributed.is_available():
-        return True
-    c10d = resolve_name("torch._C._distributed_c10d")
-    kinds = c10d.Work, c10d.Store, c10d.ReduceOp, c10d.ProcessGroup, c10d.Backend
-    mesh = resolve_name("torch.distributed.device_mesh").DeviceMesh
-    pieces = inspect.getsource(mesh)
-    return (
-        all(isinstance(kind, type) for kind in kinds)
-        and callable(c10d._set_thread_isolation_mode)
-        and _asks(torch.distributed.is_nccl_available, "_NCCL_AVAILABLE")
-        and _asks(
-            resolve_name("torch.distributed.utils")._verify_param_shape_across_processes,
-            "_verify_params_across_processes",
-        )
-        and "self._thread_id = " in pieces
-    )
-
-
-def _profilers() -> bool:
-    profile = torch.autograd.profiler.profile
-    return (
-        _asks(profile._prepare_trace, "_prepare_profiler")
-        and _asks(profile._start_trace, "_enable_profiler")
-        and _asks(profile.__exit__, "_disable_profiler")
-    )
-
-
-def _frames_between() -> bool:
-    disabling = files("torch").joinpath("_dynamo/eval_frame.py").read_text("utf-8")
-    return nn.Module.__call__ is nn.Module._wrapped_call_impl and "def _fn(" in disabling
-
-
-def _what_a_loader_reads() -> bool:
-    kind = torch.utils.data.dataloader._BaseDataLoaderIter
-    single = torch.utils.data.dataloader._SingleProcessDataLoaderIter
-    loader: Any = torch.utils.data.DataLoader([5, 6, 7], batch_size=2)  # type: ignore[arg-type]
-    iterator: Any = iter(loader)
-    return (
-        isinstance(iterator, kind)
-        and iterator._dataset is loader.dataset
-        and _asks(single._next_data, "_next_index")
-        and iterator._next_index() == [0, 1]
-    )
-
-
-def _in_backward() -> bool:
-    inside: list[int] = []
-    x = torch.ones(1, requires_grad=True)
-    x.register_hook(lambda _: inside.append(torch._C._current_graph_task_id()))
-    x.backward()
-    return torch._C._current_graph_task_id() == -1 and inside != [-1]
-
-
-def _below_modes() -> bool:
-    found: list[str] = []
-
-    class Notes(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            found.append(func.name())
-            return func(*args, **(kwargs or {}))
-
-    with Notes(), torch._C._DisableTorchDispatch():
-        torch.ones(1)
-    return not found
-
-
-def _operator_table() -> bool:
-    text = files("torchgen").joinpath("packaged/ATen/native/native_functions.yaml").read_text("utf-8")
-    entries = dict(part.split("(", 1) for part in text.split("\n- func: ")[1:])
-    return (
-        len(entries) > 2000
-        and "\n  structured_delegate: mm.out" in entries["mm"]
-        and "\n  structured: True" in entries["add.out"]
-        and "(a!) out)" in entries["add.out"].split("->")[0]
-        and "\n  device_check: NoCheck" in entries["add.Tensor"]
-        and "\n    CUDA: " in entries["nonzero"]
-    )
-
-
-def _engine() -> bool:
-    calls: list[tuple[Any, ...]] = []
-    real = torch.autograd._engine_run_backward
-
-    def noted(outputs: Any, grads: Any, keep: Any, create: Any, inputs: Any, *rest: Any, **rare: Any) -> Any:
-        calls.append((*outputs, len(inputs)))
-        return real(outputs, grads, keep, create, inputs, *rest, **rare)
-
-    x = torch.ones(2, requires_grad=True)
-    y, z = x.sum(), x.prod()
-    with Patches(lambda: [Patch(torch.autograd, "_engine_run_backward", noted)]):
-        y.backward()
-        torch.autograd.grad(z, x)
-    return calls == [(y, 0), (z, 1)]
-
-
-def _functions() -> bool:
-    class Doubled(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 2
-
-    kind = torch.autograd.function.BackwardCFunction
-    apply = inspect.getattr_static(Function, "apply").__get__(None, Doubled)
-    node = apply(torch.ones(1, requires_grad=True)).grad_fn
-    node._labkit_probe = 1
-    return isinstance(node, kind) and Doubled._backward_cls.apply is kind.apply
-
-
-def _module_hooks() -> bool:
-    kind, module, called = torch.utils.hooks.BackwardHook, nn.Linear(1, 1), []
-    module.register_full_backward_hook(lambda *_: called.append(1))
-    module(torch.ones(1, requires_grad=True)).backward()
-    set_ups = [_parameters(kind.setup_input_hook), _parameters(kind.setup_output_hook)]
-    made = _parameters(kind.__init__) == ["self", "module", "user_hooks", "user_pre_hooks"]
-    return made and called == [1] and set_ups == [["self", "args"]] * 2
-
-
-def _below_autograd() -> bool:
-    x, keys = torch.ones(2, requires_grad=True), torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
-    with torch.no_grad(), torch._C._ExcludeDispatchKeyGuard(keys):
-        made = x[:1]
-    return made._base is None and x[:1]._base is x
-
-
-def _replicas() -> bool:
-    norm = nn.BatchNorm1d(2)
-    replica = norm._replicate_for_data_parallel()
-    return (
-        list(nn.Sequential(norm)._modules.items()) == [("0", norm)]
-        and list(norm._parameters) == ["weight", "bias"]
-        and list(norm._buffers)[:2] == ["running_mean", "running_var"]
-        and {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
-        <= vars(norm).keys()
-        and replica._is_replica
-        and not list(replica.parameters())
-        and _asks(sys.modules["torch.nn.parallel.replicate"].replicate, "_former_parameters")
-    )
-
-
-def _parallel_functions() -> bool:
-    room = torch.nn.parallel._functions
-    kinds = room.Broadcast, room.Scatter, room.Gather
-    verbs = all(isinstance(vars(kind)["backward"], staticmethod) for kind in kinds)
-    return verbs and _asks(room._get_stream, "_streams")
-
-
-def _foreach() -> bool:
-    x = torch.ones(1)
-    ((key, (lists, _)),) = torch.utils._foreach_utils._group_tensors_by_device_and_dtype([[x]]).items()
-    return key == (x.device, x.dtype) and lists[0][0] is x
-
-
-def _answered() -> bool:
-    comm, foreach = sys.modules["torch.nn.parallel.comm"], torch.utils._foreach_utils
-    return (
-        _asks(torch.cuda.current_device, "_cuda_getDevice")
-        and _asks(torch.accelerator.current_device_index, "_accelerator_getDeviceIndex")
-        and _asks(comm.scatter, "_scatter")
-        and _asks(comm.gather, "_gather")
-        and _asks(comm.broadcast_coalesced, "_broadcast_coalesced")
-        and _asks(foreach._group_tensors_by_device_and_dtype, "_group_tensors_by_device_and_dtype")
-    )
-
-
 # Files of torch, and what in them is a process's.
 _OF_A_PROCESS = {
     "distributed/_symmetric_memory/__init__.py": "_group_name_to_store _group_name_to_workspace_tensor "
@@ -558,7 +84,7 @@ _OF_A_PROCESS = {
 PRIVATE = [
     # Tensors, storages, and the modes that see them.
     Private("attributes of torch.UntypedStorage", "the mark that says which GPU a storage is on (machine.state.gpu)",
-            _a_storage_keeps_its_object),
+            probes.a_storage_keeps_its_object),
     Private("_untyped_storage of a torch.TypedStorage", "what it wraps (machine.ops.moves)",
             lambda: isinstance(torch.TypedStorage(1)._untyped_storage, torch.UntypedStorage)),
     Private("torch._C.StorageBase.device", "the real one, while the property stands for the GPU (machine.ops.storages)",
@@ -566,39 +92,39 @@ PRIVATE = [
     Private("torch._C: _len_torch_function_stack, _get_function_stack_at, _push_on_torch_function_stack, "
             "_pop_torch_function_stack",
             "the machine's mode goes below the modes that are there, and out from among them (machine.stack)",
-            _stack_of_modes),
+            probes.stack_of_modes),
     Private("torch.Tensor._make_subclass", "parameters are made with it, and get gradients (machine.ops.gradients)",
-            _made_parameters),
+            probes.made_parameters),
     Private("torch.Tensor._fix_weakref",
             "a tensor that only C++ held is made good when it is met by a weak reference (machine.state.leaves)",
             lambda: torch.zeros(1)._fix_weakref() is None),
     Private("torch._GLOBAL_DEVICE_CONTEXT, torch.utils._device.DeviceContext",
             "the mode of set_default_device, which torch looks for at the bottom (machine.stack, machine.ops.moves)",
-            _default_device),
+            probes.default_device),
     Private("torch.utils._device._device_constructors", "what makes a tensor on device= (machine.ops.moves)",
             lambda: set(torch.utils._device._device_constructors())
             >= {torch.empty, torch.tensor, torch.as_tensor, torch.arange, torch.rand, torch.full}),
     Private("functions as modes see them",
             "handlers are found by function, rules by __name__ (machine.ops, machine.rules)",
-            _functions_that_modes_see),
+            probes.functions_that_modes_see),
     Private("torch._C: DisableTorchFunction, DisableTorchFunctionSubclass",
             "the first switches modes off too, the second subclasses only (machine, diagnosis)",
-            _switches),
+            probes.switches),
     Private("torch._C._is_torch_function_enabled",
             "a mode that gives NotImplemented hands on to a subclass, and is on in there (machine.ops.mode)",
-            _modes_can_hand_on),
+            probes.modes_can_hand_on),
     Private("torch._C._functorch: is_functorch_wrapped_tensor, get_unwrapped",
             "what vmap and grad wrap is looked through to its storage (machine.state.placement)",
-            _functorch_wrappers),
+            probes.functorch_wrappers),
     Private("torch._C._functorch.is_legacy_batchedtensor, torch._remove_batch_dim, torch._add_batch_dim",
             "what batched gradients wrap, too (machine.state.placement)",
-            _batched_gradients),
+            probes.batched_gradients),
     Private("torch.Tensor: _values, _indices", "sparse tensors: two storages (machine.state.placement)",
             lambda: torch.eye(2).to_sparse()._values().tolist() == [1, 1]
             and torch.eye(2).to_sparse()._indices().tolist() == [[0, 1], [0, 1]]),
     Private("torch.Tensor: _version, _is_view",
             "inputs written in place (diagnosis); harmless questions (machine.ops.mode)",
-            _versions),
+            probes.versions),
     Private("torch._tensor_str._str", "torch's own printing, with the machine in sight (machine.ops.mode)",
             lambda: torch._tensor_str._str(torch.ones(2)) == "tensor([1., 1.])"),
     Private("torch._C._nn._parse_to", "Module.to reads its arguments with it (machine.ops.moves)",
@@ -606,41 +132,41 @@ PRIVATE = [
     Private("torch._C._nn.flatten_dense_tensors, "
             "torch._utils._flatten_dense_tensors, torch._utils._unflatten_dense_tensors",
             "tensors that travel together (collectives, engine.replicate); two are one, the third is the way back",
-            _flat_and_back),
+            probes.flat_and_back),
     Private("torch._VF: _pack_padded_sequence, _pad_packed_sequence", "lengths on the host (machine.rules)",
             lambda: {torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence}
-            <= _seen(lambda: nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.pack_sequence([torch.ones(3, 2)])))),
+            <= seen(lambda: nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.pack_sequence([torch.ones(3, 2)])))),
     Private("torch: _standard_gamma, _sample_dirichlet",
             "draw, and take no generator from modules (machine.state.random)",
             lambda: {torch._standard_gamma, torch._sample_dirichlet}
-            <= _seen(lambda: (torch._standard_gamma(torch.ones(1)), torch._sample_dirichlet(torch.ones(2))))),
+            <= seen(lambda: (torch._standard_gamma(torch.ones(1)), torch._sample_dirichlet(torch.ones(2))))),
     Private("torch._C: ScriptFunction, ScriptMethod", "what scripted code returns is placed (machine.ops.scripts)",
             lambda: type(torch.jit.trace(torch.neg, torch.ones(1))) is torch._C.ScriptFunction
             and type(torch.jit.trace(nn.Linear(1, 1), torch.ones(1)).forward) is torch._C.ScriptMethod),
     Private("torch._C._set_default_tensor_type", "torch.set_default_tensor_type calls it (machine.ops.types)",
-            lambda: _asks(torch.set_default_tensor_type, "_set_default_tensor_type")),
+            lambda: asks(torch.set_default_tensor_type, "_set_default_tensor_type")),
     Private("torch._tensor_classes", "the old tensor types, those of CUDA with them (machine.ops.types)",
             lambda: torch.FloatTensor in torch._tensor_classes),
     Private("torch._C._activate_gpu_trace", "refused by name (machine.torch_api.refused)"),
     Private("torch._C._get_default_device", "what is there is printed without its device (machine.ops.types)",
-            lambda: _asks(torch._tensor_str._str_intern, "_get_default_device")),
+            lambda: asks(torch._tensor_str._str_intern, "_get_default_device")),
     Private("torch._C._set_grad_enabled", "switched with the machine's mode off the stack (machine.ops.mode)",
-            lambda: _asks(torch.set_grad_enabled.__init__, "_set_grad_enabled")),
+            lambda: asks(torch.set_grad_enabled.__init__, "_set_grad_enabled")),
     Private("torch._C.Generator", "the class, under its second name (machine.state.random)",
-            _generators_can_be_subclassed),
+            probes.generators_can_be_subclassed),
 
     # Operators and their rules.
     Private("torch.utils._python_dispatch.TorchDispatchMode, torch._C._len_torch_dispatch_stack",
             "a mixed call is replayed operator by operator (machine.ops.mixed); modes see devices (machine.ops.below); "
             "draws are made alike (diagnosis.draws)",
-            _dispatch_mode),
+            probes.dispatch_mode),
     Private("torch.Tensor._make_wrapper_subclass, _extra_dispatch_keys, torch._C._disabled_torch_dispatch_impl",
             "wrappers are on a GPU and take no room there (machine.ops.below)",
-            _wrappers),
+            probes.wrappers),
     Private("of a torch._ops.OpOverload: _schema, _overloadname",
             "which argument an operator writes, its entry in the operator table (machine.rules.operators); "
             "what a draw is given (diagnosis.draws)",
-            _schemas),
+            probes.schemas),
     Private("torch._C._dispatch_has_kernel_for_dispatch_key",
             "whether an operator is made of others (machine.ops.mixed)",
             lambda: [torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CompositeImplicitAutograd")
@@ -654,11 +180,11 @@ PRIVATE = [
     Private("torch.library._impls, torch.library.Library._resolve_op_name, torch._library.utils.lookup_op, "
             "torch._C._dispatch_library, torch.utils._python_dispatch._disable_current_modes, _qualified_op_name",
             "a router stands at the CPU's key of an operator and hands on to CUDA's (machine.ops.libraries)",
-            _kernels_of_python),
+            probes.kernels_of_python),
     Private("torch.Tensor._dtensor__new__, torch._utils._rebuild_wrapper_subclass, _op_dispatcher, _local_tensor, "
             "_random, _distribute_region, _custom_op_handlers",
             "DTensors and what they hold are on the rank's GPU, and wrappers are loaded there (machine.ops.dtensors)",
-            _dtensors),
+            probes.dtensors),
     Private("_dispatch_fast_path_python_tail of DTensor's dispatcher",
             "what C++ has computed for a DTensor is put on the rank's GPU (machine.ops.dtensors)",
             lambda: callable(resolve_name(
@@ -667,30 +193,30 @@ PRIVATE = [
             "_scaled_dot_product_flash_attention_for_cpu, _scaled_dot_product_flash_attention_for_cpu_backward",
             "DTensors are asked for shapes on the host; attention by the CPU's kernel is cut up as CUDA's is "
             "(machine.ops.dtensors, .attention)",
-            _cutting),
+            probes.cutting),
     Private("of torch.distributed.Reducer: _rebuild_buckets, _get_zeros_like_grad_buckets, _set_static_graph",
             "when it makes its buckets, and how great they are (machine.ops.reducers)",
-            _buckets),
+            probes.buckets),
     Private("torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey, torch._subclasses.fake_tensor.FakeTensor",
             "fake tensors say themselves where they are; gradients of them are refused (machine.ops.fakes)",
-            _fake_tensors),
+            probes.fake_tensors),
     Private("torch._C._nested.nested_tensor", "tells no mode (machine.ops.moves)",
             lambda: torch._C._nested.nested_tensor
-            not in _seen(lambda: torch._C._nested.nested_tensor([torch.ones(1)]))),
+            not in seen(lambda: torch._C._nested.nested_tensor([torch.ones(1)]))),
     Private("torch._C: _to_dlpack, _to_dlpack_versioned, _from_dlpack, _torchDeviceToDLDevice",
             "capsules of tensors on simulated GPUs say so (machine.ops.dlpack)",
             lambda: torch._C._torchDeviceToDLDevice(torch.device("cuda:1")) == (2, 1)
             and torch._C._from_dlpack(torch._C._to_dlpack_versioned(torch.ones(1), dl_device=None, copy=None)) == 1
-            and _asks(torch.utils.dlpack.from_dlpack, "_from_dlpack")
-            and _asks(Tensor.__dlpack__, "_to_dlpack", "_to_dlpack_versioned")),
+            and asks(torch.utils.dlpack.from_dlpack, "_from_dlpack")
+            and asks(Tensor.__dlpack__, "_to_dlpack", "_to_dlpack_versioned")),
     Private("torch._library.triton.wrap_triton", "refused (machine.torch_api.refused)"),
     Private("torchgen/packaged/ATen/native/native_functions.yaml",
             "how each operator checks devices (machine.rules.operators)",
-            _operator_table),
+            probes.operator_table),
 
     Private("of a torch._ops.OpOverload: redispatch; torch._C: DispatchKeySet, DispatchKey",
             "torch's own words for an operator without a CUDA kernel (machine.ops.kernels)",
-            _no_kernel),
+            probes.no_kernel),
     Private("torch.ops.aten: _addmm_activation, _histogramdd_bin_edges, _histogramdd_from_bin_cts, "
             "_histogramdd_from_bin_tensors, _sparse_sparse_matmul, _spdiags, _trilinear, _upsample_bilinear2d_aa, "
             "_upsample_bicubic2d_aa, _fft_r2c, _fft_c2c, _fft_c2r, _assert_async",
@@ -701,7 +227,7 @@ PRIVATE = [
             "operators without an order on CUDA, or for which the host waits (machine.rules.watched)"),
     Private("torch._C: _set_deterministic_algorithms",
             "torch.use_deterministic_algorithms calls it (machine.ops.watching)",
-            lambda: _asks(torch.use_deterministic_algorithms, "_set_deterministic_algorithms")),
+            lambda: asks(torch.use_deterministic_algorithms, "_set_deterministic_algorithms")),
     Private("the files torch/_ops.py, torch/_compile.py, torch/_dynamo/eval_frame.py",
             "stand between an operator and a dispatch mode: no line of the user's (machine.state.syncs)",
             lambda: all(files("torch").joinpath(name).is_file()
@@ -710,26 +236,26 @@ PRIVATE = [
     # Autograd.
     Private("torch.autograd._engine_run_backward",
             "backward and grad start the engine by this name (machine.ops.gradients)",
-            _engine),
+            probes.engine),
     Private("torch.autograd.function.BackwardCFunction, torch.autograd.Function.apply",
             "a Function's node carries where its outputs were, its apply gets the gradients (machine.ops.gradients); "
             "Function.apply is a classmethod of Python up to 2.13 and one of C from 2.14 on",
-            _functions),
+            probes.functions),
     Private("torch.utils.hooks.BackwardHook",
             "module hooks see gradients on the GPU of the module's tensors (machine.ops.gradients)",
-            _module_hooks),
+            probes.module_hooks),
     Private("torch.autograd.graph.Node._input_metadata", "in which types a model computes (diagnosis.compare)",
             lambda: [each.dtype for each in (torch.ones(1, dtype=torch.half, requires_grad=True) * 2)
                      .grad_fn._input_metadata] == [torch.half]),
     Private("torch._C._ExcludeDispatchKeyGuard", "autograd's tracking, off as in C++ (machine.torch_api.collectives)",
-            _below_autograd),
+            probes.below_autograd),
 
     # Modules and torch.nn.parallel.
     Private("of modules: _parameters, _buffers, _modules, _forward_pre_hooks, _backward_hooks, _backward_pre_hooks, "
             "whatever begins with _forward_; "
             "_replicate_for_data_parallel, and what it leaves: _is_replica, _former_parameters",
             "what a replica is made of and known by (engine.replicate, lost, hints; trace.recording; diagnosis)",
-            _replicas),
+            probes.replicas),
     Private("torch.nn.modules.batchnorm._BatchNorm", "layers that take statistics over the batch (diagnosis)",
             lambda: all(issubclass(kind, torch.nn.modules.batchnorm._BatchNorm)
                         for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm))),
@@ -741,26 +267,26 @@ PRIVATE = [
             lambda: 'self._modules["_orig_mod"]' in files("torch").joinpath("_dynamo/eval_frame.py").read_text()),
     Private("torch.nn.parallel._functions: Broadcast, Scatter, Gather, _streams",
             "PyTorch's own verbs, which are recorded (trace.recording); its copy streams (machine.torch_api.cuda)",
-            _parallel_functions),
+            probes.parallel_functions),
 
     # torch.cuda's own names for what it asks C++, in the place of which the machine puts its answers.
     Private("torch.cuda: _exchange_device, _maybe_exchange_device, _cudart, _initialized, _is_in_bad_fork, "
             "_cached_device_count, _device_count_nvml, _HAS_PYNVML",
             "torch.cuda's Python code asks them at each call (machine.torch_api.cuda, .processes)",
-            lambda: _asks(torch.cuda.device.__enter__, "_exchange_device")
-            and _asks(torch.cuda.device.__exit__, "_maybe_exchange_device")
-            and _asks(torch.cuda.is_initialized, "_initialized", "_is_in_bad_fork")
-            and _asks(torch.cuda.device_count, "_cached_device_count", "_device_count_nvml")
-            and _asks(torch.cuda._get_pynvml_handler, "_HAS_PYNVML")
-            and _asks(torch.cuda.cudart, "_cudart")),
+            lambda: asks(torch.cuda.device.__enter__, "_exchange_device")
+            and asks(torch.cuda.device.__exit__, "_maybe_exchange_device")
+            and asks(torch.cuda.is_initialized, "_initialized", "_is_in_bad_fork")
+            and asks(torch.cuda.device_count, "_cached_device_count", "_device_count_nvml")
+            and asks(torch.cuda._get_pynvml_handler, "_HAS_PYNVML")
+            and asks(torch.cuda.cudart, "_cudart")),
     Private("_get_device_properties, which torch.cuda has once it is initialized", "the same",
-            lambda: _asks(torch.cuda.get_device_properties, "_get_device_properties")),
+            lambda: asks(torch.cuda.get_device_properties, "_get_device_properties")),
     Private("torch._C._has_cuda", "the same, by torch.backends.cuda",
-            lambda: _asks(torch.backends.cuda.is_built, "_has_cuda") and isinstance(torch._C._has_cuda, bool)),
+            lambda: asks(torch.backends.cuda.is_built, "_has_cuda") and isinstance(torch._C._has_cuda, bool)),
     Private("torch.cuda.graphs: _cuda_isCurrentStreamCapturing, _graph_pool_handle",
             "optimizers ask the first, the other is refused by name (machine.torch_api.cuda, .refused)",
-            lambda: _asks(torch.cuda.graphs.is_current_stream_capturing, "_cuda_isCurrentStreamCapturing")
-            and _asks(torch.cuda.graphs.graph_pool_handle, "_graph_pool_handle")),
+            lambda: asks(torch.cuda.graphs.is_current_stream_capturing, "_cuda_isCurrentStreamCapturing")
+            and asks(torch.cuda.graphs.graph_pool_handle, "_graph_pool_handle")),
     Private("the bases _CUDAGraph, _MemPool and _CudaStreamBase of torch.cuda's classes",
             "refused by name (machine.torch_api.refused)",
             lambda: [kind.__base__.__name__ for kind in (torch.cuda.CUDAGraph, torch.cuda.MemPool, torch.cuda.Stream)]
@@ -769,27 +295,27 @@ PRIVATE = [
             "_get_accelerator, "
             "_group_tensors_by_device_and_dtype, _broadcast*, _scatter*, _gather*, _CudaDeviceProperties",
             "answered by the machine or refused by name (python -m labkit.machine lists them)",
-            _answered),
+            probes.answered),
     Private("torch.utils._foreach_utils", "where optimizers group tensors by device (machine.torch_api.cuda)",
-            _foreach),
+            probes.foreach),
     Private("torch.cuda.nvtx._nvtx", "ranges that nobody times (machine.torch_api.profiling)",
-            lambda: _asks(torch.cuda.nvtx.range_push, "_nvtx") and _asks(torch.cuda.nvtx.range_pop, "_nvtx")),
+            lambda: asks(torch.cuda.nvtx.range_push, "_nvtx") and asks(torch.cuda.nvtx.range_pop, "_nvtx")),
     Private("profiler_kind of a torch.autograd.profiler.profile",
             "a profiler that leaves the GPUs alone (machine.torch_api.profiling)",
             lambda: torch.autograd.profiler.profile(use_cpu=True).profiler_kind.name
             in ("KINETO_GPU_FALLBACK", "KINETO")),
     Private("torch.UntypedStorage: _share_cuda_, _new_shared_cuda, _release_ipc_counter_cuda",
             "a tensor on a GPU goes to another process (machine.torch_api.processes)",
-            lambda: _asks(torch.multiprocessing.reductions.reduce_tensor, "_share_cuda_")
-            and _asks(torch.multiprocessing.reductions.rebuild_cuda_tensor, "_new_shared_cuda")
-            and _asks(torch.UntypedStorage._release_ipc_counter.__func__, "_release_ipc_counter_cuda")),
+            lambda: asks(torch.multiprocessing.reductions.reduce_tensor, "_share_cuda_")
+            and asks(torch.multiprocessing.reductions.rebuild_cuda_tensor, "_new_shared_cuda")
+            and asks(torch.UntypedStorage._release_ipc_counter.__func__, "_release_ipc_counter_cuda")),
     Private("torch.UntypedStorage: _share_fd_cpu_, _new_shared_fd_cpu, _share_filename_cpu_, "
             "_new_shared_filename_cpu, _shared_incref, _shared_decref",
             "the shared memory in which its values go (machine.torch_api.processes)",
-            lambda: _asks(torch.multiprocessing.reductions.reduce_storage, "_share_fd_cpu_", "_share_filename_cpu_",
+            lambda: asks(torch.multiprocessing.reductions.reduce_storage, "_share_fd_cpu_", "_share_filename_cpu_",
                           "_shared_incref")
-            and _asks(torch.multiprocessing.reductions.rebuild_storage_fd, "_new_shared_fd_cpu")
-            and _asks(torch.multiprocessing.reductions.rebuild_storage_filename, "_new_shared_filename_cpu",
+            and asks(torch.multiprocessing.reductions.rebuild_storage_fd, "_new_shared_fd_cpu")
+            and asks(torch.multiprocessing.reductions.rebuild_storage_filename, "_new_shared_filename_cpu",
                       "_shared_decref")),
     Private("torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler.SubprocessHandler._popen, "
             "its _stdout and _stderr",
@@ -804,7 +330,7 @@ PRIVATE = [
     # What is one process's, and so each rank's own where ranks share a process (distributed.owned).
     Private("torch.distributed.distributed_c10d: _backend, _default_pg_init_method",
             "how a process has begun its groups (distributed.owned)",
-            lambda: _asks(torch.distributed.init_process_group, "_default_pg_init_method")),
+            lambda: asks(torch.distributed.init_process_group, "_default_pg_init_method")),
     Private("of torch.distributed's rooms that are imported late: " + " ".join(_OF_A_PROCESS.values()),
             "the same, of meshes, DTensor's numbers, symmetric memory, context parallelism, checkpoints "
             "(distributed.owned)",
@@ -816,7 +342,7 @@ PRIVATE = [
             "_global_buffer_registration_hooks, _global_module_registration_hooks, "
             "_global_parameter_registration_hooks",
             "the hooks of all modules of a process (distributed.owned)",
-            lambda: _asks(nn.modules.module.register_module_forward_hook, "_global_forward_hooks")),
+            lambda: asks(nn.modules.module.register_module_forward_hook, "_global_forward_hooks")),
     Private("torch.optim.optimizer: _global_optimizer_pre_hooks, _global_optimizer_post_hooks", "of all optimizers"),
     Private("torch.utils._python_dispatch: _is_in_torch_dispatch_mode, _is_in_non_infra_torch_dispatch_mode, "
             "_is_in_any_mode_without_ignore_compile_internals", "whether a process is in a mode (distributed.owned)"),
@@ -839,24 +365,24 @@ PRIVATE = [
             "_verify_params_across_processes, _broadcast_coalesced, _thread_id of a DeviceMesh",
             "C++'s classes, of which the ranks' own are made; groups by name for each thread; what is asked before "
             "NCCL; tensors that C++ brings to a group; a mesh is a rank's, not a thread's (distributed)",
-            _ranks_of_threads),
+            probes.ranks_of_threads),
     Private("torch.cuda: _lazy_init, _lazy_call", "a rank, or a process, uses its GPU from then on (distributed)",
-            lambda: _asks(torch.cuda.init, "_lazy_init") and _asks(torch.cuda.manual_seed, "_lazy_call")),
+            lambda: asks(torch.cuda.init, "_lazy_init") and asks(torch.cuda.manual_seed, "_lazy_call")),
     Private("torch.autograd.profiler: _prepare_profiler, _enable_profiler, _disable_profiler",
             "one rank at a time has it (distributed.profiling)",
-            _profilers),
+            probes.profilers),
     Private("the functions _wrapped_call_impl, _call_impl and _fn of torch",
             "stand between a collective and the user's line (distributed.call)",
-            _frames_between),
+            probes.frames_between),
     Private("torch._C._DisableTorchDispatch",
             "a collective computes below the modes of its ranks (distributed.meeting)",
-            _below_modes),
+            probes.below_modes),
     Private("torch._C._current_graph_task_id",
             "whether a collective is called in backward (distributed, diagnosis.ranks)",
-            _in_backward),
+            probes.in_backward),
     Private("_next_index and _dataset of a torch.utils.data.dataloader._BaseDataLoaderIter",
             "which rows a rank reads (diagnosis.ranks)",
-            _what_a_loader_reads),
+            probes.what_a_loader_reads),
     Private("torch.distributed.fsdp._fully_shard._fully_shard.fully_shard",
             "which weights are cut up (diagnosis.ranks)",
             lambda: not torch.distributed.is_available() or resolve_name(

@@ -136,7 +136,7 @@ def _pytorch() -> Check:
                 zh="按 PyTorch 官网的说明安装适合这台电脑的版本：pip install torch",
             ),
         )
-    from ..base.torch_private import TRIED, is_tried
+    from ..base.torch_releases import TRIED, is_tried
 
     build = (
         f"CUDA {torch.version.cuda}"

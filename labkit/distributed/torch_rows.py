@@ -22,7 +22,7 @@ from ..base import turns
 from ..base.patches import Patch
 from ..machine.state.placement import gpu_of
 from . import process_rows, profiling, store
-from .checks import NCCL_VERSION
+from .checks.nccl import NCCL_VERSION
 from .group import Group, asking
 from .modules import is_shared_file
 from .rank import here, rank_here

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.base import torch_private
+from labkit.base import torch_private, torch_probes, torch_releases
 from labkit.base.torch_private import PRIVATE, Private, what_moved
 
 ROOT = Path(__file__).parents[2] / "labkit"
@@ -95,7 +95,11 @@ def test_what_labkit_rests_on_is_still_there(private):
 
 
 def test_every_private_name_is_listed():
-    found = {path: unlisted(tree) for path, tree in TREES.items() if path != "base/torch_private.py"}
+    found = {
+        path: unlisted(tree)
+        for path, tree in TREES.items()
+        if path not in ("base/torch_private.py", "base/torch_probes.py")
+    }
     found = {path: names for path, names in found.items() if names}
     assert not found, "list it in labkit/base/torch_private.py, with a probe"
 
@@ -129,9 +133,9 @@ def test_a_name_that_is_gone_has_moved(names, wrong):
 
 
 def test_a_name_that_nobody_asks_for_any_more_has_moved():
-    asked = Private("", "", lambda: torch_private._asks(torch.cuda.current_device, "_cuda_getDevice"))
+    asked = Private("", "", lambda: torch_probes.asks(torch.cuda.current_device, "_cuda_getDevice"))
     assert asked.moved() is None
-    unasked = Private("", "", lambda: torch_private._asks(torch.cuda.current_device, "_cuda_getDevice", "_x"))
+    unasked = Private("", "", lambda: torch_probes.asks(torch.cuda.current_device, "_cuda_getDevice", "_x"))
     assert unasked.moved() == "LookupError: current_device does not use _x any more"
 
 
@@ -148,13 +152,13 @@ def test_what_does_something_else_has_moved_too(monkeypatch, capsys):
 
 
 def test_a_release_that_was_not_tried_is_named_once():
-    torch_private.warn_if_untried.cache_clear()
+    torch_releases.warn_if_untried.cache_clear()
     with pytest.warns(
-        UserWarning, match=f"labkit was run on PyTorch {', '.join(torch_private.TRIED)}, not on 3.0.1"
+        UserWarning, match=f"labkit was run on PyTorch {', '.join(torch_releases.TRIED)}, not on 3.0.1"
     ):
-        torch_private.warn_if_untried("3.0.1")
-    assert torch_private.is_tried(torch.__version__)
+        torch_releases.warn_if_untried("3.0.1")
+    assert torch_releases.is_tried(torch.__version__)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        torch_private.warn_if_untried("3.0.1")
-        torch_private.warn_if_untried(torch.__version__)
+        torch_releases.warn_if_untried("3.0.1")
+        torch_releases.warn_if_untried(torch.__version__)

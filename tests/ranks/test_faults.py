@@ -15,6 +15,7 @@ import labkit
 from labkit.base.turns import Deadlock
 from labkit.distributed import faults
 from labkit.distributed.call import Call
+from labkit.distributed.faults import words
 from labkit.distributed.world import RanksFailed, World
 
 
@@ -338,7 +339,7 @@ def test_a_rank_that_comes_after_the_timeout():
 def test_ranks_in_words():
     assert faults.ranks_text([3]) == "rank 3"
     assert faults.ranks_text([0, 5, 3, 4, 2, 7, 8]) == "ranks 0, 2–5, 7, 8"
-    assert [faults._th(n) for n in (1, 2, 3, 4, 11, 12, 21, 41, 112)] == [
+    assert [words.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21, 41, 112)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "41st", "112th",
     ]  # fmt: skip
 

@@ -1,0 +1,202 @@
+"""What ProcessGroupGloo and gloo itself refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..call import Call
+from .arguments import (
+    COMPLEX_OPS,
+    CTYPES,
+    alike,
+    is_contiguous,
+    listed,
+    no_complex,
+    one_type,
+    refuse,
+    root_rank,
+    sizes,
+    splits,
+)
+
+# ProcessGroupGlooDetail.hpp, GENERATE_ALL_TYPES
+_GLOO_TYPES = frozenset(
+    (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool, torch.int32,
+     torch.int64)
+)  # fmt: skip
+_INTEGRAL = frozenset((torch.int8, torch.uint8, torch.bool, torch.int32, torch.int64))
+
+
+def _known_type(tensor: Tensor, pairs: bool = False) -> None:
+    if tensor.dtype not in _GLOO_TYPES and not (pairs and tensor.is_complex()):
+        raise RuntimeError("Invalid scalar type")
+
+
+def _dense(call: Call, tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            refuse(call, "ProcessGroupGloo", "only supports dense tensors")
+
+
+def _reduction(call: Call, tensor: Tensor) -> None:
+    op = call.op
+    if op == "PREMUL_SUM":
+        raise RuntimeError("Cannot use ReduceOp.PREMUL_SUM with Gloo")
+    if tensor.is_complex() and op not in COMPLEX_OPS:
+        no_complex(call)
+    _known_type(tensor, pairs=call.kind in ("all_reduce", "reduce"))
+    if op in ("BAND", "BOR", "BXOR") and tensor.dtype not in _INTEGRAL:
+        raise RuntimeError(f"Cannot use ReduceOp.{op} with non-integral dtype")
+
+
+def _all_reduce(call: Call) -> None:
+    if not call.inputs:
+        refuse(call, "ProcessGroupGloo", "requires non-empty tensor list")
+    for tensor in call.inputs:
+        if tensor.layout is not torch.strided:
+            if call.op != "SUM":
+                refuse(
+                    call,
+                    "ProcessGroupGloo",
+                    "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)",
+                )
+            continue
+        _reduction(call, tensor)
+
+
+def _broadcast(call: Call) -> None:
+    root_rank(call, "ProcessGroupGloo")
+    tensors = call.outputs or call.inputs
+    _dense(call, tensors)
+    for tensor in tensors:
+        _known_type(tensor, pairs=True)
+
+
+def _reduce(call: Call) -> None:
+    root_rank(call, "ProcessGroupGloo")
+    _dense(call, call.inputs)
+    _reduction(call, call.inputs[0])
+
+
+def _all_gather(call: Call) -> None:
+    mine = call.inputs[0]
+    _dense(call, call.inputs)
+    if len(call.outputs) != len(call.ranks):
+        refuse(
+            call,
+            "ProcessGroupGloo",
+            f"invalid output tensor list at index 0 (expected length {len(call.ranks)}, got {len(call.outputs)})",
+        )
+    alike(call, "ProcessGroupGloo", call.outputs, mine)
+    _known_type(mine)
+
+
+def _all_gather_single(call: Call) -> None:
+    for tensor, output in zip(call.inputs, call.outputs, strict=True):
+        _dense(call, (tensor, output))
+        members = len(call.ranks)
+        if output.numel() != tensor.numel() * members:
+            # It looks at the output as a list of pieces (_allgather_base), whose sizes then do not fit.
+            each = output.numel() // members
+            refuse(
+                call,
+                "ProcessGroupGloo",
+                f"invalid tensor size at index 0 (expected {sizes(tensor)}, got ({each}))",
+            )
+        if output.dtype != tensor.dtype:
+            alike(call, "ProcessGroupGloo", (output,), tensor)
+        _known_type(tensor)
+
+
+def _gather(call: Call) -> None:
+    root_rank(call, "ProcessGroupGloo")
+    _dense(call, call.inputs)
+    if call.at == call.root:
+        listed(call, "ProcessGroupGloo", call.outputs, call.inputs[0])
+    _known_type(call.inputs[0])
+
+
+def _scatter(call: Call) -> None:
+    root_rank(call, "ProcessGroupGloo")
+    _dense(call, call.outputs)
+    if call.at == call.root:
+        listed(call, "ProcessGroupGloo", call.inputs, call.outputs[0])
+    _known_type(call.outputs[0])
+
+
+def _reduce_scatter(call: Call) -> None:
+    if len(call.inputs) != len(call.ranks):
+        raise RuntimeError("invalid input tensor list size, must be world size")
+    for tensor in call.inputs:
+        _failed("outputs[0].dtype() == inputs[0][i].dtype()", call.outputs[0].dtype, tensor.dtype)
+    _reduction(call, call.outputs[0])
+
+
+def _reduce_scatter_single(call: Call) -> None:
+    for tensor, output in zip(call.inputs, call.outputs, strict=True):
+        _failed("outputTensors[i].dtype() == inputTensors[i].dtype()", output.dtype, tensor.dtype)
+        rows = (output.size(0) if output.dim() else 1) * len(call.ranks)
+        if tensor.numel() != output.numel() * len(call.ranks):
+            given = tensor.size(0) if tensor.dim() else 1
+            raise RuntimeError(
+                f"Check failed: outputShape[0] * worldSize == inputShape[0] ({rows} vs. {given}). "
+            )
+        _reduction(call, output)
+
+
+def _failed(text: str, left: Any, right: Any) -> None:
+    """c10/util/logging_is_not_google_glog.h, CHECK_EQ."""
+    if left != right:
+        names = CTYPES.get(left, left), CTYPES.get(right, right)
+        raise RuntimeError(f"Check failed: {text} ({names[0]} vs. {names[1]}). ")
+
+
+def _all_to_all_single(call: Call) -> None:
+    tensor, output = call.inputs[0], call.outputs[0]
+    if not is_contiguous(tensor):
+        raise ValueError("Tensors must be contiguous")
+    _known_type(tensor)
+    one_type(call, tensor, (output,))
+    splits(call, tensor, output)
+
+
+def _all_to_all(call: Call) -> None:
+    for tensors, side in ((call.inputs, "input"), (call.outputs, "output")):
+        if len(tensors) != len(call.ranks):
+            raise RuntimeError(
+                f"{side} tensor list size {len(tensors)} does not match world size {len(call.ranks)}"
+            )
+    for tensor in (*call.inputs, *call.outputs):
+        _known_type(tensor)
+    one_type(call, call.inputs[0], [*call.inputs, *call.outputs])
+
+
+def _message(call: Call) -> None:
+    tensors = call.inputs or call.outputs
+    if len(tensors) != 1:
+        raise RuntimeError("ProcessGroupGloo::send takes a single tensor")
+    if tensors[0].layout is not torch.strided or not tensors[0].is_contiguous():
+        raise RuntimeError("input tensor has to be contiguous")
+    if call.tag < 0:
+        raise RuntimeError("Tag must be nonnegative")
+
+
+CHECKS: dict[str, Callable[[Call], None]] = {
+    "all_reduce": _all_reduce,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "all_gather": _all_gather,
+    "all_gather_single": _all_gather_single,
+    "gather": _gather,
+    "scatter": _scatter,
+    "reduce_scatter": _reduce_scatter,
+    "reduce_scatter_single": _reduce_scatter_single,
+    "all_to_all": _all_to_all,
+    "all_to_all_single": _all_to_all_single,
+    "send": _message,
+    "recv": _message,
+}
