@@ -25,10 +25,8 @@ ASKS_FOR_BFLOAT16 = {"addbmm", "bmm", "matmul", "__rmatmul__", "nn.functional.bi
 
 
 @pytest.fixture(scope="module")
-def op_db():
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    return [op for op in op_db if _name(op) not in NOT_ASKED]
+def op_db(operators):
+    return [op for op in operators if _name(op) not in NOT_ASKED]
 
 
 def _name(op):

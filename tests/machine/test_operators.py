@@ -36,13 +36,11 @@ def _tensors(value):
     return [item for item in tree_flatten(value)[0] if isinstance(item, torch.Tensor)]
 
 
-def test_no_operator_mixes_devices_silently(record_property, capsys):
-    from torch.testing._internal.common_methods_invocations import op_db
-
+def test_no_operator_mixes_devices_silently(operators, capsys):
     tried, needs_cuda, raised, scalars, silent, odd = set(), set(), 0, 0, [], []
     with labkit.simulate(gpus=2), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for op in op_db:
+        for op in operators:
             dtype = torch.float32 if torch.float32 in op.dtypes else next(iter(op.dtypes), torch.float32)
             for _, sample in zip(range(3), op.sample_inputs("cpu", dtype), strict=False):
                 shapes = [t.dim() for t in _tensors((sample.input, sample.args, sample.kwargs))]
@@ -74,7 +72,7 @@ def test_no_operator_mixes_devices_silently(record_property, capsys):
                         silent.append((op.name, devices))
     with capsys.disabled():
         print(
-            f"\n  {len(tried)} of {len(op_db)} operators take several tensors: {raised} mixed calls refused, "
+            f"\n  {len(tried)} of {len(operators)} operators take several tensors: {raised} mixed calls refused, "
             f"{scalars} with a 0-dim CPU tensor allowed, {len(silent)} silent; not run here: "
             f"{', '.join(sorted(needs_cuda))}"
         )
@@ -84,7 +82,5 @@ def test_no_operator_mixes_devices_silently(record_property, capsys):
 
 
 @pytest.mark.parametrize("name", sorted(FREE))
-def test_the_free_ones_are_still_there(name):
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    assert any(op.name == name for op in op_db)
+def test_the_free_ones_are_still_there(operators, name):
+    assert any(op.name == name for op in operators)
