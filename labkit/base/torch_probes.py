@@ -364,6 +364,13 @@ def below_modes() -> bool:
     return not found
 
 
+def below_counting() -> bool:
+    tensor = torch.zeros(1)
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)):
+        tensor.copy_(torch.ones(1))
+    return tensor.item() == 1 and tensor._version == 0
+
+
 def operator_table() -> bool:
     text = files("torchgen").joinpath("packaged/ATen/native/native_functions.yaml").read_text("utf-8")
     entries = dict(part.split("(", 1) for part in text.split("\n- func: ")[1:])

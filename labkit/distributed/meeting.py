@@ -237,13 +237,18 @@ def _deliver(calls: list[Call]) -> None:
     semantics.write(list(zip(recv.outputs, send.inputs, strict=True)))
 
 
+# NCCL writes into memory of which autograd keeps the number of changes, and counts none.
+_UNCOUNTED = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+
+
 class Plain:
-    """Inside, tensors are what they are: no mode of this thread, no autograd."""
+    """Inside, tensors are what they are: no mode of this thread, no autograd, and no change is counted."""
 
     def __enter__(self) -> None:
         self._guards: list[AbstractContextManager[Any]] = [
             torch._C.DisableTorchFunction(),
             torch._C._DisableTorchDispatch(),
+            torch._C._ExcludeDispatchKeyGuard(_UNCOUNTED),
             torch.no_grad(),
         ]
         for guard in self._guards:

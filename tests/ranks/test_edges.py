@@ -78,3 +78,32 @@ def test_attention_of_dtensors_that_are_sharded_by_heads():
 
     with World(2) as world:
         assert world.run(work) == [(True, True)] * 2
+
+
+def test_a_collective_is_no_change_that_autograd_counts():
+    """NCCL writes into memory: what backward has saved is not taken for changed, whatever comes of it."""
+
+    def work(rank):
+        dist.init_process_group("nccl")
+        x = torch.ones(2, device="cuda", requires_grad=True)
+        y = torch.relu(x)
+        dist.all_reduce(y)
+        y.sum().backward()
+        return x.grad.tolist(), y.tolist()
+
+    with World(2) as world:
+        assert world.run(work) == [([1, 1], [2, 2])] * 2
+
+
+def test_a_dtensor_that_is_copied_to_the_host_is_there():
+    def work(rank):
+        dist.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (2,))
+        x = distribute_tensor(torch.arange(4.0, device="cuda"), mesh, [Shard(0)])
+        copies = [x.cpu(), x.to("cpu"), x.detach().cpu().clone()]
+        assert x.device.type == "cuda"
+        return [(str(copy.device), str(copy.to_local().device), copy.to_local().tolist()) for copy in copies]
+
+    with World(2) as world:
+        found = world.run(work)
+    assert found == [[("cpu", "cpu", values)] * 3 for values in ([0, 1], [2, 3])]

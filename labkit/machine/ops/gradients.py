@@ -30,7 +30,8 @@ from ..in_use import machine_in_use, seeing
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu
 from ..state.leaves import backward_runs
-from ..state.placement import gpu_of, note_leaf, put
+from ..state.marks import KEPT
+from ..state.placement import gpu_of, keep_on_host, note_leaf, put
 from ..state.streams import Stream, back_on, stream_on
 from ..state.work import at_work
 from .watching import watched_backward
@@ -78,7 +79,7 @@ def _grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -
     try:
         gpu, storage = _storage(tensor)._labkit_mark.gpu, _storage(grad)
         at = storage._labkit_mark.gpu
-        if at is gpu or (_moving and _stays(tensor, grad)):
+        if at is gpu or storage._labkit_mark is KEPT or (_moving and _stays(tensor, grad)):
             return grad
         if at is None and storage.device.type != "meta":
             if gpu.leaves.held and grad._is_view():  # of a Reducer's bucket
@@ -115,7 +116,9 @@ def _set_data(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: An
     before = gpu_of(tensor)
     grad = _get_grad(tensor) if tensor.is_leaf and isinstance(data, Tensor) else None
     if grad is not None and gpu_of(data) is not before:
-        _moving[tensor] = weakref.ref(_grad(mode, _get_grad, (tensor,), {}))
+        grad = _grad(mode, _get_grad, (tensor,), {})
+        _moving[tensor] = weakref.ref(grad)
+        keep_on_host(grad)
     result = mode.general(func, args, kwargs)
     note_leaf(tensor)
     return result

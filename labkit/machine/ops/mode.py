@@ -28,7 +28,8 @@ from ...base.tree import tensors_in
 from ..handlers import HANDLERS, ByDtype, handles, named
 from ..in_use import seeing
 from ..rules.functions import ALWAYS, check_function
-from ..state.gpu import HOST, Gpu
+from ..state.gpu import Gpu
+from ..state.marks import HOST
 from ..state.placement import gpu_of, note_leaf, put, put_again, put_all
 from ..state.work import at_work
 from .below import hands_on

@@ -50,7 +50,7 @@ def move(
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
     try:
-        with at_work(target):
+        with at_work(target, whole=target is None):
             moved: Tensor = _to(tensor, place, dtype or tensor.dtype, copy=copy, **options)
     except RuntimeError as error:
         if target is None or (raised := target.refused(error)) is error:

@@ -16,7 +16,7 @@ from ...base.patches import Patch
 from ..in_use import machine_in_use
 from ..rules.together import check_new_storage
 from ..stack import on_stack
-from ..state.gpu import HOST, MARK
+from ..state.marks import HOST, MARK
 from ..state.placement import gpu_of, put, put_again
 
 if TYPE_CHECKING:

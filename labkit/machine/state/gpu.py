@@ -1,6 +1,6 @@
 """One simulated GPU: its number, its properties, and the bytes that live on it.
 
-What is on a GPU is known from a mark on each tensor storage (:data:`MARK`). The mark is an object shared
+What is on a GPU is known from a mark on each tensor storage (:data:`.marks.MARK`). The mark is an object shared
 by all storages of one size on one GPU, so that counting bytes costs nothing when memory is freed: the
 interpreter's own reference count of the mark *is* the number of live storages of that size.
 """
@@ -16,12 +16,10 @@ import torch
 from ...base.units import cuda_bytes
 from . import host
 from .leaves import Leaves
+from .marks import HOST, MARK, Mark
 
 if TYPE_CHECKING:
     from ..machine import Machine
-
-# The attribute of ``torch.UntypedStorage`` that holds the mark.
-MARK = "_labkit_mark"
 
 # The peak may be missed by less than this many bytes: counting at every allocation would cost more than
 # most operations do. What is allocated now, and the limit, are always exact.
@@ -56,20 +54,6 @@ class Clock:
         return self.now()
 
 
-class Mark:
-    """That a storage of ``block`` bytes (rounded as CUDA's allocator would) is on ``gpu``."""
-
-    __slots__ = ("block", "gpu")
-
-    def __init__(self, gpu: Gpu | None, block: int) -> None:
-        self.gpu = gpu
-        self.block = block
-
-
-# What every storage that was never put on a simulated GPU has, by class attribute.
-HOST = Mark(None, 0)
-# What those have that are known to be the host's: no call whose result they are takes them to a GPU.
-KEPT = Mark(None, 0)
 # A mark in ``Gpu.marks`` is referenced by the dictionary, by a loop over its values and by getrefcount.
 _probe = {0: Mark(None, 0)}
 _IDLE_REFERENCES = next(sys.getrefcount(mark) for mark in _probe.values())

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .marks import HOST
+
 if TYPE_CHECKING:
     from .gpu import Gpu
 
@@ -127,7 +129,7 @@ class Leaves:
                 if grad is None:
                     continue
                 for storage in _storages(grad):
-                    if storage._labkit_mark.gpu is None and storage.device.type != "meta":
+                    if storage._labkit_mark is HOST and storage.device.type != "meta":
                         if self.held and grad._is_view():  # of a bucket
                             self.release(storage.nbytes())
                         gpu.take(storage)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ...base.tree import tensors_in
-from .gpu import HOST, KEPT, MARK, Gpu
+from .gpu import Gpu
+from .marks import HOST, KEPT, MARK
 
 _storage: Any = Tensor.untyped_storage
 _real_type = Tensor.type

@@ -31,7 +31,7 @@ from ..handlers import HANDLERS
 from ..in_use import machine_here, machine_in_use
 from ..ops.mode import MachineMode
 from ..state.cuda_errors import cuda_error
-from ..state.gpu import MARK, Mark
+from ..state.marks import MARK, Mark
 from ..state.placement import gpu_of
 from .refused import Absent
 
