@@ -244,6 +244,9 @@ PRIVATE = [
     Private("torch.utils.hooks.BackwardHook",
             "module hooks see gradients on the GPU of the module's tensors (machine.ops.gradients)",
             probes.module_hooks),
+    Private("torch._C._autograd._push_saved_tensors_default_hooks",
+            "saved_tensors_hooks come here (machine.ops.saved_tensors)",
+            probes.saved_tensors),
     Private("torch.autograd.graph.Node._input_metadata", "in which types a model computes (diagnosis.compare)",
             lambda: [each.dtype for each in (torch.ones(1, dtype=torch.half, requires_grad=True) * 2)
                      .grad_fn._input_metadata] == [torch.half]),
@@ -361,7 +364,7 @@ PRIVATE = [
             lambda: hasattr(torch._C, "_set_sdp_use_flash") and hasattr(torch._C, "_get_deterministic_algorithms")),
 
     # Ranks in one process, and what watches them.
-    Private("of torch._C._distributed_c10d: classes and _set_thread_isolation_mode, _NCCL_AVAILABLE, "
+    Private("of torch._C._distributed_c10d: classes, _hash_tensors and _set_thread_isolation_mode, _NCCL_AVAILABLE, "
             "_verify_params_across_processes, _broadcast_coalesced, _thread_id of a DeviceMesh",
             "C++'s classes, of which the ranks' own are made; groups by name for each thread; what is asked before "
             "NCCL; tensors that C++ brings to a group; a mesh is a rank's, not a thread's (distributed)",

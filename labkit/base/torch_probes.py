@@ -413,6 +413,10 @@ def functions() -> bool:
     return isinstance(node, kind) and Doubled._backward_cls.apply is kind.apply
 
 
+def saved_tensors() -> bool:
+    return asks(torch.autograd.graph.saved_tensors_hooks.__enter__, "_push_saved_tensors_default_hooks")
+
+
 def module_hooks() -> bool:
     kind, module, called = torch.utils.hooks.BackwardHook, nn.Linear(1, 1), []
     module.register_full_backward_hook(lambda *_: called.append(1))

@@ -79,9 +79,11 @@ class Group(_Base):  # type: ignore[misc]
         *,
         backends: dict[str, str],
         ranks: Sequence[int],
-        timeout: timedelta,
+        timeout: timedelta | float,
     ) -> None:
         super().__init__(rank, size)
+        if not isinstance(timeout, timedelta):  # C++ takes seconds too
+            timeout = timedelta(seconds=timeout)
         self.store, self.backends, self.timeout = store, backends, timeout
         self._rank, self._size = rank, size
         self.ranks = tuple(ranks) or tuple(range(size))

@@ -29,7 +29,9 @@ def outputs(calls: Sequence[Call], at: int) -> Pairs:
 
 def reduced(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
     """The reduction of ``tensors``, of one shape and type, by ``op`` (a name of ``torch.distributed.ReduceOp``)."""
-    if op == "AVG" and tensors[0].is_floating_point():
+    if tensors[0].is_floating_point() and tensors[0].itemsize == 1:  # float8, in which no processor adds
+        return reduced([tensor.half() for tensor in tensors], op, factor).to(tensors[0].dtype)
+    if op == "AVG" and (tensors[0].is_floating_point() or tensors[0].is_complex()):
         # NCCL multiplies each by 1/n in its own type before it adds (src/enqueue.cc, hostToDevRedOp: ncclAvg).
         return reduced(tensors, "PREMUL_SUM", 1.0 / len(tensors))
     if op == "AVG":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import sys
 import threading
@@ -317,9 +318,18 @@ def _of_nccl() -> Iterator[Patch]:
     major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it
     yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
+    yield Patch(c10d, "_hash_tensors", _hash)
     yield Patch(dist, "Logger", DdpLogger)
     for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
         yield Patch(dist, name, _of_model(getattr(dist, name)))
+
+
+def _hash(tensors: list[torch.Tensor]) -> int:
+    """A number for the bytes of ``tensors``, which TORCH_DISTRIBUTED_DEBUG=DETAIL writes down."""
+    found = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        found.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return int.from_bytes(found.digest())
 
 
 def _world_group() -> Any:

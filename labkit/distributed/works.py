@@ -70,8 +70,14 @@ class SlotWork(Work):
     def exception(self) -> Any:
         return self.slot.error
 
-    def result(self) -> list[Tensor]:
-        return self.results
+    def result(self) -> list[Any]:
+        found: list[Any] = self.results
+        if self.call.kind == "all_gather" and self.call.backend == "nccl":
+            flat = found if isinstance(found[0], Tensor) else list(found[0])
+            if len({tensor.shape for tensor in flat}) == 1:
+                # What NCCL wrote into, from which the tensors were copied (ProcessGroupNCCL.cpp, allgather).
+                return [torch.stack(flat)]
+        return found
 
     def source_rank(self) -> int:
         """The sender of what was received, in the group."""
@@ -83,7 +89,7 @@ class SlotWork(Work):
         # C++ would wait for it with the baton in hand: what asks for it waits here.
         self.wait()
         future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
-        future.set_result(self.results)
+        future.set_result(self.result())
         return future
 
 

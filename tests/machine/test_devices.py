@@ -45,6 +45,8 @@ def test_storage_lives_on_one_device():
         lambda: torch.tensor([1.0], device=CUDA1),
         lambda: torch.as_tensor([1.0], device=CUDA1),
         lambda: torch.ones(2).to(1),
+        lambda: nn.Linear(2, 2).to(1).weight,
+        lambda: nn.Linear(2, 2).to(device=1).weight,
         lambda: torch.ones(2).to("cuda:1", torch.float64),
         lambda: torch.ones(2).to(torch.ones(1, device=CUDA1)),
         lambda: torch.ones(2).cuda(1),

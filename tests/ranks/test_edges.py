@@ -85,6 +85,7 @@ def test_a_collective_is_no_change_that_autograd_counts():
 
     def work(rank):
         dist.init_process_group("nccl")
+        torch.cuda.set_device(rank.number)
         x = torch.ones(2, device="cuda", requires_grad=True)
         y = torch.relu(x)
         dist.all_reduce(y)
@@ -107,3 +108,17 @@ def test_a_dtensor_that_is_copied_to_the_host_is_there():
     with World(2) as world:
         found = world.run(work)
     assert found == [[("cpu", "cpu", values)] * 3 for values in ([0, 1], [2, 3])]
+
+
+def test_a_message_to_oneself():
+    def work(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank.number)
+        sent, got = torch.full((2,), rank.number + 1.0, device="cuda"), torch.zeros(2, device="cuda")
+        ops = [dist.P2POp(dist.irecv, got, rank.number), dist.P2POp(dist.isend, sent, rank.number)]
+        for request in dist.batch_isend_irecv(ops):
+            request.wait()
+        return got.tolist()
+
+    with World(2) as world:
+        assert world.run(work) == [[1, 1], [2, 2]]

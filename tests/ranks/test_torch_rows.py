@@ -28,3 +28,59 @@ def test_a_module_that_a_rank_imports_late_does_not_keep_its_group():
             assert world.run(work) == [1.0, 1.0]
     finally:
         sys.modules.update({name: kept} if kept is not None else {})
+
+
+def test_objects_are_sent_while_everything_is_written_down(caplog):
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL: a number for the bytes of each, by what only a build with NCCL has."""
+
+    def work(rank):
+        dist.set_debug_level(dist.DebugLevel.DETAIL)
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank.local)
+        found = [None, None]
+        dist.all_gather_object(found, {"rank": rank.number})
+        return [each["rank"] for each in found]
+
+    with World(2) as world:
+        assert world.run(work) == [[0, 1]] * 2
+    assert "hash value" in caplog.text
+
+
+def test_gloo_takes_seconds_for_a_timeout():
+    def work(rank):
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = 5.0
+        group = dist.ProcessGroupGloo(dist.FileStore("seconds"), rank.number, 2, options)
+        x = torch.ones(1)
+        group.allreduce([x]).wait()
+        return x.item(), group.timeout.total_seconds()
+
+    with World(2) as world:
+        assert world.run(work) == [(2, 5)] * 2
+
+
+def test_float8_is_summed():
+    def work(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank.local)
+        x = torch.full((2,), rank.number + 1.0, device="cuda").to(torch.float8_e4m3fn)
+        dist.all_reduce(x)
+        return x.float().tolist()
+
+    with World(2) as world:
+        assert world.run(work) == [[3, 3]] * 2
+
+
+def test_the_future_of_an_all_gather_has_one_tensor_as_nccls_has():
+    """Hooks of DDP that quantize take the pieces from it by index (ddp_comm_hooks/quantization_hooks.py)."""
+
+    def work(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank.local)
+        x = torch.tensor([rank.number, 5.0], device="cuda")
+        out = [torch.empty_like(x) for _ in range(2)]
+        found = dist.all_gather(out, x, async_op=True).get_future().wait()
+        return found[0][:, 0].tolist()
+
+    with World(2) as world:
+        assert world.run(work) == [[0, 1]] * 2

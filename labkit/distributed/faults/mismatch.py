@@ -201,7 +201,7 @@ def on_one_gpu(calls: Sequence[Call]) -> DistBackendError | None:
     seen: dict[tuple[int, str], Call] = {}
     for call in calls:
         other = seen.setdefault((call.node, call.device), call)
-        if other is not call:
+        if other.rank != call.rank:  # a message to oneself
             return _duplicate(calls, other, call)
     return None
 

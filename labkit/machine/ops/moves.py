@@ -330,9 +330,10 @@ def _make_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: di
 @handles(torch._C._nn._parse_to)
 def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What ``Module.to`` understands of its arguments: a bare number is a GPU, a tensor says where it is."""
-    first = args[0] if args else kwargs.get("tensor")
+    first = args[0] if args else kwargs.get("tensor", kwargs.get("device"))
     if isinstance(first, int) and not isinstance(first, bool):
-        args = (mode.machine.gpu(first).device, *args[1:])
+        device = mode.machine.gpu(first).device
+        args, kwargs = ((device, *args[1:]), kwargs) if args else (args, {**kwargs, "device": device})
     parsed = func(*args, **kwargs)
     gpu = gpu_of(first) if isinstance(first, Tensor) else None
     return parsed if gpu is None else (gpu.device, *parsed[1:])

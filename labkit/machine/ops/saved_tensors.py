@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -31,9 +32,10 @@ Hook = Callable[[Any], Any]
 
 def patches(machine: Machine) -> Iterator[Patch]:
     """The hooks see devices."""
-    start, enter, leave = (getattr(saved_tensors_hooks, f"__{name}__") for name in ("init", "enter", "exit"))
+    enter, leave = saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__
+    put_in: Any = torch._C._autograd._push_saved_tensors_default_hooks  # type: ignore[attr-defined]
 
-    def init(self: saved_tensors_hooks, pack_hook: Hook, unpack_hook: Hook) -> None:
+    def push(pack_hook: Hook, unpack_hook: Hook) -> None:
         @functools.wraps(pack_hook, updated=())
         def pack(tensor: Tensor) -> Any:
             if work.gpu is not None and isinstance(tensor, Tensor):
@@ -44,7 +46,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
         def unpack(packed: Any) -> Any:
             return seeing(unpack_hook, packed)
 
-        start(self, pack, unpack)
+        put_in(pack, unpack)
 
     # One object can be entered several times, and entered hooks can outlast the machine: the modes are kept on it.
     def enter_noting(self: Any) -> Any:
@@ -60,6 +62,6 @@ def patches(machine: Machine) -> Iterator[Patch]:
             modes.pop()
         return result
 
-    yield Patch(saved_tensors_hooks, "__init__", init)
+    yield Patch(torch._C._autograd, "_push_saved_tensors_default_hooks", push)  # type: ignore[attr-defined]
     yield Patch(saved_tensors_hooks, "__enter__", enter_noting)
     yield Patch(saved_tensors_hooks, "__exit__", leave_noting)
