@@ -59,16 +59,18 @@ def test_gloo_takes_seconds_for_a_timeout():
         assert world.run(work) == [(2, 5)] * 2
 
 
-def test_float8_is_summed():
+def test_float8_is_summed_and_complex_numbers_have_a_mean():
     def work(rank):
         dist.init_process_group("nccl")
         torch.cuda.set_device(rank.local)
         x = torch.full((2,), rank.number + 1.0, device="cuda").to(torch.float8_e4m3fn)
         dist.all_reduce(x)
-        return x.float().tolist()
+        z = torch.tensor([complex(rank.number, 2)], device="cuda")
+        dist.all_reduce(z, op=dist.ReduceOp.AVG)
+        return x.float().tolist(), z.tolist()
 
     with World(2) as world:
-        assert world.run(work) == [[3, 3]] * 2
+        assert world.run(work) == [([3, 3], [0.5 + 2j])] * 2
 
 
 def test_the_future_of_an_all_gather_has_one_tensor_as_nccls_has():

@@ -33,7 +33,7 @@ Hook = Callable[[Any], Any]
 def patches(machine: Machine) -> Iterator[Patch]:
     """The hooks see devices."""
     enter, leave = saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__
-    put_in: Any = torch._C._autograd._push_saved_tensors_default_hooks  # type: ignore[attr-defined]
+    put_in: Any = torch._C._autograd._push_saved_tensors_default_hooks
 
     def push(pack_hook: Hook, unpack_hook: Hook) -> None:
         @functools.wraps(pack_hook, updated=())
@@ -62,6 +62,6 @@ def patches(machine: Machine) -> Iterator[Patch]:
             modes.pop()
         return result
 
-    yield Patch(torch._C._autograd, "_push_saved_tensors_default_hooks", push)  # type: ignore[attr-defined]
+    yield Patch(torch._C._autograd, "_push_saved_tensors_default_hooks", push)
     yield Patch(saved_tensors_hooks, "__enter__", enter_noting)
     yield Patch(saved_tensors_hooks, "__exit__", leave_noting)
