@@ -129,6 +129,9 @@ class Group(_Base):  # type: ignore[misc]
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
+        if self._transport is None and rank_here() is not None:
+            # Not at the first call: of groups that are made under one name, one after the other, each rank counts all.
+            self._transport = new_transport(self)
 
     def _set_group_desc(self, desc: str) -> None:
         self._desc = desc
@@ -158,7 +161,7 @@ class Group(_Base):  # type: ignore[misc]
         return None
 
     def _set_sequence_number_for_group(self) -> None:
-        self.latest = 0
+        return None
 
     def _get_sequence_number_for_group(self) -> int:
         return self.latest

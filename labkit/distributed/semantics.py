@@ -88,7 +88,18 @@ def _broadcast(calls: Sequence[Call], at: int) -> Pairs:
 
 
 def _all_gather(calls: Sequence[Call], at: int) -> Pairs:
-    return list(zip(calls[at].outputs, [call.inputs[0] for call in calls], strict=True))
+    memo = calls[0].memo
+    if "brought" not in memo:
+        memo["brought"] = [_apart(call, own) for own, call in enumerate(calls)]
+    return list(zip(calls[at].outputs, memo["brought"], strict=True))
+
+
+def _apart(call: Call, own: int) -> Tensor:
+    """What is gathered from one member, by itself if it lies where the member gathers another's (``outs[own]`` may)."""
+    tensor = call.inputs[0]
+    place = tensor.untyped_storage().data_ptr()
+    others = [out for at, out in enumerate(call.outputs) if at != own]
+    return tensor.clone() if any(out.untyped_storage().data_ptr() == place for out in others) else tensor
 
 
 def _all_gather_single(calls: Sequence[Call], at: int) -> Pairs:
@@ -134,7 +145,7 @@ def _all_to_all_single(calls: Sequence[Call], at: int) -> Pairs:
     mine = calls[at]
     places = _rows(mine.outputs[0], mine.splits and mine.splits[1], len(calls))
     values = [_rows(call.inputs[0], call.splits and call.splits[0], len(calls))[at] for call in calls]
-    return [pair for pair in zip(places, values, strict=True) if pair[0].numel()]
+    return list(zip(places, values, strict=True))
 
 
 def _rows(tensor: Tensor, sizes: list[int] | None, members: int) -> list[Tensor]:

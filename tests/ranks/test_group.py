@@ -1,0 +1,232 @@
+"""What a process group does besides summing: its works, messages by tag, groups made anew, cut up and closed."""
+
+import os
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import DistBackendError
+from torch.nn.parallel import DistributedDataParallel
+
+import labkit
+from labkit.base.turns import Deadlock
+from labkit.distributed.meeting import BUFFER
+from labkit.distributed.world import RanksFailed, World
+
+
+def begin(backend="nccl"):
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(backend)
+    return dist.get_rank()
+
+
+def test_a_work_is_done_when_the_last_has_come():
+    def work(rank):
+        x = torch.ones(2, device="cuda")
+        number = begin()
+        if number == 1:
+            dist.barrier()
+        going = dist.all_reduce(x, async_op=True)
+        before = going.is_completed()
+        if number == 0:
+            dist.barrier()
+        going.wait()
+        return before, going.is_completed(), x.tolist()
+
+    with World(2) as world, pytest.raises(RanksFailed, match="do not call the same"):
+        world.run(work)
+
+    def later(rank):
+        number = begin()
+        others = dist.new_group()
+        x = torch.ones(2, device="cuda")
+        if number == 0:
+            going = dist.all_reduce(x, group=others, async_op=True)
+            before = going.is_completed()
+            dist.barrier()
+        else:
+            dist.barrier()
+            going = dist.all_reduce(x, group=others, async_op=True)
+            before = going.is_completed()
+        going.wait()
+        return before, going.is_completed(), x.tolist()
+
+    with World(2) as world:
+        assert world.run(later) == [(False, True, [2.0, 2.0]), (True, True, [2.0, 2.0])]
+
+
+def test_a_parameter_is_written_below_autograd():
+    def work(rank):
+        begin()
+        weight = nn.Parameter(torch.full((2,), float(rank.number), device="cuda"))
+        dist.all_reduce(weight)
+        return weight.tolist(), weight.requires_grad, weight.grad_fn
+
+    with World(2) as world:
+        assert world.run(work) == [([1.0, 1.0], True, None)] * 2
+
+
+@pytest.mark.parametrize(("more", "hangs"), [(0, False), (1, True)])
+def test_what_fills_nccls_buffer_is_on_its_way(more, hangs):
+    def exchange(rank):
+        number = begin()
+        x = torch.ones(BUFFER + more, dtype=torch.uint8, device="cuda")
+        dist.send(x, 1 - number)
+        dist.recv(x, 1 - number)
+
+    with World(2) as world:
+        if hangs:
+            with pytest.raises(RanksFailed) as caught:
+                world.run(exchange)
+            assert isinstance(caught.value.error, Deadlock)
+        else:
+            world.run(exchange)
+
+
+@pytest.mark.parametrize("anybody", [False, True])
+def test_gloo_tells_messages_apart_by_their_tags(anybody):
+    def work(rank):
+        number = begin("gloo")
+        x = torch.zeros(1)
+        if number == 0:
+            for tag in (1, 2):
+                dist.send(torch.full((1,), float(tag)), 1, tag=tag)
+            return None
+        found = []
+        for tag in (2, 1):
+            dist.recv(x, None if anybody else 0, tag=tag)
+            found.append(x.item())
+        return found
+
+    with World(2) as world:
+        assert world.run(work)[1] == [2.0, 1.0]
+
+
+def test_a_message_of_a_run_that_failed_is_not_received_in_the_next():
+    def fail(rank):
+        if begin() == 0:
+            dist.send(torch.ones(1, device="cuda"), 1)
+        else:
+            raise KeyError
+
+    def again(rank):
+        x = torch.full((1,), 2.0, device="cuda")
+        if rank.number == 0:
+            dist.send(x, 1)
+        else:
+            dist.recv(x.zero_(), 0)
+        return x.item()
+
+    with World(2) as world:
+        with pytest.raises(RanksFailed):
+            world.run(fail)
+        assert world.run(again) == [2.0, 2.0]
+
+
+def test_who_is_missing_is_known_after_a_run_that_failed():
+    def fail(rank):
+        begin()
+        for _ in range(3):
+            dist.barrier()
+        raise KeyError
+
+    def skip(rank):
+        if rank.number != 1:
+            dist.barrier()
+
+    with World(3) as world:
+        with pytest.raises(RanksFailed):
+            world.run(fail)
+        with pytest.raises(RanksFailed, match="ranks 0, 2  wait for rank 1"):
+            world.run(skip)
+
+
+def test_a_group_made_anew_does_not_meet_what_the_former_left():
+    def work(rank):
+        number = begin()
+        if number == 0:
+            dist.all_reduce(torch.full((1,), 100.0, device="cuda"), async_op=True)
+        dist.destroy_process_group()
+        dist.init_process_group("nccl")
+        x = torch.ones(1, device="cuda")
+        dist.all_reduce(x)
+        return x.item()
+
+    with World(2) as world:
+        assert world.run(work) == [2.0, 2.0]
+
+
+def test_a_group_is_cut_up():
+    def work(rank):
+        torch.cuda.set_device(rank.local)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank.local))
+        half = dist.split_group(split_ranks=[[0, 1], [3, 2]])
+        x = torch.full((1,), float(rank.number), device="cuda")
+        dist.all_reduce(x, group=half)
+        return dist.get_rank(half), x.item()
+
+    with World(4) as world:
+        assert world.run(work) == [(0, 1.0), (1, 1.0), (0, 5.0), (1, 5.0)]
+
+
+def test_a_group_is_cut_up_and_some_are_left():
+    def work(rank):
+        torch.cuda.set_device(rank.local)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank.local))
+        group = dist.group.WORLD.split_group([0, 2], timeout=timedelta(seconds=7))
+        return None if group is None else (group.rank(), group.ranks, group.timeout.total_seconds())
+
+    with World(3) as world:
+        assert world.run(work) == [(0, (0, 2), 7.0), None, (1, (0, 2), 7.0)]
+
+
+def test_a_destroyed_group_is_of_no_use():
+    def work(rank):
+        begin()
+        group = dist.group.WORLD
+        dist.destroy_process_group()
+        with pytest.raises(DistBackendError, match=f"NCCL communicator was aborted on rank {rank.number}"):
+            group.allreduce([torch.ones(1, device="cuda")])
+
+    with World(2) as world:
+        world.run(work)
+
+
+def test_what_was_posted_together_is_held_no_longer():
+    def work(rank):
+        number = begin()
+        x, y = torch.ones(1, device="cuda"), torch.ones(1, device="cuda")
+        ops = [dist.P2POp(dist.isend, x, 1 - number), dist.P2POp(dist.irecv, y, 1 - number)]
+        for one in dist.batch_isend_irecv(ops):
+            one.wait()
+        before = torch.cuda.memory_allocated()
+        dist.all_reduce(torch.ones(2**20, device="cuda"))
+        return torch.cuda.memory_allocated() - before
+
+    with World(2) as world:
+        assert world.run(work) == [0, 0]
+
+
+def test_messages_are_counted_by_pair_and_gradients_are_of_the_backward_pass():
+    def work(rank):
+        number = begin()
+        x = torch.ones(1, device="cuda")
+        for _ in range(2):
+            dist.send(x, 1) if number == 0 else dist.recv(x, 0)
+        dist.recv(x, 1) if number == 0 else dist.send(x, 0)
+        model = DistributedDataParallel(nn.Linear(1, 1).cuda(), device_ids=[number])
+        model(x).sum().backward()
+
+    with World(2) as world, labkit.record() as trace:
+        world.run(work)
+    events = trace.only(phase="collective").events
+    for kind, rank, numbers in (("send", 0, [1, 2]), ("recv", 1, [1, 2]), ("send", 1, [1]), ("recv", 0, [1])):
+        told = [event for event in events if (event.name, event.rank) == (kind, rank)]
+        assert [event.sequence for event in told] == numbers
+        assert {event.ranks for event in told} == {
+            (0, 1) if (kind, rank) in (("send", 0), ("recv", 1)) else (1, 0)
+        }
+    assert {event.direction for event in events if event.name == "all_reduce"} == {"backward"}
+    assert {event.direction for event in events if event.name == "broadcast"} == {"forward"}
