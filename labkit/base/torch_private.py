@@ -364,6 +364,11 @@ PRIVATE = [
             lambda: hasattr(torch._C, "_set_sdp_use_flash") and hasattr(torch._C, "_get_deterministic_algorithms")),
 
     # Ranks in one process, and what watches them.
+    Private("DistributedDataParallel._register_builtin_comm_hook, _register_comm_hook of torch.distributed",
+            "C++'s hooks of DDP want the results of a group of C++ (distributed)",
+            lambda: asks(torch.nn.parallel.DistributedDataParallel._register_builtin_comm_hook,
+                          "_register_builtin_comm_hook")
+            and asks(torch.nn.parallel.DistributedDataParallel.register_comm_hook, "_register_comm_hook")),
     Private("of torch._C._distributed_c10d: classes, _hash_tensors and _set_thread_isolation_mode, _NCCL_AVAILABLE, "
             "_verify_params_across_processes, _broadcast_coalesced, _thread_id of a DeviceMesh",
             "C++'s classes, of which the ranks' own are made; groups by name for each thread; what is asked before "

@@ -81,6 +81,7 @@ class Group(_Base):  # type: ignore[misc]
         ranks: Sequence[int],
         timeout: timedelta | float,
     ) -> None:
+        checks.check_place(rank, size, rank_here())
         super().__init__(rank, size)
         if not isinstance(timeout, timedelta):  # C++ takes seconds too
             timeout = timedelta(seconds=timeout)
@@ -337,15 +338,16 @@ class Group(_Base):  # type: ignore[misc]
     # Meeting.
 
     def _meet(self, call: Call, results: list[Any], opts: Any) -> Any:
-        call.group, call.desc, call.at, call.rank, call.ranks = (
-            self._name, self._desc, self._rank, self._global, self.ranks
-        )  # fmt: skip
+        rank = rank_here()
+        call.group, call.desc, call.at = self._name, self._desc, self._rank
+        call.rank, call.ranks = (
+            (self._global, self.ranks) if rank is None else (rank.number, self.transport().ranks)
+        )
         call.from_cpp = not sys._getframe(2).f_code.co_filename.endswith(_PYTHON)
         call.locate()
         call.async_op = bool(getattr(opts, "asyncOp", False))
         call.watched = trace.recording is not None
         call.backward = call.watched and torch._C._current_graph_task_id() != -1
-        rank = rank_here()
         for brought in (call.inputs, call.outputs):
             for at, tensor in enumerate(brought):
                 if type(tensor) is not Tensor:
@@ -425,8 +427,8 @@ def new_transport(group: Group) -> Transport:
     rank = rank_here()
     if rank is None:
         return Gloo(group)
-    meeting = rank.world.meetings.of(group.group_name, group.ranks)
-    meeting.join(group)
+    meeting = rank.world.meetings.of(group, rank)
+    meeting.join(group, rank)
     return meeting
 
 

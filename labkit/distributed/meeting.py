@@ -19,7 +19,8 @@ import torch
 from ..base import turns
 from . import faults, semantics
 from .call import Call
-from .rank import Rank, rank_here
+from .rank import Rank
+from .store import shared_by
 from .waiting import wait_for
 
 if TYPE_CHECKING:
@@ -69,10 +70,14 @@ class Slot:
 
 
 class Meeting:
-    """The calls of one group. All its members share it."""
+    """The calls of one group. All its members share it.
 
-    def __init__(self, world: World, name: str, ranks: Sequence[int]) -> None:
-        self.world, self.name, self.ranks = world, name, tuple(ranks)
+    ranks   the world's ranks that are its members. Those who have not made it yet are taken for the ranks of the same
+            numbers, which they are but where a script makes several default groups side by side.
+    """
+
+    def __init__(self, world: World, name: str, ranks: Sequence[int], store: object) -> None:
+        self.world, self.name, self.ranks, self.store = world, name, tuple(ranks), store
         self._slots: dict[int, Slot] = {}
         # Messages under way, and receivers that wait, of each pair (and tag, where the backend has tags).
         self._sent: dict[Any, deque[Slot]] = {}
@@ -191,8 +196,10 @@ class Meeting:
             group.latest = self._latest
             group.pairs.clear()
 
-    def join(self, group: Group) -> None:
+    def join(self, group: Group, rank: Rank) -> None:
         """A member's own group, before its first call."""
+        at = group.rank()
+        self.ranks = (*self.ranks[:at], rank.number, *self.ranks[at + 1 :])
         self.groups.append(group)
         group.latest = max(group.latest, self._latest)
 
@@ -204,14 +211,16 @@ class Meetings:
         self._world = world
         self._known: dict[Any, Meeting] = {}
 
-    def of(self, name: str, ranks: Sequence[int]) -> Meeting:
-        """The meeting of the group of this name and these ranks that the caller makes: its how manieth is counted."""
-        rank = rank_here()
-        key = name, tuple(ranks)
-        made = 0
-        if rank is not None:
-            made = rank.made[key] = rank.made.get(key, 0) + 1
-        return self._known.setdefault((key, made), Meeting(self._world, name, ranks))
+    def of(self, group: Group, rank: Rank) -> Meeting:
+        """The meeting of the group of this name, these ranks and this store that ``rank`` makes: its how manieth is
+        counted."""
+        shared = shared_by(group.store)
+        key = id(shared), group.group_name, group.ranks
+        made = rank.made[key] = rank.made.get(key, 0) + 1
+        found = self._known.get((key, made))
+        if found is None:
+            found = self._known[key, made] = Meeting(self._world, group.group_name, group.ranks, shared)
+        return found
 
     def unmet(self) -> list[Call]:
         """The calls to which not all have come."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import DistStoreError, QueueEmptyError
 
 from ..base import turns
@@ -173,6 +173,13 @@ class HashStore(SharedStore):
 
     def __init__(self) -> None:
         super().__init__({})
+
+
+def shared_by(store: Any) -> object:
+    """What all have in common that have this store."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return getattr(store, "_values", None)
 
 
 def _kept(store: SharedStore) -> None:

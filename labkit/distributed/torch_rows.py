@@ -18,9 +18,12 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
 
 from ..base import turns
 from ..base.patches import Patch
+from ..machine import frames
+from ..machine.machine import Machine
 from ..machine.state.placement import gpu_of
 from . import process_rows, profiling, store
 from .checks.nccl import NCCL_VERSION
@@ -125,6 +128,16 @@ class DdpLogger(_Logger):  # type: ignore[misc]
             asking.times = 3
 
 
+def _register_builtin(ddp: Any, kind: Any) -> None:
+    """C++'s two hooks want the results of C++'s groups; Python's of the same names compute the same."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    half = kind == dist.BuiltinCommHookType.FP16_COMPRESS  # type: ignore[attr-defined]
+    hook = default_hooks.fp16_compress_hook if half else default_hooks.allreduce_hook
+    ddp.logger._set_comm_hook_name(str(kind))
+    dist._register_comm_hook(ddp.reducer, ddp.process_group, hook)  # type: ignore[attr-defined]
+
+
 class _Making(threading.local):
     """The group that this thread makes: its backend as asked for, its ranks."""
 
@@ -225,6 +238,7 @@ def table(world: World) -> Iterator[Patch]:
     yield Patch(type(dist.group), "WORLD", _world_group())
     yield from _of_meshes()
     yield from _of_threads()
+    yield from frames.of_texts(rank_here)
     yield from process_rows.patches()
     yield from profiling.patches()
 
@@ -267,6 +281,10 @@ def _of_cuda() -> Iterator[Patch]:
         yield Patch(owner, "_lazy_init", lazy_init)
     for owner in (torch.cuda, torch.cuda.random):
         yield Patch(owner, "_lazy_call", lazy_call)
+    used = Machine.used
+    yield Patch(
+        Machine, "used", lambda machine: used(machine) if here.rank is None else here.rank.uses_cuda()
+    )
     for name in ("_cuda_setDevice", "_accelerator_setDeviceIndex"):
         yield Patch(torch._C, name, _choosing(getattr(torch._C, name)))
 
@@ -320,6 +338,7 @@ def _of_nccl() -> Iterator[Patch]:
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
     yield Patch(c10d, "_hash_tensors", _hash)
     yield Patch(dist, "Logger", DdpLogger)
+    yield Patch(DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin)
     for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
         yield Patch(dist, name, _of_model(getattr(dist, name)))
 

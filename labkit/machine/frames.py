@@ -1,7 +1,8 @@
 """Tracebacks as the real machine would give them: without the frames of the simulation.
 
-For processes that see a machine by their environment (``labkit run`` and its children), whose tracebacks are the
-script's own; in a notebook, where ``simulate()`` was called by name, nothing is hidden.
+For processes that see a machine by their environment (``labkit run`` and its children) and for ranks, whose tracebacks
+are the script's own; in a notebook, where ``simulate()`` was called by name, nothing is hidden. With
+``LABKIT_TRACEBACK=full`` in the environment nothing is hidden anywhere.
 """
 
 from __future__ import annotations
@@ -10,14 +11,28 @@ import os
 import re
 import sys
 import threading
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+import torch
+from torch import overrides
+
+from ..base.patches import Patch, Patches
+
+FULL = "LABKIT_TRACEBACK"
 _ROOT = Path(__file__).parents[1]
 _OURS = (
     *(f"{_ROOT / room}{os.sep}" for room in ("machine", "trace", "launch", "cli", "distributed")),
     str(_ROOT / "base" / "turns.py"),
 )
+# Where torch's own Python asks a function mode, such as ours.
+_ASKING = overrides.handle_torch_function.__code__
+# What wraps a dispatch mode's method (torch/_compile.py, disable_dynamo).
+_TORCH = Path(torch.__file__).parent
+_WRAPPING = str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo" / "eval_frame.py")
 # What failed in a replica, or in a worker, stands as text in the message of the error that is raised for it.
 _AS_TEXT = re.compile(
     rf'^ *File "{re.escape(str(_ROOT))}[\\/](?:machine|trace|launch|cli|distributed)[\\/].*\n(?:    .*\n)*',
@@ -44,10 +59,35 @@ def hide_ours() -> None:
     # Both, since scripts ask whether the one is still the other.
     sys.excepthook = sys.__excepthook__ = excepthook
     threading.excepthook = in_thread
+    Patches(of_texts).put_in()
+
+
+def of_texts(here: Callable[[], object] = lambda: True) -> Iterator[Patch]:
+    """What a script itself writes of an error (``print_exc``, ``logging.exception``) is without our frames, too.
+
+    here   whether this thread is the script's.
+    """
+    begin: Any = traceback.TracebackException.__init__
+
+    def __init__(
+        self: Any, exc_type: Any, exc_value: Any, exc_traceback: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        if here() and not _full():
+            without_ours(exc_value)
+            exc_traceback = _kept(exc_traceback)
+        begin(self, exc_type, exc_value, exc_traceback, *args, **kwargs)
+
+    yield Patch(traceback.TracebackException, "__init__", __init__)
+
+
+def _full() -> bool:
+    return os.environ.get(FULL) == "full"
 
 
 def without_ours(error: BaseException | None) -> None:
     """Take our frames out of the traceback of ``error`` and of those that it came from."""
+    if _full():
+        return
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -67,8 +107,33 @@ def _kept(trace: TracebackType | None) -> TracebackType | None:
         frames.append(trace)
         trace = trace.tb_next
     kept = None
-    for frame in reversed(frames):
-        if not frame.tb_frame.f_code.co_filename.startswith(_OURS):
-            frame.tb_next = kept
-            kept = frame
+    for frame in reversed(_once(frames)):
+        frame.tb_next = kept
+        kept = frame
     return kept
+
+
+def _once(frames: list[TracebackType]) -> list[TracebackType]:
+    """Without ours, and without what torch calls anew, below them, because it has asked our function mode."""
+    kept: list[TracebackType] = []
+    asked = 0  # how many frames led to the question
+    for frame in frames:
+        code = frame.tb_frame.f_code
+        if code.co_filename.startswith(_OURS):
+            while kept and kept[-1].tb_frame.f_code.co_filename in _WRAPPING:
+                kept.pop()
+            if kept and kept[-1].tb_frame.f_code is _ASKING:
+                kept.pop()
+                asked = len(kept)
+            continue
+        if asked and code is kept[asked - 1].tb_frame.f_code:  # the same function, now in earnest
+            wrapping = kept[asked:]
+            if _codes(kept[max(asked - 1 - len(wrapping), 0) : asked - 1]) == _codes(wrapping):
+                del kept[asked - 1 :]
+            asked = 0
+        kept.append(frame)
+    return kept
+
+
+def _codes(frames: list[TracebackType]) -> list[object]:
+    return [frame.tb_frame.f_code for frame in frames]

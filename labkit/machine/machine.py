@@ -61,7 +61,7 @@ class Machine:
         self.current = Current()
         self.syncs = Syncs()
         self.stream_ids = itertools.count(32)  # CUDA's pools of streams begin there too
-        self.closed = False
+        self.closed = self.chosen = False
         self.numbers = tuple(range(gpus) if numbers is None else numbers)
         self.told = self._described().text() if told is None else told
         self._patches = Patches(lambda: table(self))
@@ -71,6 +71,10 @@ class Machine:
         self._ended_by: threading.Thread | None = None
 
     # What torch asks for.
+
+    def used(self) -> bool:
+        """Whether CUDA is in use in this process: a GPU was chosen, or something was put on one."""
+        return self.chosen or any(gpu.marks for gpu in self.gpus)
 
     def gpu(self, index: int | None) -> Gpu:
         """The GPU with this number (or the current one, for a negative number), or CUDA's own error."""

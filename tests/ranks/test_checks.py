@@ -12,6 +12,7 @@ from torch.distributed import DistBackendError, ReduceOp
 import labkit
 from labkit.distributed.call import Call
 from labkit.distributed.checks import check
+from labkit.distributed.world import RanksFailed, World
 from labkit.machine.state.placement import gpu_of
 
 GROUP = SimpleNamespace(bound_device_id=None, _destroyed=False)
@@ -210,9 +211,10 @@ def test_what_nccl_would_do_without_a_word_is_said(gpus, make, said):
 
 def test_a_device_that_has_no_backend():
     call = Call("all_reduce", [X], [], op="SUM")
-    assert checked(call, backend="", device="cpu") == (
-        RuntimeError, "No backend type associated with device type cpu",
-    )  # fmt: skip
+    kind, text = checked(call, backend="", device="cpu")
+    assert kind is RuntimeError
+    assert text.startswith("No backend type associated with device type cpu\nall_reduce at ")
+    assert "Do: `.cuda()` first" in text
 
 
 def test_a_group_bound_to_another_gpu(gpus):
@@ -234,3 +236,21 @@ def test_a_root_that_is_none(gpus):
     kind, text = checked(Call("broadcast", [], [ones(2)], root=2))
     assert kind is DistBackendError
     assert text.endswith("Last error:\nBroadcast : invalid root 2 (root should be in the 0..2 range)")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rank": 5, "world_size": 2}, "Invalid rank requested : 5/2\nA group of 2 has the ranks 0 to 1"),
+        ({"world_size": 3}, "a group of 3 ranks where 2 run"),
+    ],
+)
+def test_a_group_that_cannot_be(options, said):
+    def work(rank):
+        dist.init_process_group(
+            "nccl", init_method="tcp://127.0.0.1:29500", **{"rank": rank.number, **options}
+        )
+
+    with World(2) as world, pytest.raises(RanksFailed) as failed:
+        world.run(work)
+    assert said in str(failed.value.error)

@@ -3,6 +3,7 @@
 import os
 import warnings
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -61,3 +62,25 @@ def test_the_caller_of_the_ranks_sees_what_it_saw():
         world.run(lambda rank: None)
         assert torch.cuda.is_initialized()
         assert torch.cuda.nccl.version() >= (2, 20)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_child_that_is_forked_has_lost_the_gpus_if_its_rank_has_used_them():
+    def work(rank):
+        if rank.number == 0:
+            torch.cuda.set_device(0)
+        if rank.number == 1:
+            kept.append(torch.ones(1, device="cuda"))
+        child = os.fork()
+        if not child:
+            try:
+                torch.ones(1, device="cuda:1")
+            except RuntimeError as error:
+                os._exit(7 if "Cannot re-initialize CUDA in forked subprocess" in str(error) else 8)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    kept = []
+    with World(3) as world:
+        assert world.run(work) == [7, 7, 0]

@@ -346,3 +346,12 @@ def test_values_in_a_page_are_what_they_are():
     assert 'src="data:image/png;base64,QUJD"' in page
     labkit.set_language("zh")
     assert "rank 0" in as_html(shown)
+
+
+def test_an_error_that_a_rank_prints_shows_a_collective_once(session, capsys):
+    code = "import traceback\ntry:\n    dist.all_reduce(torch.ones(2))\nexcept RuntimeError:\n"
+    session.execute(START + code + "    traceback.print_exc()\n")
+    said = [line for line in capsys.readouterr().err.splitlines() if "rank 0" in line]
+    assert [line.rpartition(" in ")[2] for line in said if ' File "' in line] == [
+        "<module>", "wrapper", "all_reduce",
+    ]  # fmt: skip

@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -86,3 +87,28 @@ def test_the_future_of_an_all_gather_has_one_tensor_as_nccls_has():
 
     with World(2) as world:
         assert world.run(work) == [[0, 1]] * 2
+
+
+def test_hooks_of_ddp_that_are_built_in():
+    def work(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank.local)
+        alone = [dist.new_group([number]) for number in range(2)][rank.number]
+        found = []
+        for kind in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
+            for group in (None, alone):
+                layer = torch.nn.Linear(2, 1, bias=False).cuda()
+                model = torch.nn.parallel.DistributedDataParallel(layer, process_group=group)
+                model._register_builtin_comm_hook(kind)
+                model(torch.full((1, 2), 1 / 3 + rank.number, device="cuda")).sum().backward()
+                found.append(layer.weight.grad[0, 0].item())
+        return found
+
+    def half(value):
+        return torch.tensor(value).half().item()
+
+    with World(2) as world:
+        for number, found in enumerate(world.run(work)):
+            mine = torch.tensor(1 / 3 + number).item()
+            halves = half(half(1 / 3) / 2 + half(half(4 / 3) / 2))
+            assert found == [pytest.approx(5 / 6), mine, halves, half(mine)]

@@ -354,3 +354,25 @@ def test_a_message_from_anybody_may_be_asked_for_first(world):
         return None
 
     assert world.run(ask)[0] == (3, 3.0)
+
+
+def test_default_groups_of_several_addresses_are_several():
+    def work(rank):
+        torch.cuda.set_device(rank.local)
+        team, number = divmod(rank.number, 2)
+        dist.init_process_group(
+            "nccl", init_method=f"tcp://127.0.0.1:{29700 + team}", rank=number, world_size=2
+        )
+        x = torch.tensor([10.0**rank.number], device="cuda")
+        dist.all_reduce(x)
+        pair = dist.new_group([0, 1])
+        dist.all_reduce(x, group=pair)
+        if rank.number == 2:
+            dist.barrier()
+        return x.item()
+
+    with World(4) as world:
+        with pytest.raises(RanksFailed) as failed:
+            world.run(work)
+        assert "waits for rank 3 in barrier" in str(failed.value)
+        assert [rank.result for rank in world.ranks] == [22.0, 22.0, None, 2200.0]

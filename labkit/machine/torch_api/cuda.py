@@ -119,6 +119,7 @@ class CudaFunctions:
     def _cuda_setDevice(self, index: int) -> None:
         self._machine.current.index = chosen = self._machine.gpu(index).index
         self._chosen.add(chosen)
+        self._machine.chosen = True
 
     def _cuda_hasPrimaryContext(self, index: int) -> bool:
         # A GPU has one once it was chosen (since CUDA 12) or something was put on it.

@@ -3,9 +3,10 @@
 What a child is told stands in its environment (:mod:`labkit.launch.children`): here are the rows that put it there, and
 those for what starts processes with an environment of its own or of another time.
 
-A process that was forked after something was put on a GPU cannot use the GPUs: that is CUDA's own rule, and its own
-error. Before the first use of a GPU a fork is harmless. Each process counts its own memory. A tensor that is sent to
-another process is there on the same GPU, as by CUDA's IPC: both see one memory, and the sender's machine counts it.
+A process that was forked after a GPU was chosen or something put on one cannot use the GPUs: that is CUDA's own rule,
+and its own error. Before the first use of a GPU a fork is harmless. Each process counts its own memory. A tensor that
+is sent to another process is there on the same GPU, as by CUDA's IPC: both see one memory, and the sender's machine
+counts it.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ def watch_forks() -> None:
 
     def in_child() -> None:
         machine = machine_in_use()
-        if machine is not None and any(gpu.marks for gpu in machine.gpus):
+        if machine is not None and machine.used():
             # Instead of asking at each use whether this is a child.
             machine.gpu = _refuse  # type: ignore[method-assign]
             machine.mode.__class__ = _Lost

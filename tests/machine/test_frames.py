@@ -1,0 +1,62 @@
+"""Tracebacks of scripts: without the frames of the simulation, nor those that torch calls anew because of it."""
+
+import traceback
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import labkit
+from labkit.base.patches import Patches
+from labkit.machine import frames
+
+
+@pytest.fixture(autouse=True)
+def machine():
+    with labkit.simulate(2):
+        yield
+
+
+def refused(call):
+    with pytest.raises((RuntimeError, IndexError)) as caught:
+        call()
+    return caught.value
+
+
+def names(error):
+    frames.without_ours(error)
+    found = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    return found[found.index("<lambda>") + 1 :]
+
+
+def mixed():
+    return torch.ones(2, device="cuda:0") + torch.ones(2, device="cuda:1")
+
+
+def test_a_function_that_asks_our_mode_and_is_called_again_stands_once():
+    error = refused(lambda: F.cross_entropy(torch.ones(2, 3, device="cuda"), torch.ones(2, dtype=torch.int)))
+    assert names(error) == ["cross_entropy"]
+    assert "handle_torch_function" not in "".join(traceback.format_exception(error))
+
+
+def test_so_does_what_it_calls():
+    error = refused(lambda: F.gumbel_softmax(torch.ones(2, 3, device="cuda"), dim=7))
+    assert names(error)[0] == "gumbel_softmax"
+    assert len(set(names(error))) == len(names(error))
+
+
+def test_nothing_of_an_operator_is_left():
+    assert names(refused(lambda: mixed())) == ["mixed"]
+
+
+def test_a_script_that_prints_its_error_prints_it_so():
+    error = refused(lambda: mixed())
+    with Patches(frames.of_texts):
+        assert "labkit" not in "".join(traceback.format_exception(error)).replace(__file__, "")
+
+
+def test_all_can_be_seen(monkeypatch):
+    monkeypatch.setenv("LABKIT_TRACEBACK", "full")
+    with Patches(frames.of_texts):
+        assert "__torch_function__" in "".join(traceback.format_exception(refused(lambda: mixed())))
+    assert "__torch_function__" in names(refused(lambda: mixed()))
