@@ -385,6 +385,10 @@ PRIVATE = [
     Private("torch._C._DisableTorchDispatch",
             "a collective computes below the modes of its ranks (distributed.meeting)",
             probes.below_modes),
+    Private("torch.utils._python_dispatch: _get_current_dispatch_mode_stack, _pop_mode_temporarily; "
+            "torch.ops.c10d: _allgather_base_, _reduce_scatter_base_",
+            "dispatch modes are told of collectives, one after the other (distributed.dispatched)",
+            probes.one_mode_below_another),
     Private("torch._C._ExcludeDispatchKeyGuard, torch._C.DispatchKeySet, torch._C.DispatchKey",
             "a collective writes without counting a change (distributed.meeting)",
             probes.below_counting),

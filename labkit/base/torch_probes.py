@@ -364,6 +364,14 @@ def below_modes() -> bool:
     return not found
 
 
+def one_mode_below_another() -> bool:
+    dispatch: Any = sys.modules["torch.utils._python_dispatch"]
+    with dispatch.TorchDispatchMode() as outer, dispatch.TorchDispatchMode() as inner:
+        with dispatch._pop_mode_temporarily() as popped:
+            rest = dispatch._get_current_dispatch_mode_stack()
+        return popped is inner and rest == [outer] and not inner.is_infra_mode()
+
+
 def below_counting() -> bool:
     tensor = torch.zeros(1)
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)):

@@ -31,6 +31,8 @@ PARTS = (
     ("memory of ranks", APPROXIMATED, "to the block of 512 bytes: gradients that C++ makes, DDP's buckets and its map of used parameters, FSDP's shards and gathered weights, optimizer shards; what C++ holds for a moment within backward, NCCL's own buffers and CUDA's contexts are not counted, and a rank that asks for another rank's GPU is told what lives there, where a process is told of its own share alone"),
     ("`torch.profiler` in ranks", APPROXIMATED, "it is one for the process that they share: the first rank that begins a profile has it, another one's is empty meanwhile, with a warning"),
     ("traces of ranks", APPROXIMATED, "of ranks in one process; of ranks as processes there is none"),
+    ("lists that are handed to a group's own methods", APPROXIMATED, "`group.allreduce([a, b])` and its kin with lists that no function of `torch.distributed` makes (several tensors, none, of several types or sizes) are taken, or refused in other words than gloo's and NCCL's"),
+    ("`_dist2`, `batch_p2p_ops`, `all_gather_into_tensor_out`", ABSENT, "`torch.distributed._dist2.new_group` refuses with a TypeError of C++; two functional collectives, of messages in a batch and into a given tensor, say that there is no backend for the CPU: C++ calls them past the group"),
     ("`torch.distributed.rpc`, MPI, UCC, symmetric memory, NCCL's own knobs", ABSENT, "windows, flight recorder, `ncclCommAbort` within a collective, estimates of time: not there, or without effect"),
 )  # fmt: skip
 

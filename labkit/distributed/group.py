@@ -30,6 +30,7 @@ from ..machine.state.placement import gpu_of
 from ..trace import events as trace
 from . import checks
 from .call import Call
+from .dispatched import dispatched
 from .processes.transport import Gloo
 from .rank import rank_here
 from .sampling import sample
@@ -357,7 +358,13 @@ class Group(_Base):  # type: ignore[misc]
             call.device = self._device(call, tensors, opts)
             call.backend = self.backends.get(call.device.partition(":")[0], "")
             checks.check(call, self)
-        transport = self.transport()
+        if torch._C._len_torch_dispatch_stack():
+            return dispatched(call, lambda: self._come(call, results, opts))
+        return self._come(call, results, opts)
+
+    def _come(self, call: Call, results: list[Any], opts: Any) -> Any:
+        """The Work of a call that may be made."""
+        transport, rank = self.transport(), rank_here()
         if call.kind in ("send", "recv"):
             pair = (call.at, call.root or 0) if call.kind == "send" else (call.root or 0, call.at)
             call.seq = self.pairs[pair] = self.pairs.get(pair, 0) + 1

@@ -390,6 +390,17 @@ def _continuous() -> None:
     MultiProcContinuousTest._worker_run_main_wait = run_main_wait
 
 
+def _in_one_rank() -> None:
+    """Tests without ranks that make a group of their own, as a process that torchrun did not start can."""
+    run = unittest.TestCase.run
+
+    def run_in_rank(self: Any, result: Any = None) -> Any:
+        with contextlib.closing(Ranks(1)) as ranks:
+            return ranks.run(lambda _: run(self, result))[0]
+
+    unittest.TestCase.run = run_in_rank
+
+
 def _barrier() -> None:
     """distributed_test.py meets by files named by process, and looks at them again and again."""
     from torch import distributed
@@ -546,6 +557,8 @@ def ready(options: Any) -> Any:
         on_ranks()
         if options.files[0].endswith("test_distributed_spawn.py"):
             _barrier()
+        if options.files[0].endswith("fsdp/test_wrap.py"):
+            _in_one_rank()
     return machine
 
 

@@ -6,7 +6,9 @@ import torch.distributed as dist
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.functional import scaled_dot_product_attention
 
 from labkit.distributed.world import World
@@ -122,3 +124,26 @@ def test_a_message_to_oneself():
 
     with World(2) as world:
         assert world.run(work) == [[1, 1], [2, 2]]
+
+
+def test_a_dispatch_mode_sees_the_collectives_of_c10d():
+    """CommDebugMode counts them: those of a script, and those of FSDP2."""
+
+    def work(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank.number)
+        layer = fully_shard(torch.nn.Linear(4, 4).cuda()) or 0
+        x = torch.ones(2, 4, device="cuda")
+        with CommDebugMode() as mode:
+            dist.all_reduce(x)
+            layer(x).sum().backward()
+        counts = mode.get_comm_counts()
+        c10d = torch.ops.c10d
+        return [
+            counts[c10d.allreduce_],
+            counts[c10d._allgather_base_],
+            counts[c10d._reduce_scatter_base_],
+        ], x[0, 0].item()
+
+    with World(2) as world:
+        assert world.run(work) == [([1, 1, 1], 2)] * 2
