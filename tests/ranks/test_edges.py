@@ -132,7 +132,7 @@ def test_a_dispatch_mode_sees_the_collectives_of_c10d():
     def work(rank):
         dist.init_process_group("nccl")
         torch.cuda.set_device(rank.number)
-        layer = fully_shard(torch.nn.Linear(4, 4).cuda()) or 0
+        layer = fully_shard(torch.nn.Linear(4, 4).cuda())
         x = torch.ones(2, 4, device="cuda")
         with CommDebugMode() as mode:
             dist.all_reduce(x)
