@@ -44,21 +44,13 @@ def reduced(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
         tensors = [tensor.reshape(tensors[0].shape) for tensor in tensors]
     total: Tensor = _PAIR[op](tensors[0], tensors[1])
     for tensor in tensors[2:]:
-        total = total.add_(tensor) if op == "SUM" and not _is_bool(total) else _PAIR[op](total, tensor)
+        total = total.add_(tensor) if op == "SUM" else _PAIR[op](total, tensor)
     return total
 
 
-def _is_bool(tensor: Tensor) -> bool:
-    return tensor.dtype is torch.bool
-
-
-def _sum(a: Tensor, b: Tensor) -> Tensor:
-    return a | b if _is_bool(a) else a + b
-
-
 _PAIR = {
-    "SUM": _sum,
-    "PRODUCT": lambda a, b: a & b if _is_bool(a) else a * b,
+    "SUM": torch.add,
+    "PRODUCT": torch.mul,
     "MIN": torch.minimum,
     "MAX": torch.maximum,
     "BAND": torch.bitwise_and,
@@ -131,9 +123,7 @@ def _reduce_scatter_single(calls: Sequence[Call], at: int) -> Pairs:
         size = out.numel()
         if size:
             pieces = [call.inputs[k].reshape(-1)[at * size : (at + 1) * size] for call in calls]
-            pairs.append(
-                (out.view(-1) if out.is_contiguous() else out, reduced(pieces, calls[0].op, calls[0].factor))
-            )
+            pairs.append((out, reduced(pieces, calls[0].op, calls[0].factor)))
     return pairs
 
 
@@ -178,16 +168,6 @@ KINDS = frozenset(_KINDS) | {"send", "recv"}
 
 def write(pairs: Pairs) -> None:
     """Put the values into the tensors, below autograd and every mode of the thread that happens to do it."""
-    # A piece may lie in the memory that another is written to (an all_to_all within one tensor).
-    places = {out.untyped_storage().data_ptr() for out, _ in pairs}
-    if len(pairs) > 1:
-        pairs = [
-            (
-                out,
-                value.clone() if value.untyped_storage().data_ptr() in places and value is not out else value,
-            )
-            for out, value in pairs
-        ]
     for out, value in pairs:
         if out is not value:
             out.copy_(value if value.shape == out.shape else value.reshape(out.shape))

@@ -80,6 +80,12 @@ def other_rows(n):
     dist.all_to_all_single(vector(4 if n else 3), vector(4 if n else 3), **splits)
 
 
+def wider_rows(n):
+    width = 2 if n else 3
+    x = torch.ones(3, width, device="cuda")
+    dist.all_to_all_single(torch.ones(3, width, device="cuda"), x, [1, 1, 1], [1, 1, 1])
+
+
 def other_message(n):
     if n == 0:
         dist.send(vector(3), 1)
@@ -97,6 +103,7 @@ def other_message(n):
         (other_root, ["from rank 0", "from rank 1", "root"]),
         (other_pieces, ["has room for"]),
         (other_rows, ["has room for"]),
+        (wider_rows, ["has room for", "[3, 2] float32", "[3, 3] float32"]),
         (other_message, ["[3] float32", "[4] float32", "receiver"]),
     ],
 )
@@ -357,3 +364,24 @@ def test_a_thousand_ranks_take_a_few_lines():
     text = faults.deadlock(standings)
     assert "ranks 1–1023  wait for rank 0" in text
     assert len(text.splitlines()) < 8
+
+
+def test_a_line_to_which_all_came_once_says_nothing_of_batches():
+    def standing(rank, line, seq):
+        made = Call("all_reduce", [torch.ones(2)], [], op="SUM")
+        made.rank, made.ranks, made.group, made.seq = rank, (0, 1), "0", seq
+        made.code, made.line = sys._getframe().f_code, line
+        lines = {(call.short_place, "all_reduce"): 1 for call in calls} | {
+            (made.short_place, "all_reduce"): 1
+        }
+        calls.append(made)
+        return faults.Standing(rank, made, came=lines, seqs={"0": seq})
+
+    calls = []
+    standings = [standing(0, 1, 2), standing(1, 2, 1)]
+    assert faults.cause(standings) == ""
+
+
+def test_of_many_shapes_three_are_named():
+    tensors = [torch.ones(size) for size in range(5)]
+    assert words.described(Call("send", tensors, [])) == ("send [0] float32 [1] float32 [2] float32 …")

@@ -1,6 +1,7 @@
 """What a process group does besides summing: its works, messages by tag, groups made anew, cut up and closed."""
 
 import os
+import time
 from datetime import timedelta
 
 import pytest
@@ -151,6 +152,8 @@ def test_a_group_made_anew_does_not_meet_what_the_former_left():
         dist.destroy_process_group()
         dist.init_process_group("nccl")
         x = torch.ones(1, device="cuda")
+        if number == 0:
+            time.sleep(0.01)  # the other comes first
         dist.all_reduce(x)
         return x.item()
 
@@ -191,6 +194,37 @@ def test_a_destroyed_group_is_of_no_use():
             group.allreduce([torch.ones(1, device="cuda")])
 
     with World(2) as world:
+        world.run(work)
+
+
+def test_rows_go_by_both_lists_of_sizes_and_pieces_come_from_the_root():
+    def work(rank):
+        number = begin()
+        x = torch.arange(3.0, device="cuda") + 10 * number
+        y = torch.zeros(2 if number == 0 else 4, device="cuda")
+        if number == 0:
+            dist.all_to_all_single(y, x, output_split_sizes=[1, 1], input_split_sizes=[1, 2])
+        else:
+            dist.all_to_all_single(y, x, output_split_sizes=[2, 2], input_split_sizes=[1, 2])
+        piece = torch.zeros(1, device="cuda")
+        dist.scatter(piece, list(x.split(1))[:2] if number == 1 else None, src=1)
+        return y.tolist(), piece.item()
+
+    with World(2) as world:
+        assert world.run(work) == [([0.0, 10.0], 10.0), ([1.0, 2.0, 11.0, 12.0], 11.0)]
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_all_to_all_in_place_is_refused(single):
+    def work(rank):
+        begin()
+        x = torch.ones(2, device="cuda")
+        if single:
+            dist.all_to_all_single(x, x)
+        else:
+            dist.all_to_all(list(x.split(1)), list(x.split(1)))
+
+    with World(2) as world, pytest.raises(RanksFailed, match="in the place of an input"):
         world.run(work)
 
 

@@ -223,6 +223,7 @@ def _all_to_all_single(call: Call) -> None:
     _known_type(tensor)
     one_type(call, tensor, (output,))
     _same_gpu(call, (tensor, output))
+    _not_in_place(call)
     splits(call, tensor, output)
 
 
@@ -236,6 +237,17 @@ def _all_to_all(call: Call) -> None:
             raise RuntimeError("Tensors must be on the same device")
         _known_type(tensor)
     one_type(call, call.inputs[0], [*call.inputs, *call.outputs])
+    _not_in_place(call)
+
+
+def _not_in_place(call: Call) -> None:
+    """Sends and receives of a group go on side by side (NCCL's guide, "In-place Operations")."""
+    places = {output.data_ptr() for output in call.outputs if output.numel()}
+    if any(tensor.numel() and tensor.data_ptr() in places for tensor in call.inputs):
+        silent(
+            en=f"{call.kind}: an output is in the place of an input, which may be overwritten before it is sent",
+            zh=f"{call.kind}：输出和输入占用同一块显存，输入可能还没发出就被覆盖了",
+        )
 
 
 def _gather(call: Call) -> None:
