@@ -41,8 +41,9 @@ class Call:
     group     the group's name, and ``desc`` what it is for ("default_pg", "mesh_dp").
     seq       its number among the rank's collectives of this group, from 1; of messages, among those of the pair.
     at, rank  the caller's rank in the group, and in the world; ``ranks`` are the world's ranks of all members.
-    inputs    tensors that are read, ``outputs`` those that are written: of a coalesced call, several; of "all_gather",
-              "gather", "scatter", "reduce_scatter" and "all_to_all", one for each member.
+    inputs    tensors that are read, ``outputs`` those that are written (the same list, where all are both): of a
+              coalesced call, several; of "all_gather", "gather", "scatter", "reduce_scatter" and "all_to_all", one for
+              each member.
     op        the reduction, by name ("SUM"), and ``factor`` of PREMUL_SUM.
     root      the rank in the group that sends or receives all; the peer of a send or recv.
     node      the caller's node, and ``codes`` what of torch stands between it and the user's line, innermost first.
@@ -70,7 +71,8 @@ class Call:
         splits: tuple[list[int] | None, list[int] | None] | None = None,
         tag: int = 0,
     ) -> None:
-        self.kind, self.inputs, self.outputs = kind, list(inputs), list(outputs)
+        self.kind, self.inputs = kind, list(inputs)
+        self.outputs = self.inputs if outputs is inputs else list(outputs)
         self.op, self.factor, self.root, self.splits, self.tag = op, factor, root, splits, tag
         self.group = self.desc = self.backend = self.device = ""
         self.seq = self.at = self.rank = self.node = 0
@@ -146,6 +148,10 @@ class Call:
                 codes.append(frame.f_code)
             frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
         self.code, self.line = last.f_code, last.f_lineno
+
+    def __str__(self) -> str:
+        """For who asks what the rank waits for."""
+        return f"{self.kind} #{self.seq} of group {self.group} at {self.place}"
 
     def __repr__(self) -> str:
         shapes = ", ".join(map(str, map(list, self.shapes)))

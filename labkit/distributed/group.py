@@ -354,7 +354,7 @@ class Group(_Base):  # type: ignore[misc]
                 if type(tensor) is not Tensor:
                     brought[at] = _underlying(tensor, call.kind)
         with torch._C.DisableTorchFunction():
-            tensors = call.inputs + call.outputs
+            tensors = call.inputs if call.outputs is call.inputs else call.inputs + call.outputs
             call.device = self._device(call, tensors, opts)
             call.backend = self.backends.get(call.device.partition(":")[0], "")
             checks.check(call, self)
@@ -364,7 +364,7 @@ class Group(_Base):  # type: ignore[misc]
 
     def _come(self, call: Call, results: list[Any], opts: Any) -> Any:
         """The Work of a call that may be made."""
-        transport, rank = self.transport(), rank_here()
+        transport, rank = self._transport or self.transport(), rank_here()
         if call.kind in ("send", "recv"):
             pair = (call.at, call.root or 0) if call.kind == "send" else (call.root or 0, call.at)
             call.seq = self.pairs[pair] = self.pairs.get(pair, 0) + 1

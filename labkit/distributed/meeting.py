@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -102,7 +101,7 @@ class Meeting:
         finally:
             _release(self._lock)
         first = next(iter(slot.calls.values()))
-        if first is not call and faults.fault([first, call]) is not None:
+        if first is not call and not faults.fit(first, call):
             slot.error = faults.fault([slot.calls[at] for at in sorted(slot.calls)])
         elif len(slot.calls) == slot.size:
             # All have come, and perhaps too late by the clocks: NCCL would have ended it before.
@@ -254,15 +253,21 @@ class Plain:
     """Inside, tensors are what they are: no mode of this thread, no autograd, and no change is counted."""
 
     def __enter__(self) -> None:
-        self._guards: list[AbstractContextManager[Any]] = [
+        self._modes = (
             torch._C.DisableTorchFunction(),
             torch._C._DisableTorchDispatch(),
             torch._C._ExcludeDispatchKeyGuard(_UNCOUNTED),
-            torch.no_grad(),
-        ]
-        for guard in self._guards:
-            guard.__enter__()
+        )
+        for mode in self._modes:
+            mode.__enter__()
+        self._grad = torch.is_grad_enabled()
+        _set_grad_enabled(False)
 
     def __exit__(self, *exc_info: Any) -> None:
-        while self._guards:
-            self._guards.pop().__exit__(*exc_info)
+        _set_grad_enabled(self._grad)
+        for mode in reversed(self._modes):
+            mode.__exit__(*exc_info)
+
+
+# C's own: torch.no_grad() costs more than a small sum.
+_set_grad_enabled: Any = torch._C._set_grad_enabled

@@ -41,11 +41,12 @@ def wait_for(
         return not any(other.clock() >= end for other in missing())
 
     rank.waits = call
-    helped = any(thread.is_alive() for thread in rank.world.helpers)
+    helpers = rank.world.helpers
+    helped = bool(helpers) and any(thread.is_alive() for thread in helpers)
     try:
         member.wait(
             lambda: ready() or not patience(),
-            f"{call.kind} #{call.seq} of group {call.group} at {call.place}",
+            call,
             inside=not helped,
             patience=None if timeout is None else patience,
         )

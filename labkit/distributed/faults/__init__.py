@@ -7,7 +7,7 @@ its group, shapes and types, and the line of the user's code; then what it means
 
 from .deadlock import Standing, Unmet, cause, deadlock, graph, unmet
 from .lateness import late, timeout_error
-from .mismatch import Mismatch, fault
+from .mismatch import Mismatch, fault, fit
 from .words import ranks_text
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "cause",
     "deadlock",
     "fault",
+    "fit",
     "graph",
     "late",
     "ranks_text",

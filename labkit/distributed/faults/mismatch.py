@@ -33,6 +33,11 @@ def fault(calls: Sequence[Call]) -> Exception | None:
     return error
 
 
+def fit(a: Call, b: Call) -> bool:
+    """Whether nothing would be raised in the ranks that made two calls, as :func:`fault` says."""
+    return not _conflict(a, b) and ((a.device, a.node) != (b.device, b.node) or on_one_gpu((a, b)) is None)
+
+
 def _difference(calls: Sequence[Call]) -> str:
     first = calls[0]
     return next((what for other in calls[1:] if (what := _conflict(first, other))), "")
