@@ -374,6 +374,9 @@ PRIVATE = [
             "C++'s classes, of which the ranks' own are made; groups by name for each thread; what is asked before "
             "NCCL; tensors that C++ brings to a group; a mesh is a rank's, not a thread's (distributed)",
             probes.ranks_of_threads),
+    Private("torch.distributed.distributed_c10d.has_torch_function",
+            "asked by each collective whether somebody else answers it: the machine does not (distributed)",
+            lambda: not torch.distributed.is_available() or asks(torch.distributed.all_reduce, "has_torch_function")),
     Private("torch.cuda: _lazy_init, _lazy_call", "a rank, or a process, uses its GPU from then on (distributed)",
             lambda: asks(torch.cuda.init, "_lazy_init") and asks(torch.cuda.manual_seed, "_lazy_call")),
     Private("torch.autograd.profiler: _prepare_profiler, _enable_profiler, _disable_profiler",

@@ -25,6 +25,7 @@ from time import monotonic  # for users' own timeouts alone
 from types import FrameType
 from typing import Any, NamedTuple
 
+from .cores import Sleeper
 from .language import say
 
 # As C has them: the baton's own locks are not to be seen by a machine that watches locks.
@@ -88,6 +89,7 @@ class Member:
         self.arrive: Callable[[], object] | None = None if baton.caller is None else baton.caller.arrive
         self._thread = 0
         self._gate, self._end = _closed(), _closed()
+        self._sleeper = Sleeper()
 
     @property
     def over(self) -> bool:
@@ -117,7 +119,7 @@ class Member:
         """Hand the baton on, until it is back and ``ready()``; returns False if ``timeout`` seconds were over before.
 
         ready      asked by whoever hands the baton on: quick, and never an error.
-        what       for a message of a deadlock, as str() says it: "Queue.get at train.py:12"; "" if nobody is to be told.
+        what       for a message of a deadlock, as str() says it: "Queue.get at train.py:12"; "" if not to be told.
         timeout    in seconds; those whose turn it is come first, then it ends.
         lock       the id of a lock that its holder must give back, if it is one.
         take       takes what is ready; False if somebody outside was quicker. Default: ``ready`` itself.
@@ -164,8 +166,11 @@ class Member:
     def _sleep(self, deadline: float | None = None) -> None:
         """Return with the baton. After ``deadline`` it does not matter any more whether what it waits for is there."""
         ends = inf if deadline is None else deadline
+        self._sleeper.rest()
         try:
-            while not _acquire(self._gate, True, min(_BEAT, max(0, ends - monotonic()))):
+            while not _acquire(
+                self._gate, True, _BEAT if ends == inf else min(_BEAT, max(0, ends - monotonic()))
+            ):
                 with self.ring:
                     if monotonic() >= ends:
                         ends = inf
@@ -178,7 +183,9 @@ class Member:
                     self.ring.judge()
         except BaseException:
             self._break_off()
+            self._sleeper.rise()  # nobody wakes it any more
             raise
+        self._sleeper.rise()
         self.come()
         self._raise_error()
 
@@ -210,13 +217,15 @@ class Member:
             self._waits.ready() if self._state is _State.WAITS else self._state in (_State.NEW, _State.READY)
         )
 
-    def go(self) -> None:
-        """It has the baton."""
+    def go(self, near: bool = False) -> None:
+        """It has the baton; ``near``: this thread, which had it, is about to sleep."""
         new, self._state = self._state is _State.NEW, _State.RUNS
         if new:
             with unseen():  # that a new thread has started is waited for too
                 self._begin()
         else:
+            if near:
+                self._sleeper.beckon()
             _open(self._gate)
 
     def finish(self) -> None:
@@ -293,11 +302,12 @@ class Ring:
                 self.live.rotate(-1)
         if member.over and member in self.live:
             self.live.remove(member)
-        chosen = self.resume(host)
-        self.judge()
+        chosen = self.resume(host, near=True)
+        if self.holder is None:
+            self.judge()
         return chosen
 
-    def resume(self, host: Baton | None = None) -> Member | None:
+    def resume(self, host: Baton | None = None, near: bool = False) -> Member | None:
         """If nobody has the baton, give it to the first that can go on, as :meth:`hand_on` does."""
         if self.holder is not None or self._choosing or not self.live:
             return None
@@ -317,7 +327,7 @@ class Ring:
             chosen._state = _State.RUNS
             return chosen
         try:
-            chosen.go()
+            chosen.go(near)
         except Exception as error:  # no thread can be started
             chosen.failure = error
             chosen.finish()
@@ -412,9 +422,7 @@ class Ring:
             elif one._waits.what and one._state is _State.WAITS:
                 holder = self.held.get(one._waits.lock)
                 held = say(en=f", held by {holder.name}", zh=f"（由 {holder.name} 占着）") if holder else ""
-                lines.append(
-                    say(en=f"{one.name} waits for ", zh=f"{one.name} 在等 ") + one.awaits + held
-                )
+                lines.append(say(en=f"{one.name} waits for ", zh=f"{one.name} 在等 ") + one.awaits + held)
         return "\n".join(f"  {line}" for line in lines)
 
     def _deadlock(self) -> str:

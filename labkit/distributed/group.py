@@ -488,10 +488,8 @@ def _options(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
 
 def _reduction(op: Any) -> tuple[str, Any]:
     """The name of a ReduceOp, and the factor of PREMUL_SUM."""
-    name = _NAMES.get(op.op if hasattr(op, "op") else op)
-    if name is None:
-        name = str(op).rpartition(".")[2]
+    name = _NAMES[int(getattr(op, "op", op))]
     return name, op.__getstate__()[1] if name == "PREMUL_SUM" else None
 
 
-_NAMES = {getattr(ReduceOp.RedOpType, name): name for name in ReduceOp.RedOpType.__members__}
+_NAMES = {int(getattr(ReduceOp.RedOpType, name)): name for name in ReduceOp.RedOpType.__members__}

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import torch
-
 from ..launch.children import Described
 from ..machine.in_use import machine_in_use
 from ..machine.machine import Machine
@@ -38,8 +36,8 @@ def launch(
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    each, nodes = int(options.nproc_per_node), int(options.nnodes)
-    environ = _told(options, each)
+    nodes = int(options.nnodes)
+    environ = _told(options)
     shown = {int(number) for number in options.local_ranks_filter.split(",") if number}
     specs = [
         DefaultLogsSpecs(
@@ -48,8 +46,6 @@ def launch(
         for _ in range(nodes)
     ]
     preload(program.script, program.module)  # else the first rank imports for all, by its clock
-    threads = torch.get_num_threads()
-    torch.set_num_threads(int(environ["OMP_NUM_THREADS"]))
     try:
         for attempt in range(options.max_restarts + 1):
             environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
@@ -57,7 +53,6 @@ def launch(
             if not failed:
                 return 0
     finally:
-        torch.set_num_threads(threads)
         if options.log_dir is None:
             for spec in specs:
                 shutil.rmtree(spec.root_log_dir, ignore_errors=True)
@@ -114,7 +109,7 @@ def _attempt(
     return {}
 
 
-def _told(options: Any, each: int) -> dict[str, str]:
+def _told(options: Any) -> dict[str, str]:
     """What torchrun tells every worker (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
     address, _, port = (options.rdzv_endpoint if options.rdzv_backend == "static" else "").partition(":")
     return {
@@ -126,7 +121,4 @@ def _told(options: Any, each: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": str(uuid.uuid4()) if options.standalone else options.rdzv_id,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        # Of several workers each is to leave the cores to the others (torch/distributed/run.py).
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")
-        or str(1 if each > 1 else torch.get_num_threads()),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +10,8 @@ from contextlib import contextmanager, suppress
 from time import perf_counter
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ..base import turns
 from .state import ProcessState
@@ -148,6 +151,10 @@ class Rank:
 
     def _work(self) -> None:
         here.rank = self
+        # OpenMP counts for each thread; a process reads it as it begins.
+        if (threads := self.environ.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", ""))).isdigit():
+            torch.set_num_threads(int(threads))
+            torch.get_num_threads()  # asked once, a thread no longer takes what others set
         # Threads that it starts are daemons only if they are to be, as those of a process's main thread.
         threading.current_thread()._daemonic = False  # type: ignore[attr-defined]
         while (job := self._jobs.get()) is not None:

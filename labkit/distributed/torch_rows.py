@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch._C import _get_function_stack_at, _len_torch_function_stack
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,6 +25,7 @@ from ..base import turns
 from ..base.patches import Patch
 from ..machine import frames
 from ..machine.machine import Machine
+from ..machine.ops.mode import MachineMode
 from ..machine.state.placement import gpu_of
 from . import process_rows, profiling, store
 from .checks.nccl import NCCL_VERSION
@@ -326,7 +328,29 @@ def of_processes() -> Iterator[Patch]:
     yield from _of_nccl()
 
 
+def _has_torch_function() -> Callable[[Any], bool]:
+    """The machine has nothing to say of a collective itself: what it is given, the group looks at."""
+
+    groups: Any = distributed_c10d
+    real: Callable[[Any], bool] = groups.has_torch_function
+
+    def has_torch_function(arguments: Any) -> bool:
+        if (
+            _len_torch_function_stack() == 1
+            and type(_get_function_stack_at(0)) is MachineMode
+            and _PLAIN.issuperset(map(type, arguments))
+        ):
+            return False
+        return real(arguments)
+
+    return has_torch_function
+
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, list, type(None)))
+
+
 def _of_nccl() -> Iterator[Patch]:
+    yield Patch(distributed_c10d, "has_torch_function", _has_torch_function())
     for owner in (distributed_c10d, dist):
         yield Patch(owner, "_NCCL_AVAILABLE", True)
         yield Patch(owner, "ProcessGroupNCCL", NcclGroup)
@@ -362,7 +386,8 @@ def _world_group() -> Any:
         importing = not caller.f_code.co_flags & inspect.CO_OPTIMIZED  # the code of a module or of a class
         if importing and is_shared_file(caller.f_code.co_filename):
             return None
-        return distributed_c10d._world.default_pg
+        own = here.rank and here.rank.__dict__.get("groups")
+        return (own or distributed_c10d._world).default_pg
 
     def set_(cls: type, group: Any) -> None:
         distributed_c10d._world.default_pg = group

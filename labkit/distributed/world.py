@@ -7,6 +7,7 @@ run every time, and a deadlock is known at once: it is when nobody can go on.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -162,6 +163,7 @@ class World:
             member.arrive = self._arriving(rank)
         members = [rank.member for rank in chosen if rank.member is not None]
         self._baton = baton
+        openmp = torch.get_num_threads()
         self._outside.leave()
         try:
             with at_modules():
@@ -173,6 +175,7 @@ class World:
             raise
         finally:
             self._settle(chosen)
+            torch.set_num_threads(openmp)  # what threads to come get: a rank has told its own
         if baton.interrupted:
             self.meetings.begin_anew()
             raise KeyboardInterrupt
@@ -331,8 +334,14 @@ def _environment(number: int, size: int, each: int, more: Mapping[str, str] | No
         "ROLE_NAME": "default",
         "MASTER_ADDR": ADDRESS,
         "MASTER_PORT": str(PORT),
+        **_threads(each),
         **(more or {}),
     }
+
+
+def _threads(each: int) -> dict[str, str]:
+    """Of several on a node, each leaves the cores to the others, unless told otherwise (torch/distributed/run.py)."""
+    return {"OMP_NUM_THREADS": "1"} if each > 1 and "OMP_NUM_THREADS" not in os.environ else {}
 
 
 def _number_and_clock() -> tuple[int, float] | None:
