@@ -26,7 +26,9 @@ class Sleeper:
     def rest(self) -> None:
         """It is about to sleep."""
         if _core() is not None:
-            self._thread, self._cores = threading.get_native_id(), os.sched_getaffinity(0)
+            self._thread, cores = threading.get_native_id(), os.sched_getaffinity(0)
+            if not self._beckoned:  # else the other was quicker, and this is where it has been sent
+                self._cores = cores
 
     def beckon(self) -> None:
         """Let it wake on the caller's core, if it may run there. The caller wakes it next, and then sleeps."""

@@ -52,6 +52,20 @@ def test_who_may_run_on_some_cores_only_stays_there():
         os.sched_setaffinity(0, before)
 
 
+def test_who_is_beckoned_before_it_sleeps_does_not_take_that_for_its_own_choice():
+    sleeper = cores.Sleeper()
+    before = os.sched_getaffinity(0)
+    try:
+        sleeper.rest()
+        sleeper.beckon()
+        sleeper.rest()
+        assert len(os.sched_getaffinity(0)) == 1
+        sleeper.rise()
+        assert os.sched_getaffinity(0) == before
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def test_a_thread_that_is_no_more_is_left_alone():
     sleeper = cores.Sleeper()
     thread = threading.Thread(target=sleeper.rest)
