@@ -268,6 +268,9 @@ PRIVATE = [
     # Read, not imported: torch._dynamo takes seconds.
     Private("_orig_mod of an OptimizedModule", "the module inside a compiled one (diagnosis)",
             lambda: 'self._modules["_orig_mod"]' in files("torch").joinpath("_dynamo/eval_frame.py").read_text()),
+    Private("torch._dynamo.run", "runs what was to be compiled as it is, in the wrapper that a compiled module has "
+            "(distributed.compiling)",
+            lambda: "RunOnlyContext()(fn)" in files("torch").joinpath("_dynamo/decorators.py").read_text()),
     Private("torch.nn.parallel._functions: Broadcast, Scatter, Gather, _streams",
             "PyTorch's own verbs, which are recorded (trace.recording); its copy streams (machine.torch_api.cuda)",
             probes.parallel_functions),

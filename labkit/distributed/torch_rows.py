@@ -27,7 +27,7 @@ from ..machine import frames
 from ..machine.machine import Machine
 from ..machine.ops.mode import MachineMode
 from ..machine.state.placement import gpu_of
-from . import process_rows, profiling, store
+from . import compiling, process_rows, profiling, store
 from .checks.nccl import NCCL_VERSION
 from .group import Group, asking
 from .modules import is_shared_file
@@ -243,6 +243,7 @@ def table(world: World) -> Iterator[Patch]:
     yield from frames.of_texts(rank_here)
     yield from process_rows.patches()
     yield from profiling.patches()
+    yield from compiling.patches()
 
 
 def _of_model(ask: Callable[..., Any]) -> Callable[..., Any]:
@@ -326,6 +327,7 @@ def of_processes() -> Iterator[Patch]:
     """The rows for a process that is one rank of several."""
     yield Patch(distributed_c10d, "_new_process_group_helper", _helper())
     yield from _of_nccl()
+    yield from compiling.patches()
 
 
 def _has_torch_function() -> Callable[[Any], bool]:
