@@ -1,4 +1,4 @@
-"""``torch.compile`` in ranks: a compiler does not see simulated GPUs, so what it is given runs as it is, and this is said.
+"""``torch.compile`` in ranks: a compiler does not see simulated GPUs, so code runs as it is, and this is said.
 
 The values are those of the compiled code but for rounding, and the wrapper is PyTorch's own: its weights are called
 ``_orig_mod…`` in checkpoints. What only a compiler finds (a break of the graph under ``fullgraph=True``) is not found.

@@ -1,4 +1,4 @@
-"""Scripts that compile go on: their code runs as it is, with PyTorch's own wrapper around a module, and this is said."""
+"""Scripts that compile go on: their code runs as it is, in PyTorch's own wrapper around a module, and this is said."""
 
 import warnings
 
