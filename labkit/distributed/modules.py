@@ -17,9 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 # Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
-OF_A_PROCESS = frozenset(
-    "accelerate megatron nanotron torchtitan fairscale deepspeed lightning_fabric hydra".split()
-)
+OF_A_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra".split())
 
 _LABKIT = str(Path(__file__).parents[1]) + os.sep
 

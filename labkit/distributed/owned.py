@@ -11,6 +11,7 @@ import copy
 import importlib
 import logging
 import multiprocessing.context
+import os
 import random
 import sys
 import threading
@@ -51,6 +52,11 @@ def entries(value: dict[Any, Any]) -> dict[Any, Any]:
 
 def none(value: Any) -> None:
     return None
+
+
+def rank_number(value: Any) -> int:
+    """What torchrun has told this rank; the environment is its own by now."""
+    return int(os.environ.get("RANK", value))
 
 
 # Python's own, which are there from the beginning.
@@ -143,6 +149,11 @@ IN_CLASSES: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
     ("torch._subclasses.fake_tensor", "FakeTensorMode", "cache", empty),
     ("matplotlib._pylab_helpers", "Gcf", "figs", empty),
     ("tqdm.std", "tqdm", "_instances", empty),
+    # Transformers binds accelerate's names as it is imported, and Lightning these: a copy for each rank would not do.
+    ("accelerate.state", "PartialState", "_shared_state", empty),
+    ("accelerate.state", "AcceleratorState", "_shared_state", empty),
+    ("accelerate.state", "GradientState", "_shared_state", empty),
+    ("lightning_utilities.core.rank_zero", "rank_zero_only", "rank", rank_number),
 )
 
 

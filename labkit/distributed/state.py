@@ -185,6 +185,7 @@ class ProcessState:
         assert left is not None  # somebody had left what stands there
         if not self._values:
             self._begin()
+        _environ._data = self._variables
         if len(self._values) + len(self._attributes) < len(table.places) + len(table.attributes):
             self._catch_up()
         levels = logging.root.level, _manager._disable  # type: ignore[attr-defined]
@@ -200,7 +201,6 @@ class ProcessState:
         for name, module in self._modules.items():
             if module is not None:
                 modules[name] = module
-        _environ._data = self._variables
         threading._main_thread = self._thread  # type: ignore[attr-defined]
         _default.set_state(self._torch)
         drawn.python().set(self._python)
@@ -223,6 +223,10 @@ class ProcessState:
         assert rank is not None  # the process outside has begun long ago
         if len(outside._values) + len(outside._attributes) < len(table.places) + len(table.attributes):
             outside._catch_up()
+        encode = _environ.encodekey, _environ.encodevalue
+        told = {encode[0](name): encode[1](value) for name, value in rank.environ.items()}
+        self._variables = {**outside._variables, **told}
+        _environ._data = self._variables
         self._values = [
             place.fresh(value) for place, value in zip(table.places, outside._values, strict=True)
         ]
@@ -230,9 +234,6 @@ class ProcessState:
         self._attributes = [fresh(value) for (_, _, fresh), value in rows]
         self._settings = list(outside._settings)
         self._main = rank.main
-        encode = _environ.encodekey, _environ.encodevalue
-        told = {encode[0](name): encode[1](value) for name, value in rank.environ.items()}
-        self._variables = {**outside._variables, **told}
         self._thread = threading.current_thread()
         self.folder = outside.folder
         # A process that nobody seeds asks the system for its seeds: here they are the same in every repeat.

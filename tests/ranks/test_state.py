@@ -199,6 +199,32 @@ def test_what_is_installed_or_pythons_is_shared_but_for_a_few():
     assert is_own("megatron.core", torch)
 
 
+@pytest.mark.parametrize(
+    ("module", "path"),
+    [("accelerate.state", "PartialState._shared_state"), ("accelerate.state", "AcceleratorState._shared_state"),
+     ("accelerate.state", "GradientState._shared_state"), ("lightning_utilities.core.rank_zero", "rank_zero_only.rank")],
+)  # fmt: skip
+def test_shared_packages_know_which_rank_they_work_for(processes, monkeypatch, module, path):
+    """As these packages keep it, and what others have bound of them stays the one that all have."""
+    owner, attribute = path.split(".")
+
+    def imported(number):
+        if module not in sys.modules:
+            made = ModuleType(module)
+            vars(made)[owner] = type(owner, (), {attribute: 0 if attribute == "rank" else {}})
+            monkeypatch.setitem(sys.modules, module, made)
+        state = getattr(sys.modules[module], owner)
+        if attribute == "rank":
+            return getattr(state, attribute), state
+        mine = getattr(state, attribute)
+        return mine.setdefault("rank", number), state
+
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    found = processes.each(imported)
+    assert [value for value, _ in found] == [0, 1, 0, 1]
+    assert len({state for _, state in found}) == 1
+
+
 def test_a_rank_may_import_what_another_is_importing(processes, tmp_path):
     """The lock of the module is the rank's: the other would wait for it for ever."""
     (tmp_path / "meets.py").write_text("import threading\nthreading.meet()\nvalue = 1\n")
