@@ -201,9 +201,13 @@ def test_what_is_installed_or_pythons_is_shared_but_for_a_few():
 
 @pytest.mark.parametrize(
     ("module", "path"),
-    [("accelerate.state", "PartialState._shared_state"), ("accelerate.state", "AcceleratorState._shared_state"),
-     ("accelerate.state", "GradientState._shared_state"), ("lightning_utilities.core.rank_zero", "rank_zero_only.rank")],
-)  # fmt: skip
+    [
+        ("accelerate.state", "PartialState._shared_state"),
+        ("accelerate.state", "AcceleratorState._shared_state"),
+        ("accelerate.state", "GradientState._shared_state"),
+        ("lightning_utilities.core.rank_zero", "rank_zero_only.rank"),
+    ],
+)
 def test_shared_packages_know_which_rank_they_work_for(processes, monkeypatch, module, path):
     """As these packages keep it, and what others have bound of them stays the one that all have."""
     owner, attribute = path.split(".")
