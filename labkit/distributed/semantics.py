@@ -7,7 +7,7 @@ take them in other orders: last bits may differ from the real machine.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ def reduced(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
     return total
 
 
-_PAIR = {
+_PAIR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "SUM": torch.add,
     "PRODUCT": torch.mul,
     "MIN": torch.minimum,

@@ -1,6 +1,7 @@
 """The check-up of a distributed script finds each planted fault, and nothing in sound scripts."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,12 +10,13 @@ from torch import nn
 from torch.distributed import fsdp
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset, TensorDataset
 
 import labkit
 from labkit import cli
 from labkit.diagnosis.ranks import diagnose_ranks
 from labkit.diagnosis.ranks.kinds import RANK_KINDS
+from labkit.diagnosis.ranks.seen import Loader, Seen
 
 RANKS = 4
 
@@ -130,6 +132,16 @@ def gradient_scale(rank):  # 8
     optimizer.step()
 
 
+def gradient_scale_of_padding(rank):  # 8
+    n = begin(rank)
+    y = torch.ones(4, dtype=torch.int64).cuda()
+    y[: 3 * (n == 0)] = 2
+    model = DDP(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    F.cross_entropy(model(torch.randn(4, 4).cuda()), y, ignore_index=2).backward()
+    optimizer.step()
+
+
 def gradient_scale_of_passes(rank):
     begin(rank)
     model = DDP(net())
@@ -214,11 +226,16 @@ def script_fails(rank):
 
 PLANTED = [
     uneven_inputs, calls_differ, shapes_differ, collective_in_some_ranks, unused_parameters, all_on_one_gpu, same_rows,
-    same_rows_of_a_stream, set_epoch_forgotten, gradient_scale, gradient_scale_of_passes, accumulation_without_no_sync,
+    same_rows_of_a_stream, set_epoch_forgotten, gradient_scale, gradient_scale_of_passes, gradient_scale_of_padding,
+    accumulation_without_no_sync,
     optimizer_before_sharding, weights_drift, weights_differ_from_the_start, rows_counted_twice, batch_norm_of_few,
     calls_never_met, deadlock, script_fails,
 ]  # fmt: skip
-NAMES = {same_rows_of_a_stream: "same_rows", gradient_scale_of_passes: "gradient_scale"}
+NAMES = {
+    same_rows_of_a_stream: "same_rows",
+    gradient_scale_of_passes: "gradient_scale",
+    gradient_scale_of_padding: "gradient_scale",
+}
 
 
 @pytest.mark.parametrize("program", PLANTED, ids=lambda program: program.__name__)
@@ -341,15 +358,103 @@ def synchronised_norm(rank):
     fit(DDP(nn.SyncBatchNorm.convert_sync_batchnorm(model).cuda()), sampled()[1])
 
 
+def evaluated_by_all(rank):
+    begin(rank)
+    model = DDP(net())
+    sampler, loader = sampled()
+    fit(model, loader, 1, sampler.set_epoch)
+    with torch.no_grad():
+        for x, _ in DataLoader(dataset(10), batch_size=5):
+            model.module(x.cuda())
+
+
+def windows_that_overlap(rank):
+    n = begin(rank)
+    everything = Subset(dataset(40), range(32))
+    window = Subset(everything, [row % 32 for row in range(8 * n, 8 * n + 10)])
+    fit(DDP(net()), DataLoader(window, batch_size=5))
+
+
+def fewer_rows_than_ranks(rank):
+    begin(rank)
+    fit(DDP(net()), sampled(2)[1])
+
+
+def weighed_by_hand(rank):
+    n = begin(rank)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = 4 if n else 1
+    F.mse_loss(model(torch.randn(rows, 4).cuda()), torch.zeros(rows, 3).cuda()).backward()
+    for parameter in model.parameters():
+        parameter.grad *= rows / (4 * RANKS - 3)
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+
+
+def two_losses(rank):
+    begin(rank)
+    model = DDP(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    y = model(torch.randn(4, 4).cuda())
+    (F.mse_loss(y, torch.zeros_like(y)) + 0.1 * F.l1_loss(y, torch.ones_like(y))).backward()
+    optimizer.step()
+
+
+def twice(factor, scaler=None):
+    """A step of two backward passes, of losses that count ``factor`` each."""
+    model = DDP(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for last in (False, True):
+        with nullcontext() if last else model.no_sync():
+            loss = F.mse_loss(model(torch.randn(4, 4).cuda()), torch.zeros(4, 3).cuda()) * factor
+            (loss if scaler is None else scaler.scale(loss)).backward()
+    optimizer.step()
+
+
+def a_factor_of_its_own(rank):
+    begin(rank)
+    twice(1 / 3)
+
+
+def scaled_for_halves(rank):
+    begin(rank)
+    twice(1 / 2, torch.amp.GradScaler("cuda", init_scale=2.0))
+
+
 @pytest.mark.parametrize(
     "program",
-    [ddp, accumulating, tokens, sharded, by_hand, two_models, evaluated_by_each, synchronised_norm],
+    [
+        ddp,
+        accumulating,
+        tokens,
+        sharded,
+        by_hand,
+        two_models,
+        evaluated_by_each,
+        synchronised_norm,
+        evaluated_by_all,
+        windows_that_overlap,
+        fewer_rows_than_ranks,
+        weighed_by_hand,
+        two_losses,
+        a_factor_of_its_own,
+        scaled_for_halves,
+    ],  # fmt: skip
     ids=lambda program: program.__name__,
 )
 def test_sound_scripts_give_no_finding(program):
     found = diagnose_ranks(program, RANKS)
     assert found.findings == ()
     assert found.ok
+
+
+def test_loaders_that_are_made_anew_are_each_their_own():
+    """Though one that is gone may have had the place in memory."""
+    records = Seen()
+    for number in range(20):
+        assert records.loader(object(), lambda: Loader(number, "", False)).size == number  # noqa: B023 (called at once)
+    assert len(records.loaders) == 20
 
 
 # How it shows itself.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +64,7 @@ class Seen:
     reduced: list[int] = field(default_factory=list)
     # Digests before the first step.
     began: dict[str, int] = field(default_factory=dict)
-    # The replicated models, by name; whether gradients are reduced without one; whether losses are scaled for float16.
+    # The replicated models; whether gradients are reduced without one; whether losses are scaled for float16.
     models: list[Any] = field(default_factory=list)
     by_hand: bool = False
     scaled: bool = False
@@ -78,15 +77,15 @@ class Seen:
     norms: list[tuple[int, int]] = field(default_factory=list)
     running: Any = None
     unused: list[str] = field(default_factory=list)
-    _by_id: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: -1))
+    # Keys are kept alive: the id of one that is gone may come again.
+    _by_id: dict[int, tuple[object, Loader]] = field(default_factory=dict)
 
-    def loader(self, key: object, make: Any) -> Loader:
+    def loader(self, key: object, make: Callable[[], Loader]) -> Loader:
         """The record of the loader ``key``, made if it is new."""
-        at = self._by_id[id(key)]
-        if at < 0:
-            at = self._by_id[id(key)] = len(self.loaders)
-            self.loaders.append(make())
-        return self.loaders[at]
+        if id(key) not in self._by_id:
+            self._by_id[id(key)] = key, make()
+            self.loaders.append(self._by_id[id(key)][1])
+        return self._by_id[id(key)][1]
 
 
 def without_gradient(models: list[Any]) -> list[str]:

@@ -14,7 +14,7 @@ from torch.distributed import fsdp
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 from torch.utils.data import dataloader as loading
 
 from ...base.patches import Patch, Patches
@@ -108,7 +108,8 @@ class Watch:
             index = read(iterator)
             epoch = self._epoch(iterator)
             if epoch is not None and not isinstance(iterator._dataset, IterableDataset):
-                epoch.rows += index if isinstance(index, list) else [index]
+                rows = index if isinstance(index, list) else [index]
+                epoch.rows += [_row(iterator._dataset, row) for row in rows]
             return index
 
         return watched
@@ -265,6 +266,13 @@ def _record(loader: Any) -> Loader:
         size = None
     by_epoch = hasattr(sampler, "set_epoch") and bool(getattr(sampler, "shuffle", False))
     return Loader(size, type(sampler).__name__, by_epoch)
+
+
+def _row(dataset: Any, row: Any) -> Any:
+    """The number of a row in the whole data set: a rank may have a Subset of its own."""
+    while isinstance(dataset, Subset):
+        dataset, row = dataset.dataset, int(dataset.indices[row])
+    return row
 
 
 def _rows(batch: Any) -> list[int]:
