@@ -182,7 +182,8 @@ PRIVATE = [
             "a router stands at the CPU's key of an operator and hands on to CUDA's (machine.ops.libraries)",
             probes.kernels_of_python),
     Private("torch.Tensor._dtensor__new__, torch._utils._rebuild_wrapper_subclass, _op_dispatcher, _local_tensor, "
-            "_random, _distribute_region, _custom_op_handlers",
+            "_random, _distribute_region, _compute_rng_offsets, _get_device_state, run_dtensor_rng_op, "
+            "_custom_op_handlers",
             "DTensors and what they hold are on the rank's GPU, and wrappers are loaded there (machine.ops.dtensors)",
             probes.dtensors),
     Private("_dispatch_fast_path_python_tail of DTensor's dispatcher",

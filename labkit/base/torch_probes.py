@@ -270,6 +270,9 @@ def dtensors() -> bool:
         )
         and asks(slow, "redistribute_local_args", "OffsetBasedRNGTracker", "distribute_region_enabled")
         and parameters(tracker._distribute_region)[:2] == ["self", "spec"]
+        and parameters(tracker._compute_rng_offsets) == ["self", "spec"]
+        and parameters(tracker._set_device_state) == ["self", "state"]
+        and asks(tracker.__init__, "_get_device_state", "_set_device_state")
     )
 
 

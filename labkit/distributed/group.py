@@ -21,16 +21,14 @@ import torch
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ..base.language import say
 from ..machine.in_use import machine_in_use
 from ..machine.ops.reducers import arrived, whose
 from ..machine.state.placement import gpu_of
 from ..trace import events as trace
 from . import checks
 from .call import Call
-from .dispatched import dispatched
+from .dispatched import seen, watched
 from .processes.transport import Gloo
 from .rank import rank_here
 from .sampling import sample
@@ -347,24 +345,25 @@ class Group(_Base):  # type: ignore[misc]
         call.from_cpp = not sys._getframe(2).f_code.co_filename.endswith(_PYTHON)
         call.locate()
         call.async_op = bool(getattr(opts, "asyncOp", False))
+        if watched(call):
+            return seen(self, call, lambda brought: self._come(brought, brought.outputs, opts))
+        return self._come(call, results, opts)
+
+    def _come(self, call: Call, results: list[Any], opts: Any) -> Any:
+        """The Work of a call whose tensors are those that have the memory."""
+        rank = rank_here()
         call.watched = trace.recording is not None
         call.backward = call.watched and torch._C._current_graph_task_id() != -1
         for brought in (call.inputs, call.outputs):
             for at, tensor in enumerate(brought):
                 if type(tensor) is not Tensor:
-                    brought[at] = _underlying(tensor, call.kind)
+                    brought[at] = _underlying(tensor)
         with torch._C.DisableTorchFunction():
             tensors = call.inputs if call.outputs is call.inputs else call.inputs + call.outputs
             call.device = self._device(call, tensors, opts)
             call.backend = self.backends.get(call.device.partition(":")[0], "")
             checks.check(call, self)
-        if torch._C._len_torch_dispatch_stack():
-            return dispatched(call, lambda: self._come(call, results, opts))
-        return self._come(call, results, opts)
-
-    def _come(self, call: Call, results: list[Any], opts: Any) -> Any:
-        """The Work of a call that may be made."""
-        transport, rank = self._transport or self.transport(), rank_here()
+        transport = self._transport or self.transport()
         if call.kind in ("send", "recv"):
             pair = (call.at, call.root or 0) if call.kind == "send" else (call.root or 0, call.at)
             call.seq = self.pairs[pair] = self.pairs.get(pair, 0) + 1
@@ -443,24 +442,11 @@ def _listed(tensors: Any) -> list[Any]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
-def _underlying(tensor: Tensor, kind: str) -> Tensor:
-    """The tensor that has the memory: C++ goes by the dispatcher, where a subclass answers for what it wraps.
-
-    Raises NotImplementedError, as DTensor's own dispatch does, for what has no answer.
-    """
-    wait: Any = getattr(tensor, "trigger_wait", None)  # of a functional collective that is on its way
-    if wait is not None:
-        found: Tensor = wait()
-        return found
-    if is_traceable_wrapper_subclass(tensor):
-        raise NotImplementedError(
-            f"Operator c10d.{kind}_.default does not have a sharding strategy registered."
-            + say(
-                en=f" (a {type(tensor).__name__} holds other tensors: hand over those, as .to_local() gives them)",
-                zh=f"（{type(tensor).__name__} 里装着别的张量：请传那些张量，例如 .to_local() 的结果）",
-            )
-        )
-    return tensor
+def _underlying(tensor: Tensor) -> Tensor:
+    """What a functional collective has on its way to ``tensor``, once it is there; others are what they are."""
+    wait: Any = getattr(tensor, "trigger_wait", None)
+    found: Tensor = tensor if wait is None else wait()
+    return found
 
 
 def _flat(tensors: Any) -> list[Any]:

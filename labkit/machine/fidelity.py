@@ -35,7 +35,7 @@ PARTS = (
     ("operations that mix devices", FAITHFUL, "refused with CUDA's two messages, by torch's own operator table; 0-dim CPU tensors and CPU indices pass where CUDA lets them"),
     ("`nn.parallel`, `torch.cuda.comm`", FAITHFUL, "PyTorch's own Python code over the seven collectives that a CPU build lacks"),
     ("Python below the operators", FAITHFUL, "`__torch_function__` and `__torch_dispatch__` of subclasses and modes, wrapper subclasses, operators of `torch.library` with their kernels for CPU and CUDA: devices, memory and refusals as on the real machine"),
-    ("`DTensor`, FSDP2", APPROXIMATED, "devices and memory of the wrapper and of its local tensors, in the forward and the backward pass; random operators draw from the rank's own generator, not by an offset into a common one"),
+    ("`DTensor`, FSDP2", APPROXIMATED, "devices and memory of the wrapper and of its local tensors, in the forward and the backward pass; random operators give each shard other numbers and its copies the same, and leave all ranks' generators alike, as by CUDA's offsets; the numbers of shards are others than on CUDA, those of a replicated tensor one GPU's"),
     ("`torch.func`, batched gradients", FAITHFUL, "what `vmap`, `grad` and `is_grads_batched` wrap is where its values are"),
     ("optimizers, `GradScaler`, `clip_grad_norm_`", FAITHFUL, "grouped by simulated device; foreach and fused use the CPU's kernels, of which the fused want the state in the dtype of the parameters"),
     ("`torch.save`, `torch.load`, pickling", FAITHFUL, "locations and `map_location` as on the real machine"),

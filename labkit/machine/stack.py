@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch._C import (
     _get_function_stack_at,
@@ -69,3 +72,14 @@ def leave(mode: TorchFunctionMode) -> bool:
     while above:
         _push_on_torch_function_stack(above.pop())
     return found
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Inside, this thread's stack of function modes is empty."""
+    modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
+    try:
+        yield
+    finally:
+        while modes:
+            _push_on_torch_function_stack(modes.pop())

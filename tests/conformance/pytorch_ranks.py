@@ -24,6 +24,7 @@ import importlib
 import inspect
 import json
 import os
+import pkgutil
 import re
 import signal
 import sys
@@ -423,6 +424,64 @@ def _barrier() -> None:
     distributed_test.Barrier.init = classmethod(init)
 
 
+# What tests of FSDP put something in place of, by common_fsdp's functions of these names.
+_REPLACED = {
+    "patch_all_gather": "torch.distributed:all_gather_single",
+    "patch_reduce_scatter": "torch.distributed:reduce_scatter_single",
+    "patch_all_reduce": "torch.distributed:all_reduce",
+    "patch_foreach_all_gather": "torch.distributed.fsdp._fully_shard._fsdp_param_group:foreach_all_gather",
+    "patch_foreach_reduce": "torch.distributed.fsdp._fully_shard._fsdp_param_group:foreach_reduce",
+    "patch_unshard": "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup.unshard",
+    "patch_reshard": "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup.reshard",
+    "patch_post_backward": "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup.post_backward",
+    "patch_register_post_backward_hook_backward": (
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group:RegisterPostBackwardFunction.backward"
+    ),
+}
+
+
+def _replacing() -> None:
+    """What a rank's test puts in the place of a function, that rank alone calls, as a process of its own would."""
+    from torch.testing._internal import common_fsdp
+
+    for name, place in _REPLACED.items():
+        path, _, attribute = place.rpartition(".") if "." in place.partition(":")[2] else place.partition(":")
+        setattr(common_fsdp, name, _replacement(pkgutil.resolve_name(path), attribute))
+
+
+def _replacement(owner: Any, name: str) -> Any:
+    from labkit.distributed.rank import rank_here
+
+    real = getattr(owner, name)
+    own: dict[Any, Any] = {}
+    inside: set[Any] = set()
+
+    @functools.wraps(real)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        rank = rank_here()
+        if rank not in own or rank in inside:  # what the replacement calls is the real one
+            return real(*args, **kwargs)
+        inside.add(rank)
+        try:
+            return own[rank](*args, **kwargs)
+        finally:
+            inside.discard(rank)
+
+    @contextlib.contextmanager
+    def replaced(new: Any) -> Any:
+        rank = rank_here()
+        own[rank] = new
+        setattr(owner, name, call)
+        try:
+            yield
+        finally:
+            del own[rank]
+            if not own:
+                setattr(owner, name, real)
+
+    return replaced
+
+
 # ------------------------------------------------------------------------------------------------- in this process
 
 
@@ -559,6 +618,8 @@ def ready(options: Any) -> Any:
             _barrier()
         if options.files[0].endswith("fsdp/test_wrap.py"):
             _in_one_rank()
+        if "fsdp" in options.files[0] or "_composable" in options.files[0]:
+            _replacing()
     return machine
 
 

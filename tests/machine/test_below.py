@@ -41,6 +41,11 @@ def logged(run):
     return log
 
 
+def below_autograd():
+    """Where a dispatch mode meets operators that are made of others, which autograd takes apart before."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU))
+
+
 # Modes.
 
 
@@ -52,6 +57,39 @@ def test_a_dispatch_mode_sees_devices_and_what_it_is_told():
     assert logged(y.cpu).seen == [("_to_copy", [CUDA1], CPU, [CPU])]
     assert logged(lambda: torch.tensor([1, 2], device=CUDA1)).devices() == {CUDA1}
     assert x.device == CPU
+
+
+def test_an_operator_that_has_a_device_among_its_arguments_makes_its_result_there():
+    x = torch.ones(2, device=CUDA0)
+    move = torch.ops.aten.to.device
+    assert move(x, CUDA1, torch.float64).device == CUDA1
+    moved = move(x, CUDA0, torch.float32, False, True, memory_format=torch.contiguous_format)
+    assert (moved.device, moved.data_ptr() == x.data_ptr()) == (CUDA0, False)
+    with below_autograd(), Log() as log:
+        assert x.to(torch.float64).device == CUDA0
+    assert log.devices() == {CUDA0}
+
+
+def test_an_operator_runs_as_those_that_it_is_made_of_where_it_is():
+    x = torch.zeros(4, device=CUDA1)
+    with below_autograd(), Log() as log:
+        found = torch.ops.aten.log_sigmoid.default.decompose(x)
+    assert log.seen[-1] == ("log_sigmoid_forward", [CUDA1], None, [CUDA1, CUDA1])
+    assert (len(log.seen), found.device, found[0].item()) == (1, CUDA1, pytest.approx(-0.6931, abs=1e-4))
+
+
+def test_a_users_function_mode_below_a_dispatch_mode_sees_the_users_functions_alone():
+    seen = []
+
+    class Functions(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(2, 2, device=CUDA1)
+    with Functions(), Log():
+        torch.mm(x, x)
+    assert seen == [torch.mm]
 
 
 def test_intermediate_results_of_C_are_where_the_call_is():

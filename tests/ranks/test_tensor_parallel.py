@@ -201,3 +201,140 @@ def test_batch_norm_over_all_ranks_is_that_of_the_joined_batch(world, dtype, lay
         own = y.split(sizes)[rank], x.grad.split(sizes)[rank], *of_all, shown.split(sizes)[rank]
         for theirs, ours in zip(found, own, strict=True):
             torch.testing.assert_close(theirs, ours.detach(), **near)
+
+
+def test_random_numbers_differ_between_shards_and_are_one_gpus_where_a_tensor_is_replicated(world):
+    from torch.distributed import tensor as dtensors
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    def whole(value):
+        """The shards of all ranks."""
+        return value.redistribute(placements=[Replicate()]).to_local().cpu()
+
+    def each(local):
+        """What every rank has."""
+        found = [torch.empty_like(local) for _ in range(N)]
+        dist.all_gather(found, local)
+        return [one.cpu() for one in found]
+
+    def draw(rank):
+        m = mesh()
+        torch.manual_seed(5)
+        shards = dtensors.randn(8, N * 3, device_mesh=m, placements=[Shard(1)])
+        copies = dtensors.rand(8, 2, device_mesh=m, placements=[Replicate()])
+        x = nn.init.kaiming_uniform_(dtensors.empty(N * 2, 3, device_mesh=m, placements=[Shard(0)]))
+        dropped = nn.functional.dropout(copies, 0.5)
+        x_dropped = nn.functional.dropout(dtensors.ones(N * 64, device_mesh=m, placements=[Shard(0)]), 0.5)
+        after = torch.rand(3, device="cuda")
+        torch.manual_seed(5)
+        again = dtensors.randn(8, N * 3, device_mesh=m, placements=[Shard(1)])
+        assert is_here(shards, copies, x, dropped, x_dropped, again)
+        assert torch.initial_seed() == 5
+        torch.cuda.manual_seed(6)
+        one = dtensors.rand(4, 4, device_mesh=m, placements=[Replicate()]).to_local()
+        torch.cuda.manual_seed(6)
+        assert torch.equal(one, torch.rand(4, 4, device="cuda"))
+        generator = torch.Generator("cuda").manual_seed(6)
+        torch.manual_seed(rank.number)
+        before = torch.cuda.get_rng_state()
+        theirs = [DTensor.from_local(torch.empty(2, device="cuda"), m, [Shard(0)]) for _ in range(2)]
+        for values in theirs:
+            values.uniform_(generator=generator)
+        assert torch.equal(torch.cuda.get_rng_state(), before)
+        return [
+            *map(whole, (shards, x, x_dropped, again, *theirs)),
+            *(each(local.to_local()) for local in (copies, dropped)), each(after),
+        ]  # fmt: skip
+
+    for shards, x, x_dropped, again, first, second, *same in world.run(draw):
+        parts = [*shards.chunk(N, 1), *again.chunk(N, 1)[:0]]
+        assert all(not torch.equal(one, other) for one in parts for other in parts if one is not other)
+        assert len(set(x.flatten().tolist())) == x.numel()
+        assert len({tuple(part.tolist()) for part in x_dropped.chunk(N)}) == N
+        assert torch.equal(shards, again)
+        assert len({*first.tolist(), *second.tolist()}) == 4 * N
+        for copies in same:
+            assert all(torch.equal(copies[0], other) for other in copies)
+
+
+def test_ranks_that_were_not_seeded_alike_draw_as_the_first_from_its_first_number_on(world):
+    from torch.distributed import tensor as dtensors
+    from torch.distributed.tensor import Replicate, Shard
+
+    def draw(rank):
+        torch.manual_seed(rank.number)
+        drawn = dtensors.rand(3, device_mesh=mesh(), placements=[Replicate()]).to_local().tolist()
+        return drawn, torch.rand(2, device="cuda").tolist(), torch.rand(2).tolist()
+
+    def draw_alone(rank):
+        from torch.distributed.tensor import _random
+
+        _random._rng_tracker.distribute_region_enabled = False
+        torch.manual_seed(0)
+        return dtensors.rand(N, device_mesh=mesh(), placements=[Shard(0)]).to_local().tolist()
+
+    first, *others = world.run(draw)
+    assert all(other[:2] == first[:2] and other[2] != first[2] for other in others)
+    torch.manual_seed(0)
+    assert first[0] == torch.rand(3).tolist()
+    assert len({*map(tuple, world.run(draw_alone))}) == 1
+
+
+def test_a_dtensor_is_shown_as_torch_shows_it(world):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    def show(rank):
+        x = distribute_tensor(torch.arange(float(N), device="cuda"), mesh(), [Shard(0)])
+        return f"{x}", str(x), f"{x.sum()}"
+
+    for rank, (formed, shown, number) in enumerate(world.run(show)):
+        assert formed == shown
+        assert formed.startswith(
+            f"DTensor(local_tensor=tensor([{rank}.], device='cuda:{rank}'), device_mesh="
+        )
+        assert number.startswith(f"DTensor(local_tensor={rank}.0, device_mesh=")
+
+
+def test_losses_without_a_rule_are_sharded_by_what_they_are_made_of(world):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    def lose(rank):
+        torch.manual_seed(0)
+        x, y = torch.randn(2 * N, 3, device="cuda", requires_grad=True), torch.rand(2 * N, 3, device="cuda")
+        shards = [distribute_tensor(each, mesh(), [Shard(0)]) for each in (x, y)]
+        found = []
+        for loss in (
+            nn.functional.mse_loss, nn.functional.smooth_l1_loss, nn.functional.binary_cross_entropy_with_logits,
+        ):  # fmt: skip
+            result = loss(*shards)
+            assert not result.placements[0].is_replicate()
+            found.append((result.full_tensor().item(), loss(x, y).item()))
+        return found
+
+    for found in world.run(lose):
+        for sharded, whole in found:
+            assert sharded == pytest.approx(whole)
+
+
+def test_the_loss_of_shards_under_a_dispatch_mode(world):
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.debug import CommDebugMode
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    def lose(rank):
+        torch.manual_seed(0)
+        x, y = torch.randn(8, 4 * N, device="cuda"), torch.randint(4 * N, (8,), device="cuda")
+        shards = distribute_tensor(x, mesh(), [Shard(1)]).requires_grad_()
+        x.requires_grad_()
+        with loss_parallel(), CommDebugMode() as seen:
+            loss = nn.functional.cross_entropy(shards, y)
+            loss.backward()
+        plain = nn.functional.cross_entropy(x, y)
+        plain.backward()
+        assert is_here(loss, shards.grad)
+        torch.testing.assert_close(shards.grad.full_tensor(), x.grad)
+        return loss.full_tensor().item(), plain.item(), seen.get_total_counts()
+
+    for sharded, whole, collectives in world.run(lose):
+        assert sharded == pytest.approx(whole)
+        assert collectives == 3

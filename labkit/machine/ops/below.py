@@ -65,7 +65,10 @@ class NoteHome(TorchFunctionMode):
         if types and types[0] is not Tensor and hands_on():
             return NotImplemented
         kwargs = kwargs or {}
-        gpus = list(map(gpu_of, tensors_in(args, kwargs)))
+        with (
+            torch._C.DisableTorchFunction()
+        ):  # the user's modes, which may be below this one, are not to see it
+            gpus = list(map(gpu_of, tensors_in(args, kwargs)))
         gpu = next((gpu for gpu in gpus if gpu is not None), None)
         with at_work(gpu, whole=all(at is gpu for at in gpus)):
             return func(*args, **kwargs)

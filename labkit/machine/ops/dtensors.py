@@ -11,7 +11,6 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,22 +20,10 @@ from ...base.patches import Patch
 from ..in_use import machine_in_use, seeing
 from ..state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
 from ..state.work import work
-from . import attention
+from . import attention, sharded_draws
 
 if TYPE_CHECKING:
     from ..machine import Machine
-
-
-class _Tracker:
-    """DTensor's random states, by an offset into CUDA's generator: the generators of simulated GPUs have none.
-
-    So each rank draws from its GPU's generator as any tensor there does.
-    """
-
-    distribute_region_enabled = False
-
-    def _distribute_region(self, *_: Any, **__: Any) -> Any:
-        return nullcontext()
 
 
 class _Answers(dict[Any, Any]):
@@ -129,13 +116,7 @@ def _rows(kind: Any) -> Iterator[Patch]:
 
         yield Patch(dispatcher, tail.__name__, answered)
     yield Patch(dispatcher, "_custom_op_handlers", property(_answers, _answer_by))
-    tracker: Any = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
-
-    def new(cls: type, mesh: Any, *_: Any, **__: Any) -> Any:
-        simulated = machine_in_use() is not None and mesh.device_type == "cuda"
-        return _Tracker() if simulated else object.__new__(cls)
-
-    yield Patch(tracker, "__new__", staticmethod(new))
+    yield from sharded_draws.patches()
     yield from attention.patches(kind._op_dispatcher)
     schemas: Any = sys.modules["torch.distributed.tensor._op_schema"]
     yield Patch(schemas, "_rebuild_tensor_from_dtensor_meta", _shape_of)

@@ -7,6 +7,7 @@ those that failed, and those with a dtype that their function refuses.
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -18,7 +19,7 @@ from ...base.language import say
 from ...base.tree import mapped, tensors_in
 from ..handlers import HANDLERS, ByDtype, handles
 from ..rules.asserts import device_assert, of_a_value
-from ..rules.dtypes import NO_KERNEL, lacking, of_the_cpu, refusal, refusing
+from ..rules.dtypes import NAMES, NO_KERNEL, lacking, of_the_cpu, refusal, refusing
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of
 
@@ -36,6 +37,8 @@ def instead(
         return _widened(func, args, kwargs, *found)
     if func in _WITH_OUT_DTYPE and ".dtype" in words:
         return _with_out_dtype(func, args, kwargs)
+    if func in _NORMS and words.startswith("expected scalar type"):
+        return _normed(func, args, kwargs, error)
     if of_a_value(words) or func is torch._assert_async:  # that has the user's own words
         operator = _operator_that_raises(func, args, kwargs)
         if operator is not None:
@@ -177,6 +180,52 @@ def _with_out_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return tensor.to(wanted) if tensor.dtype is factors else tensor
 
     return func(*mapped(args, widen), **mapped(kwargs, widen))
+
+
+# What comes first in their arguments.
+_NORMS = {
+    torch.nn.functional.batch_norm: ("input", "running_mean", "running_var", "weight", "bias"),
+    torch.batch_norm: ("input", "weight", "bias", "running_mean", "running_var"),
+}
+
+
+def _normed(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError | IndexError
+) -> Any:
+    """``batch_norm`` of halves with weights of halves, beside statistics in float32, where the CPU wants all in that.
+
+    CUDA's kernels take each dtype as it is, and compute in float32 as the CPU's do; of their backward those for images
+    do not (cuda/Normalization.cu, batch_norm_backward_cuda).
+    """
+    names = _NORMS[func]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    values, running = given["input"], given.get("running_mean")
+    narrow = values.dtype
+    if narrow not in (torch.float16, torch.bfloat16) or getattr(running, "dtype", None) is not torch.float32:
+        raise error
+    for name in ("weight", "bias"):
+        if getattr(given.get(name), "dtype", None) is narrow:
+            given[name] = given[name].float()
+    sums = any(getattr(given.get(name), "requires_grad", False) for name in ("weight", "bias"))
+    sums = sums or given.get("training", args[len(names)] if len(args) > len(names) else False)
+    result = func(*(given.pop(name, None) for name in names), *args[len(names) :], **given)
+    channels_last = (
+        values.is_contiguous()
+        and values.stride(1) == 1
+        or any(
+            values.dim() == 2 + sizes and values.is_contiguous(memory_format=layout)
+            for sizes, layout in ((2, torch.channels_last), (3, torch.channels_last_3d))
+        )
+    )
+    if sums and values.requires_grad and result.requires_grad and not channels_last:
+        # cuda/Normalization.cuh, get_packed_accessor
+        words = f"Expected running_mean to have type {NAMES[narrow]} but got Float"
+        result.grad_fn.register_prehook(functools.partial(_refuse_to_norm, words))
+    return result
+
+
+def _refuse_to_norm(words: str, _: Any) -> None:
+    raise RuntimeError(words)
 
 
 class _HalfSignals(TorchDispatchMode):

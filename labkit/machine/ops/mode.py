@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from torch._C import (
     _pop_torch_function_stack,
     _push_on_torch_function_stack,
 )
+from torch._ops import OpOverload
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
@@ -28,6 +30,7 @@ from ...base.tree import tensors_in
 from ..handlers import HANDLERS, ByDtype, handles, named
 from ..in_use import seeing
 from ..rules.functions import ALWAYS, check_function
+from ..stack import without_modes
 from ..state.gpu import Gpu
 from ..state.marks import HOST
 from ..state.placement import gpu_of, note_leaf, put, put_again, put_all
@@ -170,7 +173,7 @@ class MachineMode(TorchFunctionMode):
             if len(gpus) > 1:
                 result = run_mixed(func, args, kwargs, gpu_of(tensors[0]))
             else:
-                with at_work(target, whole=target in gpus):
+                with at_work(target, whole=target in gpus or (target is None and chosen is not None)):
                     result = func(*args, **kwargs)
         except (RuntimeError, IndexError) as error:
             home = target or (gpu_of(tensors[0]) if tensors else None)
@@ -255,14 +258,25 @@ def patches(machine: Machine) -> Iterator[Patch]:
 
     @functools.wraps(end)
     def end_alone(context: DeviceContext, *exc_info: Any) -> None:
-        above = []
-        if _len_torch_function_stack() and not isinstance(_get_function_stack_at(0), DeviceContext):
-            above = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
-        end(context, *exc_info)
-        while above:
-            _push_on_torch_function_stack(above.pop())
+        others = _len_torch_function_stack() and not isinstance(_get_function_stack_at(0), DeviceContext)
+        with without_modes() if others else nullcontext():
+            end(context, *exc_info)
 
     yield Patch(DeviceContext, "__exit__", end_alone)
+
+    # Under any mode an operator that is to run as the ones that it is made of loses this, and comes back to who asked
+    # (torch/_ops.py, decompose: the key goes to C++, which hands only the arguments to modes).
+    decompose: Any = OpOverload.decompose
+
+    @functools.wraps(decompose)
+    def decompose_below(operator: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with without_modes():
+                return decompose(operator, *args, **kwargs)
+
+        return mode.general(run, args, kwargs) if _len_torch_function_stack() else run(*args, **kwargs)
+
+    yield Patch(OpOverload, "decompose", decompose_below)
 
 
 # What a tensor can be asked wherever it is.
@@ -321,7 +335,9 @@ def _repr(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 @handles(Tensor.__format__)
 def _format(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    # f"{x}" prints, unless x is one number: then it formats that.
-    if args[0].dim() and not args[1]:
-        return _repr(mode, func, (args[0],), {})
-    return func(*args, **kwargs)
+    # f"{x}" prints, a subclass in its own way, unless x is one number: then it formats that (torch/_tensor.py).
+    tensor, spec = args
+    if tensor.__class__ is Tensor and not tensor.dim():
+        return func(*args, **kwargs)
+    with mode.machine.entered():
+        return object.__format__(tensor, spec)

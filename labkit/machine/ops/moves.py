@@ -46,12 +46,12 @@ def move(
     options = {} if memory_format is None else {"memory_format": memory_format}
     started = perf_counter() if trace.recording is not None else 0.0
     # Real values never leave the backing device: between two devices only copy=True gives a storage of its own.
-    place, copy = machine.real(target), copy or source is not target
+    place, copy = () if source is target else (machine.real(target),), copy or source is not target
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
     try:
-        with at_work(target, whole=target is None):
-            moved: Tensor = _to(tensor, place, dtype or tensor.dtype, copy=copy, **options)
+        with at_work(target, whole=target is None):  # what a DTensor wraps goes to the host with it
+            moved: Tensor = _to(tensor, *place, dtype or tensor.dtype, copy=copy, **options)
     except RuntimeError as error:
         if target is None or (raised := target.refused(error)) is error:
             raise
@@ -135,6 +135,14 @@ def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     if target is None and torch.device(device).type != "cpu":
         return func(*args, **kwargs)  # to meta, or a change of dtype there
     return move(mode.machine, tensor, target, **options)
+
+
+@handles(torch.ops.aten.to.device)
+def _to_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The operator that ``x.to(device)`` is below: a dispatch mode calls it so, its options in their order."""
+    names = [argument.name for argument in func._schema.arguments]
+    options = dict(zip(names, args, strict=False)) | kwargs
+    return _tensor_to(mode, _to, (options.pop("self"),), options)
 
 
 @handles(Tensor.type_as)

@@ -34,6 +34,8 @@ class DeviceRandom:
         self.generators: tuple[torch.Generator, ...] = ()
         self._default = torch.default_generator
         self._exchange = threading.RLock()
+        # The GPU in whose place torch's default generator draws now.
+        self._lent: Gpu | None = None
 
     def begin(self, backing: torch.device, seed: int | None = None) -> None:
         """Make the generators, on the device that draws, while torch is as it really is; once.
@@ -62,13 +64,38 @@ class DeviceRandom:
         """
         mine, default = self.generators[gpu.index], self._default
         with self._exchange:
-            before = default.get_state()
+            if self._lent is gpu:
+                yield
+                return
+            before, self._lent, outer = default.get_state(), gpu, self._lent
             default.set_state(mine.get_state())
             try:
                 yield
             finally:
+                self._lent = outer
                 mine.set_state(default.get_state())
                 default.set_state(before)
+
+    def drawing(self, gpu: Gpu) -> torch.Generator:
+        """What draws for ``gpu`` now: its own generator, or torch's default one in its place."""
+        return self._default if self._lent is gpu else self.generators[gpu.index]
+
+
+def moved_on(state: torch.Tensor, offset: int) -> torch.Tensor:
+    """Of a generator, the state ``offset`` further: that of CUDA's counts; the CPU's is another for each offset."""
+    if state.numel() == 16:  # seed and offset (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp)
+        state = state.clone()
+        state.view(torch.int64)[1] += offset
+        return state
+    if not offset:
+        return state
+    with torch._C.DisableTorchFunction():
+        drawn = _RealGenerator()
+        drawn.set_state(state)
+        number = int(torch.empty((), dtype=torch.int64).random_(generator=drawn))
+        other = drawn.manual_seed((number + offset) % 2**64).get_state()
+        other[:8] = state[:8]  # its seed (aten/src/ATen/CPUGeneratorImpl.cpp, CPUGeneratorImplStateLegacy)
+        return other
 
 
 # torch.Generator says for which device it was made, in C (torch/csrc/Generator.cpp), and cannot be told otherwise: the

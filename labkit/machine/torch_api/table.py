@@ -43,7 +43,7 @@ STAYS = (
     (
         "in `torch.distributed.tensor`: `DTensor.__new__`, `OpDispatcher.redistribute_local_args`, "
         "`OpDispatcher._custom_op_handlers`, "
-        "`OffsetBasedRNGTracker.__new__`, where it is imported while a machine is in use",
+        "`OffsetBasedRNGTracker.__new__`, `run_dtensor_rng_op`, where it is imported while a machine is in use",
         "wrapped likewise; imported earlier, they are taken back",
     ),
     (
