@@ -100,7 +100,7 @@ def _signal(real: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         if not callable(handler) and handler not in (signal.SIG_DFL, signal.SIG_IGN):
             raise TypeError("signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object")
         before = signal.getsignal(number)
-        state.handlers[signal.Signals(number)] = handler
+        state.handlers[number] = handler
         return before
 
     return set_handler

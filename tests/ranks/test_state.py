@@ -415,6 +415,19 @@ def test_a_handler_is_kept_in_any_thread_and_called(processes):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="its signals have names")
+def test_a_handler_of_a_signal_without_a_name(processes):
+    """Lightning listens to all numbers that there are: on Linux those from 35 on have no name."""
+    nameless = next(number for number in signal.valid_signals() if not isinstance(number, signal.Signals))
+
+    def step(number):
+        signal.signal(nameless, step)
+        return signal.getsignal(nameless) is step
+
+    assert processes.each(step) == [True] * 4
+    assert signal.getsignal(nameless) is not step
+
+
 @pytest.mark.parametrize(
     ("end", "code"),
     [
