@@ -144,6 +144,36 @@ def test_who_is_missing_is_known_after_a_run_that_failed():
             world.run(skip)
 
 
+def test_messages_are_not_counted_among_the_collectives_of_who_is_missing():
+    def work(rank):
+        number = begin()
+        x = torch.ones(1, device="cuda")
+        dist.barrier()
+        for _ in range(3):
+            if number < 2:
+                dist.send(x, 1) if number == 0 else dist.recv(x, 0)
+        if number:
+            dist.barrier()
+
+    with World(3) as world, pytest.raises(RanksFailed, match="ranks 1, 2  wait for rank 0"):
+        world.run(work)
+
+
+def test_what_a_rank_came_to_in_a_former_run_is_forgotten():
+    def work(rank):
+        if not dist.is_initialized():
+            begin()
+        for _ in range(times[rank.number]):
+            dist.barrier()
+
+    times = [3, 3]
+    with World(2) as world:
+        world.run(work)
+        times[1] = 0
+        with pytest.raises(RanksFailed, match="rank 1 never came to this line"):
+            world.run(work)
+
+
 def test_a_group_made_anew_does_not_meet_what_the_former_left():
     def work(rank):
         number = begin()
@@ -232,9 +262,9 @@ def test_what_was_posted_together_is_held_no_longer():
     def work(rank):
         number = begin()
         x, y = torch.ones(1, device="cuda"), torch.ones(1, device="cuda")
-        ops = [dist.P2POp(dist.isend, x, 1 - number), dist.P2POp(dist.irecv, y, 1 - number)]
-        for one in dist.batch_isend_irecv(ops):
-            one.wait()
+        with dist.distributed_c10d._coalescing_manager(device=x.device):
+            dist.isend(x, 1 - number)
+            dist.irecv(y, 1 - number)
         before = torch.cuda.memory_allocated()
         dist.all_reduce(torch.ones(2**20, device="cuda"))
         return torch.cuda.memory_allocated() - before

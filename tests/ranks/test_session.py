@@ -355,3 +355,10 @@ def test_an_error_that_a_rank_prints_shows_a_collective_once(session, capsys):
     assert [line.rpartition(" in ")[2] for line in said if ' File "' in line] == [
         "<module>", "wrapper", "all_reduce",
     ]  # fmt: skip
+
+
+def test_a_session_that_was_closed_before_closes_no_other():
+    first = labkit.ranks(1)
+    with labkit.ranks(2) as second:
+        first.close()
+        assert labkit.ranks() is second

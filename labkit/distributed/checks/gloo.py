@@ -48,7 +48,7 @@ def _reduction(call: Call, tensor: Tensor) -> None:
         raise RuntimeError("Cannot use ReduceOp.PREMUL_SUM with Gloo")
     if tensor.is_complex() and op not in COMPLEX_OPS:
         no_complex(call)
-    _known_type(tensor, pairs=call.kind in ("all_reduce", "reduce"))
+    _known_type(tensor, pairs=True)
     if op in ("BAND", "BOR", "BXOR") and tensor.dtype not in _INTEGRAL:
         raise RuntimeError(f"Cannot use ReduceOp.{op} with non-integral dtype")
 
