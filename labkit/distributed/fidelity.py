@@ -32,6 +32,7 @@ PARTS = (
     ("`torch.profiler` in ranks", APPROXIMATED, "it is one for the process that they share: the first rank that begins a profile has it, another one's is empty meanwhile, with a warning"),
     ("`torch.compile` in ranks", APPROXIMATED, "what is compiled runs as it is, with a warning: PyTorch's own wrapper around a module, the same values but for rounding; graph breaks, `fullgraph=True`, modes and backends are not looked at"),
     ("traces of ranks", APPROXIMATED, "of ranks in one process; of ranks as processes there is none"),
+    ("what DDP writes down of itself", APPROXIMATED, "`_get_ddp_logging_data()`: C++ sees where the values are, so a module on several GPUs is not called one"),
     ("lists that are handed to a group's own methods", APPROXIMATED, "`group.allreduce([a, b])` and its kin with lists that no function of `torch.distributed` makes (several tensors, none, of several types or sizes) are taken, or refused in other words than gloo's and NCCL's"),
     ("`_dist2`, `batch_p2p_ops`, `all_gather_into_tensor_out`", ABSENT, "`torch.distributed._dist2.new_group` refuses with a TypeError of C++; two functional collectives, of messages in a batch and into a given tensor, say that there is no backend for the CPU: C++ calls them past the group"),
     ("`torch.distributed.rpc`, MPI, UCC, symmetric memory, NCCL's own knobs", ABSENT, "windows, flight recorder, `ncclCommAbort` within a collective, estimates of time: not there, or without effect"),

@@ -48,6 +48,8 @@ class SharedStore(Store):
         return self._values[key]
 
     def add(self, key: str, amount: int) -> int:
+        if not amount:
+            _others_first()
         value = int(self._values.get(key, b"0")) + amount
         self._values[key] = str(value).encode()
         self._changed()
@@ -61,6 +63,8 @@ class SharedStore(Store):
         return self._values.get(key, _bytes(expected))
 
     def check(self, keys: Sequence[str]) -> bool:
+        if not all(map(self._has, keys)):
+            _others_first()
         return all(map(self._has, keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
@@ -70,6 +74,7 @@ class SharedStore(Store):
         return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
+        _others_first()
         return len(self.list_keys())
 
     def list_keys(self) -> list[str]:
@@ -180,6 +185,13 @@ def shared_by(store: Any) -> object:
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return getattr(store, "_values", None)
+
+
+def _others_first() -> None:
+    """Who looks into the store, and maybe again and again, lets the others have their turns."""
+    member = turns.participant()
+    if member is not None:
+        member.wait(lambda: True, "")
 
 
 def _kept(store: SharedStore) -> None:

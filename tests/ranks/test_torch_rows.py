@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from labkit.distributed.world import World
 
@@ -95,7 +96,7 @@ def test_hooks_of_ddp_that_are_built_in():
         torch.cuda.set_device(rank.local)
         alone = [dist.new_group([number]) for number in range(2)][rank.number]
         found = []
-        for kind in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
+        for kind in (dist.BuiltinCommHookType.FP16_COMPRESS, dist.BuiltinCommHookType.FP16_COMPRESS):
             for group in (None, alone):
                 layer = torch.nn.Linear(2, 1, bias=False).cuda()
                 model = torch.nn.parallel.DistributedDataParallel(layer, process_group=group)
@@ -112,3 +113,35 @@ def test_hooks_of_ddp_that_are_built_in():
             mine = torch.tensor(1 / 3 + number).item()
             halves = half(half(1 / 3) / 2 + half(half(4 / 3) / 2))
             assert found == [pytest.approx(5 / 6), mine, halves, half(mine)]
+
+
+@pytest.mark.parametrize("poll", ["add", "check", "num_keys"])
+def test_a_rank_that_looks_into_the_store_again_and_again_lets_others_have_their_turns(poll):
+    def work(rank):
+        store = dist.FileStore("polled")
+        if rank.number:
+            store.set("key", "1")
+            return True
+        look = {
+            "add": lambda: store.add("key", 0),
+            "check": lambda: store.check(["key"]),
+            "num_keys": store.num_keys,
+        }
+        return any(look[poll]() for _ in range(9))
+
+    with World(2) as world:
+        assert world.run(work) == [True, True]
+
+
+def test_synchronised_batch_norm_of_nothing():
+    def work(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank.local)
+        layer = torch.nn.SyncBatchNorm(2).cuda()
+        x = torch.empty(0, 2, 3, 3, device="cuda", requires_grad=True)
+        found = layer(x)
+        found.sum().backward()
+        return found.shape
+
+    with World(2) as world:
+        assert world.run(work) == [(0, 2, 3, 3)] * 2

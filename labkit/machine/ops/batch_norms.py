@@ -128,7 +128,7 @@ def batch_norm_gather_stats_with_counts(
     _check_type("running_mean", running_mean, kept)
     _check_type("running_mean", running_var, kept)  # so its name is there
     _check_type("counts", counts, kept)
-    average = torch.zeros_like(mean[0])
+    average = mean.new_zeros(mean.shape[1:])
     squares = torch.zeros_like(average)
     seen = 0
     for at, count in enumerate(counts.tolist()):
