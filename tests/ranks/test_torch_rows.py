@@ -6,7 +6,6 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from labkit.distributed.world import World
 
@@ -96,7 +95,7 @@ def test_hooks_of_ddp_that_are_built_in():
         torch.cuda.set_device(rank.local)
         alone = [dist.new_group([number]) for number in range(2)][rank.number]
         found = []
-        for kind in (dist.BuiltinCommHookType.FP16_COMPRESS, dist.BuiltinCommHookType.FP16_COMPRESS):
+        for kind in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
             for group in (None, alone):
                 layer = torch.nn.Linear(2, 1, bias=False).cuda()
                 model = torch.nn.parallel.DistributedDataParallel(layer, process_group=group)
