@@ -264,19 +264,26 @@ def patches(machine: Machine) -> Iterator[Patch]:
 
     yield Patch(DeviceContext, "__exit__", end_alone)
 
-    # Under any mode an operator that is to run as the ones that it is made of loses this, and comes back to who asked
-    # (torch/_ops.py, decompose: the key goes to C++, which hands only the arguments to modes).
-    decompose: Any = OpOverload.decompose
+    # Under any mode an operator that is to run by another key (as those that it is made of) loses the key and comes
+    # back to who asked (torch/_ops.py, decompose; C++ hands only the arguments to modes).
+    def get(operator: Any) -> Any:
+        run_by = vars(operator)["_op_dk"]
 
-    @functools.wraps(decompose)
-    def decompose_below(operator: Any, *args: Any, **kwargs: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with without_modes():
-                return decompose(operator, *args, **kwargs)
+        def run(key: Any, *args: Any, **kwargs: Any) -> Any:
+            def run_below(*args: Any, **kwargs: Any) -> Any:
+                with without_modes():
+                    return run_by(key, *args, **kwargs)
 
-        return mode.general(run, args, kwargs) if _len_torch_function_stack() else run(*args, **kwargs)
+            if not _len_torch_function_stack():
+                return run_by(key, *args, **kwargs)
+            return mode.general(run_below, args, kwargs)
 
-    yield Patch(OpOverload, "decompose", decompose_below)
+        return run
+
+    def set_(operator: Any, run_by: Any) -> None:
+        vars(operator)["_op_dk"] = run_by
+
+    yield Patch(OpOverload, "_op_dk", property(get, set_))
 
 
 # What a tensor can be asked wherever it is.
