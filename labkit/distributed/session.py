@@ -258,6 +258,7 @@ class Session:
         return self._world
 
     def _run(self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None) -> list[Any]:
+        __tracebackhide__ = True  # of debuggers
         world = self._alive()
         with self._stage(world):
             recorded = events.begin()

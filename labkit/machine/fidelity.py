@@ -62,7 +62,7 @@ PARTS = (
     ("profilers, NVTX", APPROXIMATED, "they run and see the CPU's operations; nothing is timed on a GPU"),
     ("cuDNN", ABSENT, "`cudnn.is_acceptable` is False, so RNN weights are not flattened"),
     ("speed", ABSENT, "the GPUs share one CPU"),
-    ("`torch.compile`, `torch.export`", ABSENT, "refuse with an error"),
+    ("`torch.compile`, `torch.export`", ABSENT, "refuse with an error; with `TORCHDYNAMO_DISABLE=1` in the environment `torch.compile` gives back what it is given, as it does everywhere"),
     ("memory for other libraries", ABSENT, "`__cuda_array_interface__` refuses: use `.cpu()`; DLPack works between torch and torch, and says CUDA to others"),
     ("sparse tensors", FAITHFUL, "COO, CSR and their kin: the tensor, its indices and its values are on one device, also after `copy_` and `torch.load`"),
     ("`torch.nested`", FAITHFUL, "both layouts: the tensor and its values are on one device"),

@@ -495,6 +495,13 @@ def test_compile_is_refused_clearly():
         torch.compile(nn.Linear(2, 2))
 
 
+def test_compile_that_is_switched_off_gives_back_what_it_was_given(monkeypatch):
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    model = nn.Linear(2, 2).to(CUDA0)
+    assert torch.compile(model, mode="max-autotune") is model
+    assert torch.compile(fullgraph=True)(torch.sin) is torch.sin
+
+
 def test_a_tensor_says_where_another_goes():
     there = torch.ones(1, device="cuda:1", dtype=torch.double)
     for moved in (torch.ones(2).type_as(there), torch.ones(2, device="cuda:0").type_as(other=there)):

@@ -276,6 +276,20 @@ def test_the_finding_has_the_facts(program, facts):
 # Sound scripts.
 
 
+def test_a_fault_of_several_loaders_is_one_finding():
+    def program(rank):
+        begin(rank)
+        model = DDP(net())
+        for _ in range(3):  # a loader of its own for each epoch
+            fit(model, DataLoader(dataset(), batch_size=8))
+
+    (finding,) = diagnose_ranks(program, RANKS).findings
+    assert finding.name == "same_rows"
+    assert finding.where == (
+        "loader 1 (SequentialSampler); alike in loader 2 (SequentialSampler), loader 3 (SequentialSampler)"
+    )
+
+
 def ddp(rank):
     begin(rank)
     sampler, loader = sampled(30)  # padded, in training
@@ -453,7 +467,7 @@ def test_loaders_that_are_made_anew_are_each_their_own():
     """Though one that is gone may have had the place in memory."""
     records = Seen()
     for number in range(20):
-        assert records.loader(object(), lambda: Loader(number, "", False)).size == number  # noqa: B023 (called at once)
+        assert records.loader(DataLoader([number]), lambda: Loader(number, "", False)).size == number  # noqa: B023 (called at once)
     assert len(records.loaders) == 20
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -91,7 +92,30 @@ def _loaders(seen: Sequence[Seen]) -> Iterator[list[Loader]]:
         yield list(loaders)
 
 
-def _same_rows(seen: Sequence[Seen]) -> Iterator[Finding]:
+# Where, and what is said of it.
+_Found = Iterator[tuple[str, dict[str, Any]]]
+
+
+def _once(kind: Kind) -> Callable[[Callable[[Sequence[Seen]], _Found]], Callable[[Sequence[Seen]], Any]]:
+    """What is found in several loaders is one fault: said of the first, with the names of the others."""
+
+    def of(look: Callable[[Sequence[Seen]], _Found]) -> Callable[[Sequence[Seen]], Iterator[Finding]]:
+        def judge(seen: Sequence[Seen]) -> Iterator[Finding]:
+            found = list(look(seen))
+            if found:
+                (where, said), *others = found
+                if others:
+                    also = listed([name for name, _ in others])
+                    where = say(en=f"{where}; alike in {also}", zh=f"{where}；{also}也是如此")
+                yield kind(where, **said)
+
+        return judge
+
+    return of
+
+
+@_once(kinds.SAME_ROWS)
+def _same_rows(seen: Sequence[Seen]) -> _Found:
     for number, loaders in enumerate(_loaders(seen)):
         for epoch, parts in enumerate(zip(*(loader.epochs for loader in loaders), strict=False), 1):
             if not all(part.steps and part.rows for part in parts):
@@ -100,14 +124,15 @@ def _same_rows(seen: Sequence[Seen]) -> Iterator[Finding]:
             distinct = len({row for part in parts for row in part.rows})
             # A sampler that pads reads some rows twice, fewer than there are ranks.
             if read - distinct >= len(seen) and read > 1.5 * distinct:
-                yield kinds.SAME_ROWS(
-                    _loader(number, loaders[0]), who=ranks_text(range(len(seen))), epoch=epoch, read=read,
-                    distinct=distinct, times=f"{read / distinct:.3g}",
-                )  # fmt: skip
+                yield _loader(number, loaders[0]), {
+                    "who": ranks_text(range(len(seen))), "epoch": epoch, "read": read, "distinct": distinct,
+                    "times": f"{read / distinct:.3g}",
+                }  # fmt: skip
                 break
 
 
-def _set_epoch(seen: Sequence[Seen]) -> Iterator[Finding]:
+@_once(kinds.SET_EPOCH)
+def _set_epoch(seen: Sequence[Seen]) -> _Found:
     for number, loaders in enumerate(_loaders(seen)):
         if not all(loader.by_epoch and len(loader.epochs) > 1 for loader in loaders):
             continue
@@ -117,11 +142,12 @@ def _set_epoch(seen: Sequence[Seen]) -> Iterator[Finding]:
                 and len(loader.epochs[first].rows) > 1
                 for loader in loaders
             ):
-                yield kinds.SET_EPOCH(_loader(number, loaders[0]), first=first + 1, second=first + 2)
+                yield _loader(number, loaders[0]), {"first": first + 1, "second": first + 2}
                 break
 
 
-def _padded(seen: Sequence[Seen]) -> Iterator[Finding]:
+@_once(kinds.PADDED_ROWS)
+def _padded(seen: Sequence[Seen]) -> _Found:
     for number, loaders in enumerate(_loaders(seen)):
         for parts in zip(*(loader.epochs for loader in loaders), strict=False):
             rows = [row for part in parts for row in part.rows]
@@ -131,12 +157,8 @@ def _padded(seen: Sequence[Seen]) -> Iterator[Finding]:
             twice = sorted({row for row in rows if isinstance(row, int) and rows.count(row) > 1})
             # All of them in several ranks: each evaluates for itself.
             if len(set(rows)) == size < len(rows) < 2 * size and twice:
-                yield kinds.PADDED_ROWS(
-                    _loader(number, loaders[0]),
-                    read=len(rows),
-                    rows=size,
-                    which=listed([str(row) for row in twice]),
-                )
+                which = listed([str(row) for row in twice])
+                yield _loader(number, loaders[0]), {"read": len(rows), "rows": size, "which": which}
                 break
 
 

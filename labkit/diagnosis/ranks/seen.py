@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 
 @dataclass
@@ -77,15 +78,16 @@ class Seen:
     norms: list[tuple[int, int]] = field(default_factory=list)
     running: Any = None
     unused: list[str] = field(default_factory=list)
-    # Keys are kept alive: the id of one that is gone may come again.
-    _by_id: dict[int, tuple[object, Loader]] = field(default_factory=dict)
+    # By the loaders themselves: of one that is gone the next may have the id.
+    _records: WeakKeyDictionary[Any, Loader] = field(default_factory=WeakKeyDictionary)
 
     def loader(self, key: object, make: Callable[[], Loader]) -> Loader:
         """The record of the loader ``key``, made if it is new."""
-        if id(key) not in self._by_id:
-            self._by_id[id(key)] = key, make()
-            self.loaders.append(self._by_id[id(key)][1])
-        return self._by_id[id(key)][1]
+        found = self._records.get(key)
+        if found is None:
+            found = self._records[key] = make()
+            self.loaders.append(found)
+        return found
 
 
 def without_gradient(models: list[Any]) -> list[str]:

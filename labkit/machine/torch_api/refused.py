@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -63,15 +64,26 @@ def _no_export(*args: object, **kwargs: object) -> NoReturn:
     )
 
 
-def _no_compile(*args: object, **kwargs: object) -> NoReturn:
-    raise Absent(
-        say(
-            en="torch.compile does not see labkit's simulated GPUs: run the model eagerly, "
-            "or close the machine (its .close()) to compile for the CPU",
-            zh="torch.compile 看不到 labkit 的模拟 GPU：直接运行模型（eager），"
-            "或者关闭机器（.close()）后为 CPU 编译",
+def _without_compile() -> Callable[..., Any]:
+    compiled = torch.compile
+
+    @functools.wraps(compiled)
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+            return compiled(
+                *args, **kwargs
+            )  # which gives back what it was given (torch/_dynamo/eval_frame.py)
+        raise Absent(
+            say(
+                en="torch.compile does not see labkit's simulated GPUs: run the model eagerly, which "
+                "TORCHDYNAMO_DISABLE=1 in the environment does for a script as it is, or close the machine (its "
+                ".close()) to compile for the CPU",
+                zh="torch.compile 看不到 labkit 的模拟 GPU：请直接运行模型（eager；设置环境变量 "
+                "TORCHDYNAMO_DISABLE=1 就不必改脚本），或者关闭机器（.close()）后为 CPU 编译",
+            )
         )
-    )
+
+    return refused
 
 
 def _no_triton(*args: object, **kwargs: object) -> NoReturn:
@@ -99,7 +111,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
         yield Patch(torch._C, name, type(name, (), {"__new__": refusing(name)}))
     # torch.cuda._sanitizer and _gpu_trace ask for callbacks that would never come.
     yield Patch(torch._C, "_activate_gpu_trace", refusing("_activate_gpu_trace"))
-    yield Patch(torch, "compile", _no_compile)
+    yield Patch(torch, "compile", _without_compile())
     for owner in (torch.library, torch._library.triton):
         yield Patch(owner, "wrap_triton", _no_triton)
     # Their fake tensors ask C++ for CUDA, which ends the process where there is none.
