@@ -35,6 +35,7 @@ PARTS = (
     ("what DDP writes down of itself", APPROXIMATED, "`_get_ddp_logging_data()`: C++ sees where the values are, so a module on several GPUs is not called one"),
     ("lists that are handed to a group's own methods", APPROXIMATED, "`group.allreduce([a, b])` and its kin with lists that no function of `torch.distributed` makes (several tensors, none, of several types or sizes) are taken, or refused in other words than gloo's and NCCL's"),
     ("`_dist2`, `batch_p2p_ops`, `all_gather_into_tensor_out`", ABSENT, "`torch.distributed._dist2.new_group` refuses with a TypeError of C++; two functional collectives, of messages in a batch and into a given tensor, say that there is no backend for the CPU: C++ calls them past the group"),
+    ("`LocalTensorMode` within a rank", ABSENT, "its collectives refuse with a TypeError of C++, which wants a group of C++'s; outside ranks, over PyTorch's own group `fake`, it works"),
     ("`torch.distributed.rpc`, MPI, UCC, symmetric memory, NCCL's own knobs", ABSENT, "windows, flight recorder, `ncclCommAbort` within a collective, estimates of time: not there, or without effect"),
 )  # fmt: skip
 
