@@ -72,11 +72,11 @@ class SlotWork(Work):
 
     def result(self) -> list[Any]:
         found: list[Any] = self.results
-        if self.call.kind == "all_gather" and self.call.backend == "nccl":
-            flat = found if isinstance(found[0], Tensor) else list(found[0])
-            if len({tensor.shape for tensor in flat}) == 1:
+        if self.call.kind == "all_gather":
+            found = found if isinstance(found[0], Tensor) else list(found[0])
+            if self.call.backend == "nccl" and len({tensor.shape for tensor in found}) == 1:
                 # What NCCL wrote into, from which the tensors were copied (ProcessGroupNCCL.cpp, allgather).
-                return [torch.stack(flat)]
+                return [torch.stack(found)]
         return found
 
     def source_rank(self) -> int:

@@ -83,10 +83,14 @@ def test_the_future_of_an_all_gather_has_one_tensor_as_nccls_has():
         x = torch.tensor([rank.number, 5.0], device="cuda")
         out = [torch.empty_like(x) for _ in range(2)]
         found = dist.all_gather(out, x, async_op=True).get_future().wait()
-        return found[0][:, 0].tolist()
+        y, there = x.cpu(), [torch.empty_like(x.cpu()) for _ in range(2)]
+        pieces = (
+            dist.all_gather(there, y, group=dist.new_group(backend="gloo"), async_op=True).get_future().wait()
+        )
+        return found[0][:, 0].tolist(), [piece.tolist() for piece in pieces]
 
     with World(2) as world:
-        assert world.run(work) == [[0, 1]] * 2
+        assert world.run(work) == [([0, 1], [[0, 5], [1, 5]])] * 2
 
 
 def test_hooks_of_ddp_that_are_built_in():
