@@ -398,6 +398,8 @@ class Ring:
         if waiting and (inside or for_each_other or not self._others()):
             explain = waiting[0].baton.explain
             text = self._deadlock() if explain is None else explain(self.waits())
+            if text is None:
+                return
             for member in waiting:
                 member._error, member._state = Deadlock(text), _State.READY
             self.resume()
@@ -405,10 +407,11 @@ class Ring:
     def _others(self) -> bool:
         """Whether there is a thread that takes no part and could do something for those who do."""
         ours = {self.caller, threading.get_ident(), *(one._thread for one in self.live)}
-        # asyncio's own helpers do what their loop asks for, and the loop's thread is looked at by itself. They are
-        # told by their names; threading.enumerate() would take a lock that a participant may hold.
+        # asyncio's own helpers do what their loop asks for, and the loop's thread is looked at by itself; labkit's
+        # carry what ranks send. They are told by their names; threading.enumerate() would take a lock that a
+        # participant may hold.
         named = threading._active.copy()  # type: ignore[attr-defined]  # Python's own, in no stub
-        ours |= {thread for thread, one in named.items() if one.name.startswith("asyncio")}
+        ours |= {thread for thread, one in named.items() if one.name.startswith(("asyncio", "labkit "))}
         return any(
             not _serves(frame) for thread, frame in sys._current_frames().items() if thread not in ours
         )
@@ -446,7 +449,8 @@ class Baton:
     names      of the participants, for messages.
     order      who goes first, second, …, by number; default: as they stand. Numbers too large are left out.
     watch      entered as long as several take turns: what makes them say that they wait. May be entered again inside.
-    explain    the text of a deadlock, given who waits for what in lines; default: that each waits for another.
+    explain    the text of a deadlock, given who waits for what in lines; default: that each waits for another. None:
+               somebody in another process may still help, and it is to be asked again soon.
 
     The baton goes to the next in the order that can go on, and after the last to the first again::
 
@@ -468,7 +472,7 @@ class Baton:
         names: Sequence[str] = (),
         order: Sequence[int] | None = None,
         watch: AbstractContextManager[object] = _NO_WATCH,
-        explain: Callable[[str], str] | None = None,
+        explain: Callable[[str], str | None] | None = None,
     ) -> None:
         self._order, self._watch = order, watch
         self.explain = explain
@@ -486,6 +490,22 @@ class Baton:
         member = Member(self, name, begin or (lambda: self._start(member)))
         self.members.append(member)
         return member
+
+    def enter(self, name: str) -> Member:
+        """From now on this thread takes part, until :meth:`leave`."""
+        member = self.add(name)
+        self.ring.watch(self._watch)
+        self.ring.awaited = [member]
+        self._enter()
+        self._take(member)
+        return member
+
+    def leave(self, member: Member) -> None:
+        """This thread takes no part any more."""
+        here.member = None
+        with self.ring:
+            member.finish()
+            self.ring.hand_on(member)
 
     def run(
         self,

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
-from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
 
 from ..base.language import say
 from ..base.numbers import plural
@@ -19,6 +21,9 @@ from ..base.units import bytes_text, cuda_bytes
 from ..launch import children
 from .ending import MOST_EVENTS
 from .usage import UsageError, at_least
+
+if TYPE_CHECKING:
+    from ..distributed.kept import Kept, Part
 
 # Arguments of torchrun that change nothing where all ranks share one process on this computer.
 NOTHING_TO_DO = (
@@ -258,16 +263,22 @@ def _in_processes(options: argparse.Namespace, given: set[str], machine: childre
                 zh="--processes 需要 fork，本系统没有：请去掉它",
             )
         )
-    if options.timeline or options.trace or options.summary:
-        raise UsageError(
-            say(
-                en="--timeline, --trace and --summary are of ranks in one process: leave out --processes",
-                zh="--timeline、--trace 和 --summary 只适用于同一进程里的 rank：请去掉 --processes",
-            )
-        )
     from ..distributed.processes.launch import run as run_processes
 
-    return run_processes(_arguments(options, given), machine)
+    kept = _wanted(options)
+    if kept is None:
+        return run_processes(_arguments(options, given), machine)
+    from ..distributed.processes import recorded
+
+    folder = mkdtemp(prefix="labkit")  # a TemporaryDirectory would be removed by the first worker that ends
+    try:
+        more = {recorded.FOLDER: folder, recorded.MOST: str(MOST_EVENTS if _drawn(options) else 0)}
+        code = run_processes(_arguments(options, given), machine, more)
+        parts = recorded.read(Path(folder), kept)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    _tell(options, kept, parts)
+    return code
 
 
 def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
@@ -285,6 +296,7 @@ def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
 
 def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
     """As threads of this process."""
+    from ..distributed.kept import part_of
     from ..distributed.launch import launch
     from ..distributed.script import Program
     from ..distributed.world import World
@@ -294,52 +306,42 @@ def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
     program = Program(options.training_script, options.training_script_args, options.module)
-    told: list[str] = []
+    kept = _wanted(options)
+    if kept is None:
+        return launch(program, options, machine)
+    parts: list[Part] = []
+    trace = events.begin()
+
+    def begins() -> None:
+        kept.clear()
 
     def ends(world: World) -> None:
-        told[:] = [_summary(world, kept)] * options.summary
+        parts[:] = filter(None, map(part_of, world.ranks))
 
-    recorded = bool(options.summary or options.timeline or options.trace)
-    kept = Kept(MOST_EVENTS if options.timeline or options.trace else 0)
-    trace = None
-    if recorded:
-        trace = events.begin()
-        trace.events = kept
+    trace.events, trace.samples = kept.trace.events, kept.trace.samples
     try:
-        code = launch(program, options, machine, ends)
+        code = launch(program, options, machine, begins, ends)
     finally:
-        if trace is not None:
-            events.end(trace)
-    for text in told:
-        print(text, file=sys.stderr)
-    if trace is not None:
-        _write(options, trace, kept)
+        events.end(trace)
+    _tell(options, kept, parts)
     return code
 
 
-class Kept(list[Any]):
-    """The first events of a run, and what was counted of all: collectives, their bytes, seconds waited, by rank."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.most, self.left_out = most, 0
-        self.calls: Counter[int] = Counter()
-        self.bytes: Counter[int] = Counter()
-        self.waited: dict[int, float] = {}
-
-    def append(self, event: Any) -> None:
-        if event.phase == "collective" and event.rank is not None:
-            self.calls[event.rank] += 1
-            self.bytes[event.rank] += event.nbytes
-            self.waited[event.rank] = self.waited.get(event.rank, 0.0) + event.waited
-        if len(self) < self.most:
-            super().append(event)
-        else:
-            self.left_out += 1
+def _drawn(options: argparse.Namespace) -> bool:
+    return bool(options.timeline or options.trace)
 
 
-def _write(options: argparse.Namespace, trace: Any, kept: Kept) -> None:
-    """Write the page and the file for Perfetto, as far as they are asked for."""
+def _wanted(options: argparse.Namespace) -> Kept | None:
+    """What the run is to be recorded in; None if nobody asks for that."""
+    from ..distributed.kept import Kept
+
+    return Kept(MOST_EVENTS if _drawn(options) else 0) if options.summary or _drawn(options) else None
+
+
+def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> None:
+    """Say and write what is asked for: of the last attempt, if there were several."""
+    if options.summary:
+        print(_summary(kept, parts), file=sys.stderr)
     notes = [
         (f"{kept.left_out:,} later events are not drawn.", f"之后还有 {kept.left_out:,} 个事件没有画出。")
     ] * bool(kept.left_out)
@@ -350,39 +352,36 @@ def _write(options: argparse.Namespace, trace: Any, kept: Kept) -> None:
         if name == "timeline":
             from ..view.page import timeline_page
 
-            text = timeline_page(trace, Path(options.training_script).name, notes)
+            text = timeline_page(kept.trace, Path(options.training_script).name, notes)
         else:
-            text = trace.to_chrome()
+            text = kept.trace.to_chrome()
         try:
             path.write_text(text, "utf-8")
         except OSError as error:
             print(f"labkit: --{name}: {error}", file=sys.stderr)
 
 
-def _summary(world: Any, kept: Kept) -> str:
+def _summary(kept: Kept, parts: Sequence[Part]) -> str:
     """What each rank's GPU held at most, what the rank brought to collectives, how long it stood waiting."""
-    nodes = (
-        say(en=f" on {plural(world.nodes, 'node')}", zh=f"，{world.nodes} 个节点") if world.nodes > 1 else ""
-    )
+    nodes = len({part.node for part in parts})
+    on = say(en=f" on {plural(nodes, 'node')}", zh=f"，{nodes} 个节点") if nodes > 1 else ""
     lines = [
         say(
-            en=f"labkit: {plural(world.size, 'rank')}{nodes}",
-            zh=f"labkit：{world.size} 个 rank{nodes}",
+            en=f"labkit: {plural(len(parts), 'rank')}{on}",
+            zh=f"labkit：{len(parts)} 个 rank{on}",
         )
     ]
-    for rank in world.ranks:
-        gpu, number = rank.gpus[rank.local], rank.number
-        gpu.recount()
-        peak, whole = cuda_bytes(gpu.peak), cuda_bytes(gpu.capacity)
-        calls, sent = kept.calls[number], bytes_text(kept.bytes[number])
-        where = say(en=f" of node {rank.node}", zh=f"（节点 {rank.node}）") if world.nodes > 1 else ""
-        waited = kept.waited.get(number, 0.0)
+    for part in parts:
+        total = kept.totals[part.rank]
+        peak, whole = cuda_bytes(total.peak), cuda_bytes(part.capacity)
+        calls, sent = total.calls, bytes_text(total.nbytes)
+        where = say(en=f" of node {part.node}", zh=f"（节点 {part.node}）") if nodes > 1 else ""
         lines.append(
             say(
-                en=f"  rank {number}  cuda:{gpu.index}{where}  peak {peak} of {whole}, "
-                f"{plural(calls, 'collective')} of {sent}, waited {waited:.2f} s",
-                zh=f"  rank {number}  cuda:{gpu.index}{where}  峰值 {peak} / {whole}，"
-                f"{calls} 次集合通信共 {sent}，等待 {waited:.2f} 秒",
+                en=f"  rank {part.rank}  cuda:{part.gpu}{where}  peak {peak} of {whole}, "
+                f"{plural(calls, 'collective')} of {sent}, waited {total.waited:.2f} s",
+                zh=f"  rank {part.rank}  cuda:{part.gpu}{where}  峰值 {peak} / {whole}，"
+                f"{calls} 次集合通信共 {sent}，等待 {total.waited:.2f} 秒",
             )
         )
     return "\n".join(lines)

@@ -30,7 +30,7 @@ from . import checks
 from .call import Call
 from .dispatched import seen, watched
 from .processes.transport import Gloo
-from .rank import rank_here
+from .rank import rank_here, timed_here
 from .sampling import sample
 from .works import SlotWork, Works
 
@@ -351,7 +351,7 @@ class Group(_Base):  # type: ignore[misc]
 
     def _come(self, call: Call, results: list[Any], opts: Any) -> Any:
         """The Work of a call whose tensors are those that have the memory."""
-        rank = rank_here()
+        rank = timed_here()
         call.watched = trace.recording is not None
         call.backward = call.watched and torch._C._current_graph_task_id() != -1
         for brought in (call.inputs, call.outputs):
@@ -418,6 +418,11 @@ class Group(_Base):  # type: ignore[misc]
         machine = machine_in_use()
         gpus = len(machine.gpus) if machine is not None else 0
         return self._used or f"cuda:{self._global % max(1, gpus)}"
+
+    def _connect(self) -> None:
+        """Where ranks are processes: the members are here now, and may not be at their first call."""
+        if rank_here() is None:
+            self.transport()
 
     def transport(self) -> Any:
         if self._transport is None:

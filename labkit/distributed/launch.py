@@ -26,12 +26,14 @@ def launch(
     program: Program,
     options: Any,
     machine: Described,
+    begins: Callable[[], None] = lambda: None,
     ends: Callable[[World], None] = lambda world: None,
 ) -> int:
     """Run ``program`` by ``options``, those of ``torch.distributed.run``; returns torchrun's exit code.
 
-    machine   the GPUs of each node.
-    ends      is called with the ranks when they have ended, well or not, and are still there.
+    machine        the GPUs of each node.
+    begins, ends   are called in each attempt: before there are ranks; with the ranks, when they have ended, well or
+                   not, and are still there.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -49,6 +51,7 @@ def launch(
     try:
         for attempt in range(options.max_restarts + 1):
             environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+            begins()
             failed = _attempt(program, options, machine, environ, specs, ends)
             if not failed:
                 return 0

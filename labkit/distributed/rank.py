@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from time import perf_counter
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base import turns
+from .clock import Timed
 from .state import ProcessState
 
 if TYPE_CHECKING:
-    from ..machine.state.gpu import Gpu
     from .call import Call
-    from .works import SlotWork
     from .world import World
 
 
-class Rank:
+class Rank(Timed):
     """A process of a distributed program, as a thread that lasts as long as its :class:`.world.World`.
 
     number, size   its global rank, and how many there are.
@@ -34,14 +33,13 @@ class Rank:
     """
 
     def __init__(self, world: World, number: int, local: int, node: int, environ: Mapping[str, str]) -> None:
-        self.world, self.number, self.local, self.node = world, number, local, node
-        self.size = world.size
+        super().__init__(number, local, node)
+        self.world, self.size = world, world.size
         # A process that nobody seeds has random numbers of its own. Here they are the same in every run.
         self.seed = 0x1AB + number
         self.main = ModuleType("__main__")
         self.environ = dict(environ)
         self.state = ProcessState(self)
-        self.gpus: tuple[Gpu, ...] = ()
         self.random: Any = None
         self.error: BaseException | None = None
         self.result: Any = None
@@ -53,17 +51,11 @@ class Rank:
         self.last: Call | None = None
         self.came: dict[tuple[CodeType | None, int, str], int] = {}
         self.seqs: dict[str, int] = {}
-        # Collectives of which nothing has been told yet: nobody has waited for them.
-        self.untold: list[SlotWork] = []
         # The groups that it has made, by key: the how manieth of its name.
         self.made: dict[Any, int] = {}
         # Whether it has used CUDA, which a process of its own would have initialised then; what was on the GPUs before.
         self.initialized = False
         self._marked = 0
-        self._spent = self._ahead = 0.0
-        # When its turn began; while it sleeps and others have theirs, when that began.
-        self._since: float | None = None
-        self.asleep: float | None = None
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
@@ -81,30 +73,6 @@ class Rank:
         if call.kind not in ("send", "recv"):
             self.seqs[call.group] = call.seq
 
-    # Time. Each rank's clock goes while it has the baton, as if all ran at once.
-
-    def clock(self) -> float:
-        """Seconds on this rank's clock: what it ran itself, and what it stood waiting for others."""
-        since = self.asleep if self._since is None else self._since
-        now = 0.0 if since is None else perf_counter() - since
-        return self._spent + self._ahead + now
-
-    @contextmanager
-    def untimed(self) -> Iterator[None]:
-        """What it does inside takes no time on its clock."""
-        before = self._busy()
-        try:
-            yield
-        finally:
-            self._spent -= self._busy() - before
-
-    def _busy(self) -> float:
-        return self._spent + (0.0 if self._since is None else perf_counter() - self._since)
-
-    def wait_until(self, time: float) -> None:
-        """Let its clock be at ``time``, unless it is later."""
-        self._ahead += max(0.0, time - self.clock())
-
     def sleep(self, seconds: float) -> None:
         """Let the others go on for ``seconds``, which pass on its clock."""
         member = turns.participant()
@@ -120,13 +88,11 @@ class Rank:
     def begin_turn(self) -> None:
         if not self.initialized:
             self._marked = self._total()
-        self._since = perf_counter()
+        super().begin_turn()
 
     def end_turn(self) -> None:
         self.uses_cuda()
-        if self._since is not None:
-            self._spent += perf_counter() - self._since
-            self._since = None
+        super().end_turn()
 
     # CUDA, which each process initialises for itself.
 
@@ -187,3 +153,24 @@ here = _Here()
 def rank_here() -> Rank | None:
     """The rank that this thread is; None outside."""
     return here.rank
+
+
+class _Alone:
+    """The rank that this whole process is, where each has a process of its own; None elsewhere."""
+
+    rank: Timed | None = None
+
+
+alone = _Alone()
+
+
+def timed_here() -> Timed | None:
+    """The rank that this thread is, or this process; None where neither is one."""
+    return here.rank or alone.rank
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """What a process that is a rank does inside is ours: it takes no time on its clock, and no wait is the script's."""
+    with turns.unseen(), nullcontext() if alone.rank is None else alone.rank.untimed():
+        yield

@@ -11,10 +11,11 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from ..trace import events as trace
 from ..trace.memory import MemorySample
-from .rank import Rank, rank_here
+from .clock import Timed
+from .rank import timed_here
 
 
-def sample(rank: Rank, label: str, device: str = "") -> None:
+def sample(rank: Timed, label: str, device: str = "") -> None:
     """Tell how much memory is in use on a GPU of ``rank``: now, and at most since it was told last.
 
     Only on the rank's own thread, while it has its turn: its clock stands elsewhere, or another's memory has changed.
@@ -22,10 +23,13 @@ def sample(rank: Rank, label: str, device: str = "") -> None:
     label    what goes on: a collective's kind, a module's name.
     device   the GPU, as the rank calls it; that of its own number if not given or not a GPU.
     """
-    if trace.recording is None or rank_here() is not rank:
+    if trace.recording is None or timed_here() is not rank:
         return
     kind, _, number = device.partition(":")
-    gpu = rank.gpus[int(number) if kind == "cuda" and number else rank.local]
+    index = int(number) if kind == "cuda" and number else rank.local
+    if index >= len(rank.gpus):
+        return  # more processes than GPUs
+    gpu = rank.gpus[index]
     live, peak = gpu.look()
     trace.sample(MemorySample(rank.number, str(gpu.device), rank.clock(), live, peak, label))
 
@@ -38,7 +42,7 @@ def at_modules() -> Iterator[None]:
         return
 
     def hook(module: Module, inputs: Any, outputs: Any) -> None:
-        rank = rank_here()
+        rank = timed_here()
         if rank is not None:
             sample(rank, type(module).__name__)
 

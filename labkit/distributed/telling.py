@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..trace import events as trace
 from ..trace.events import Event
 from .call import Call
-from .rank import rank_here
+from .rank import timed_here
 from .sampling import sample
 
 if TYPE_CHECKING:
@@ -43,6 +43,6 @@ def tell(call: Call, slot: Slot, waited: float) -> None:
             **call.told,
         )
     )
-    rank = rank_here()
+    rank = timed_here()
     if rank is not None:
         sample(rank, call.kind, call.device if call.told.get("nbytes") else "")

@@ -31,7 +31,7 @@ from . import compiling, process_rows, profiling, store
 from .checks.nccl import NCCL_VERSION
 from .group import Group, asking
 from .modules import is_shared_file
-from .rank import here, rank_here
+from .rank import here, rank_here, timed_here
 
 if TYPE_CHECKING:
     from .world import World
@@ -79,8 +79,7 @@ class NcclGroup(Group):
         )  # fmt: skip
         self.options = options
         self._name = options.group_name
-        if rank_here() is None:
-            self.transport()  # the members of other processes are here now, and may not be at their first call
+        self._connect()
 
 
 class GlooOptions(SimpleNamespace):
@@ -103,6 +102,7 @@ class GlooGroup(Group):
     ) -> None:
         timeout = timeout._timeout if isinstance(timeout, GlooOptions) else timeout
         super().__init__(store, rank, size, backends=_backends("gloo"), ranks=_making.ranks, timeout=timeout)
+        self._connect()
 
     @staticmethod
     def create_device(hostname: str = "", interface: str = "", lazy_init: bool | None = None) -> object:
@@ -228,15 +228,13 @@ def table(world: World) -> Iterator[Patch]:
     """All rows."""
     yield Patch(distributed_c10d, "_world", Worlds(distributed_c10d._world))
     yield Patch(distributed_c10d, "_new_process_group_helper", _helper())
-    yield from _of_nccl()
-    for owner in (distributed_c10d, dist):
-        yield Patch(owner, "ProcessGroupGloo", GlooGroup)
+    yield from _of_groups()
     for owner in (dist, distributed_c10d, import_module("torch.distributed.rendezvous"), c10d):
         for kind in (store.TCPStore, store.FileStore, store.HashStore):
             if hasattr(owner, kind.__name__):
                 yield Patch(owner, kind.__name__, kind)
     yield from _of_cuda()
-    yield from _of_imports()
+    yield from of_imports()
     yield Patch(type(dist.group), "WORLD", _world_group())
     yield from _of_meshes()
     yield from _of_threads()
@@ -302,13 +300,13 @@ def _choosing(choose: Callable[[int], Any]) -> Callable[[int], Any]:
     return chosen
 
 
-def _of_imports() -> Iterator[Patch]:
-    """What a module takes to be loaded, which the first rank alone does for all, does not make it late."""
+def of_imports() -> Iterator[Patch]:
+    """What a module takes to be loaded, which the first rank alone may do for all, does not make it late."""
     bootstrap: Any = sys.modules["_frozen_importlib"]
     load = bootstrap._load_unlocked
 
     def load_untimed(spec: Any) -> Any:
-        rank = here.rank
+        rank = timed_here()
         if rank is None or here.loading:
             return load(spec)
         here.loading = True
@@ -326,7 +324,7 @@ def _of_imports() -> Iterator[Patch]:
 def of_processes() -> Iterator[Patch]:
     """The rows for a process that is one rank of several."""
     yield Patch(distributed_c10d, "_new_process_group_helper", _helper())
-    yield from _of_nccl()
+    yield from _of_groups()
     yield from compiling.patches()
 
 
@@ -351,12 +349,13 @@ def _has_torch_function() -> Callable[[Any], bool]:
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, list, type(None)))
 
 
-def _of_nccl() -> Iterator[Patch]:
+def _of_groups() -> Iterator[Patch]:
     yield Patch(distributed_c10d, "has_torch_function", _has_torch_function())
     for owner in (distributed_c10d, dist):
         yield Patch(owner, "_NCCL_AVAILABLE", True)
         yield Patch(owner, "ProcessGroupNCCL", NcclGroup)
         yield Patch(owner, "is_nccl_available", lambda: True)
+        yield Patch(owner, "ProcessGroupGloo", GlooGroup)
     yield Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     yield Patch(c10d, "ProcessGroupNCCL", NcclGroup)
     major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it

@@ -13,7 +13,7 @@ from ..trace import events as trace
 from . import faults
 from .call import Call
 from .meeting import Slot
-from .rank import here
+from .rank import alone, here
 from .telling import tell
 
 
@@ -23,7 +23,7 @@ class SlotWork(Work):
     def __init__(self, call: Call, slot: Slot, results: list[Tensor], timeout: timedelta | None) -> None:
         super().__init__()
         self.call, self.slot, self.results, self.timeout = call, slot, results, timeout
-        self.rank = here.rank
+        self.rank = here.rank or alone.rank
         self._told = trace.recording is None or self.rank is None
         if not self._told and self.rank is not None:
             self.rank.untold.append(self)

@@ -247,10 +247,7 @@ class World:
             with suppress(KeyboardInterrupt):
                 rank.join(5)
             rank.member = None
-            for work in list(rank.untold):
-                if work.slot.done:
-                    work.tell()
-            rank.untold.clear()
+            rank.tell_the_rest()
         if self._current is not None:
             self._current.end_turn()
             self._current.state.leave()

@@ -1,6 +1,7 @@
 """Ranks as real processes: started from a preloaded one by PyTorch's elastic launcher, meeting over gloo."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,7 @@ def test_two_nodes_train_as_one_process_and_end_with_the_same_bits(tmp_path):
 
 FAULTS = """
 import os
+import queue
 import sys
 import threading
 from datetime import timedelta
@@ -135,6 +137,15 @@ elif attempt == 5:
 elif attempt == 6:
     if rank:
         dist.new_group([0, 1])
+elif attempt == 7:  # a queue of this process's own, that nobody fills
+    queue.Queue().get() if rank else dist.barrier()
+elif attempt == 8:  # calls that nobody comes to
+    if rank:
+        dist.send(x, 0)
+        dist.all_reduce(x, async_op=True)
+elif attempt == 9:  # gloo says the same
+    gloo = dist.new_group(backend="gloo")
+    dist.all_reduce(torch.ones(3), group=gloo) if rank else dist.barrier(gloo)
 else:
     # Who waits in a store for a short time goes on after it, and so does who is given the key by its own thread.
     try:
@@ -154,30 +165,46 @@ else:
     works = [dist.all_reduce(x, async_op=True), dist.all_reduce(here, group=group, async_op=True)]
     for work in works if rank else works[::-1]:
         work.wait()
+    # What waits for a thread of this process goes on.
+    event = threading.Event()
+    threading.Timer(0.3, event.set).start()
+    event.wait()
     print(f"rank {rank}: {x.tolist()} {here.unique().tolist()}", flush=True)
+    # A message reaches who asks for it when its sender has nothing else to do.
+    if rank:
+        dist.send(x, 0)
+        store.set("sent", "")
+    else:
+        store.wait(["sent"])
+        dist.recv(x, 1)
     dist.destroy_process_group()
 """
 
 
 def test_each_attempt_ends_by_itself_and_says_why(tmp_path):
     code, out, err = run(
-        tmp_path, FAULTS, "--nproc-per-node", "2", "--max-restarts", "7", "--tee", "3", "train.py"
+        tmp_path, FAULTS, "--nproc-per-node", "2", "--max-restarts", "10", "--tee", "3", "train.py"
     )
     assert code == 0, err
-    assert sorted(line for line in out.splitlines() if "]:rank" in line) == [
-        "[default0]:rank 0: [4.0, 4.0, 4.0] [1.0]", "[default1]:rank 1: [4.0, 4.0, 4.0] [1.0]"
-    ]  # fmt: skip
-    assert "rank 0  broadcast from rank 0 [3] float32  train.py:17" in err
-    assert "rank 1  all_reduce SUM [3] float32         train.py:17" in err
+    for rank in range(2):  # whose lines may meet in one
+        assert out.count(f"[default{rank}]:rank {rank}: [4.0, 4.0, 4.0] [1.0]") == 1
+    assert "rank 0  broadcast from rank 0 [3] float32  train.py:18" in err
+    assert "rank 1  all_reduce SUM [3] float32         train.py:18" in err
     deadlocks = err.split("Deadlock: ")[1:]
-    assert len(deadlocks) == 4  # one rank tells
-    for text in "rank 0  waits in recv from rank 1", "rank 1  waits in recv from rank 0", "train.py:19":
+    assert len(deadlocks) == 5  # one rank tells
+    for text in "rank 0  waits in recv from rank 1", "rank 1  waits in recv from rank 0", "train.py:20":
         assert text in deadlocks[0]
     for text in "rank 0  has ended; its last call was all_reduce, call 3", "stands there for the 3rd time":
         assert text in deadlocks[1]
     assert "rank 0  waits for rank 1 in barrier" in deadlocks[2]
-    assert "rank 1  waits for store.wait('never') at train.py:33" in deadlocks[2]
+    assert "rank 1  waits for store.wait('never') at train.py:34" in deadlocks[2]
     assert "rank 1  waits for rank 0 in new_group" in deadlocks[3]
+    assert "rank 0  waits for rank 1 in barrier" in deadlocks[4]
+    assert re.search(r"rank 1  waits for Queue.get at .*train.py:40", deadlocks[4])
+    assert err.count("Unmet: all ranks have ended") == 1
+    for call in "send to rank 0 [3] float32  train.py:43", "all_reduce SUM [3] float32  train.py:44":
+        assert f"[default1]:  rank 1  {call}\n" in err
+    assert "rank 0  barrier                     train.py:47\n" in err
     assert "ValueError: of the script" in err
     assert err.count("(exitcode: -9)") == 1
 
@@ -215,7 +242,7 @@ ENDLESS = """
 import os
 import signal
 
-print(os.getpid(), flush=True)
+os.write(1, b"%d\\n" % os.getpid())
 signal.signal(signal.SIGALRM, lambda *_: print("still here", flush=True))
 signal.alarm(60)
 signal.pause()

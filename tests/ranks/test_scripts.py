@@ -5,6 +5,8 @@ The oracles (oracles.py) know nothing of distribution: formulas, or one model on
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -20,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracles
 from comparing import SCRIPTS, difference, script
 
+DRIVER = Path(__file__).with_name("one_after_another.py")
 # What a script is called with, after the folder for its values.
 ARGUMENTS = {"elastic": ["--epochs", "2"]}
 # Values that are rounded on their way to 16 bits.
@@ -46,6 +49,11 @@ def run(name: str, folder: Path, size: int, *arguments: str) -> list[dict[str, A
     with World(size, environ={"TORCHELASTIC_RUN_ID": "none"}) as world, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         world.run(main)
+    return saved(folder, size)
+
+
+def saved(folder: Path, size: int) -> list[dict[str, Any]]:
+    """What each rank left there."""
     return [torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=False) for rank in range(size)]
 
 
@@ -81,6 +89,27 @@ def test_a_checkpoint_of_one_world_is_loaded_by_another(before: int, after: int,
     run("checkpoint_save", tmp_path / "saved", before)
     loaded = run("checkpoint_load", tmp_path / "loaded", after, str(tmp_path / "saved"))
     assert wrong("checkpoint_load", loaded) == []
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two ranks that are processes have saved what they end with, in a folder for each script."""
+    folder = tmp_path_factory.mktemp("processes")
+    words = " , ".join(" ".join([name, *ARGUMENTS.get(name, [])]) for name in NAMES if name not in LONG)
+    command = f"-m labkit torchrun --processes --nproc-per-node 2 {DRIVER} {folder} {words}"
+    environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", *command.split()],
+        env=environment, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LONG])
+def test_ranks_that_are_processes_end_with_the_same_bits(name: str, processes: Path, tmp_path: Path) -> None:
+    threads = run(name, tmp_path / "a", 2, *ARGUMENTS.get(name, []))
+    assert difference(saved(processes / name, 2), threads, tolerance=0.0) is None
 
 
 def test_modules_of_a_script_in_folders_without_init(tmp_path: Path) -> None:

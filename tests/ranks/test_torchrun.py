@@ -12,6 +12,9 @@ import pytest
 from labkit.cli import main
 from labkit.cli.ending import hint_of
 from labkit.cli.torchrun import CHINESE, NOTHING_TO_DO, PROCESSES_ONLY, _torchruns
+from labkit.distributed.kept import Kept, Part
+from labkit.distributed.processes.recorded import _File, read
+from labkit.trace.events import Event
 
 ROOT = Path(__file__).parents[2]
 TRAIN = """
@@ -277,7 +280,7 @@ def test_each_argument_is_taken_said_to_do_nothing_or_refused(folder, capsys):
         ("--nproc-per-node many script.py", "must be a number"), ("--nproc-per-node 0 script.py", "at least 1"),
         ("--nnodes 2 --node-rank 1 script.py", "all 2 nodes run at once"), ("", "no script given"),
         ("--memory lots script.py", "lots"), ("--timeline . script.py", "cannot write"), ("--bogus", "--bogus"),
-        ("--processes --summary script.py", "leave out --processes"), ("--nnodes x script.py", "--nnodes"),
+        ("--nnodes x script.py", "--nnodes"),
         ("--max-restarts -1 script.py", "--max-restarts"),
     ],
 )  # fmt: skip
@@ -290,12 +293,24 @@ def test_what_cannot_be(folder, capsys, arguments, said):
     assert err.count("\n") == 1
 
 
-def test_the_summary_and_the_pages(folder, capsys):
-    arguments = "--nproc-per-node 2 --memory 1GiB --summary --timeline t.html --trace t.json".split()
-    assert torchrun(folder, TRAIN, *arguments) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "labkit: 2 ranks"
-    for rank, line in enumerate(lines[1:]):
+MESSAGE = """
+dist.init_process_group("nccl")
+if rank:
+    dist.send(torch.ones(3).cuda(), 0)
+else:
+    dist.recv(torch.ones(3).cuda(), 1)
+print("out", rank)
+"""
+SUMMED = (
+    "--nproc-per-node 2 --memory 1GiB --tee 1 --role a --summary --timeline t.html --trace t.json".split()
+)
+
+
+def recorded(folder, err):
+    """The collectives and messages of the file for Perfetto; the page and the summary are looked at."""
+    _, said, lines = err.partition("labkit: 2 ranks\n")  # torchrun itself warns of OMP_NUM_THREADS
+    assert said
+    for rank, line in enumerate(lines.splitlines()):
         assert re.fullmatch(
             rf"  rank {rank}  cuda:{rank}  peak [\d.]+ KiB of 1024.00 MiB, "
             r"\d+ collectives of [\d.]+ \w+, waited \d+\.\d\d s",
@@ -304,18 +319,40 @@ def test_the_summary_and_the_pages(folder, capsys):
     page = (folder / "t.html").read_text("utf-8")
     assert "Timeline of script.py" in page
     assert "all_reduce" in page
-    assert {event.get("name") for event in json.loads((folder / "t.json").read_text())["traceEvents"]} & {
-        "all_reduce"
-    }
+    assert "Memory" in page
+    events = json.loads((folder / "t.json").read_text())["traceEvents"]
+    assert len({event["id"] for event in events if event.get("cat") == "met"}) > 3
+    met = [event for event in events if event["ph"] == "X" and "sequence" in event["args"]]
+    assert len({event["args"]["last"] for event in met if event["name"] in ("send", "recv")}) == 1
+    names = "group sequence ranks nbytes shapes place".split()
+    return sorted([event["pid"], event["name"], *(event["args"][name] for name in names)] for event in met)
 
 
-def test_as_processes(folder, capfd):
-    """The arguments that were typed reach PyTorch's own launcher."""
-    code, out, err = outcome(
-        folder_with(folder, PRINT),
-        *"torchrun --processes --nproc-per-node 2 --tee 3 --role a script.py".split(),
-    )
+def test_the_summary_and_the_pages_of_ranks_as_threads_and_as_processes(folder, capfd):
+    """The arguments that were typed reach PyTorch's own launcher; each process is joined by its collectives."""
+    folder_with(folder, TRAIN + MESSAGE)
+    assert main(["torchrun", *SUMMED, "script.py"]) == 0
+    captured = capfd.readouterr()
+    assert sorted(captured.out.splitlines()) == ["[a0]:out 0", "[a1]:out 1"]
+    threads = recorded(folder, captured.err)
+    assert len(threads) == 10
+    code, out, err = outcome(folder, "torchrun", "--processes", *SUMMED, "script.py")
     assert (code, sorted(out.splitlines())) == (0, ["[a0]:out 0", "[a1]:out 1"]), err
+    assert recorded(folder, err) == threads
+
+
+def test_a_recording_of_processes_has_the_first_events_and_counts_all(tmp_path):
+    file = _File(tmp_path / "3", 2)
+    file.write(Part(3, 0, 1, 100))
+    for k in range(2002):
+        file.append(Event("collective", "cuda:1", nbytes=2, start=float(-k), rank=3, name="all_reduce"))
+    whole = (tmp_path / "3").read_bytes()
+    (tmp_path / "3").write_bytes(whole + whole[:20])  # killed as it wrote
+    (tmp_path / "4").write_bytes(b"")
+    kept = Kept(1)
+    assert read(tmp_path, kept) == [Part(3, 0, 1, 100)]
+    assert (kept.totals[3].calls, kept.totals[3].nbytes, kept.left_out) == (2002, 4004, 2001)
+    assert [event.start for event in kept.trace] == [-1.0]
 
 
 def folder_with(folder, text):

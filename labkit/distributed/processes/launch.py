@@ -17,12 +17,14 @@ from ...launch import children
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
-def run(arguments: Sequence[str], machine: children.Described) -> int:
+def run(arguments: Sequence[str], machine: children.Described, more: Mapping[str, str] | None = None) -> int:
     """What ``torchrun ARGUMENTS`` does, on ``machine``; returns the exit code. Workers are real processes.
+
+    more   what the workers find in their environment besides.
 
     With ``--nnodes N`` and no word of where the others are, all N are started here, each with a launcher of its own.
     """
-    environment = children.told(os.environ, machine.text())
+    environment = children.told({**os.environ, **(more or {})}, machine.text())
     interface = _LOOPBACK.get(sys.platform)
     if interface is not None:
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)

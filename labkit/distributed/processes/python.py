@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from ...machine import inherit
-from . import rows
+from . import rows, watch
 
 # What most scripts load as they make an optimizer or a parallel model, whatever they import by name: half a second.
 _LATE = ("torch._dynamo",)
@@ -77,9 +77,9 @@ def work(arguments: list[str]) -> int:
     rows.inherit()
     code = _ended(lambda: _as_module(script) if module else _as_script(script))
     # As Python ends; but C++ is not taken apart: gloo aborts now and then while other ranks do the same.
-    code = _ended(threading._shutdown) or code  # type: ignore[attr-defined]
+    watch.ends(_ended(threading._shutdown) or code)  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    return code
+    return watch.code()
 
 
 def _unbuffered(stream: object) -> io.TextIOWrapper:
@@ -133,6 +133,7 @@ def _ended(run: Callable[[], object]) -> int:
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         error.__traceback__ = trace
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.excepthook(type(error), error, trace)
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)

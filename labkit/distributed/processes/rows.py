@@ -10,13 +10,14 @@ import torch
 from ...base.patches import Patch, Patches
 from ...machine import machine_in_use
 from ..torch_rows import of_processes
-from . import stores
+from . import recorded, stores
 
 
 @functools.cache
 def inherit() -> None:
     """From now on ``nccl`` is there: groups of processes over gloo."""
     Patches(_rows).put_in()
+    recorded.begin()
 
 
 def _rows() -> Iterator[Patch]:

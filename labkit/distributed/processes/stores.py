@@ -15,6 +15,7 @@ from torch.distributed import DistStoreError
 
 from ...base.patches import Patch
 from ..call import Call
+from ..rank import aside
 from . import watch
 
 _FOR_GOOD = timedelta(seconds=60)  # who waits for so long does not expect to be let down
@@ -55,9 +56,15 @@ def _stand(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> bo
     """Wait until ``keys`` are there; False where nobody watches: C++ waits then. Raises DistStoreError in time."""
     if not watch.is_on():
         return False
+    with aside():
+        _stand_aside(store, keys, what, timeout)
+    return True
+
+
+def _stand_aside(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> None:
     there = watch.Keys(store, keys)
     if there.wait(min(watch.SOON, timeout.total_seconds())):
-        return True
+        return
     call = Call(f"store.{what}", (), ())
     call.group = ", ".join(map(repr, keys))
     call.locate()
@@ -68,4 +75,3 @@ def _stand(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> bo
         # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
         ms = int(timeout.total_seconds() * 1000)
         raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")
-    return True

@@ -11,6 +11,7 @@ No caller waits within gloo: it would end the connections when time runs out, an
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import threading
@@ -28,6 +29,7 @@ from torch._C import _distributed_c10d as c10d
 from .. import faults, semantics
 from ..call import Call
 from ..meeting import BUFFER, Plain, Slot
+from ..rank import aside
 from . import packing, watch
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ _made: Counter[tuple[int, ...]] = Counter()
 class Exchange(Slot):
     """One call of one group as this process knows it; ``lost`` is what gloo said when a member was gone."""
 
-    __slots__ = ("call", "heads", "lost", "lost_at", "mine", "over")
+    __slots__ = ("__weakref__", "call", "heads", "lost", "lost_at", "mine", "over")
 
     def __init__(self, call: Call, size: int) -> None:
         super().__init__(None, size)
@@ -63,9 +65,10 @@ class Exchange(Slot):
 
     def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
         """Wait until ``ready()``; False if time ran out. Raises Deadlock when no rank can go on."""
-        if self.over.wait(watch.SOON) and self.lost is None:
-            return True
-        return watch.stand(call, ready, self.over, timeout)
+        with aside():
+            if self.over.wait(watch.SOON) and self.lost is None:
+                return True
+            return watch.stand(call, ready, self.over, timeout)
 
     def missing(self) -> list[Any]:
         return watch.missing(self.call)
@@ -93,9 +96,10 @@ class Gloo:
         watch.begin(group)
         _made[self.ranks] += 1
         name = f"{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}"
-        watch.gather(group, name)
+        with aside():
+            watch.gather(group, name)
         name = watch.prefix(name)
-        with Plain():
+        with Plain(), aside():
             self._heads, self._bodies = (
                 _gloo(c10d.PrefixStore(f"{name}/{part}", group.store), self.at, self.size, group.timeout)
                 for part in ("heads", "bodies")
@@ -107,9 +111,9 @@ class Gloo:
     def come(self, call: Call) -> Slot:
         """``call`` has come, and is on its way to the others."""
         call.node = int(os.environ.get("GROUP_RANK", "0"))  # two nodes have a cuda:0 each
-        watch.note(call)
         slot = Exchange(call, self.size)
-        with Plain():
+        with Plain(), aside():
+            watch.note(call, slot)
             slot.mine = packing.packed(call)
             if call.kind in ("send", "recv"):
                 self._message(slot)
@@ -241,6 +245,9 @@ class Gloo:
     def _message(self, slot: Exchange) -> None:
         call = slot.call
         tag = call.tag if call.backend == "gloo" else 0
+        if call.root is not None:
+            there = self.ranks[call.root]
+            slot.pair = (call.rank, there) if call.kind == "send" else (there, call.rank)
         if call.kind == "send":
             if call.nbytes <= BUFFER:
                 call.memo["away"] = True
@@ -250,8 +257,9 @@ class Gloo:
         self._carried((call.kind, call.root, tag), step)
 
     def _send(self, slot: Exchange, to: int, tag: int) -> None:
-        mine = slot.mine
+        mine, call = slot.mine, slot.call
         assert mine is not None
+        began = perf_counter()
         try:
             self._bodies.send([_head(mine)], to, tag).wait()
             if mine.numel() > HEAD:
@@ -259,6 +267,9 @@ class Gloo:
         except Exception as error:
             slot.lose(error)
             return
+        # When the receiver came by its clock, nobody says here: a large message has waited for it as long as it took.
+        slot.met = call.arrived + (0.0 if "away" in call.memo else perf_counter() - began)
+        slot.finished = slot.met
         slot.done = True
         slot.end()
 
@@ -282,6 +293,7 @@ class Gloo:
         try:
             sent = packing.unpacked(whole[:size])
             calls = [sent, slot.call]
+            slot.pair = sent.rank, slot.call.rank
             slot.calls = dict(enumerate(calls))
             _meet(slot, calls, lambda: list(zip(slot.call.outputs, sent.inputs, strict=True)))
         except Exception as error:
@@ -295,7 +307,7 @@ def _meet(slot: Exchange, calls: list[Call], pairs: Callable[[], semantics.Pairs
         slot.fail(wrong)
         return
     last = max(calls, key=lambda call: call.arrived)
-    slot.last = last.rank
+    slot.met, slot.last = last.arrived, last.rank
     started = perf_counter()
     with torch.inference_mode(any(out.is_inference() for out in slot.call.outputs)), torch.no_grad():
         semantics.write(pairs())
@@ -318,6 +330,16 @@ def _head(whole: Tensor) -> Tensor:
     head = torch.zeros(HEAD, dtype=torch.uint8)
     head[: whole.numel()] = whole
     return head
+
+
+def _keep() -> None:
+    """In a forked child (a DataLoader's worker) gloo has no threads: it must not be taken apart as garbage."""
+    if _made:
+        gc.freeze()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep)
 
 
 def _gloo(store: Any, at: int, size: int, timeout: timedelta) -> Any:

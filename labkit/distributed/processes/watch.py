@@ -3,6 +3,9 @@
 A rank that has waited for a moment writes down where it stands, and looks at what the others wrote. If each of them
 waits or has ended, nothing that one waits for is on its way, and all that stood there a look before, none will ever go
 on. A rank that is busy writes nothing, and costs nothing.
+
+What its main thread waits for within the process (a lock, a queue, an event) is seen as it is where ranks share one:
+that thread takes turns (:mod:`labkit.base.turns`), alone.
 """
 
 from __future__ import annotations
@@ -12,26 +15,33 @@ import pickle
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from multiprocessing.process import parent_process
 from multiprocessing.util import Finalize
 from time import monotonic
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistBackendError
 
+from ...base import turns
 from ...base.language import say
 from ...base.turns import Deadlock
+from ...machine.state import threads
 from .. import faults
 from ..call import Call
+from ..rank import aside
 from . import packing
 
 if TYPE_CHECKING:
     from ..group import Group
+    from .transport import Exchange
 
 # Seconds after which one who waits writes it down, and between two looks.
 SOON, _BEAT = 0.1, 0.05
@@ -41,6 +51,7 @@ _GRACE = 5.0
 
 _STORE = "store"
 _NEW = "new_group"
+_OWN = "own"  # something of the process's own
 # As they are in C++: here they are asked for what is there.
 _get = c10d.Store.get
 _sleep = time.sleep
@@ -48,9 +59,17 @@ _FIRST, _LATER = 0.0005, 0.02  # seconds between two looks into a store
 # Of a rank that has not begun.
 _NOTHING = {
     "number": 0, "looks": 0, "state": "runs", "calls": [], "issued": {}, "came": {}, "last": None, "error": None,
+    "open": [],
 }  # fmt: skip
 
 _now: Watch | None = None
+# For good: a forked child drops what is to be called at the end, and would take gloo apart, whose threads it has not.
+_all: list[Watch] = []
+_main: turns.Member | None = None  # this process's main thread
+
+
+# The exit code of this process, once it is known: what it is then said to be is not lost.
+_code = 0
 
 
 class Keys:
@@ -85,6 +104,9 @@ class Watch:
         self.issued: Counter[Any] = Counter()
         self.came: Counter[tuple[str, str]] = Counter()
         self.last: Call | None = None
+        # Its calls, as they were made; those that are over may be gone.
+        self._slots: WeakValueDictionary[int, Exchange] = WeakValueDictionary()
+        self._made = 0
         self._callers: dict[int, threading.Thread] = {}
         self._waiting: dict[int, Call] = {}
         self._written = self._looks = 0
@@ -96,7 +118,10 @@ class Watch:
         self._write("runs")
         Finalize(None, self.end, exitpriority=100)
 
-    def note(self, call: Call) -> None:
+    def note(self, call: Call, slot: Exchange | None = None) -> None:
+        if slot is not None:
+            self._made += 1
+            self._slots[self._made] = slot
         self.issued[_key(call)] += 1
         self.came[call.short_place, call.kind] += 1
         if call.kind != _NEW:
@@ -108,11 +133,31 @@ class Watch:
 
     def end(self) -> None:
         """This process ends."""
-        with self._lock:
-            try:
+        _leave()
+        try:
+            with self._lock:
                 self._write("ended")
-            except Exception:
-                return  # so has the one who keeps the store
+            if _error() is None:
+                self._wait_for_others()
+        except Exception:
+            return  # who keeps the store has ended, too
+
+    def _wait_for_others(self) -> None:
+        """While others may still come to what this rank called, be there; tell of what nobody came to."""
+        pause = _FIRST
+        while any(not slot.is_over() and slot.lost is None for slot in tuple(self._slots.values())):
+            found = self.read()
+            if any(one["error"] for one in found):
+                return
+            if all(one["state"] == "ended" for one in found) and (unmet := _unmet(found)):
+                if unmet[0].rank == self.rank:
+                    _tell(unmet)
+                return
+            _sleep(pause)
+            pause = min(2 * pause, _LATER)
+
+    def _not_over(self) -> list[Call]:
+        return [slot.call for slot in tuple(self._slots.values()) if not slot.is_over()]
 
     def waits(self, call: Call) -> None:
         self._looks = 0
@@ -129,6 +174,19 @@ class Watch:
             if self._state == "waits":
                 self._write("waits", again=True)
 
+    def stuck(self, what: str) -> str | None:
+        """Why the main thread will never go on, which waits for ``what`` and for nobody here; None if it may."""
+        if self._state != "waits":
+            call = Call(_OWN, (), ())
+            call.group = what
+            self.waits(call)
+        found = self.look()
+        if found is None:
+            return None
+        if not self.is_first():
+            _sleep(_GRACE)
+        return faults.deadlock(_standings(found), self.group.timeout)
+
     def goes_on(self) -> None:
         with self._lock:
             self._waiting.pop(threading.get_ident(), None)
@@ -140,10 +198,12 @@ class Watch:
         self._state = state
         calls = [(packing.words(call), _key(call), self._ordinal(call)) for call in self._waiting.values()]
         last = packing.words(self.last) if self.last is not None else None
-        error = sys.__dict__.get("last_value") if state == "ended" else None
+        error = _error() if state == "ended" else None
+        left = self._not_over() if state == "ended" else []
         fact = {
             "number": self._written, "looks": self._looks, "state": state, "calls": calls, "issued": dict(self.issued),
-            "came": dict(self.came), "last": last, "error": None if error is None else repr(error),
+            "came": dict(self.came), "last": last, "error": error,
+            "open": [(packing.words(call), _key(call), self._ordinal(call)) for call in left],
         }  # fmt: skip
         self.store.set(str(self.rank), pickle.dumps(fact))  # type: ignore[arg-type]  # bytes are taken too
 
@@ -194,13 +254,77 @@ def begin(group: Group) -> None:
     """The default group of a process is made before all others: the first, or the first after another was destroyed."""
     global _now
     if _now is None or _now.group._destroyed:
-        _now = Watch(group, 1 if _now is None else _now.number + 1)
+        _now = Watch(group, len(_all) + 1)
+        _all.append(_now)
+        _enter()
 
 
-def note(call: Call) -> None:
-    """This rank has made a call."""
+def ends(code: int) -> None:
+    """This process has run its program, and ends by ``code`` when what is to be done at its end is done."""
+    global _code
+    _code = code
+
+
+def code() -> int:
+    """The exit code in the end: another one if nobody came to what this process called."""
+    return _code
+
+
+def _error() -> tuple[str, str] | None:
+    """The name and the text of what this process fails by; None if it does not."""
+    # A child of multiprocessing is still within what it has raised.
+    error = sys.__dict__.get("last_value") or sys.exc_info()[1] or (SystemExit(_code) if _code else None)
+    if error is None or isinstance(error, SystemExit) and not error.code:
+        return None
+    return type(error).__name__, str(error)
+
+
+def _enter() -> None:
+    """From now on it is seen what the main thread waits for."""
+    global _main
+    if (
+        _main is None
+        and threading.current_thread() is threading.main_thread()
+        and turns.participant() is None
+    ):
+        baton = turns.Baton(watch=threads.watching, explain=_explain)
+        _main = baton.enter("main")
+        _main.arrive = _go_on
+
+
+def _leave() -> None:
+    global _main
+    member, _main = _main, None
+    if member is not None and turns.participant() is member:
+        member.baton.leave(member)
+
+
+def _explain(_: str) -> str | None:
+    """The text of a deadlock in which the main thread waits for something of this process's own; None: there is none.
+
+    Without a group it may be anything.
+    """
+    if _main is None or not is_on():
+        return None
+    assert _now is not None
+    what = _main.awaits
+    with aside():
+        try:
+            return _now.stuck(what)
+        except Exception:
+            return None  # whoever kept the store is gone
+
+
+def _go_on() -> None:
+    if is_on() and _now is not None and _now._state == "waits":
+        with aside(), suppress(Exception):  # the store is gone
+            _now.goes_on()
+
+
+def note(call: Call, slot: Exchange | None = None) -> None:
+    """This rank has made a call, and will have what comes of it in ``slot``."""
     if _now is not None:
-        _now.note(call)
+        _now.note(call, slot)
 
 
 def gather(group: Group, name: str) -> None:
@@ -291,15 +415,15 @@ def _key(call: Call) -> tuple[Any, ...]:
         return call.group, "recv", None if call.root is None else call.ranks[call.root], call.rank
     if call.kind.startswith(_STORE):
         return call.group, _STORE
-    if call.kind == _NEW:
-        return call.group, _NEW
+    if call.kind in (_NEW, _OWN):
+        return call.group, call.kind
     return call.group, "all"
 
 
 def _is_stuck(waits: tuple[bytes, Any, int], found: list[Any]) -> bool:
     """Whether somebody has still to come to this call."""
     text, key, ordinal = waits
-    if key[1] == _STORE:
+    if key[1] in (_STORE, _OWN):
         return True  # all that could set the key wait themselves
     call = packing.told(text)[0]
     if key[1] in ("all", _NEW):
@@ -317,14 +441,33 @@ def _is_stuck(waits: tuple[bytes, Any, int], found: list[Any]) -> bool:
     return bool(partner["issued"].get(other, 0) < ordinal)
 
 
+def _unmet(found: list[Any]) -> list[Call]:
+    """The calls that ranks, all of whom have ended, made and nobody came to, in the order of ranks."""
+    return [packing.described(one[0]) for fact in found for one in fact["open"] if _is_stuck(one, found)]
+
+
+def _tell(unmet: list[Call]) -> None:
+    """Say it as the launcher of ranks in one process does, and fail."""
+    global _code
+    _code = 1
+    sys.stderr.write("".join(traceback.format_exception_only(faults.Unmet(faults.unmet(unmet)))))
+    if parent_process() is not None:  # of multiprocessing, which asks nobody for a code
+        raise SystemExit(_code)
+
+
 def _standings(found: list[Any]) -> list[faults.Standing]:
     standings = []
     for rank, one in enumerate(found):
         call = packing.described(one["calls"][0][0]) if one["calls"] else None
         last = packing.described(one["last"]) if one["last"] else None
         seqs = {key[0]: count for key, count in one["issued"].items() if key[1] in ("all", _NEW)}
-        error = RuntimeError(one["error"]) if one["error"] else None
+        error = None
+        if one["error"]:
+            name, text = one["error"]
+            error = type(name, (Exception,), {})(text)
         what = ""
+        if call is not None and call.kind == _OWN:
+            what, call = call.group, None
         if call is not None and call.kind.startswith(_STORE):
             what = f"{call.kind}({call.group}) at {call.short_place}"
             call = None

@@ -64,6 +64,8 @@ def main():
     if rank == size - 1:
         out["queued"] = sorted(int(client.queue_pop("queue")) for _ in range(size)), client.queue_len("queue")
 
+    dist.barrier()  # rank 0 keeps the store, and goes last
+
     local = dist.HashStore()
     local.set("mine", str(rank))
     out["hash"] = int(local.get("mine"))
