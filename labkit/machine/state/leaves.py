@@ -114,7 +114,7 @@ class Leaves:
             return None
         self.due = False
         with torch._C.DisableTorchFunction():
-            for key, ref in tuple(self._refs.items()):
+            for key, ref in self._refs.copy().items():  # in one step: tensors may go at any moment
                 leaf = ref()
                 if leaf is None:
                     continue
