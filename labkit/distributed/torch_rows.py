@@ -234,7 +234,7 @@ def table(world: World) -> Iterator[Patch]:
             if hasattr(owner, kind.__name__):
                 yield Patch(owner, kind.__name__, kind)
     yield from _of_cuda()
-    yield from of_imports()
+    yield from of_imports(world.shardings.look)
     yield Patch(type(dist.group), "WORLD", _world_group())
     yield from _of_meshes()
     yield from _of_threads()
@@ -300,8 +300,11 @@ def _choosing(choose: Callable[[int], Any]) -> Callable[[int], Any]:
     return chosen
 
 
-def of_imports() -> Iterator[Patch]:
-    """What a module takes to be loaded, which the first rank alone may do for all, does not make it late."""
+def of_imports(loaded: Callable[[], object] = bool) -> Iterator[Patch]:
+    """What a module takes to be loaded, which the first rank alone may do for all, does not make it late.
+
+    loaded   is called when a rank has loaded one.
+    """
     bootstrap: Any = sys.modules["_frozen_importlib"]
     load = bootstrap._load_unlocked
 
@@ -315,6 +318,7 @@ def of_imports() -> Iterator[Patch]:
                 return load(spec)
         finally:
             here.loading = False
+            loaded()
 
     # Python leaves frames of this file out of tracebacks (Python/import.c, remove_importlib_frames).
     load_untimed.__code__ = load_untimed.__code__.replace(co_filename=load.__code__.co_filename)

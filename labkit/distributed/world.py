@@ -30,6 +30,7 @@ from .meeting import Meetings
 from .nodes import Nodes
 from .rank import Rank, rank_here
 from .sampling import at_modules, sample
+from .shardings import Shardings
 from .state import ProcessState
 from .torch_rows import table
 
@@ -115,9 +116,11 @@ class World:
         self._nodes = Nodes(self.machine, self.nodes, memory)
         for rank in self.ranks:
             rank.gpus, rank.random = self._nodes.gpus[rank.node], self._nodes.random(rank.node, rank.seed)
+        self.shardings = Shardings()
         self._patches = Patches(lambda: table(self))
         try:
             self._patches.put_in()
+            self.shardings.look()
             trace.tell_ranks(_number_and_clock)
             # C++ keeps the groups by name, for the process; from now on for each thread (c10d/RankLocal.hpp).
             _isolate_threads(True)
@@ -283,6 +286,7 @@ class World:
         self.stores.clear()
         self.kept.clear()
         self.meetings.clear()
+        self.shardings.close()
         trace.tell_ranks(None)
         _isolate_threads(False)
         self._patches.take_out()
