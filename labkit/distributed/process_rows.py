@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from ..base.patches import Patch
-from .modules import OF_A_PROCESS, is_shared_file
+from .modules import is_of_a_process, is_shared_file
 from .state import ProcessState
 
 
@@ -77,7 +77,7 @@ def _register(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_shared_code(file: str, names: dict[str, Any]) -> bool:
-    own = str(names.get("__name__", "")).partition(".")[0] in OF_A_PROCESS
+    own = is_of_a_process(str(names.get("__name__", "")))
     return not own and not file.startswith("<") and is_shared_file(file)
 
 

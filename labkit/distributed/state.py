@@ -22,7 +22,7 @@ from weakref import WeakSet
 import torch
 
 from . import drawn
-from .modules import is_own
+from .modules import Variables, is_of_a_process, is_own
 from .owned import IN_CLASSES, OWNED, PYTHON, Place, Setting, same, settings
 
 _environ: Any = os.environ  # whose dictionary is _data
@@ -225,7 +225,7 @@ class ProcessState:
             outside._catch_up()
         encode = _environ.encodekey, _environ.encodevalue
         told = {encode[0](name): encode[1](value) for name, value in rank.environ.items()}
-        self._variables = {**outside._variables, **told}
+        self._variables = Variables({**outside._variables, **told})
         _environ._data = self._variables
         self._values = [
             place.fresh(value) for place, value in zip(table.places, outside._values, strict=True)
@@ -260,7 +260,7 @@ class ProcessState:
     def _sort_modules(self) -> None:
         """Take with it those of the new modules that are its own."""
         modules = sys.modules
-        new = [name for name in modules if name not in self._table.shared]
+        new = [name for name in modules if name not in self._table.shared or is_of_a_process(name)]
         # All are looked at before any goes: a folder without an __init__ asks for its parent to say where it is.
         for name in [name for name in new if is_own(name, modules[name])]:
             self._modules[name] = modules.pop(name)

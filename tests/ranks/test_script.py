@@ -155,3 +155,44 @@ def test_who_is_ended_says_nothing(world, folder, capfd):
 )  # fmt: skip
 def test_exit_codes(error, code):
     assert exit_code(error) == code
+
+
+ASKS = """
+import os
+
+RANK = int(os.environ.get("RANK", -1))
+"""
+ASKED = """
+import plain_to_all, asks_for_its_rank, asks_for_its_rank.late
+from asks_for_its_rank import late
+from asks_for_its_rank.early import seen
+print(asks_for_its_rank.RANK, late.LOCAL_RANK, asks_for_its_rank.late is late, plain_to_all.first)
+"""
+
+
+def test_an_installed_package_that_asks_for_its_rank_is_each_ranks_own(world, folder, capsys):
+    """What it keeps would be the first rank's in every other, and nobody would be told."""
+    packages = folder / "lib" / "site-packages"
+    package = packages / "asks_for_its_rank"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from . import early\n" + ASKS)
+    (package / "early.py").write_text("seen = []\n")
+    # As late as can be: by then the package is there, and everybody's.
+    (package / "late.py").write_text("import os\nLOCAL_RANK = os.environ['LOCAL_RANK']\n")
+    (packages / "plain_to_all.py").write_text(
+        "import os\ndef rank(): return os.environ['RANK']\nfirst = 'one'\n"
+    )
+    path = f"import sys\nsys.path.insert(0, {str(packages)!r})\n"
+    run(world, path + ASKED, folder)
+    assert sorted(capsys.readouterr().out.splitlines()) == ["0 0 True one", "1 1 True one"]
+    run(
+        world,
+        path + "import plain_to_all as p, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\nseen = [None] * 2\ndist.all_gather_object(seen, id(p))\n"
+        "import asks_for_its_rank as a\nb = [None] * 2\ndist.all_gather_object(b, id(a))\n"
+        "print(len(set(seen)), len(set(b)), p.rank())",
+        folder,
+    )
+    assert sorted(capsys.readouterr().out.splitlines()) == ["1 2 0", "1 2 1"]
+    for name in [name for name in sys.modules if name.startswith(("asks_for", "plain_to_all"))]:
+        del sys.modules[name]
