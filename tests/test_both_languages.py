@@ -38,6 +38,7 @@ ONE_LANGUAGE = {
     ("distributed.process_rows", "signal handler must be"): "Python's own",
     ("distributed.faults.mismatch", "{nccl_error("): "NCCL's own words, and then labkit's in both",
     ("distributed.group", "Could not find the backend type"): "PyTorch's own",
+    ("distributed.compiling", "Either mode or options"): "PyTorch's own",
     ("distributed.store", ""): "PyTorch's own",
     ("distributed.processes.stores", "wait timeout after"): "PyTorch's own",
     ("author", ""): "the author's tools are in English, as the code that their user writes",

@@ -392,6 +392,11 @@ PRIVATE = [
     Private("torch._C._DisableTorchDispatch",
             "a collective computes below the modes of its ranks (distributed.meeting)",
             probes.below_modes),
+    Private("torch.distributed.tensor._sharding_prop, its _dtensor_spec, _op_schema, _ops._math_ops._NormPartial and "
+            "placement_types._StridedShard; of a DeviceMesh _flatten_rank_map, _layout, _device_type, _mesh_dim_names",
+            "what DTensor works out of an operation, once for all ranks (distributed.shardings)",
+            probes.shardings),
+    Private("torch.distributed._dist2", "refuses by itself; named in the list (distributed.fidelity)"),
     Private("of a torch._ops.OpOverload: _op_dk", "an operator runs by another key (machine.ops.mode)",
             lambda: asks(torch._ops.OpOverload.decompose, "_op_dk")),
     Private("torch.ops.c10d: _allgather_base_, _reduce_scatter_base_", "the names of collectives as operators"),

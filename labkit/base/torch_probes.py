@@ -482,3 +482,21 @@ def answered() -> bool:
         and asks(comm.broadcast_coalesced, "_broadcast_coalesced")
         and asks(foreach._group_tensors_by_device_and_dtype, "_group_tensors_by_device_and_dtype")
     )
+
+
+def shardings() -> bool:
+    """A mesh's own are part of the key by which DTensor remembers what it has worked out."""
+    if not torch.distributed.is_available():
+        return True
+    room = files("torch").joinpath("distributed")
+    propagator = room.joinpath("tensor/_sharding_prop.py").read_text()
+    mesh = room.joinpath("device_mesh.py").read_text()
+    return all(
+        name in propagator
+        for name in (
+            "def propagate_op_sharding_non_cached",
+            "op_strategy_funcs",
+            "op_single_dim_strategy_funcs",
+            "op_to_rules",
+        )
+    ) and all(name in mesh for name in ("_flatten_rank_map", "_layout", "_device_type", "_mesh_dim_names"))

@@ -6,20 +6,28 @@ The values are those of the compiled code but for rounding, and the wrapper is P
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ..base.language import say
 from ..base.patches import Patch
 
 
+def _is_a_rank() -> bool:
+    """Whether torchrun's environment, ``mp.spawn`` or a group says so: any process of a machine may become one."""
+    return "RANK" in os.environ or multiprocessing.parent_process() is not None or dist.is_initialized()
+
+
 def patches() -> Iterator[Patch]:
     """Where machines refuse, scripts of ranks go on."""
     told: list[bool] = []
+    alone = torch.compile  # refuses, as the machine does
 
     def tell() -> None:
         if not told and os.environ.get("RANK", "0") == "0":
@@ -37,6 +45,8 @@ def patches() -> Iterator[Patch]:
         model: Callable[..., Any] | None = None, *, mode: Any = None, options: Any = None, disable: bool = False,
         **asked: Any,
     ) -> Any:  # fmt: skip
+        if not _is_a_rank():
+            return alone(model, mode=mode, options=options, disable=disable, **asked)
         tell()
         if model is None:
             return lambda model: compile_(model, mode=mode, options=options, disable=disable, **asked)

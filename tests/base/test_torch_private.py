@@ -21,7 +21,7 @@ OTHERS = set(
     _pydevd_bundle _release_save _run_exitfuncs _shutdown _target _repr_svg_ _repr_html_ _repr_mimebundle_
     _bit_generator _daemonic _inst _rand _clear_cache _data _disable _main_thread _actual_context _bootstrap
     _default_context _loggerClass _logRecordFactory _module_locks _showwarnmsg_impl _pylab_helpers _instances
-    _filename_map _render_traceback_ _frozen_importlib _load_unlocked _run_module_as_main""".split()
+    _filename_map _shared_state _render_traceback_ _frozen_importlib _load_unlocked _run_module_as_main""".split()
 )
 # Pieces of names that are put together, and names that are only printed.
 PIECES = {

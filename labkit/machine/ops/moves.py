@@ -46,7 +46,8 @@ def move(
     options = {} if memory_format is None else {"memory_format": memory_format}
     started = perf_counter() if trace.recording is not None else 0.0
     # Real values never leave the backing device: between two devices only copy=True gives a storage of its own.
-    place, copy = () if source is target else (machine.real(target),), copy or source is not target
+    stays = source is target and not tensor.is_meta
+    place, copy = () if stays else (machine.real(target),), copy or source is not target
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
     try:
