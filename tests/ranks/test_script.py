@@ -177,8 +177,11 @@ def test_an_installed_package_that_asks_for_its_rank_is_each_ranks_own(world, fo
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("from . import early\n" + ASKS)
     (package / "early.py").write_text("seen = []\n")
-    # As late as can be: by then the package is there, and everybody's.
     (package / "late.py").write_text("import os\nLOCAL_RANK = os.environ['LOCAL_RANK']\n")
+    # As late as can be: by then the package is there, and everybody's.
+    (packages / "asks_for_it_late").mkdir()
+    (packages / "asks_for_it_late" / "__init__.py").touch()
+    (packages / "asks_for_it_late" / "late.py").write_text((package / "late.py").read_text())
     (packages / "plain_to_all.py").write_text(
         "import os\ndef rank(): return os.environ['RANK']\nfirst = 'one'\n"
     )
@@ -187,12 +190,13 @@ def test_an_installed_package_that_asks_for_its_rank_is_each_ranks_own(world, fo
     assert sorted(capsys.readouterr().out.splitlines()) == ["0 0 True one", "1 1 True one"]
     run(
         world,
-        path + "import plain_to_all as p, torch.distributed as dist\n"
+        path + "import asks_for_it_late, plain_to_all as p, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\nseen = [None] * 2\ndist.all_gather_object(seen, id(p))\n"
         "import asks_for_its_rank as a\nb = [None] * 2\ndist.all_gather_object(b, id(a))\n"
-        "print(len(set(seen)), len(set(b)), p.rank())",
+        "from asks_for_it_late import late\n"
+        "print(len(set(seen)), len(set(b)), p.rank(), late.LOCAL_RANK)",
         folder,
     )
-    assert sorted(capsys.readouterr().out.splitlines()) == ["1 2 0", "1 2 1"]
+    assert sorted(capsys.readouterr().out.splitlines()) == ["1 2 0 0", "1 2 1 1"]
     for name in [name for name in sys.modules if name.startswith(("asks_for", "plain_to_all"))]:
         del sys.modules[name]
