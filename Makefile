@@ -19,7 +19,7 @@ test: $(VENV)/.test  ## run every test on all cores: library, notebooks, browser
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses=8 --durations=10 --durations-min=5 $(ARGS)
 
 lint: $(VENV)/.test  ## check style and types
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check labkit tests benchmarks && $(BIN)/mypy
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check labkit tests benchmarks tools && $(BIN)/mypy
 
 bench: $(VENV)/.test  ## measure the claims, each as a ratio, into docs/benchmarks.md (ARGS="engine cost" for some)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/table.py $(ARGS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from labkit.runs.kernel import start
+from labkit.course.notebooks.kernel import start
 
 
 def pytest_configure(config: pytest.Config) -> None:

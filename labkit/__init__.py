@@ -13,7 +13,6 @@ TYPE_CHECKING = False  # type checkers take it for true by its name; typing's ow
 if TYPE_CHECKING:
     from .base.language import get_language as get_language
     from .base.language import set_language as set_language
-    from .base.turns import Deadlock as Deadlock
     from .cost import PROFILES as PROFILES
     from .cost import Hardware as Hardware
     from .cost import Scaling as Scaling
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
     from .trace.recording import record as record
     from .trace.waits import Wait as Wait
     from .trace.waits import WaitForGraph as WaitForGraph
+    from .turns.baton import Deadlock as Deadlock
     from .view.draw import draw_all_reduce as draw_all_reduce
     from .view.draw import draw_batches as draw_batches
     from .view.draw import draw_flow as draw_flow
@@ -88,7 +88,7 @@ else:
 
     _ROOMS = {
         "base.language": "get_language set_language",
-        "base.turns": "Deadlock",
+        "turns.baton": "Deadlock",
         "plans.split": "Piece Split split",
         "plans.batches": "Batches batches",
         "plans.placement": "Placement placement",

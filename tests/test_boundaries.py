@@ -13,36 +13,35 @@ ROOT = Path(__file__).parent.parent / "labkit"
 # trace.recording what watches the engine at work.)
 TABLE = """
 base              |
+turns             | base
 plans             | base
 trace             | base
-engine            | base
+engine            | base turns
 trace.recording   | base trace engine
 
+children          | base
 machine.in_use    | base
 machine.handlers  |
 machine.stack     |
-machine.state     | base machine.in_use
+machine.state     | base turns machine.in_use
 machine.rules     | base machine.handlers machine.state
-machine.ops       | base machine.in_use machine.handlers machine.stack machine.state machine.rules trace
-machine.torch_api | base launch machine.in_use machine.handlers machine.state machine.rules machine.ops trace
-machine           | base launch machine.in_use machine.stack machine.state machine.ops machine.torch_api plans
+machine.ops       | base machine.in_use machine.handlers machine.stack machine.state machine.rules machine.features trace
+machine.features  | base children machine.in_use machine.handlers machine.stack machine.state machine.rules machine.ops
+machine.torch_api | base machine.in_use machine.state machine.rules machine.ops machine.features trace
+machine           | base children machine.in_use machine.stack machine.state machine.ops machine.features machine.torch_api plans
 
-distributed       | base launch machine machine.in_use machine.ops machine.state trace
+distributed       | base turns children machine machine.in_use machine.features machine.ops machine.state trace
 
 cost              | base plans trace
 view              | base plans trace cost
 explore           | base plans trace cost view
-diagnosis         | base plans machine machine.ops machine.state
-diagnosis.ranks   | base diagnosis distributed
+diagnosis         | base plans machine machine.features machine.state
+distributed.diagnosis | base turns diagnosis distributed
 
-lessons           | base
-launch            | base
-course            | base plans machine launch diagnosis
-runs              | base plans course
-author            | base course runs
+course            | base plans machine diagnosis
 classroom         | base plans machine course
 
-cli               | base distributed classroom course lessons machine machine.state machine.torch_api launch trace trace.recording view diagnosis diagnosis.ranks runs
+cli               | base children distributed distributed.diagnosis classroom course machine machine.features machine.state trace trace.recording view diagnosis
 __init__          | base
 __main__          | cli
 """

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit import lessons
 from labkit.base import files
 from labkit.cli import main
-from labkit.lessons import lay_out, source
+from labkit.course.notebooks import copies as lessons
+from labkit.course.notebooks.copies import lay_out, source
 
 
 def notebook(*sources, outputs=(), language="en"):

@@ -8,7 +8,7 @@ import pytest
 
 from labkit import __version__ as version
 from labkit.cli import main
-from labkit.runs import kernel, parameters, sweep
+from labkit.course.notebooks import kernel, parameters, sweep
 
 CELLS = {
     "parameters": "num_gpus: int = 2\nbatch_size = 10\ndata_size = 25\nrate = 0.5\nverbose = False\nlanguage = 'en'",

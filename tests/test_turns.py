@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from jupyter_core.utils import run_sync
 
-from labkit.base import turns
 from labkit.base.language import using
-from labkit.base.turns import Baton, Deadlock, participant
+from labkit.turns import baton as turns
+from labkit.turns.baton import Baton, Deadlock, participant
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -132,7 +132,7 @@ def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
 
 
 def _run_on_ranks(options: argparse.Namespace, script: str, arguments: list[str]) -> int:
-    from ..diagnosis.ranks import diagnose_ranks
+    from ..distributed.diagnosis import diagnose_ranks
 
     # What the script prints goes beside the result.
     with redirect_stdout(sys.stderr):

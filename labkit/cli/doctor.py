@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from .. import __version__, lessons
+from .. import __version__
 from ..base.extras import EXTRA_OF
 from ..base.files import reason
 from ..base.language import LANGUAGES, get_language, say
 from ..base.units import bytes_text
+from ..course.notebooks import copies as lessons
 from . import console
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"

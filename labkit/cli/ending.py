@@ -1,6 +1,7 @@
 """What ``labkit run`` says when its script has ended: which lesson explains an error, a summary, a timeline.
 
-The script has the process for itself: this is called there (launch/bootstrap) when torch has been imported, and speaks
+The script has the process for itself: this is called there (children/bootstrap) when torch has been imported, and
+speaks
 when Python has run the script and waited for its threads.
 """
 
@@ -143,7 +144,7 @@ def hint_of(error: BaseException) -> str | None:
 def summary(kept: Kept) -> str:
     """What happened on each GPU, and what could not be simulated."""
     from ..machine import machine_in_use
-    from ..machine.torch_api.refused import REFUSED
+    from ..machine.features.refused import REFUSED
 
     machine = machine_in_use()
     if machine is None:

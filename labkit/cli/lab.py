@@ -18,10 +18,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .. import lessons
 from ..base.extras import need
 from ..base.files import reason
 from ..base.language import say
+from ..course.notebooks import copies as lessons
 from .lessons import add_folder, folder_of, lay_out
 from .usage import CannotWrite, UsageError, at_least
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import lessons
 from ..base.files import reason
 from ..base.language import say
-from ..lessons import Copy
+from ..course.notebooks import copies as lessons
+from ..course.notebooks.copies import Copy
 from .usage import CannotWrite, UsageError, add_language
 
 

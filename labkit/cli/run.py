@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from ..base.language import say
-from ..launch import children
+from ..children import told as children
 from . import ending
 from .usage import UsageError, at_least
 

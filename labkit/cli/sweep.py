@@ -19,11 +19,11 @@ from ..base.extras import need
 from ..base.files import reason, write_whole
 from ..base.language import get_language, named_language, say, using
 from ..base.numbers import plural
-from ..lessons import source
+from ..course.notebooks.copies import source
 from .usage import UsageError, at_least
 
 if TYPE_CHECKING:
-    from ..runs.sweep import Run, Sweep
+    from ..course.notebooks.sweep import Run, Sweep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ _CANNOT_WRITE = 74  # sysexits' EX_IOERR
 
 def run(options: argparse.Namespace) -> int:
     need("papermill", "nbformat", "nbclient", "nbconvert")
-    from ..runs import sweep as sweeps  # heavy, as the report is: torch and nbformat
+    from ..course.notebooks import sweep as sweeps  # heavy, as the report is: torch and nbformat
 
     try:
         lesson = sweeps.find(options.lesson, get_language(), (Path("notebooks"), source()))
@@ -120,8 +120,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(plan: Sweep, again: bool) -> int:
     """Make the runs that are not made yet (``again``: all), with a report from the first moment on."""
-    from ..runs import sweep as sweeps
-    from ..runs.report import report
+    from ..course.notebooks import sweep as sweeps
+    from ..course.notebooks.report import report
 
     language = plan.parameters.get("language")
     shown = named_language(language) or get_language()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.language import say
 from ..base.numbers import plural
 from ..base.units import bytes_text, cuda_bytes
-from ..launch import children
+from ..children import told as children
 from .ending import MOST_EVENTS
 from .usage import UsageError, at_least
 

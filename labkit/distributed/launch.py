@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from ..launch.children import Described
+from ..children.told import Described
 from ..machine.in_use import machine_in_use
 from ..machine.machine import Machine
 from .faults import Unmet

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..base import turns
+from ..turns import baton as turns
 from . import faults, semantics
 from .call import Call
 from .rank import Rank

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from ..base.language import say
 from ..base.patches import Patch, Patches
-from ..base.turns import Deadlock
+from ..turns.baton import Deadlock
 from .output import Lines
 from .rank import Rank, rank_here
 

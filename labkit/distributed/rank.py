@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..base import turns
+from ..turns import baton as turns
 from .clock import Timed
 from .state import ProcessState
 

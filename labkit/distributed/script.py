@@ -17,8 +17,8 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from ..base import turns
 from ..machine.frames import without_ours
+from ..turns import baton as turns
 from .process_rows import Left, run_exit_functions
 
 if TYPE_CHECKING:

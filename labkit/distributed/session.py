@@ -20,10 +20,10 @@ import torch.distributed as dist
 from ..base.language import say
 from ..base.numbers import MOST_GPUS, must, whole
 from ..base.patches import Patch, Patches
-from ..base.turns import Deadlock
 from ..base.units import bytes_text, cuda_bytes, parse_bytes
 from ..machine.frames import without_ours
 from ..trace import events
+from ..turns.baton import Deadlock
 from . import notebook
 from .cell import Cell
 from .output import Lines, RankStream

@@ -1,7 +1,7 @@
 """Ranks in one process: threads that take turns, each with what a process of its own would have.
 
 A rank runs until it has to wait for another (a collective, a message, a key of the store); then the baton goes to the
-next (:mod:`labkit.base.turns`), and with it what a process owns (:mod:`.state`). So the same program gives the same
+next (:mod:`labkit.turns.baton`), and with it what a process owns (:mod:`.state`). So the same program gives the same
 run every time, and a deadlock is known at once: it is when nobody can go on.
 """
 
@@ -16,7 +16,6 @@ from weakref import WeakSet
 
 import torch
 
-from ..base import turns
 from ..base.language import say
 from ..base.numbers import MOST_GPUS, whole
 from ..base.patches import Patches
@@ -24,6 +23,7 @@ from ..machine.in_use import machine_in_use
 from ..machine.machine import Machine
 from ..machine.state import threads
 from ..trace import events as trace
+from ..turns import baton as turns
 from . import faults
 from .call import place_of
 from .meeting import Meetings

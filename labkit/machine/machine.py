@@ -15,7 +15,7 @@ from ..base.language import say
 from ..base.numbers import plural, whole
 from ..base.patches import Patches
 from ..base.units import cuda_bytes, parse_bytes
-from ..launch.children import VISIBLE, Described
+from ..children.told import VISIBLE, Described
 from ..plans.footprint import Occupancy
 from .in_use import machine_in_use, use
 from .ops.mode import MachineMode
@@ -38,7 +38,7 @@ class Machine:
     order      how replicas take turns: None (device order), "threads" (they race) or a tuple of numbers.
     backing    where the values really are: the CPU or one real GPU.
     numbers    which GPUs of the computer these are, where CUDA_VISIBLE_DEVICES hides some or changes their order.
-    told       the machine in words for child processes (:mod:`labkit.launch.children`), all of it.
+    told       the machine in words for child processes (:mod:`labkit.children.told`), all of it.
     """
 
     def __init__(

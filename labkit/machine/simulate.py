@@ -10,7 +10,7 @@ import torch
 from ..base.language import say
 from ..base.numbers import MOST_GPUS, must, whole
 from ..base.torch_releases import warn_if_untried
-from ..launch import children
+from ..children import told as children
 from .frames import hide_ours
 from .in_use import machine_in_use
 from .machine import Machine, refuse_beside_a_block, set_aside

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from labkit.base import cores, turns
+from labkit.base import cores
+from labkit.turns import baton as turns
 
 pytestmark = pytest.mark.skipif(
     cores._core() is None or len(os.sched_getaffinity(0)) < 2,

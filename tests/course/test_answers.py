@@ -14,12 +14,12 @@ import torch
 from torch.nn.parallel import data_parallel
 
 import labkit
-from labkit.author import sync
 from labkit.base.language import using
 from labkit.course import check, glossary, reveal
 from labkit.course.exercise import exercise
 from labkit.course.exercises import EXERCISES
 from labkit.course.kinds import A_NUMBER
+from tools.author import sync
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.author import sync
 from labkit.base.language import using
 from labkit.course import Progress, batch, glossary, hint, progress, repair
 from labkit.course.broken import PROBLEMS, cases, judge, models, score
 from labkit.course.broken.repair import source, symptom
 from labkit.plans.split import split
+from tools.author import sync
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 NAMES = list(PROBLEMS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.launch.folder import Folder
+from labkit.course.launch.folder import Folder
 
 CODE = """
 import os

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.author import sync
 from labkit.course import Beliefs, Glossary, Outline, glossary, outline
 from labkit.course.exercises import EXERCISES
+from tools.author import sync
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.engine.differences import DIFFERENCES, table
+from tools.differences import DIFFERENCES, table
 
 pytestmark = pytest.mark.usefixtures("four")
 
@@ -229,7 +229,7 @@ def test_weights_keep_their_strides():
 def test_the_published_list_is_what_the_code_says_and_every_entry_has_its_test():
     root = Path(__file__).parents[2]
     assert (root / "docs" / "differences.md").read_text("utf-8") == table(), (
-        "python -m labkit.engine > docs/differences.md"
+        "python -m tools.differences > docs/differences.md"
     )
     for one in DIFFERENCES:
         path, *names = one.test.split("::")

@@ -20,9 +20,9 @@ from torch import nn
 from torch.cuda import comm
 
 import labkit
-from labkit.base import turns
-from labkit.base.turns import Deadlock, participant
 from labkit.machine.state import threads as threads_of_machine
+from labkit.turns import baton as turns
+from labkit.turns.baton import Deadlock, participant
 
 
 @pytest.fixture

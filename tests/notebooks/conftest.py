@@ -4,8 +4,8 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from labkit.runs import kernel
-from labkit.runs.execute import with_kernel, without_volatile
+from labkit.course.notebooks import kernel
+from labkit.course.notebooks.execute import with_kernel, without_volatile
 
 # What a lesson leaves that the next one would not find in a kernel of its own.
 FRESH = """

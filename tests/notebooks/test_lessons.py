@@ -15,8 +15,8 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient.exceptions import CellExecutionError
 
-from labkit.author import sync
-from labkit.runs.execute import WIDGET
+from labkit.course.notebooks.execute import WIDGET
+from tools.author import sync
 
 ROOT = Path(__file__).parents[2] / "notebooks"
 LESSONS = sync.lessons(ROOT)
@@ -44,7 +44,7 @@ def test_the_code_is_the_same_in_both_languages(lesson):
 def test_no_text_changed_in_one_language_only(lesson):
     recorded = json.loads((ROOT / "pairs.json").read_text("utf-8"))
     assert sync.one_sided(recorded[lesson], sync.pairs(ROOT, lesson)) == []
-    assert recorded[lesson].keys() == sync.pairs(ROOT, lesson).keys(), "run python -m labkit.author.sync"
+    assert recorded[lesson].keys() == sync.pairs(ROOT, lesson).keys(), "run python -m tools.author.sync"
 
 
 def test_drift_is_seen_and_names_the_cell(tmp_path):
@@ -82,7 +82,7 @@ def test_cells_are_small_and_tidy(lesson, language):
             assert cell.source.isascii(), f"{cell.id}: code holds no natural language"
             assert all(WIDGET not in output.get("data", {}) for output in cell.outputs), cell.id
             assert all(output.output_type != "error" for output in cell.outputs), cell.id
-            assert cell.execution_count, f"{cell.id} was not run: python -m labkit.author.sync"
+            assert cell.execution_count, f"{cell.id} was not run: python -m tools.author.sync"
 
 
 @pytest.mark.parametrize("lesson", NOTEBOOKS)

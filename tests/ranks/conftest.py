@@ -5,7 +5,7 @@ import re
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from labkit.runs.kernel import start
+from labkit.course.notebooks.kernel import start
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

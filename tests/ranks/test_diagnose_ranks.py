@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Su
 
 import labkit
 from labkit import cli
-from labkit.diagnosis.ranks import diagnose_ranks
-from labkit.diagnosis.ranks.kinds import RANK_KINDS
-from labkit.diagnosis.ranks.seen import Loader, Seen
+from labkit.distributed.diagnosis import diagnose_ranks
+from labkit.distributed.diagnosis.kinds import RANK_KINDS
+from labkit.distributed.diagnosis.seen import Loader, Seen
 
 RANKS = 4
 

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
-from labkit.base.turns import Deadlock
 from labkit.distributed import faults
 from labkit.distributed.call import Call
 from labkit.distributed.faults import words
 from labkit.distributed.world import RanksFailed, World
+from labkit.turns.baton import Deadlock
 
 
 def begin(rank):

@@ -12,9 +12,9 @@ from torch.distributed import DistBackendError
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
-from labkit.base.turns import Deadlock
 from labkit.distributed.meeting import BUFFER
 from labkit.distributed.world import RanksFailed, World
+from labkit.turns.baton import Deadlock
 
 
 def begin(backend="nccl"):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 LAUNCH = """
 import sys
 from labkit.distributed.processes.launch import run
-from labkit.launch.children import asked
+from labkit.children.told import asked
 sys.exit(run(sys.argv[1:], asked(2, "1 GiB", "cpu", None)))
 """
 

@@ -8,10 +8,10 @@ import zipfile
 
 import pytest
 
-from labkit.base import turns
 from labkit.distributed.process_rows import Left
 from labkit.distributed.script import Program, exit_code
 from labkit.distributed.world import RanksFailed, World
+from labkit.turns import baton as turns
 
 REPORT = """
 import __main__, atexit, inspect, os, pickle, sys, threading

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.base.turns import Deadlock
 from labkit.distributed.cell import Cell
 from labkit.distributed.output import Lines, listed
 from labkit.distributed.results import as_html, as_text, together
+from labkit.turns.baton import Deadlock
 
 START = "import torch\nimport torch.distributed as dist\n"
 

@@ -281,7 +281,7 @@ def test_torchs_settings_are_each_ranks(processes):
 
 
 def test_every_place_is_in_this_torch():
-    """``labkit.base.torch_private`` says what moved; this, that no name here is spelled wrong."""
+    """``tools.torch_private`` says what moved; this, that no name here is spelled wrong."""
     import importlib
 
     for module, names, fresh in OWNED:

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.base.turns import Deadlock
 from labkit.distributed.faults import Mismatch
 from labkit.distributed.rank import rank_here
 from labkit.distributed.world import RanksFailed, World
+from labkit.turns.baton import Deadlock
 
 N = 4
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from ...base.patches import Patch, Patches
-from ...launch import children
+from ...children import told as children
 
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 

@@ -5,7 +5,7 @@ waits or has ended, nothing that one waits for is on its way, and all that stood
 on. A rank that is busy writes nothing, and costs nothing.
 
 What its main thread waits for within the process (a lock, a queue, an event) is seen as it is where ranks share one:
-that thread takes turns (:mod:`labkit.base.turns`), alone.
+that thread takes turns (:mod:`labkit.turns.baton`), alone.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from weakref import WeakValueDictionary
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistBackendError
 
-from ...base import turns
 from ...base.language import say
-from ...base.turns import Deadlock
 from ...machine.state import threads
+from ...turns import baton as turns
+from ...turns.baton import Deadlock
 from .. import faults
 from ..call import Call
 from ..rank import aside

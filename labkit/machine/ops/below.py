@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
+from ..features.dtensors import class_made
 from ..handlers import handles
 from ..in_use import machine_in_use
 from ..rules.operators import on_one_device
@@ -28,7 +29,6 @@ from ..stack import leave as take_off
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, keep_on_host, put, put_wrapper
 from ..state.work import at_work, work
-from .dtensors import class_made
 
 if TYPE_CHECKING:
     from ..machine import Machine

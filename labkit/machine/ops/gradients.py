@@ -25,6 +25,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
+from ..features.watching import watched_backward
 from ..handlers import handles
 from ..in_use import machine_in_use, seeing
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
@@ -34,7 +35,6 @@ from ..state.marks import KEPT
 from ..state.placement import gpu_of, keep_on_host, note_leaf, put
 from ..state.streams import Stream, back_on, stream_on
 from ..state.work import at_work
-from .watching import watched_backward
 
 if TYPE_CHECKING:
     from ..machine import Machine

@@ -27,6 +27,10 @@ from torch.utils._device import DeviceContext
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
+from ..features.fakes import faking
+from ..features.kernels import instead
+from ..features.libraries import by_python
+from ..features.pinned import remember, without_pinning
 from ..handlers import HANDLERS, ByDtype, handles, named
 from ..in_use import seeing
 from ..rules.functions import ALWAYS, check_function
@@ -36,11 +40,7 @@ from ..state.marks import HOST
 from ..state.placement import gpu_of, note_leaf, put, put_again, put_all
 from ..state.work import at_work
 from .below import hands_on
-from .fakes import faking
-from .kernels import instead
-from .libraries import by_python
 from .mixed import run_mixed
-from .pinned import remember, without_pinning
 
 if TYPE_CHECKING:
     from ..machine import Machine

@@ -16,6 +16,8 @@ from torch.utils._device import DeviceContext, _device_constructors
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ...trace import events as trace
+from ..features.fakes import check_gradient, faking
+from ..features.pinned import remember, without_pinning
 from ..handlers import handles, named
 from ..in_use import machine_in_use, seeing
 from ..rules.functions import check_alias
@@ -24,10 +26,8 @@ from ..state.gpu import Gpu
 from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, put, put_all, type_name
 from ..state.work import at_work
 from .draws import with_generator
-from .fakes import check_gradient, faking
 from .gradients import surface
 from .mode import MachineMode
-from .pinned import remember, without_pinning
 from .sizes import make_room
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 PyTorch runs the replicas of a data-parallel call in threads that race. Here, threads started by a function called
 ``parallel_apply`` that joins them (PyTorch's, or a copy of it in somebody's code) take turns in a fixed order (see
-:mod:`labkit.base.turns`), so that what they print is the same every time; labkit's engine asks for turns itself.
+:mod:`labkit.turns.baton`), so that what they print is the same every time; labkit's engine asks for turns itself.
 
 A replica that waits must hand its turn on, or the one that it waits for would never run. In CPython all waiting
 of ``threading``, ``queue`` and ``concurrent.futures`` comes down to three types of C: the lock, the RLock and the
@@ -30,9 +30,9 @@ from functools import cache, partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ...base import turns
 from ...base.language import say
 from ...base.patches import Patch, Patches
+from ...turns import baton as turns
 from ..in_use import machine_in_use
 
 if TYPE_CHECKING:

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from ...base.patches import Patch
+from ..features.pinned import register, unregister
+from ..features.refused import absent, refusing
+from ..features.watching import settle
 from ..in_use import below_modes, machine_here
-from ..ops.pinned import register, unregister
-from ..ops.watching import settle
 from ..rules.together import check_optimizer_entry
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of
 from ..state.streams import CUDA, Stream
 from ..state.syncs import warn
 from .collectives import Collectives
-from .refused import absent, refusing
 
 if TYPE_CHECKING:
     from ..machine import Machine

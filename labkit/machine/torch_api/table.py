@@ -6,25 +6,24 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...base.patches import Patch
-from ..ops import (
+from ..features import (
     autocast,
-    below,
     dlpack,
     dtensors,
     fakes,
-    gradients,
     libraries,
-    mode,
-    moves,
+    processes,
+    profiling,
     reducers,
+    refused,
     saved_tensors,
     scripts,
-    storages,
     types,
     watching,
-)  # fmt: skip
+)
+from ..ops import below, gradients, mode, moves, storages
 from ..state import random, streams, threads
-from . import cuda, processes, profiling, refused
+from . import cuda
 
 if TYPE_CHECKING:
     from ..machine import Machine

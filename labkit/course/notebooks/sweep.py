@@ -1,0 +1,293 @@
+"""A lesson run once for each number of GPUs: executed notebooks, their pages, and one report.
+
+A run that fails is kept with its error and the others go on. Starting a kernel is tried again, a cell never.
+A notebook appears when its run has ended, whole, and says in its metadata what it is a run of: so a sweep that was
+stopped, in whatever way, goes on where it was when it is started again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import torch
+from nbclient.exceptions import CellTimeoutError
+from nbformat import NotebookNode
+
+from ... import __version__
+from ...base.files import write_whole
+from ...base.language import named_language, say
+from ..lesson import checked_parameters
+from . import kernel
+from .execute import store, without_volatile
+from .parameters import declared, fit
+
+
+@dataclass(frozen=True)
+class Run:
+    """One execution of the lesson. ``error`` is "" if every cell ran, else one line with the cell's id."""
+
+    gpus: int
+    notebook: Path
+    page: Path
+    seconds: float
+    error: str
+    executed: NotebookNode
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is to be run: checked, with every file that will be written. Nothing is written yet.
+
+    cell_limit   seconds that a cell may take, 0 for no limit. (A lesson's slowest cell, which launches several
+                 processes, takes a tenth of what is the rule.)
+    """
+
+    lesson: Path
+    gpus: tuple[int, ...]
+    parameters: dict[str, object]
+    folder: Path
+    cell_limit: int = 600
+
+    @property
+    def report(self) -> Path:
+        """The page that compares the runs."""
+        return self.folder / "report.html"
+
+    def files(self, gpus: int) -> tuple[Path, Path]:
+        """The executed notebook and its page, for one number of GPUs."""
+        name = f"{self.lesson.stem}-{gpus}-gpus"
+        return self.folder / f"{name}.ipynb", self.folder / f"{name}.html"
+
+    def identity(self, gpus: int) -> dict[str, str]:
+        """All that the outcome of a run depends on, for comparison with that of another."""
+        given = {**self.parameters, "num_gpus": gpus}
+        return {
+            "lesson": hashlib.sha256(self.lesson.read_bytes()).hexdigest(),
+            **{f"-p {name}": repr(value) for name, value in given.items()},
+            "labkit": __version__,
+            "torch": torch.__version__,
+        }
+
+    def occupied(self) -> list[str]:
+        """Which of the files to be written are there already and not of this sweep, each with what it is instead."""
+        found = []
+        for count in self.gpus:
+            notebook, page = self.files(count)
+            if notebook.exists():
+                found += self._foreign(notebook, count)
+            elif page.exists():
+                found.append(say(en=f"{page} exists already", zh=f"{page} 已经存在"))
+        if self.report.exists() and GENERATOR not in self.report.read_text("utf-8", errors="replace"):
+            found.append(say(en=f"{self.report} exists already", zh=f"{self.report} 已经存在"))
+        return found
+
+    def _foreign(self, notebook: Path, count: int) -> list[str]:
+        there, here = _mark(notebook).get("run"), self.identity(count)
+        if there is None:
+            return [say(en=f"{notebook} exists already", zh=f"{notebook} 已经存在")]
+        odd = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+        if not odd:
+            return []
+        facts = say(en=", ", zh="，").join(_then(name, there.get(name)) for name in odd)
+        return [
+            say(
+                en=f"{notebook} was made by another sweep ({facts})",
+                zh=f"{notebook} 是另一次 sweep 的结果（{facts}）",
+            )
+        ]
+
+
+def _then(name: str, value: object) -> str:
+    """How something of :meth:`Sweep.identity` was when a run was made that is not of this sweep."""
+    if name == "lesson":
+        return say(en="the notebook has changed since", zh="笔记本后来改过")
+    name = name.removeprefix("-p ")
+    if value is None:
+        return say(en=f"{name} was not given then", zh=f"当时没有给 {name}")
+    return say(en=f"{name} was {value} then", zh=f"当时 {name} 是 {value}")
+
+
+# Where a notebook says what it is a run of, and how a page says that it was made here.
+_METADATA = "labkit"
+GENERATOR = '<meta name="generator" content="labkit sweep">'
+
+
+def _mark(notebook: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(notebook.read_text("utf-8"))["metadata"][_METADATA]
+    except (ValueError, LookupError, TypeError, RecursionError):  # no notebook, or nobody's run
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def earlier(sweep: Sweep, count: int) -> Run | None:
+    """The run on ``count`` GPUs as it was made before, if it was and all its cells ran."""
+    notebook, page = sweep.files(count)
+    if not notebook.exists():
+        return None
+    mark = _mark(notebook)
+    if mark.get("run") != sweep.identity(count) or mark.get("error") != "":
+        return None
+    executed = nbformat.read(notebook, as_version=4)
+    if not page.exists():
+        write_whole(page, _page(executed, sweep.parameters.get("language")))
+    return Run(count, notebook, page, _seconds(executed), "", executed)
+
+
+def find(lesson: str, language: str, places: Iterable[Path]) -> Path:
+    """The notebook that ``lesson`` names: a path, or a name such as ``03_split`` in one of ``places``.
+
+    Raises FileNotFoundError, in one line that lists the lessons there are.
+    """
+    if lesson.endswith(".ipynb"):
+        if Path(lesson).is_file():
+            return Path(lesson)
+        raise FileNotFoundError(say(en=f"no such notebook: {lesson}", zh=f"没有笔记本 {lesson}"))
+    there: list[str] = []
+    for place in places:
+        found = place / language / f"{lesson}.ipynb"
+        if found.is_file():
+            return found
+        there = there or sorted(path.stem for path in (place / language).glob("[0-9]*.ipynb"))
+    listed = ", ".join(there)
+    en = f"there are {listed}" if there else "no folder notebooks/ here; give a path to a notebook"
+    zh = f"有的课程是 {listed}" if there else "这里没有 notebooks/ 文件夹；请给出笔记本的路径"
+    raise FileNotFoundError(
+        say(en=f"no such lesson: {lesson} ({language}); {en}", zh=f"没有课程 {lesson}（{language}）；{zh}")
+    )
+
+
+# What the cell of a lesson says that checks its parameters.
+_BEGINS = re.compile(r"^begin\(", re.MULTILINE)
+
+
+def plan(
+    lesson: Path,
+    gpus: Sequence[int],
+    folder: Path,
+    given: dict[str, object],
+    language: str | None = None,
+    cell_limit: int = 600,
+) -> Sweep:
+    """Check the notebook and its parameters; raises ValueError in one line. Writes nothing.
+
+    given        values for other parameters than the number of GPUs.
+    language     the language to run the notebook in, if it has such a parameter.
+    cell_limit   seconds that a cell may take, 0 for no limit. (A lesson's slowest cell, which launches several
+                 processes, takes a tenth of what is the rule.)
+    """
+    try:
+        notebook = nbformat.read(lesson, as_version=4)
+        known = declared(notebook)
+    except Exception as error:  # whatever a file that is no notebook makes the readers raise
+        raise ValueError(
+            say(
+                en=f"{lesson} is not a notebook that can be read: {error}",
+                zh=f"{lesson} 不是可以读取的笔记本：{error}",
+            )
+        ) from error
+    if "num_gpus" not in known:
+        raise ValueError(
+            say(
+                en=f"{lesson} has no parameter num_gpus: there is nothing to sweep",
+                zh=f"{lesson} 没有参数 num_gpus：没有什么可以对比",
+            )
+        )
+    for name, option in (("num_gpus", "--gpus"), ("language", "--lang")):
+        if name in given:
+            raise ValueError(
+                say(en=f"the parameter {name} is given by {option}", zh=f"参数 {name} 用 {option} 给出")
+            )
+    parameters = {name: fit(known, name, value) for name, value in given.items()}
+    if "language" in known and language is not None:
+        parameters["language"] = language
+    if any(_BEGINS.search(cell.source) for cell in notebook.cells if cell.cell_type == "code"):
+        # A lesson would refuse these itself, one kernel after the other.
+        for count in gpus:
+            checked_parameters({"num_gpus": count})
+        checked_parameters(parameters)
+    return Sweep(lesson, tuple(dict.fromkeys(gpus)), {**known, **parameters}, folder, cell_limit)
+
+
+def execute(sweep: Sweep, count: int) -> Run:
+    """Run the lesson on ``count`` GPUs; writes the executed notebook and its page when it has ended, however it did.
+
+    OSError if they cannot be written; then, or if the run is interrupted, what was there is as it was.
+    """
+    import papermill  # heavy, as nbconvert below
+    from papermill.engines import papermill_engines
+
+    run: list[Any] = []
+    papermill_engines.register("labkit", _engine(run))
+    sweep.folder.mkdir(parents=True, exist_ok=True)
+    notebook, page = sweep.files(count)
+    error = ""
+    try:
+        papermill.execute_notebook(
+            # No file: papermill would write it cell by cell, in place.
+            sweep.lesson.resolve(), None, {**sweep.parameters, "num_gpus": count},
+            engine_name="labkit", start_timeout=kernel.STARTUP_TIMEOUT, execution_timeout=sweep.cell_limit,
+            extra_arguments=["--log-level=ERROR"], cwd=sweep.lesson.resolve().parent,
+        )  # fmt: skip
+    except papermill.PapermillExecutionError as failed:
+        error = f"{failed.ename}: {failed.evalue.splitlines()[0] if failed.evalue else ''}"
+    except CellTimeoutError:
+        error = say(
+            en=f"had not ended after {sweep.cell_limit} s (--cell-timeout)",
+            zh=f"运行 {sweep.cell_limit} 秒还没有结束（--cell-timeout）",
+        )
+    except RuntimeError as failed:  # the kernel did not start, or died
+        error = f"{type(failed).__name__}: {' '.join(str(failed).split())}"
+    executed = run[-1].nb
+    if error:
+        begun = [c for c in executed.cells if c.metadata.get("papermill", {}).get("start_time")]
+        error = (
+            say(en=f"cell {begun[-1].id}: {error}", zh=f"单元格 {begun[-1].id}：{error}") if begun else error
+        )
+    without_volatile(executed)
+    executed.metadata[_METADATA] = {"run": sweep.identity(count), "error": error}
+    # In this order: a notebook without its page is a run that was made, a page without its notebook somebody else's.
+    store(executed, notebook)
+    write_whole(page, _page(executed, sweep.parameters.get("language")))
+    return Run(count, notebook, page, _seconds(executed), error, executed)
+
+
+def _seconds(executed: NotebookNode) -> float:
+    return executed.metadata.get("papermill", {}).get("duration") or 0.0
+
+
+def _engine(run: list[Any]) -> Any:
+    """papermill's own engine, with kernels started as everywhere in labkit; what it runs is put into ``run``."""
+    from papermill.engines import NBClientEngine
+
+    class Engine(NBClientEngine):  # type: ignore[misc]  # papermill has no types
+        @classmethod
+        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:
+            run.append(nb_man)
+            execute = super().execute_managed_notebook
+            return kernel.start(
+                lambda: execute(nb_man, kernel_name, **options),
+                has_begun=lambda: any(
+                    c.metadata.papermill["status"] != nb_man.PENDING for c in nb_man.nb.cells
+                ),
+            )
+
+    return Engine
+
+
+def _page(notebook: NotebookNode, language: object) -> str:
+    from nbconvert import HTMLExporter
+
+    # Widgets are shown by their still pictures, so the page needs none of the scripts for them.
+    unused = "require_js_url jquery_url widget_renderer_url mermaid_js_url mermaid_layout_elk_js_url".split()
+    code = named_language(language) or "en"
+    exporter = HTMLExporter(**dict.fromkeys(unused, ""), language_code=code)
+    page: str = exporter.from_notebook_node(notebook)[0]
+    return page

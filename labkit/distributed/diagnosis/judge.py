@@ -1,0 +1,322 @@
+"""What the records of all ranks mean: findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ...base.language import say
+from ...diagnosis.errors import short_text
+from ...diagnosis.findings.kind import Kind, listed
+from ...diagnosis.result import Finding
+from ...turns.baton import Deadlock
+from ..faults import Mismatch, Unmet, ranks_text
+from . import kinds
+from .seen import Loader, Loss, Seen, Step, without_gradient
+
+# BatchNorm over fewer values of a channel than this makes noise of them (as in the check-up of a model).
+FEW = 16
+# Elements count alike if their weights differ by less.
+_ALIKE = 1e-3
+
+
+def findings(seen: Sequence[Seen], failure: tuple[int, BaseException] | None) -> list[Finding]:
+    """All that was found, in no order."""
+    found = list(_of_failure(seen, *failure)) if failure is not None else []
+    for judge in _JUDGES:
+        found += judge(seen)
+    return found
+
+
+# What ended the run.
+
+
+def _of_failure(seen: Sequence[Seen], rank: int, error: BaseException) -> Iterator[Finding]:
+    text = str(error)
+    kind = _kind_of(error)
+    if kind is not None:
+        # An error says what it means, what to do, and in which words the real machine would fail.
+        said, _, advice = (
+            re.split("\n(Do: |怎么办：)", text, maxsplit=1)
+            if re.search("\n(Do: |怎么办：)", text)
+            else (text, "", "")
+        )
+        advice, _, real = advice.partition("\n")
+        yield kind(_places(text), said="\n  ".join(filter(None, [*said.splitlines(), real])), advice=advice)
+    elif "Expected to have finished reduction in the prior iteration" in text:
+        yield kinds.UNUSED_PARAMETERS(which=_unused(seen))
+    else:
+        yield kinds.FAILS(
+            who=ranks_text([rank]), problem=short_text(error) if isinstance(error, Exception) else repr(error)
+        )
+
+
+def _kind_of(error: BaseException) -> Kind | None:
+    text = str(error)
+    if isinstance(error, Deadlock):
+        return {"uneven": kinds.UNEVEN_INPUTS, "alone": kinds.ALONE}.get(
+            getattr(error, "cause", ""), kinds.DEADLOCK
+        )
+    if isinstance(error, Mismatch):
+        return kinds.CALLS_DIFFER if error.what in ("kind", "op", "root", "number") else kinds.SHAPES_DIFFER
+    if isinstance(error, Unmet):
+        return kinds.UNMET
+    return kinds.ON_ONE_GPU if "Duplicate GPU detected" in text else None
+
+
+def _places(text: str) -> str:
+    """The lines of the user's code that an error names."""
+    return listed(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", text))))
+
+
+def _unused(seen: Sequence[Seen]) -> str:
+    """The parameters of replicated models that got no gradient, with the ranks."""
+    missed: dict[tuple[str, ...], list[int]] = {}
+    for rank, one in enumerate(seen):
+        names = one.unused or without_gradient(one.models)
+        if names:
+            missed.setdefault(tuple(names), []).append(rank)
+    between = say(en=" in ", zh="，")
+    return "; ".join(f"{listed(list(names))}{between}{ranks_text(ranks)}" for names, ranks in missed.items())
+
+
+# Data.
+
+
+def _loaders(seen: Sequence[Seen]) -> Iterator[list[Loader]]:
+    """The loaders that all ranks have, one after the other."""
+    for loaders in zip(*(one.loaders for one in seen), strict=False):
+        yield list(loaders)
+
+
+# Where, and what is said of it.
+_Found = Iterator[tuple[str, dict[str, Any]]]
+
+
+def _once(kind: Kind) -> Callable[[Callable[[Sequence[Seen]], _Found]], Callable[[Sequence[Seen]], Any]]:
+    """What is found in several loaders is one fault: said of the first, with the names of the others."""
+
+    def of(look: Callable[[Sequence[Seen]], _Found]) -> Callable[[Sequence[Seen]], Iterator[Finding]]:
+        def judge(seen: Sequence[Seen]) -> Iterator[Finding]:
+            found = list(look(seen))
+            if found:
+                (where, said), *others = found
+                if others:
+                    also = listed([name for name, _ in others])
+                    where = say(en=f"{where}; alike in {also}", zh=f"{where}；{also}也是如此")
+                yield kind(where, **said)
+
+        return judge
+
+    return of
+
+
+@_once(kinds.SAME_ROWS)
+def _same_rows(seen: Sequence[Seen]) -> _Found:
+    for number, loaders in enumerate(_loaders(seen)):
+        for epoch, parts in enumerate(zip(*(loader.epochs for loader in loaders), strict=False), 1):
+            if not all(part.steps and part.rows for part in parts):
+                continue  # not a training of all
+            read = sum(len(part.rows) for part in parts)
+            distinct = len({row for part in parts for row in part.rows})
+            # A sampler that pads reads some rows twice, fewer than there are ranks.
+            if read - distinct >= len(seen) and read > 1.5 * distinct:
+                yield _loader(number, loaders[0]), {
+                    "who": ranks_text(range(len(seen))), "epoch": epoch, "read": read, "distinct": distinct,
+                    "times": f"{read / distinct:.3g}",
+                }  # fmt: skip
+                break
+
+
+@_once(kinds.SET_EPOCH)
+def _set_epoch(seen: Sequence[Seen]) -> _Found:
+    for number, loaders in enumerate(_loaders(seen)):
+        if not all(loader.by_epoch and len(loader.epochs) > 1 for loader in loaders):
+            continue
+        for first in range(min(len(loader.epochs) for loader in loaders) - 1):
+            if all(
+                loader.epochs[first].rows == loader.epochs[first + 1].rows
+                and len(loader.epochs[first].rows) > 1
+                for loader in loaders
+            ):
+                yield _loader(number, loaders[0]), {"first": first + 1, "second": first + 2}
+                break
+
+
+@_once(kinds.PADDED_ROWS)
+def _padded(seen: Sequence[Seen]) -> _Found:
+    for number, loaders in enumerate(_loaders(seen)):
+        for parts in zip(*(loader.epochs for loader in loaders), strict=False):
+            rows = [row for part in parts for row in part.rows]
+            size = loaders[0].size
+            if size is None or any(part.steps for part in parts) or not any(one.steps for one in seen):
+                continue
+            twice = sorted({row for row in rows if isinstance(row, int) and rows.count(row) > 1})
+            # All of them in several ranks: each evaluates for itself.
+            if len(set(rows)) == size < len(rows) < 2 * size and twice:
+                which = listed([str(row) for row in twice])
+                yield _loader(number, loaders[0]), {"read": len(rows), "rows": size, "which": which}
+                break
+
+
+def _loader(number: int, loader: Loader) -> str:
+    return say(
+        en=f"loader {number + 1} ({loader.sampler})", zh=f"第 {number + 1} 个 DataLoader（{loader.sampler}）"
+    )
+
+
+# Gradients.
+
+
+def _steps(seen: Sequence[Seen]) -> Iterator[tuple[int, list[Step]]]:
+    for number, steps in enumerate(zip(*(one.steps for one in seen), strict=False), 1):
+        yield number, list(steps)
+
+
+def _weighed(steps: Sequence[Step]) -> list[list[Loss]]:
+    """The losses of one step that came into the gradient, rank by rank; [] if some rank has none."""
+    found = [[loss for loss in step.losses if loss.weight is not None] for step in steps]
+    return found if all(found) else []
+
+
+def _replicated(seen: Sequence[Seen]) -> bool:
+    return all(one.models or one.sharded or one.by_hand for one in seen)
+
+
+def _scale(seen: Sequence[Seen]) -> Iterator[Finding]:
+    if not _replicated(seen) or any(one.by_hand for one in seen):
+        return  # what it does with its gradients is its own
+    for number, steps in _steps(seen):
+        losses = _weighed(steps)
+        if not losses or any(len(one) != len(losses[0]) for one in losses):
+            continue
+        # One loss in each pass: what several in one pass weigh is the user's choice.
+        if any(len(one) != step.passes for one, step in zip(losses, steps, strict=True)):
+            continue
+        weights = [loss.weight or 0.0 for one in losses for loss in one]
+        total = sum((loss.weight or 0.0) * loss.count for one in losses for loss in one) / len(seen)
+        if min(weights) <= 0:
+            continue
+        if max(weights) > (1 + _ALIKE) * min(weights):
+            counts = [sum(loss.count for loss in one) for one in losses]
+            mean = sum(
+                w * loss.count for w, loss in zip(weights, (x for one in losses for x in one), strict=True)
+            ) / sum(counts)
+            low, high = _of_weight(losses, min(weights)), _of_weight(losses, max(weights))
+            yield kinds.UNEQUAL_WEIGHTS(
+                step=number, counts=", ".join(f"{count:g}" for count in counts), low=ranks_text([low]),
+                high=ranks_text([high]), lowest=min(weights) / mean, highest=max(weights) / mean,
+            )  # fmt: skip
+            return
+        passes = steps[0].passes
+        if passes > 1 and not any(one.scaled for one in seen):
+            for factor in (passes, 1 / passes):
+                if abs(total / factor - 1) < 0.01:
+                    yield kinds.SCALED(step=number, times=passes, factor=factor)
+                    return
+
+
+def _of_weight(losses: list[list[Loss]], weight: float) -> int:
+    return next(rank for rank, one in enumerate(losses) if any(loss.weight == weight for loss in one))
+
+
+def _no_sync(seen: Sequence[Seen]) -> Iterator[Finding]:
+    for number, steps in _steps(seen):
+        reduced = [count for count in steps[0].reduced if count]
+        if len(reduced) > 1:
+            yield kinds.NO_SYNC(step=number, times=len(reduced), calls=sum(reduced), enough=max(reduced))
+            return
+
+
+# Weights.
+
+
+def _stale(seen: Sequence[Seen]) -> Iterator[Finding]:
+    names = next((one.stale for one in seen if one.stale), [])
+    if names:
+        yield kinds.STALE_OPTIMIZER(which=listed(names))
+
+
+def _drift(seen: Sequence[Seen]) -> Iterator[Finding]:
+    if all(one.by_hand for one in seen):
+        # Only then: wrapped models were made alike when they were wrapped.
+        name = _unlike([one.began for one in seen])
+        if name:
+            yield kinds.BEGAN_APART(name, who=name)
+            return
+    for number, steps in _steps(seen):
+        weights = [step.weights for step in steps]
+        name = _unlike(weights)
+        if name:
+            yield kinds.DRIFT(name, step=number, who=name)
+            return
+
+
+def _unlike(weights: Sequence[dict[str, int]]) -> str:
+    """The first name under which the ranks have different digests; "" if all agree."""
+    if any(one.keys() != weights[0].keys() for one in weights):
+        return ""
+    return next((name for name in weights[0] if len({one[name] for one in weights}) > 1), "")
+
+
+def _batch_norm(seen: Sequence[Seen]) -> Iterator[Finding]:
+    if not all(one.norms and one.models for one in seen):
+        return
+    values, rows = min(norm for one in seen for norm in one.norms)
+    if values >= FEW:
+        return
+    means = [
+        one.running.detach().reshape(-1)[0].item() for one in seen if isinstance(one.running, torch.Tensor)
+    ]
+    statistics = ""
+    if len(means) == len(seen) and len({round(mean, 6) for mean in means}) > 1:
+        found = ", ".join(f"{mean:.3g}" for mean in means)
+        statistics = say(
+            en=f"The running mean of the first channel is {found} in the ranks at the end.",
+            zh=f"结束时，第一个通道的移动平均在各 rank 上是 {found}。",
+        )
+    yield kinds.BATCH_NORM(values=values, rows=rows, statistics=statistics)
+
+
+_JUDGES: tuple[Callable[[Sequence[Seen]], Iterator[Finding]], ...] = (
+    _same_rows, _set_epoch, _padded, _scale, _no_sync, _stale, _drift, _batch_norm,
+)  # fmt: skip
+
+
+def compared(seen: Sequence[Seen]) -> tuple[str, ...]:
+    """What was looked at, in lines."""
+    lines = []
+    steps = min(len(one.steps) for one in seen)
+    if any(step.weights for one in seen for step in one.steps[:steps]):
+        names = max(len(step.weights) for step in seen[0].steps)
+        lines.append(
+            say(
+                en=f"the values of {names} parameters and buffers in {len(seen)} ranks after each of {steps} steps",
+                zh=f"{len(seen)} 个 rank 上 {names} 个参数和缓冲区的值，共 {steps} 步，每一步之后",
+            )
+        )
+    for number, loaders in enumerate(_loaders(seen)):
+        read = [sum(len(epoch.rows) for epoch in loader.epochs) for loader in loaders]
+        epochs = len(loaders[0].epochs)
+        lines.append(
+            f"{_loader(number, loaders[0])}: "
+            + say(
+                en=f"{read} rows read by the ranks in {epochs} epochs",
+                zh=f"各 rank 在 {epochs} 轮里读了 {read} 行",
+            )
+        )
+    weighed = sum(loss.weight is not None for one in seen for step in one.steps for loss in step.losses)
+    if weighed:
+        lines.append(
+            say(
+                en=f"how much an element counts in the gradient, of {weighed} losses",
+                zh=f"{weighed} 个损失里，每个元素在梯度中占多大的分量",
+            )
+        )
+    return tuple(lines)
+
+
+__all__ = ["FEW", "compared", "findings"]

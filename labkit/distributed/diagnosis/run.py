@@ -1,0 +1,93 @@
+"""The check-up of a distributed script: run once on simulated ranks, watched, and judged."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...base.language import say
+from ...base.numbers import MOST_GPUS, plural, whole
+from ...diagnosis.result import SEVERITIES, Diagnosis, Finding
+from ..world import RanksFailed, World
+from .judge import compared, findings
+from .watch import Watch
+
+if TYPE_CHECKING:
+    from ..rank import Rank
+
+
+@dataclass(frozen=True, repr=False)
+class RanksDiagnosis(Diagnosis):
+    """The result of :func:`diagnose_ranks`; a bare last expression in a cell shows it.
+
+    model   the script.
+    ranks   how many ran it.
+    """
+
+    ranks: int = 0
+
+    @property
+    def gpus(self) -> int:
+        return self.ranks
+
+    def to_json(self) -> str:
+        facts = {
+            "script": self.model,
+            "ranks": self.ranks,
+            "ok": self.ok,
+            "findings": [asdict(finding) for finding in self.findings],
+            "compared": list(self.compared),
+        }
+        return json.dumps(facts, indent=1, ensure_ascii=False)
+
+    def summary(self) -> str:
+        place = say(en=f"{self.model} on {self.ranks} ranks: ", zh=f"{self.model}，{self.ranks} 个 rank：")
+        if self.ok:
+            return place + say(en="nothing wrong was found", zh="没有发现问题")
+        errors, warnings = self.count("error"), self.count("warning")
+        return place + say(
+            en=f"{plural(errors, 'error')}, {plural(warnings, 'warning')}",
+            zh=f"{errors} 个错误，{warnings} 个警告",
+        )
+
+
+def diagnose_ranks(
+    script: str | os.PathLike[str] | Callable[[Rank], Any],
+    ranks: int,
+    arguments: Sequence[str] = (),
+    *,
+    memory: str | int = "16 TiB",
+) -> RanksDiagnosis:
+    """What is wrong with a script for ``torchrun``, run on ``ranks`` simulated GPUs? A :class:`RanksDiagnosis`.
+
+    It runs once, to its end or its error, while it is looked at which rows each rank reads, how much each counts in
+    the gradients, when these are reduced, and whether the replicas' weights stay alike.
+
+    script      its path; or a function that is called with each :class:`Rank`.
+    arguments   the script's own.
+    """
+    ranks = whole("ranks", ranks, 2, MOST_GPUS)
+    program: Callable[[Rank], Any]
+    if callable(script):
+        program, name = script, getattr(script, "__name__", "?")
+    else:
+        path = Path(script)
+        if not path.is_file():
+            raise FileNotFoundError(say(en=f"there is no file {path}", zh=f"没有文件 {path}"))
+        from ..script import Program
+
+        program, name = Program(str(path), arguments), path.name
+    failure: tuple[int, BaseException] | None = None
+    with World(ranks, memory=memory) as world, Watch(ranks) as watch:
+        try:
+            world.run(program, to_end=True)
+        except RanksFailed as failed:
+            failure = failed.rank, failed.error
+        found: list[Finding] = findings(watch.seen, failure)
+        looked = compared(watch.seen)
+    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return RanksDiagnosis(name, None, tuple(found), compared=looked, ranks=ranks)  # type: ignore[arg-type]

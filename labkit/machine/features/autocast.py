@@ -1,0 +1,116 @@
+"""``torch.autocast("cuda")`` on simulated GPUs.
+
+Inside the context a second function mode stands above the machine's. For tensors on a GPU it turns on the
+CPU's own autocast around each call, which casts the same matrix products and convolutions, also inside
+composite functions; and it casts to float32 what CUDA's list casts and the CPU's does not (softmax, norms,
+losses, exponentials). Tensors on the host are left alone, as CUDA's autocast leaves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ...base.patches import Patch
+from ...base.tree import tensors_in
+from ..ops.below import hands_on
+from ..stack import leave as take_off
+from ..state.placement import gpu_of
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+# The functions that CUDA's autocast runs in float32 ("CUDA Ops that can autocast to float32" in PyTorch's
+# documentation of torch.amp; aten/src/ATen/autocast_mode.h, AT_FORALL_FP32).
+_IN_FLOAT32 = frozenset(
+    (
+        "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh "
+        "cosine_embedding_loss cdist cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 "
+        "group_norm hinge_embedding_loss kl_div l1_loss layer_norm log log10 log_softmax log1p log2 "
+        "margin_ranking_loss mse_loss multilabel_margin_loss multi_margin_loss nll_loss norm normalize pdist "
+        "poisson_nll_loss pow prod reciprocal rsqrt sinh smooth_l1_loss huber_loss soft_margin_loss softmax "
+        "softmin softplus sum renorm tan triplet_margin_loss ctc_loss nll_loss2d rms_norm"
+    ).split()
+)
+# Those that take the widest type among their arguments (AT_FORALL_PROMOTE).
+_WIDEST = frozenset(
+    ("addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot cat stack").split()
+)
+_HALF = (torch.float16, torch.bfloat16)
+_UNSAFE = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+    "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+    "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+    "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+    "safe to autocast."
+)
+
+
+class AutocastMode(TorchFunctionMode):
+    """Casts as ``torch.autocast("cuda")`` does, while that is on in this thread."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and types[0] is not Tensor and hands_on():
+            return NotImplemented
+        kwargs = kwargs or {}
+        if not torch.is_autocast_enabled("cuda"):
+            return func(*args, **kwargs)
+        tensors = tensors_in(args, kwargs)
+        if not any(gpu_of(tensor) is not None for tensor in tensors):
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name == "binary_cross_entropy":
+            raise RuntimeError(_UNSAFE)
+        if name in _IN_FLOAT32:
+            return func(*_cast(args, torch.float32), **_cast(kwargs, torch.float32))
+        if name in _WIDEST and len({t.dtype for t in tensors if t.is_floating_point()}) > 1:
+            return func(*_cast(args, torch.float32), **_cast(kwargs, torch.float32))
+        # Autocast is a dispatch key, on for one kind of device and thread (aten/src/ATen/autocast_mode.h,
+        # is_autocast_enabled). The values are on the CPU, so it is the CPU's key that casts them; it must be off
+        # again at once, for a tensor on the host is not cast by CUDA's.
+        before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        torch.set_autocast_enabled("cpu", True)
+        torch.set_autocast_dtype("cpu", torch.get_autocast_dtype("cuda"))
+        try:
+            return func(*args, **kwargs)
+        finally:
+            torch.set_autocast_enabled("cpu", before[0])
+            torch.set_autocast_dtype("cpu", before[1])
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.dtype in _HALF and gpu_of(value) is not None else value
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return type(value)(_cast(item, dtype) for item in value)
+    if isinstance(value, dict):
+        return {key: _cast(item, dtype) for key, item in value.items()}
+    return value
+
+
+def patches(machine: Machine) -> Iterator[Patch]:
+    """Let ``torch.autocast("cuda")`` bring the mode with it. A real GPU has CUDA's own autocast."""
+    if machine.backing.type != "cpu":
+        return
+    enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
+
+    def enter_with_mode(self: torch.autocast) -> Any:
+        result = enter(self)
+        if self.device.partition(":")[0] == "cuda":  # "cuda:1" means the same
+            modes = self.__dict__.setdefault("_labkit_modes", [])
+            modes.append(AutocastMode())
+            modes[-1].__enter__()
+        return result
+
+    def leave_with_mode(self: torch.autocast, *exc_info: Any) -> Any:
+        modes = self.__dict__.get("_labkit_modes")
+        if modes:
+            take_off(modes.pop())
+        return leave(self, *exc_info)
+
+    yield Patch(torch.autocast, "__enter__", enter_with_mode)
+    yield Patch(torch.autocast, "__exit__", leave_with_mode)

@@ -1,0 +1,219 @@
+"""Kernels of operators that Python registers (``torch.library``): each sees the machine, and CUDA's are chosen.
+
+The dispatcher chooses by the device of the values, so a tensor on a simulated GPU comes to the kernel for the CPU.
+There a router stands: it hands such a call on to CUDA's kernel, as the dispatcher would, which says in its own words
+if there is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet, _len_torch_dispatch_stack
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.library import Library
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...base.patches import Patch
+from ...base.tree import tensors_in
+from ..in_use import machine_in_use
+from ..ops.below import on_machine
+from ..state.placement import gpu_of, keep_on_host
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+Kernel = Callable[..., Any]
+
+# A key of CUDA's -> the one to which the values go, and where the dispatcher begins to get to CUDA's.
+_ROUTES = {
+    "CUDA": ("CPU", ("CUDA",)),
+    "AutogradCUDA": ("AutogradCPU", ("AutogradCUDA", "CUDA")),
+    "AutocastCUDA": ("AutocastCPU", ("AutocastCUDA", "AutogradCUDA", "CUDA")),
+}
+_TWINS = {twin: key for key, (twin, _) in _ROUTES.items()}
+# Keys that stand for several; the one of these that tensors have here.
+_MEANT = {"": "CPU", "CompositeImplicitAutograd": "CPU", "CompositeExplicitAutograd": "CPU"}
+# The keys whose kernels are stood over where Python registered them before the machine was there. Autograd's call
+# Function.apply, which sees the machine by itself (.gradients).
+_OVER = {*_ROUTES, *_TWINS, *_MEANT, "FuncTorchBatched"}
+# The kernel for the host that the router of (operator, key) has inside.
+_routed: dict[tuple[str, str], Kernel] = {}
+# Where torch makes an operator's autograd of two functions (torch.library.register_autograd): what it hands on to, the
+# kernel below, is C++'s perhaps, and the results have no mark before the call has ended.
+_AUTOGRADS = "torch._library.autograd"
+# torch's own operators, whose kernels do not ask for devices.
+_TORCHS = ("aten", "prims")
+
+
+def by_python(func: Any) -> bool:
+    """Whether ``func`` is an operator whose kernels Python registered: it checks and places its tensors itself."""
+    if func.__class__ is OpOverload:
+        names = [func._name]
+    elif func.__class__ is OpOverloadPacket:
+        name = func._qualified_op_name
+        names = [name if each == "default" else f"{name}.{each}" for each in func.overloads()]
+    else:
+        return False
+    keys = ("CPU", "CUDA", "BackendSelect", *_MEANT)
+    return any(f"{name.replace('::', '/')}/{key}" in torch.library._impls for name in names for key in keys)
+
+
+def _seeing_machine(kernel: Kernel) -> Kernel:
+    @functools.wraps(kernel)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        machine = machine_in_use()
+        if machine is None:
+            return kernel(*args, **kwargs)
+        result = on_machine(machine, kernel, *args, **kwargs)
+        for tensor in tensors_in(result):
+            keep_on_host(tensor)
+        return result
+
+    return run
+
+
+def _on_gpu(args: Any, kwargs: Any) -> bool:
+    """Whether the dispatcher would choose CUDA's kernel."""
+    if machine_in_use() is None:
+        return False
+    return any(gpu_of(tensor) is not None for tensor in tensors_in(args, kwargs))
+
+
+def _router(name: str, key: str, kernel: Kernel | None) -> Kernel:
+    """What stands at the CPU's twin of ``key``.
+
+    kernel   what is for tensors on the host, called with the keyset; None if the operator takes none.
+    """
+    keys = DispatchKey.__members__
+    begin = functools.reduce(DispatchKeySet.__or__, (DispatchKeySet(keys[each]) for each in _ROUTES[key][1]))
+    own, missing = DispatchKeySet(keys[_ROUTES[key][0]]), DispatchKeySet(keys["IPU"])
+
+    def run(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        operator = torch._library.utils.lookup_op(name)
+        if _on_gpu(args, kwargs):
+            # A kernel of autocast's leaves its own key out when it goes on: it is ours that would come back here.
+            with torch._C._ExcludeDispatchKeyGuard(own) if key.startswith("Autocast") else nullcontext():
+                return operator.redispatch(begin, *args, **kwargs)
+        if kernel is not None:
+            return kernel(keyset, *args, **kwargs)
+        try:  # a backend that nobody has is missing in the same words
+            return operator.redispatch(missing, *args, **kwargs)
+        except NotImplementedError as error:
+            text = str(error).replace("'IPU'", "'CPU'").replace("[CPU, ", "[", 1)
+            lines = [line for line in text.split("\n") if not line.startswith("CPU: ")]
+            raise NotImplementedError("\n".join(lines)) from None
+
+    return run
+
+
+def _found(name: str, key: str) -> Kernel | None:
+    """The kernel that the dispatcher would take for ``key``, called with the keyset; None if there is none."""
+    try:
+        kernel = torch.library.get_kernel(name, key).call_boxed
+    except RuntimeError:
+        return None
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        # With a dispatch mode on, a kernel of Python's is looked up anew, by operator and key (torch/csrc/utils/
+        # python_dispatch.cpp, python_registrations_): that would be the one that stands over this one.
+        with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
+            return kernel(*args, **kwargs)
+
+    return run
+
+
+def patches(machine: Machine) -> Iterator[Patch]:
+    """Kernels to come, and those that there are."""
+    impl = Library.impl
+
+    @functools.wraps(impl)
+    def impl_on_machine(
+        self: Any, op_name: Any, fn: Any, dispatch_key: str = "", *, with_keyset: bool = False, **options: Any
+    ) -> None:
+        key = dispatch_key or self.dispatch_key
+        ours = self.ns not in _TORCHS or key in _ROUTES or key in _TWINS
+        if getattr(fn, "__module__", "") == _AUTOGRADS:
+            ours = False
+        if machine_in_use() is None or not callable(fn) or fn is torch.library.fallthrough_kernel or not ours:
+            impl(self, op_name, fn, dispatch_key, with_keyset=with_keyset, **options)
+            return
+        kernel = _seeing_machine(fn)
+        name = f"{self.ns}::{self._resolve_op_name(op_name, 'impl').split('::')[-1]}"
+        with _unwarned():
+            if key in _TWINS:
+                router = _beside(name, _TWINS[key], kernel if with_keyset else _without_keyset(kernel))
+                impl(self, op_name, router, dispatch_key, with_keyset=True, **options)
+                return
+            impl(self, op_name, kernel, dispatch_key, with_keyset=with_keyset, **options)
+            if key in _ROUTES:
+                twin = _ROUTES[key][0]
+                self.m.impl(name.split("::")[1], twin, _router(name, key, _host_kernel(name, twin)), True)
+
+    yield Patch(Library, "impl", impl_on_machine)
+    yield Patch(torch.library, "_labkit_libraries", list(_of_before()))
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Kernels that stand over others are meant to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        yield
+
+
+def _host_kernel(name: str, twin: str) -> Kernel | None:
+    """The kernel for the host where a router is to stand: one of ours has it inside, others can be called."""
+    by_python = f"{name.replace('::', '/')}/{twin}" in torch.library._impls
+    return (_routed.get((name, twin)) if by_python else None) or _found(name, twin)
+
+
+def _beside(name: str, key: str, kernel: Kernel) -> Kernel:
+    """The router for a ``kernel`` that is registered at the CPU's twin of ``key``.
+
+    Where C++ had one there that Python now overrides, it goes on standing for CUDA's.
+    """
+    twin = _ROUTES[key][0]
+    _routed[name, twin] = kernel
+    router = _router(name, key, kernel)
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, twin):
+        return router
+    if f"{name.replace('::', '/')}/{twin}" in torch.library._impls:
+        return router
+    before = _found(name, twin)
+
+    def run(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        stands_in = _on_gpu(args, kwargs) and not torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+        return (before if stands_in and before else router)(keyset, *args, **kwargs)
+
+    return run
+
+
+def _without_keyset(kernel: Kernel) -> Kernel:
+    return lambda keyset, *args, **kwargs: kernel(*args, **kwargs)
+
+
+def _of_before() -> Iterator[Any]:
+    """Registrations over those that Python made before; while they are referred to, they hold."""
+    operators: dict[tuple[str, str], set[str]] = {}
+    for entry in list(torch.library._impls):  # libraries that die meanwhile take theirs out
+        namespace, name, key = entry.split("/")
+        if (namespace not in _TORCHS or key in _ROUTES) and key in _OVER:
+            operators.setdefault((namespace, name), set()).add(key)
+    for (namespace, name), keys in operators.items():
+        qualified = f"{namespace}::{name}"
+        kernels = {key: _found(qualified, _MEANT.get(key, key)) for key in keys}
+        over = {key: _seeing_machine(kernel) for key, kernel in kernels.items() if kernel is not None}
+        for key, (twin, _) in _ROUTES.items():
+            if key in keys or twin in keys:
+                over[twin] = _router(qualified, key, over.get(twin) or _found(qualified, twin))
+        library: Any = torch._C._dispatch_library("IMPL", namespace, "", __file__, 0)
+        with _unwarned():
+            for key, kernel in over.items():
+                library.impl(name, key or "CompositeImplicitAutograd", kernel, True)
+        yield library

@@ -1,0 +1,131 @@
+"""The machine's mode while someone asked to be told: of operators without a fixed order, of waiting for a GPU.
+
+``torch.use_deterministic_algorithms`` and ``torch.cuda.set_sync_debug_mode`` change the mode's class, so that it costs
+nothing while neither is on. On, each call on a GPU runs under a dispatch mode that sees its operators, and so does
+each backward.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...base.patches import Patch
+from ...base.tree import tensors_in
+from ..handlers import HANDLERS
+from ..ops.mode import MachineMode
+from ..rules.watched import objection, unordered, waits
+from ..state.placement import gpu_of
+from ..state.syncs import warn
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+_here = threading.local()
+# These bring values to the host where no dispatch mode looks (torch/csrc/utils/tensor_list.cpp, tensor_numpy.cpp;
+# torch/_tensor_str.py takes the modes off).
+_READ_ON_HOST = frozenset((Tensor.tolist, Tensor.numpy, Tensor.__repr__))
+_functional = torch.nn.functional
+
+
+def _body(function: Any) -> Callable[..., Any]:
+    """A function of torch's Python that does not ask the function modes: what it calls does."""
+    never = {"has_torch_function_unary": lambda *_: False}
+    return types.FunctionType(
+        function.__code__, {**function.__globals__, **never}, function.__name__, function.__defaults__
+    )
+
+
+# Functions that take another way for a CUDA tensor when told to be deterministic: it has an order.
+_ORDERED = {
+    _functional.interpolate: _body(_functional.interpolate),
+    _functional.pad: _body(_functional.pad),
+    _functional.max_pool3d_with_indices: _body(_functional.max_pool3d_with_indices),
+}
+
+
+class Watching(MachineMode):
+    """The machine's mode, that tells."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = MachineMode.__torch_function__
+        tensors = () if HANDLERS.get(func, func) is None else tensors_in(args, kwargs)
+        if getattr(_here, "watched", False) or not any(gpu_of(tensor) is not None for tensor in tensors):
+            return plain(self, func, types, args, kwargs)
+        if func in _ORDERED and torch.are_deterministic_algorithms_enabled():
+            with self.machine.entered():
+                return _ORDERED[func](*args, **(kwargs or {}))
+        if func in _READ_ON_HOST:
+            self.machine.syncs.tell()
+        with _Watch(self.machine, {id(tensor) for tensor in tensors if gpu_of(tensor) is None}):
+            return plain(self, func, types, args, kwargs)
+
+
+def watched_backward(machine: Machine | None, outputs: Any) -> AbstractContextManager[Any]:
+    """What the engine runs in, from these ``outputs`` on."""
+    if machine is None or machine.mode.__class__ is not Watching or getattr(_here, "watched", False):
+        return nullcontext()
+    return (
+        _Watch(machine)
+        if any(isinstance(output, Tensor) and gpu_of(output) is not None for output in outputs)
+        else nullcontext()
+    )
+
+
+class _Watch(TorchDispatchMode):
+    """Tells of the operators of one call, or one backward."""
+
+    def __init__(self, machine: Machine, on_host: set[int] | None = None) -> None:
+        super().__init__()
+        self._machine = machine
+        self._on_host = on_host or set()  # the call's tensors that are: to read from them is no waiting
+
+    def __enter__(self) -> Any:
+        _here.watched = True
+        return super().__enter__()
+
+    def __exit__(self, *exc_info: Any) -> None:
+        _here.watched = False
+        super().__exit__(*exc_info)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.are_deterministic_algorithms_enabled():
+            caller = unordered(func, args, kwargs)
+            if caller is not None:
+                warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+                if not warn_only:
+                    raise RuntimeError(objection(caller, warn_only))
+                warn(objection(caller, warn_only))
+        if self._machine.syncs.level and waits(func, args, kwargs, self._on_host):
+            self._machine.syncs.tell()
+        with torch._C.DisableTorchFunction():  # the engine runs with the machine in sight
+            return func(*args, **kwargs)
+
+
+def settle(machine: Machine) -> None:
+    """Watch, or stop watching, as is asked for now."""
+    if isinstance(machine.mode, MachineMode):  # a closed machine's is none any more
+        asked = machine.syncs.level or torch.are_deterministic_algorithms_enabled()
+        machine.mode.__class__ = Watching if asked else MachineMode
+
+
+def patches(machine: Machine) -> Iterator[Patch]:
+    """Determinism is switched in C++."""
+    switch = torch._C._set_deterministic_algorithms
+
+    @functools.wraps(switch)
+    def set_deterministic(*args: Any, **kwargs: Any) -> None:
+        switch(*args, **kwargs)
+        settle(machine)
+
+    settle(machine)  # it may be on already
+    yield Patch(torch._C, "_set_deterministic_algorithms", set_deterministic)

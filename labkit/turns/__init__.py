@@ -1,0 +1,1 @@
+"""Taking turns: who runs when, and who is told to wait for whom."""

@@ -1,0 +1,1 @@
+"""What maintainers and authors run; not a part of the package."""

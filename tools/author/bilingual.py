@@ -1,0 +1,105 @@
+"""A notebook of both languages as one text, each cell's English and Chinese one below the other.
+
+For writing and reviewing a lesson in an editor::
+
+    python -m tools.author.bilingual 03_split > 03.txt     # both languages, side by side
+    python -m tools.author.bilingual --write 03_split 03.txt
+    python -m tools.author.sync 03_split                   # run and store
+
+A cell begins with ``%% id`` (text) or ``%% id code`` (with a tag, if it has one: ``%% id code parameters``);
+in a text cell a line ``%% zh`` stands between English and Chinese. Writing keeps the outputs of cells whose code
+did not change, and the metadata of every code cell that was there before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from labkit.base.cells import BETWEEN, parse
+from labkit.base.language import LANGUAGES
+from labkit.course.notebooks.execute import store
+from tools.author.sync import read, source_in
+
+_METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def to_text(root: Path, name: str) -> str:
+    """The notebook ``name`` in both languages, as one text."""
+    english, chinese = (read(root, language, name).cells for language in LANGUAGES)
+    parts = []
+    for one, other in zip(english, chinese, strict=True):
+        tags = "".join(f" {tag}" for tag in one.metadata.get("tags", []))
+        if one.cell_type == "code":
+            parts.append(f"%% {one.id} code{tags}\n{one.source}\n")
+        else:
+            parts.append(f"%% {one.id}\n{one.source}\n{BETWEEN}\n{other.source}\n")
+    return "\n".join(parts)
+
+
+def write(root: Path, name: str, text: str) -> None:
+    """Make the two notebooks of ``name`` from ``text``; ValueError, naming the line, if it is not of this form."""
+    cells = parse(text)
+    for at, language in enumerate(LANGUAGES):
+        path = root / language / f"{name}.ipynb"
+        known = {cell.id: cell for cell in read(root, language, name).cells} if path.exists() else {}
+        made = [_cell(*cell[:3], cell[3][at], language, known) for cell in cells]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        store(new_notebook(cells=made, metadata=_METADATA), path)
+
+
+def _cell(
+    name: str, code: bool, tag: str | None, source: str, language: str, known: Mapping[str, NotebookNode]
+) -> NotebookNode:
+    tags = [tag] if tag and code else []
+    made: NotebookNode = (
+        new_code_cell(source_in(language, source, tags), id=name)
+        if code
+        else new_markdown_cell(source, id=name)
+    )
+    if tags:
+        made.metadata["tags"] = tags
+    before = known.get(name)
+    if not (code and before and before.cell_type == "code"):
+        return made
+    for key, value in before.metadata.items():  # such as that its code is folded
+        if key != "tags":
+            made.metadata[key] = value
+    if before.source == made.source:
+        made.update(outputs=before.outputs, execution_count=before.execution_count)
+    return made
+
+
+def main(args: list[str]) -> int:
+    """Print a notebook as text, or write it from one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.author.bilingual", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("name", help="the notebook, such as 03_split")
+    parser.add_argument("text", nargs="?", help="with --write: the file to read")
+    parser.add_argument("--write", action="store_true", help="make the notebooks from the text")
+    parser.add_argument("--root", type=Path, default=Path("notebooks"), help=argparse.SUPPRESS)
+    options = parser.parse_args(args)
+    if options.write != bool(options.text):
+        parser.error("--write and a file go together")
+    try:
+        if options.write:
+            write(options.root, options.name, Path(options.text).read_text("utf-8"))
+        else:
+            print(to_text(options.root, options.name), end="")
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
