@@ -38,6 +38,7 @@ explore           | base plans trace cost view
 diagnosis         | base plans machine machine.features machine.state
 distributed.diagnosis | base turns diagnosis distributed
 
+content           |
 course            | base plans machine diagnosis
 classroom         | base plans machine course
 

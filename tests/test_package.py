@@ -59,11 +59,11 @@ def tracked(*under):
     return {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
 
 
-def test_the_wheel_has_the_library_and_the_lessons_and_nothing_else(built):
+def test_the_wheel_has_the_library_its_content_the_lessons_and_nothing_else(built):
     with zipfile.ZipFile(built[1]) as wheel:
         held = {name for name in wheel.namelist() if ".dist-info/" not in name}
         notebooks = {name: wheel.read(name) for name in held if name.endswith(".ipynb")}
-    library = tracked("labkit")
+    library = tracked("labkit") | {f"labkit/{name}" for name in tracked("content")}
     lessons = {
         name.replace("notebooks/", "labkit/lessons/")
         for name in tracked("notebooks")
@@ -79,7 +79,7 @@ def test_the_wheel_has_the_library_and_the_lessons_and_nothing_else(built):
 def test_the_source_archive_has_what_it_takes_to_build_and_test(built):
     with tarfile.open(built[0]) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    assert tracked("labkit", "notebooks", "tests", "docs", "release") <= held
+    assert tracked("labkit", "content", "notebooks", "tests", "docs", "release") <= held
     assert {"pyproject.toml", "README.md", "LICENSE", "constraints.txt", "Makefile"} <= held
 
 

@@ -27,7 +27,7 @@ from .worker import frames
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # What of labkit a student's code may not read while it is graded: answers, judges, and how they are written.
-HIDDEN_ROOMS = ("classroom", "course", "author", "cli", "runs")
+HIDDEN_ROOMS = ("classroom", "content", "course", "cli")
 _SHOWN = ("classroom/worker", "classroom/__init__.py")
 HOME = "/answer"  # of a worker, as :mod:`.worker.sandbox` makes it
 _FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each lane
