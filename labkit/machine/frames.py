@@ -13,31 +13,21 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import overrides
 
+from ..base import ours
 from ..base.patches import Patch, Patches
 
 FULL = "LABKIT_TRACEBACK"
-_ROOT = Path(__file__).parents[1]
-_OURS = (
-    *(f"{_ROOT / room}{os.sep}" for room in ("machine", "trace", "launch", "cli", "distributed")),
-    str(_ROOT / "base" / "turns.py"),
-)
 # Where torch's own Python asks a function mode, such as ours.
 _ASKING = overrides.handle_torch_function.__code__
 # What wraps a dispatch mode's method (torch/_compile.py, disable_dynamo).
-_TORCH = Path(torch.__file__).parent
-_WRAPPING = str(_TORCH / "_compile.py"), str(_TORCH / "_dynamo" / "eval_frame.py")
+_WRAPPING = ours.torch_files("_compile.py", "_dynamo/eval_frame.py")
 # What failed in a replica, or in a worker, stands as text in the message of the error that is raised for it.
-_AS_TEXT = re.compile(
-    rf'^ *File "{re.escape(str(_ROOT))}[\\/](?:machine|trace|launch|cli|distributed)[\\/].*\n(?:    .*\n)*',
-    re.MULTILINE,
-)
+_AS_TEXT = re.compile(r'^ *File "(.*)", line .*\n(?:    .*\n)*', re.MULTILINE)
 
 
 def hide_ours() -> None:
@@ -97,8 +87,12 @@ def without_ours(error: BaseException | None) -> None:
         seen.add(id(one))
         one.__traceback__ = _kept(one.__traceback__)
         if one.args and isinstance(one.args[0], str):
-            one.args = (_AS_TEXT.sub("", one.args[0]), *one.args[1:])
+            one.args = (_AS_TEXT.sub(_text_kept, one.args[0]), *one.args[1:])
         waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+def _text_kept(frame: re.Match[str]) -> str:
+    return "" if ours.is_hidden_file(frame[1]) else frame[0]
 
 
 def _kept(trace: TracebackType | None) -> TracebackType | None:
@@ -119,7 +113,7 @@ def _once(frames: list[TracebackType]) -> list[TracebackType]:
     asked = 0  # how many frames led to the question
     for frame in frames:
         code = frame.tb_frame.f_code
-        if code.co_filename.startswith(_OURS):
+        if ours.is_hidden_file(code.co_filename):
             while kept and kept[-1].tb_frame.f_code.co_filename in _WRAPPING:
                 kept.pop()
             if kept and kept[-1].tb_frame.f_code is _ASKING:

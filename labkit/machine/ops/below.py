@@ -19,6 +19,7 @@ from torch._C import _is_torch_function_enabled, _len_torch_dispatch_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...base import ours
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ..features.dtensors import class_made
@@ -41,7 +42,7 @@ _LEFT_ALONE = (
     "torch.fx.",
     "torch._functorch.",
     "torch._higher_order_ops.",
-    f"{__package__.partition('.')[0]}.",
+    f"{ours.PACKAGE}.",
 )
 
 # The attribute of a __torch_dispatch__ that is ours.

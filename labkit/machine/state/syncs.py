@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from pathlib import Path
 
-import torch
+from ...base import ours
 
-# The machine, and torch's Python between it and what was called.
-_BETWEEN = (
-    str(Path(__file__).parents[1]),
-    *(
-        f"{Path(torch.__file__).parent}/{name}"
-        for name in (
-            "_compile.py",
-            "_dynamo/eval_frame.py",
-            "_ops.py",
-            "overrides.py",
-            "utils/_python_dispatch.py",
-        )
-    ),
+# torch's Python between the machine and what called it.
+_BETWEEN = ours.torch_files(
+    "_compile.py", "_dynamo/eval_frame.py", "_ops.py", "overrides.py", "utils/_python_dispatch.py"
 )
 
 
@@ -46,6 +35,10 @@ class Syncs:
 def warn(text: str) -> None:
     """Warn as C++ does: at the line of Python's that called it, which is none of the machine's."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+    while frame.f_back is not None and _is_between(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, stacklevel=level)
+
+
+def _is_between(path: str) -> bool:
+    return ours.is_our_file(path) or path in _BETWEEN
