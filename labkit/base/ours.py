@@ -39,5 +39,5 @@ def is_hidden_file(path: str) -> bool:
 def torch_files(*names: str) -> tuple[str, ...]:
     """Where these files of torch's package lie (``"_dynamo/eval_frame.py"``). It does not import torch."""
     spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.origin is not None, "torch is installed"
-    return tuple(str(Path(spec.origin).parent / name) for name in names)
+    folder = Path(str(spec and spec.origin)).parent
+    return tuple(str(folder / name) for name in names)

@@ -13,7 +13,8 @@ def test_modules_go_by_their_package():
         assert ours.is_our_module(name)
     for name in ("labkits", "torch.nn", "__main__", None, ""):
         assert not ours.is_our_module(name)
-    assert ours.is_torch_module("torch.nn.functional") and not ours.is_torch_module("torchvision.models")
+    assert ours.is_torch_module("torch.nn.functional")
+    assert not ours.is_torch_module("torchvision.models")
 
 
 def test_files_go_by_the_packages_folder():
