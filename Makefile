@@ -5,18 +5,22 @@ BIN := $(VENV)/bin
 # The lesson that is opened, and more: make lab LESSON=zh/03_split ARGS="--port 9999"
 LESSON ?=
 ARGS ?=
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses=8 --durations=10 --durations-min=5
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint bench site picture clean
+.PHONY: help lab test test-more lint bench site picture clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
 
 lab: $(VENV)/.zh  ## open the course, in a copy of your own (LESSON=zh/03_split, ARGS="--dir DIR --port 9999")
 	@$(BIN)/python -m labkit lab $(LESSON) $(ARGS)
 
 test: $(VENV)/.test  ## run every test on all cores: library, notebooks, browser (ARGS="tests/engine -x", ARGS="-n0 --pdb")
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses=8 --durations=10 --durations-min=5 $(ARGS)
+	@$(PYTEST) -m "not more" $(ARGS)
+
+test-more: $(VENV)/.test  ## run the tests marked "more", which repeat in another way what `make test` holds
+	@$(PYTEST) -m more $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS name no such test
 
 lint: $(VENV)/.test  ## check style and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check labkit tests benchmarks tools && $(BIN)/mypy

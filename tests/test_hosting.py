@@ -34,7 +34,7 @@ def matrices():
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_runs_what_is_here(workflow):
     commands = "\n".join(step["run"] for step in steps(workflow) if "run" in step)
-    targets = re.findall(r"make ([a-z]+)", commands)
+    targets = re.findall(r"make ([a-z-]+)", commands)
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for target in targets:
         assert re.search(rf"^{target}:.*##", makefile, re.MULTILINE), f"make {target}"
@@ -49,6 +49,16 @@ def test_a_workflow_runs_what_is_here(workflow):
 
 def test_the_main_workflow_is_the_projects_own_check():
     assert any(".ci/run" in step.get("run", "") for step in steps(ROOT / ".github/workflows/tests.yml"))
+
+
+def test_the_projects_own_check_runs_the_tests_of_both_kinds():
+    """Its last line counts them together."""
+    text = (ROOT / ".ci/run").read_text("utf-8")
+    assert [name for name in ("make lint", "in test test-more;") if name not in text] == []
+    count = text.partition("awk '")[2].partition("' \"$said\"")[0]
+    said = "= 2 failed, 7 passed, 3 warnings in 60.50s (0:01:00) =\n1 error, 5 passed, 9 deselected in 3.00s\n"
+    done = subprocess.run(["awk", count], input=said, capture_output=True, text=True, check=True)
+    assert done.stdout == "2 failed, 12 passed, 1 error in 63.50s\n"
 
 
 def test_the_pythons_and_torches_that_are_run_are_those_that_are_promised():
