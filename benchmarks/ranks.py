@@ -19,7 +19,7 @@ from pairs import ratio, report
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.distributed.world import World
+from labkit.distributed.threads.world import World
 
 STEPS, COLLECTIVES = 40, 500
 

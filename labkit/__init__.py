@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .diagnosis import Finding as Finding
     from .diagnosis import GpuMemory as GpuMemory
     from .diagnosis import diagnose as diagnose
-    from .distributed.session import Session as Session
-    from .distributed.session import ranks as ranks
+    from .distributed.notebook.session import Session as Session
+    from .distributed.notebook.session import ranks as ranks
     from .engine import DataParallel as DataParallel
     from .engine import data_parallel as data_parallel
     from .engine import gather as gather
@@ -95,7 +95,7 @@ else:
         "plans.ring": "Ring Send Star ring_all_reduce star_all_reduce",
         "plans.footprint": "Footprint Footprints data_parallel_memory",
         "cost": "PROFILES Hardware Scaling Step Workload predict_scaling",
-        "distributed.session": "Session ranks",
+        "distributed.notebook.session": "Session ranks",
         "trace.events": "Call Event Meeting Trace",
         "trace.memory": "MemorySample MemoryTimeline",
         "trace.waits": "Wait WaitForGraph",
@@ -133,7 +133,7 @@ else:
 
     def load_ipython_extension(shell: object) -> None:
         """``%load_ext labkit``: the magic ``%%ranks``. In a notebook ``import labkit`` does it, too."""
-        import_module(f"{__name__}.distributed.magic").load(shell)
+        import_module(f"{__name__}.distributed.notebook.magic").load(shell)
 
     def _greet() -> None:
         shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

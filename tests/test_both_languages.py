@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent / "labkit"
 SAYS = {"say", "must"}  # what takes both languages: base/language.py, base/numbers.py
 
 # The rooms whose errors are PyTorch's and CUDA's own, in their own words. A sentence that names labkit is none of them.
-PYTORCHS = ("machine.rules", "machine.ops", "machine.torch_api", "machine.state", "distributed.checks")
+PYTORCHS = ("machine.rules", "machine.ops", "machine.torch_api", "machine.state", "distributed.calls.checks")
 # Sentences in one language, by module and beginning, each with its reason.
 ONE_LANGUAGE = {
     ("classroom.worker.student", "is not defined"): "Python's own words for a name that is missing",
@@ -35,11 +35,11 @@ ONE_LANGUAGE = {
     ("course.predict", "exercise "): "for whoever writes a lesson",
     ("diagnosis.findings.kind", ""): "for whoever declares a finding",
     ("cli", "has no Chinese: English"): "what is said there must be what it can show",
-    ("distributed.process_rows", "signal handler must be"): "Python's own",
-    ("distributed.faults.mismatch", "{nccl_error("): "NCCL's own words, and then labkit's in both",
-    ("distributed.group", "Could not find the backend type"): "PyTorch's own",
-    ("distributed.compiling", "Either mode or options"): "PyTorch's own",
-    ("distributed.store", ""): "PyTorch's own",
+    ("distributed.rank.system", "signal handler must be"): "Python's own",
+    ("distributed.calls.faults.mismatch", "{nccl_error("): "NCCL's own words, and then labkit's in both",
+    ("distributed.group.group", "Could not find the backend type"): "PyTorch's own",
+    ("distributed.group.compiling", "Either mode or options"): "PyTorch's own",
+    ("distributed.threads.store", ""): "PyTorch's own",
     ("distributed.processes.stores", "wait timeout after"): "PyTorch's own",
     ("author", ""): "the author's tools are in English, as the code that their user writes",
 }

@@ -270,7 +270,7 @@ PRIVATE = [
     Private("_orig_mod of an OptimizedModule", "the module inside a compiled one (diagnosis)",
             lambda: 'self._modules["_orig_mod"]' in files("torch").joinpath("_dynamo/eval_frame.py").read_text()),
     Private("torch._dynamo.run", "runs what was to be compiled as it is, in the wrapper that a compiled module has "
-            "(distributed.compiling)",
+            "(distributed.group.compiling)",
             lambda: "RunOnlyContext()(fn)" in files("torch").joinpath("_dynamo/decorators.py").read_text()),
     Private("torch.nn.parallel._functions: Broadcast, Scatter, Gather, _streams",
             "PyTorch's own verbs, which are recorded (trace.recording); its copy streams (machine.torch_api.cuda)",
@@ -326,7 +326,7 @@ PRIVATE = [
                       "_shared_decref")),
     Private("torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler.SubprocessHandler._popen, "
             "its _stdout and _stderr",
-            "starts a worker: a preloaded process is forked instead (distributed/processes/launch.py); "
+            "starts a worker: a preloaded process is forked instead (distributed/torchrun/in_processes.py); "
             "the agent asks api.get_subprocess_handler for it",
             lambda: callable(resolve_name("torch.distributed.elastic.multiprocessing.api.get_subprocess_handler"))),
     Private("torch.distributed.distributed_c10d._new_process_group_helper, where groups are made",
@@ -334,13 +334,13 @@ PRIVATE = [
             lambda: not torch.distributed.is_available() or list(inspect.signature(
                 torch.distributed.distributed_c10d._new_process_group_helper).parameters)[3] == "backend"),
 
-    # What is one process's, and so each rank's own where ranks share a process (distributed.owned).
+    # What is one process's, and so each rank's own where ranks share a process (rank.owned).
     Private("torch.distributed.distributed_c10d: _backend, _default_pg_init_method",
-            "how a process has begun its groups (distributed.owned)",
+            "how a process has begun its groups (rank.owned)",
             lambda: asks(torch.distributed.init_process_group, "_default_pg_init_method")),
     Private("of torch.distributed's rooms that are imported late: " + " ".join(_OF_A_PROCESS.values()),
             "the same, of meshes, DTensor's numbers, symmetric memory, context parallelism, checkpoints "
-            "(distributed.owned)",
+            "(rank.owned)",
             lambda: all(re.search(rf"^{name}\b.*=", files("torch").joinpath(file).read_text(), re.MULTILINE)
                         for file, names in _OF_A_PROCESS.items() for name in names.split())),
     Private("torch.nn.modules.module: _global_backward_pre_hooks, _global_backward_hooks, "
@@ -348,11 +348,11 @@ PRIVATE = [
             "_global_forward_hooks_always_called, _global_forward_hooks_with_kwargs, "
             "_global_buffer_registration_hooks, _global_module_registration_hooks, "
             "_global_parameter_registration_hooks",
-            "the hooks of all modules of a process (distributed.owned)",
+            "the hooks of all modules of a process (rank.owned)",
             lambda: asks(nn.modules.module.register_module_forward_hook, "_global_forward_hooks")),
     Private("torch.optim.optimizer: _global_optimizer_pre_hooks, _global_optimizer_post_hooks", "of all optimizers"),
     Private("torch.utils._python_dispatch: _is_in_torch_dispatch_mode, _is_in_non_infra_torch_dispatch_mode, "
-            "_is_in_any_mode_without_ignore_compile_internals", "whether a process is in a mode (distributed.owned)"),
+            "_is_in_any_mode_without_ignore_compile_internals", "whether a process is in a mode (rank.owned)"),
     Private("torch.utils._device.CURRENT_DEVICE, torch._tensor_str.PRINT_OPTS, "
             "torch.backends.mha._is_fastpath_enabled, torch.nn.utils.parametrize._cache, "
             "torch.nn.utils.parametrize._cache_enabled, torch.hub._hub_dir, "
@@ -360,11 +360,11 @@ PRIVATE = [
             "torch.autograd.profiler._is_profiler_enabled, torch.multiprocessing._sharing_strategy, "
             "torch.__future__._overwrite_module_params_on_conversion, "
             "torch.__future__._swap_module_params_on_conversion",
-            "other settings of a process (distributed.owned)"),
-    Private("torch.nn.parallel.DistributedDataParallel._active_ddp_module", "whose forward runs (distributed.owned)"),
+            "other settings of a process (rank.owned)"),
+    Private("torch.nn.parallel.DistributedDataParallel._active_ddp_module", "whose forward runs (rank.owned)"),
     Private("what torch._C keeps of a process: _get_deterministic_algorithms, _set_deterministic_algorithms, "
             "_get_deterministic_algorithms_warn_only, _set_default_dtype, and _get_, _set_, _set_sdp_use_ of more",
-            "settings in C++ (distributed.owned)",
+            "settings in C++ (rank.owned)",
             lambda: hasattr(torch._C, "_set_sdp_use_flash") and hasattr(torch._C, "_get_deterministic_algorithms")),
 
     # Ranks in one process, and what watches them.
@@ -394,7 +394,7 @@ PRIVATE = [
             probes.below_modes),
     Private("torch.distributed.tensor._sharding_prop, its _dtensor_spec, _op_schema, _ops._math_ops._NormPartial and "
             "placement_types._StridedShard; of a DeviceMesh _flatten_rank_map, _layout, _device_type, _mesh_dim_names",
-            "what DTensor works out of an operation, once for all ranks (distributed.shardings)",
+            "what DTensor works out of an operation, once for all ranks (distributed.threads.shardings)",
             probes.shardings),
     Private("torch.distributed._dist2", "refuses by itself; named in the list (distributed.fidelity)"),
     Private("of a torch._ops.OpOverload: _op_dk", "an operator runs by another key (machine.ops.mode)",

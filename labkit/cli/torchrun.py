@@ -23,7 +23,7 @@ from .ending import MOST_EVENTS
 from .usage import UsageError, at_least
 
 if TYPE_CHECKING:
-    from ..distributed.kept import Kept, Part
+    from ..distributed.rank.totals import Kept, Part
 
 # Arguments of torchrun that change nothing where all ranks share one process on this computer.
 NOTHING_TO_DO = (
@@ -263,7 +263,7 @@ def _in_processes(options: argparse.Namespace, given: set[str], machine: childre
                 zh="--processes 需要 fork，本系统没有：请去掉它",
             )
         )
-    from ..distributed.processes.launch import run as run_processes
+    from ..distributed.torchrun.in_processes import run as run_processes
 
     kept = _wanted(options)
     if kept is None:
@@ -296,10 +296,10 @@ def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
 
 def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
     """As threads of this process."""
-    from ..distributed.kept import part_of
-    from ..distributed.launch import launch
-    from ..distributed.script import Program
-    from ..distributed.world import World
+    from ..distributed.rank.totals import part_of
+    from ..distributed.threads.world import World
+    from ..distributed.torchrun.in_threads import launch
+    from ..distributed.torchrun.script import Program
     from ..trace import events
 
     for stream in (sys.stdout, sys.stderr):
@@ -333,7 +333,7 @@ def _drawn(options: argparse.Namespace) -> bool:
 
 def _wanted(options: argparse.Namespace) -> Kept | None:
     """What the run is to be recorded in; None if nobody asks for that."""
-    from ..distributed.kept import Kept
+    from ..distributed.rank.totals import Kept
 
     return Kept(MOST_EVENTS if _drawn(options) else 0) if options.summary or _drawn(options) else None
 

@@ -6,8 +6,8 @@ It stands in ``docs/simulated.md`` below what is said of the machine; ``python -
 from __future__ import annotations
 
 from ..machine.fidelity import ABSENT, APPROXIMATED, FAITHFUL, changed, listed
-from .torch_rows import table as rows
-from .world import World
+from .threads.torch_patches import table as rows
+from .threads.world import World
 
 # (what, how, in a sentence)
 PARTS = (

@@ -356,7 +356,7 @@ def rank_0_alone(draw, ranks, good):
 
 def run(script: Faulty) -> str:
     """The text of the error in which ``script`` ends; "" if it ends well."""
-    from labkit.distributed.world import RanksFailed, World
+    from labkit.distributed.threads.world import RanksFailed, World
 
     code = compile(script.source, "train.py", "exec")
 

@@ -10,9 +10,9 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistBackendError, ReduceOp
 
 import labkit
-from labkit.distributed.call import Call
-from labkit.distributed.checks import check
-from labkit.distributed.world import RanksFailed, World
+from labkit.distributed.calls.call import Call
+from labkit.distributed.calls.checks import check
+from labkit.distributed.threads.world import RanksFailed, World
 from labkit.machine.state.placement import gpu_of
 
 GROUP = SimpleNamespace(bound_device_id=None, _destroyed=False)

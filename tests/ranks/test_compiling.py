@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.distributed.world import World
+from labkit.distributed.threads.world import World
 
 
 def gradients(rank, compiled):

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
-from labkit.distributed import faults
-from labkit.distributed.call import Call
-from labkit.distributed.faults import words
-from labkit.distributed.world import RanksFailed, World
+from labkit.distributed.calls import faults
+from labkit.distributed.calls.call import Call
+from labkit.distributed.calls.faults import words
+from labkit.distributed.threads.world import RanksFailed, World
 from labkit.turns.baton import Deadlock
 
 

@@ -12,8 +12,8 @@ from torch.distributed import DistBackendError
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
-from labkit.distributed.meeting import BUFFER
-from labkit.distributed.world import RanksFailed, World
+from labkit.distributed.threads.meeting import BUFFER
+from labkit.distributed.threads.world import RanksFailed, World
 from labkit.turns.baton import Deadlock
 
 

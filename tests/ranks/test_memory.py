@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.distributed.world import World
+from labkit.distributed.threads.world import World
 
 N, MIB = 4, 2**20
 WIDE, DEEP = 512, 8  # 8 MiB of weights in layers of 1 MiB

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.distributed.world import World
+from labkit.distributed.threads.world import World
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit.distributed.call import Call
+from labkit.distributed.calls.call import Call
 from labkit.distributed.processes import packing, watch
-from labkit.distributed.world import World
+from labkit.distributed.threads.world import World
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = """
 import sys
-from labkit.distributed.processes.launch import run
+from labkit.distributed.torchrun.in_processes import run
 from labkit.children.told import asked
 sys.exit(run(sys.argv[1:], asked(2, "1 GiB", "cpu", None)))
 """

@@ -8,9 +8,9 @@ import zipfile
 
 import pytest
 
-from labkit.distributed.process_rows import Left
-from labkit.distributed.script import Program, exit_code
-from labkit.distributed.world import RanksFailed, World
+from labkit.distributed.rank.system import Left
+from labkit.distributed.threads.world import RanksFailed, World
+from labkit.distributed.torchrun.script import Program, exit_code
 from labkit.turns import baton as turns
 
 REPORT = """

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.distributed.cell import Cell
-from labkit.distributed.output import Lines, listed
-from labkit.distributed.results import as_html, as_text, together
+from labkit.distributed.notebook.cell import Cell
+from labkit.distributed.notebook.output import Lines, listed
+from labkit.distributed.notebook.results import as_html, as_text, together
 from labkit.turns.baton import Deadlock
 
 START = "import torch\nimport torch.distributed as dist\n"

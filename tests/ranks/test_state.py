@@ -18,10 +18,11 @@ import pytest
 import torch
 
 from labkit.base.patches import Patches
-from labkit.distributed import drawn, process_rows
-from labkit.distributed.modules import is_own
-from labkit.distributed.owned import OWNED
-from labkit.distributed.state import ProcessState
+from labkit.distributed.rank import random_states as drawn
+from labkit.distributed.rank import system as process_rows
+from labkit.distributed.rank.own_modules import is_own
+from labkit.distributed.rank.owned import OWNED
+from labkit.distributed.rank.process_state import ProcessState
 
 
 class Processes:
@@ -194,7 +195,7 @@ def test_what_is_installed_or_pythons_is_shared_but_for_a_few():
     assert not is_own("torch", torch)
     assert not is_own("logging", logging)
     assert not is_own("sys", sys)
-    assert not is_own("labkit.distributed.drawn", drawn)
+    assert not is_own("labkit.distributed.rank.random_states", drawn)
     assert is_own("test_state", sys.modules[__name__])
     assert is_own("megatron.core", torch)
 

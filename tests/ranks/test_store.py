@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from labkit.distributed.store import SharedStore
-from labkit.distributed.world import RanksFailed, World
+from labkit.distributed.threads.store import SharedStore
+from labkit.distributed.threads.world import RanksFailed, World
 
 
 def used(store):

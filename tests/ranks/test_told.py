@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 import labkit
-from labkit.distributed.world import World
+from labkit.distributed.threads.world import World
 from labkit.trace import events as trace
 from labkit.view.pictures.rank_lanes import rows_of
 

@@ -12,8 +12,8 @@ import pytest
 from labkit.cli import main
 from labkit.cli.ending import hint_of
 from labkit.cli.torchrun import CHINESE, NOTHING_TO_DO, PROCESSES_ONLY, _torchruns
-from labkit.distributed.kept import Kept, Part
 from labkit.distributed.processes.recorded import _File, read
+from labkit.distributed.rank.totals import Kept, Part
 from labkit.trace.events import Event
 
 ROOT = Path(__file__).parents[2]

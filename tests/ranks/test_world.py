@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.distributed.faults import Mismatch
-from labkit.distributed.rank import rank_here
-from labkit.distributed.world import RanksFailed, World
+from labkit.distributed.calls.faults import Mismatch
+from labkit.distributed.rank.rank import rank_here
+from labkit.distributed.threads.world import RanksFailed, World
 from labkit.turns.baton import Deadlock
 
 N = 4

@@ -48,7 +48,7 @@ def open_machine() -> None:
             sys.modules["labkit"] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(sys.modules["labkit"])
         importlib.import_module("labkit.machine").inherit()
-        importlib.import_module("labkit.distributed.processes.rows").inherit()
+        importlib.import_module("labkit.distributed.processes.torch_patches").inherit()
         if ENDING is not None:
             importlib.import_module("labkit.cli.ending").begin(ENDING)
     except Exception as error:

@@ -13,7 +13,7 @@ from ...diagnosis.errors import short_text
 from ...diagnosis.findings.kind import Kind, listed
 from ...diagnosis.result import Finding
 from ...turns.baton import Deadlock
-from ..faults import Mismatch, Unmet, ranks_text
+from ..calls.faults import Mismatch, Unmet, ranks_text
 from . import kinds
 from .seen import Loader, Loss, Seen, Step, without_gradient
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from ...base.language import say
 from ...base.numbers import MOST_GPUS, plural, whole
 from ...diagnosis.result import SEVERITIES, Diagnosis, Finding
-from ..world import RanksFailed, World
+from ..threads.world import RanksFailed, World
 from .judge import compared, findings
 from .watch import Watch
 
 if TYPE_CHECKING:
-    from ..rank import Rank
+    from ..rank.rank import Rank
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,7 +78,7 @@ def diagnose_ranks(
         path = Path(script)
         if not path.is_file():
             raise FileNotFoundError(say(en=f"there is no file {path}", zh=f"没有文件 {path}"))
-        from ..script import Program
+        from ..torchrun.script import Program
 
         program, name = Program(str(path), arguments), path.name
     failure: tuple[int, BaseException] | None = None

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 from torch.utils.data import dataloader as loading
 
 from ...base.patches import Patch, Patches
-from ..rank import Rank, rank_here
+from ..rank.rank import Rank, rank_here
 from .seen import Epoch, Loader, Loss, Seen, Step, without_gradient
 
 # As many steps' weights are compared, and this many numbers of each.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..calls.call import Call
 
 # Tensors begin at a multiple of this many bytes, as every dtype wants it.
 _ALIGNED = 16

@@ -19,11 +19,11 @@ from ...machine import machine_in_use
 from ...trace import events as trace
 from ...trace.events import PAIRS, Event
 from ...trace.memory import MemorySample
-from ..clock import Timed
-from ..kept import Kept, Part, Totals, part_of
-from ..rank import alone
-from ..sampling import at_modules, sample
-from ..torch_rows import of_imports
+from ..rank.clock import Timed
+from ..rank.rank import alone
+from ..rank.sampling import at_modules, sample
+from ..rank.totals import Kept, Part, Totals, part_of
+from ..threads.torch_patches import of_imports
 
 # What the launcher tells each process: the folder for the files, and how many events and samples each keeps.
 FOLDER, MOST = "LABKIT_EVENTS", "LABKIT_EVENTS_MOST"

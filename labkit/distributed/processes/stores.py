@@ -14,8 +14,8 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistStoreError
 
 from ...base.patches import Patch
-from ..call import Call
-from ..rank import aside
+from ..calls.call import Call
+from ..rank.rank import aside
 from . import watch
 
 _FOR_GOOD = timedelta(seconds=60)  # who waits for so long does not expect to be let down

@@ -26,14 +26,14 @@ import torch
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from .. import faults, semantics
-from ..call import Call
-from ..meeting import BUFFER, Plain, Slot
-from ..rank import aside
+from ..calls import faults, semantics
+from ..calls.call import Call
+from ..rank.rank import aside
+from ..threads.meeting import BUFFER, Plain, Slot
 from . import packing, watch
 
 if TYPE_CHECKING:
-    from ..group import Group
+    from ..group.group import Group
 
 # Bytes of a head: a call in words, and ten or a hundred numbers.
 HEAD = 2048

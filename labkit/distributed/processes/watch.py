@@ -34,13 +34,13 @@ from ...base.language import say
 from ...machine.state import threads
 from ...turns import baton as turns
 from ...turns.baton import Deadlock
-from .. import faults
-from ..call import Call
-from ..rank import aside
+from ..calls import faults
+from ..calls.call import Call
+from ..rank.rank import aside
 from . import packing
 
 if TYPE_CHECKING:
-    from ..group import Group
+    from ..group.group import Group
     from .transport import Exchange
 
 # Seconds after which one who waits writes it down, and between two looks.

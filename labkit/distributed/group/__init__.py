@@ -1,0 +1,1 @@
+"""The process group of simulated ranks, and what a collective returns."""

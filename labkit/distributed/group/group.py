@@ -1,0 +1,486 @@
+"""The process group of simulated ranks: stands for ProcessGroupNCCL and ProcessGroupGloo.
+
+One class for both, and for ranks in one process as for ranks in several: what it has of its own is how arguments
+become a :class:`.call.Call`. Whether they are what NCCL takes, :mod:`.checks` says; how ranks meet is the
+transport's (:class:`.meeting.Meeting` in one process); what comes out, :mod:`.semantics` knows.
+
+C++ (DDP's Reducer, functional collectives) calls the methods by their names in C++ through pybind's trampolines
+(torch/csrc/distributed/c10d/PyProcessGroup.hpp), Python by the same. Each returns a Work that is waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import ProcessGroup, ReduceOp
+
+from ...machine.features.reducers import arrived, whose
+from ...machine.in_use import machine_in_use
+from ...machine.state.placement import gpu_of
+from ...trace import events as trace
+from ..calls import checks
+from ..calls.call import Call
+from ..processes.transport import Gloo
+from ..rank.rank import rank_here, timed_here
+from ..rank.sampling import sample
+from .dispatched import seen, watched
+from .works import SlotWork, Works
+
+if TYPE_CHECKING:
+    from ...machine.state.gpu import Gpu
+
+# The functions of torch.distributed hand over what users gave them; what comes from elsewhere comes from C++.
+_PYTHON = "distributed_c10d.py"
+_NO_ROOT = -1
+
+
+class _Asking(threading.local):
+    """How often C++ has asked for a group's name since DDP's logger began; from 3 on it is of no interest."""
+
+    times = 3
+
+
+asking = _Asking()
+
+
+class Transport(Protocol):
+    """How the calls of a group's members come together."""
+
+    def come(self, call: Call) -> Any: ...
+
+
+# Its methods have more signatures than these: the ones that PyTorch's own functions call are here.
+_Base: Any = ProcessGroup
+
+
+class Group(_Base):  # type: ignore[misc]
+    """A process group of ``size`` ranks whose tensors are on simulated GPUs (or the host).
+
+    backends   which backend each device type has: {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}.
+    """
+
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        backends: dict[str, str],
+        ranks: Sequence[int],
+        timeout: timedelta | float,
+    ) -> None:
+        checks.check_place(rank, size, rank_here())
+        super().__init__(rank, size)
+        if not isinstance(timeout, timedelta):  # C++ takes seconds too
+            timeout = timedelta(seconds=timeout)
+        self.store, self.backends, self.timeout = store, backends, timeout
+        self._rank, self._size = rank, size
+        self.ranks = tuple(ranks) or tuple(range(size))
+        self.options = SimpleNamespace(_timeout=timeout, global_ranks_in_group=list(ranks), group_name="")
+        self._name, self._desc = "", "undefined"
+        # The GPU of what C++ brings: that of the model (see torch_rows); None is the current one.
+        self.home: Gpu | None = None
+        self._used = ""  # the first GPU that it had tensors of
+        self._transport: Any = None
+        self._splits = 0
+        self.latest = 0  # the number of its latest collective
+        # The numbers of the messages of each pair of members.
+        self.pairs: dict[tuple[int, int], int] = {}
+        self._coalesced: list[Any] | None = None
+        self._destroyed = False
+        self._global = self.ranks[rank]
+
+    # What it is asked for.
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def name(self) -> str:
+        return next(iter(reversed(self.backends.values())))
+
+    _get_backend_name = name
+
+    def getBackendName(self) -> str:
+        """The name for C++, which casts a group called gloo to its own class when DDP is made (see DdpLogger)."""
+        asking.times += 1
+        return "" if asking.times == 2 else self.name()
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._desc
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+        if self._transport is None and rank_here() is not None:
+            # Not at the first call: of groups that are made under one name, one after the other, each rank counts all.
+            self._transport = new_transport(self)
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._desc = desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(kind) for kind in self.backends]
+
+    def _get_backend(self, device: torch.device | str) -> Group:
+        kind = torch.device(device).type
+        if kind not in self.backends:
+            # torch/csrc/distributed/c10d/ProcessGroup.hpp, getBackend
+            raise RuntimeError(f"Could not find the backend type for device type {kind}.")
+        return self
+
+    @property
+    def uid(self) -> int:
+        return 0
+
+    def get_group_store(self) -> Any:
+        return self.store
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        return None
+
+    def _set_sequence_number_for_group(self) -> None:
+        return None
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.latest
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.timeout = self.options._timeout = timeout
+
+    set_timeout = _add_ephemeral_timeout = _set_default_timeout
+
+    def _group_start(self) -> None:
+        return None
+
+    def _group_end(self) -> None:
+        return None
+
+    def eager_connect_single_device(self, device: object) -> None:
+        return None
+
+    def perform_nocolor_split(self, device: object) -> None:
+        return None
+
+    def _enable_collectives_timing(self) -> None:
+        return None
+
+    @property
+    def supports_splitting(self) -> bool:
+        return "nccl" in self.backends.values()
+
+    def comm_split_count(self) -> int:
+        return self._splits
+
+    def split_group(
+        self, ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None,
+        group_name: str | None = None, group_desc: str | None = None, device_types: Any = None,
+    ) -> Group | None:  # fmt: skip
+        """The group of those members that are ``ranks`` of this one; None for the others."""
+        self._splits += 1
+        if self._rank not in ranks:
+            return None
+        kinds = set(self.backends) if device_types is None else {device.type for device in device_types}
+        child = Group(
+            self.store, ranks.index(self._rank), len(ranks),
+            backends={kind: name for kind, name in self.backends.items() if kind in kinds},
+            ranks=[self.ranks[rank] for rank in ranks], timeout=timeout or self.timeout,
+        )  # fmt: skip
+        if opts is not None:
+            opts.global_ranks_in_group = list(child.ranks)
+            child.options = opts
+        child._set_group_name(group_name or f"{self._name}:split:{self._splits}")
+        child._set_group_desc(group_desc or f"{self._desc}:split")
+        return child
+
+    def shutdown(self) -> None:
+        self._destroyed = True
+
+    abort = shutdown
+
+    # Collectives.
+
+    def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.AllreduceOptions, opts, *more, **named)
+        tensors = _listed(tensors)
+        op, factor = _reduction(opts.reduceOp)
+        return self._meet(Call("all_reduce", tensors, tensors, op=op, factor=factor), tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        return self.allreduce(tensors, c10d.AllreduceCoalescedOptions() if opts is None else opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.BroadcastOptions, opts, *more, **named)
+        tensors = _listed(tensors)
+        sends = opts.rootRank == self._rank
+        call = Call("broadcast", tensors if sends else (), tensors, root=opts.rootRank)
+        return self._meet(call, tensors, opts)
+
+    def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.ReduceOptions, opts, *more, **named)
+        tensors = _listed(tensors)
+        op, factor = _reduction(opts.reduceOp)
+        call = Call("reduce", tensors, tensors, op=op, factor=factor, root=opts.rootRank)
+        return self._meet(call, tensors, opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        outputs = _listed(outputs)
+        return self._meet(Call("all_gather", _listed(inputs), _flat(outputs)), outputs, opts)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        # A list for each rank, of a tensor for each input.
+        works = [
+            self.allgather([[row[k] for row in outputs]], [tensor], opts) for k, tensor in enumerate(inputs)
+        ]
+        return Works(works)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        return self._meet(Call("all_gather_single", [tensor], [output]), [output], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._meet(Call("all_gather_single", inputs, outputs), list(outputs), opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.GatherOptions, opts, *more, **named)
+        gathered = _flat(outputs) if outputs else []
+        return self._meet(Call("gather", _listed(inputs), gathered, root=opts.rootRank), gathered, opts)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.ScatterOptions, opts, *more, **named)
+        pieces = _flat(inputs) if inputs else []
+        return self._meet(
+            Call("scatter", pieces, _listed(outputs), root=opts.rootRank), _listed(outputs), opts
+        )
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = _options(c10d.ReduceScatterOptions, opts, *more, **named)
+        op, factor = _reduction(opts.reduceOp)
+        call = Call("reduce_scatter", _flat(inputs), _listed(outputs), op=op, factor=factor)
+        return self._meet(call, _listed(outputs), opts)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        opts = c10d.ReduceScatterOptions() if opts is None else opts
+        op, factor = _reduction(opts.reduceOp)
+        call = Call("reduce_scatter_single", inputs, outputs, op=op, factor=factor)
+        return self._meet(call, list(outputs), opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._meet(Call("all_to_all", _listed(inputs), _listed(outputs)), _listed(outputs), opts)
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
+    ) -> Any:
+        splits = list(in_sizes or ()) or None, list(out_sizes or ()) or None
+        return self._meet(Call("all_to_all_single", [tensor], [output], splits=splits), [output], opts)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None) -> Any:
+        return self._meet(Call("barrier", (), ()), [], opts)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        self._meet(Call("barrier", (), ()), [], None).wait()
+
+    # Messages.
+
+    def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
+        tensors = _listed(tensors)
+        return self._meet(Call("send", tensors, (), root=to, tag=tag), tensors, None)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
+        tensors = _listed(tensors)
+        return self._meet(Call("recv", (), tensors, root=source, tag=tag), tensors, None)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        tensors = _listed(tensors)
+        return self._meet(Call("recv", (), tensors, root=None, tag=tag), tensors, None)
+
+    def _start_coalescing(self, device: object) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device: object) -> Any:
+        works, self._coalesced = self._coalesced or [], None
+        return Works(works)
+
+    # Meeting.
+
+    def _meet(self, call: Call, results: list[Any], opts: Any) -> Any:
+        rank = rank_here()
+        call.group, call.desc, call.at = self._name, self._desc, self._rank
+        call.rank, call.ranks = (
+            (self._global, self.ranks) if rank is None else (rank.number, self.transport().ranks)
+        )
+        call.from_cpp = not sys._getframe(2).f_code.co_filename.endswith(_PYTHON)
+        call.locate()
+        call.async_op = bool(getattr(opts, "asyncOp", False))
+        if watched(call):
+            return seen(self, call, lambda brought: self._come(brought, brought.outputs, opts))
+        return self._come(call, results, opts)
+
+    def _come(self, call: Call, results: list[Any], opts: Any) -> Any:
+        """The Work of a call whose tensors are those that have the memory."""
+        rank = timed_here()
+        call.watched = trace.recording is not None
+        call.backward = call.watched and torch._C._current_graph_task_id() != -1
+        for brought in (call.inputs, call.outputs):
+            for at, tensor in enumerate(brought):
+                if type(tensor) is not Tensor:
+                    brought[at] = _underlying(tensor)
+        with torch._C.DisableTorchFunction():
+            tensors = call.inputs if call.outputs is call.inputs else call.inputs + call.outputs
+            call.device = self._device(call, tensors, opts)
+            call.backend = self.backends.get(call.device.partition(":")[0], "")
+            checks.check(call, self)
+        transport = self._transport or self.transport()
+        if call.kind in ("send", "recv"):
+            pair = (call.at, call.root or 0) if call.kind == "send" else (call.root or 0, call.at)
+            call.seq = self.pairs[pair] = self.pairs.get(pair, 0) + 1
+        else:
+            self.latest += 1
+            call.seq = self.latest
+        if rank is not None:
+            call.arrived, call.node = rank.clock(), rank.node
+            rank.note(call)
+            if call.watched:
+                sample(rank, call.kind, call.device if call.inputs or call.outputs else "")
+        timeout = getattr(opts, "timeout", None)
+        # C++ says "none given" by one below zero (c10d/Backend.hpp, kUnsetTimeout).
+        call.timeout = timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout
+        slot = transport.come(call)
+        if slot.error is not None:  # said at once, for nobody may wait for it
+            raise slot.error
+        work = SlotWork(call, slot, results, call.timeout)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _device(self, call: Call, tensors: list[Tensor], opts: Any) -> str:
+        """Where the tensors are. What C++ made and handed over without Python is on :attr:`home`."""
+        found = "cpu" if "cpu" in self.backends else ""
+        near = next(filter(None, map(gpu_of, tensors)), None) if call.from_cpp else None
+        for tensor in tensors:
+            gpu = gpu_of(tensor)
+            if gpu is None and call.from_cpp and tensor.device.type == "cpu":
+                machine = machine_in_use()
+                if machine is not None and machine.gpus:
+                    # Where both kinds of tensors are taken, what C++ brings is where the others are, or a bucket.
+                    there = near or self.home or machine.gpu(None)
+                    both = near is None and "cpu" in self.backends
+                    gpu = whose(tensor, there) if both else there
+                    arrived(tensor, gpu)
+            if gpu is not None:
+                found = str(gpu.device)
+                self._used = self._used or found
+            elif not found:
+                found = str(tensor.device)
+        return found or self._of_barrier(opts)
+
+    def _of_barrier(self, opts: Any) -> str:
+        """The GPU on which NCCL sums for a barrier (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, barrier)."""
+        chosen = getattr(opts, "device_ids", None)
+        if chosen:
+            return f"cuda:{chosen[0]}"
+        bound = self.bound_device_id
+        if bound is not None:
+            return str(bound)
+        machine = machine_in_use()
+        gpus = len(machine.gpus) if machine is not None else 0
+        return self._used or f"cuda:{self._global % max(1, gpus)}"
+
+    def _connect(self) -> None:
+        """Where ranks are processes: the members are here now, and may not be at their first call."""
+        if rank_here() is None:
+            self.transport()
+
+    def transport(self) -> Any:
+        if self._transport is None:
+            self._transport = new_transport(self)
+        return self._transport
+
+    def __repr__(self) -> str:
+        return f"<{self.name()} group {self._name} of {self._size}: rank {self._rank}>"
+
+
+def new_transport(group: Group) -> Transport:
+    """How the members of ``group`` meet: in this process, if its ranks are here; over gloo, if this is one of them."""
+    rank = rank_here()
+    if rank is None:
+        return Gloo(group)
+    meeting = rank.world.meetings.of(group, rank)
+    meeting.join(group, rank)
+    return meeting
+
+
+def _listed(tensors: Any) -> list[Any]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _underlying(tensor: Tensor) -> Tensor:
+    """What a functional collective has on its way to ``tensor``, once it is there; others are what they are."""
+    wait: Any = getattr(tensor, "trigger_wait", None)
+    found: Tensor = tensor if wait is None else wait()
+    return found
+
+
+def _flat(tensors: Any) -> list[Any]:
+    """Tensors for each rank, which C++ hands over in a list of a list, and a shorter form of the methods does not."""
+    return _listed(tensors[0] if len(tensors) == 1 else tensors)
+
+
+def _options(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
+    """What a method is told besides tensors: an object of options, or in its shorter forms a root, a reduction or both.
+
+    torch/csrc/distributed/c10d/init.cpp has both forms of each.
+    """
+    if given is not None and not isinstance(given, (int, timedelta, ReduceOp, ReduceOp.RedOpType)):
+        return given
+    options = kind()
+    for value in (given, *more, *named.values()):
+        if isinstance(value, timedelta):
+            options.timeout = value
+        elif isinstance(value, int):
+            options.rootRank = value
+        elif value is not None:
+            options.reduceOp = value if isinstance(value, ReduceOp) else ReduceOp(value)
+    return options
+
+
+def _reduction(op: Any) -> tuple[str, Any]:
+    """The name of a ReduceOp, and the factor of PREMUL_SUM."""
+    name = _NAMES[int(getattr(op, "op", op))]
+    return name, op.__getstate__()[1] if name == "PREMUL_SUM" else None
+
+
+_NAMES = {int(getattr(ReduceOp.RedOpType, name)): name for name in ReduceOp.RedOpType.__members__}

@@ -1,0 +1,1 @@
+"""Ranks in a notebook: ``labkit.ranks(4)`` and ``%%ranks 4``."""

@@ -1,0 +1,208 @@
+"""What ranks print and show, each line beside its rank, as it comes.
+
+A process prints into its own terminal; ranks in one process share the caller's. So while they run, what they write
+goes through :class:`Lines`, which puts the rank before every line. Whoever is no rank writes as before.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+from ...base.language import say
+from ..rank.rank import rank_here
+
+# Between the rank and what it printed; after it, if the line goes on that another rank's line had cut off.
+BAR, AGAIN = "│", "┊"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Numbers in order, runs of them by their ends: ``"0–3, 6"``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) + f"–{run[-1]}" * (len(run) > 1) for run in runs)
+
+
+def ranks_text(numbers: Sequence[int]) -> str:
+    """``"rank 2"``, ``"ranks 0–3, 6"``."""
+    return say(en="rank" + "s" * (len(numbers) > 1), zh="rank") + f" {listed(numbers)}"
+
+
+class Lines:
+    """What the ranks print, put before by their numbers.
+
+    size      how many ranks there are: numbers are as wide as the last one's.
+    streams   where lines go, by the name of the stream: ``{"stdout": …, "stderr": …}``.
+    progress  begins an area for lines that are written over again and again (``tqdm``): it returns what shows all of
+              them, called whenever one has changed. Without it only what they are in the end is printed.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        streams: dict[str, TextIO],
+        progress: Callable[[], Callable[[list[str]], object]] | None = None,
+    ) -> None:
+        self._width, self._streams, self._progress = len(str(size - 1)), streams, progress
+        # The rank and the stream of the line that has no end yet, and whose lines were cut off by it.
+        self._open: tuple[int, str] | None = None
+        self._cut: set[tuple[int, str]] = set()
+        self._moving: dict[tuple[int, str], _Moving] = {}
+        self._area: Callable[[list[str]], object] | None = None
+
+    def label(self, rank: int, bar: str = BAR) -> str:
+        """What stands before a line of ``rank``."""
+        return f"rank {rank:>{self._width}} {bar} "
+
+    def write(self, rank: int, name: str, text: str) -> None:
+        """``rank`` has written ``text`` to the stream ``name``."""
+        mine, text = (rank, name), text.replace("\r\n", "\n")
+        moving = self._moving.get(mine)
+        if "\r" in text and moving is None:
+            moving = self._moving[mine] = _Moving()
+        if moving is not None and moving.takes(text):
+            moving.write(text)
+            self._show_moving()
+            return
+        if self._moving and all(one.is_over() for one in self._moving.values()):
+            self._leave_moving()
+        *lines, rest = text.split("\n")
+        for line in lines:
+            self._part(mine, line + "\n")
+        if rest:
+            self._part(mine, rest)
+
+    def _part(self, mine: tuple[int, str], part: str) -> None:
+        stream = self._streams[mine[1]]
+        if self._open != mine:
+            self.interrupt()
+            again = mine in self._cut
+            self._cut.discard(mine)
+            if again and part == "\n":  # its line was ended for it
+                return
+            stream.write(self.label(mine[0], AGAIN if again else BAR))
+        stream.write(part)
+        self._open = None if part.endswith("\n") else mine
+
+    def _show_moving(self) -> None:
+        rows = [(rank, row) for (rank, _), one in sorted(self._moving.items()) for row in one.shown()]
+        if self._progress is not None and rows:
+            if self._area is None:
+                self.interrupt()
+                self._area = self._progress()
+            self._area([self.label(rank) + row for rank, row in rows])
+        if len(rows) > _MOST_ROWS and all(one.is_over() for one in self._moving.values()):
+            self._leave_moving()
+
+    def _leave_moving(self) -> None:
+        """What was written over stays as it is; what comes is below it."""
+        left, self._moving, self._area = self._moving, {}, None
+        if self._progress is None:
+            for mine, one in sorted(left.items()):
+                for row in one.shown():
+                    self._part(mine, row + "\n")
+
+    def interrupt(self) -> None:
+        """End the line that has no end yet: somebody else has something to show."""
+        if self._open is not None:
+            self._cut.add(self._open)
+            self._streams[self._open[1]].write("\n")
+            self._open = None
+
+    def end(self) -> None:
+        """The ranks have run: end what is open."""
+        self.interrupt()
+        self._cut.clear()
+        self._leave_moving()
+
+
+class _Moving:
+    """Lines of one rank that are written over, and where the cursor is: so much of a terminal as progress bars need."""
+
+    def __init__(self) -> None:
+        self._rows, self._at, self._over = [""], 0, False
+
+    def takes(self, text: str) -> bool:
+        """Whether ``text`` belongs to it: it moves the cursor, or goes on where that was moved to."""
+        if "\r" in text or text.startswith(_UP):
+            return True
+        return not self.is_over() and (self._over or text.startswith("\n"))
+
+    def write(self, text: str) -> None:
+        for part in filter(None, _MOVES.split(text)):
+            if part == "\n":
+                self._at += 1
+                self._over = True
+                if self._at == len(self._rows):
+                    self._rows.append("")
+            elif part == _UP:
+                self._at = max(0, self._at - 1)
+            elif part == "\r":
+                self._over = True
+            else:
+                self._rows[self._at] = part if self._over else self._rows[self._at] + part
+                self._over = False
+
+    def shown(self) -> list[str]:
+        rows = [row.rstrip() for row in self._rows]
+        return rows if rows[-1] else rows[:-1]
+
+    def is_over(self) -> bool:
+        """Whether the cursor stands below all lines."""
+        return 0 < self._at == len(self._rows) - 1 and not self._rows[-1]
+
+
+# An area of lines that are written over begins anew after so many: each time all of them are shown again.
+_MOST_ROWS = 40
+# The cursor goes a line up.
+_UP = "\x1b[A"
+_MOVES = re.compile(r"(\n|\r|\x1b\[A)")
+
+
+class RankStream(io.TextIOBase):
+    """``sys.stdout`` (or ``stderr``) of ranks: their text goes to :class:`Lines`, anybody else's to ``real``.
+
+    Each rank keeps its stream from one run to the next, as a process does, so there is one for all runs: while ranks
+    run it is told where text goes by then.
+    """
+
+    def __init__(self, name: str, real: TextIO) -> None:
+        self._name = name
+        self.real = real
+        self.lines: Lines | None = None
+
+    def write(self, text: str) -> int:
+        rank = rank_here()
+        if rank is None or self.lines is None or not isinstance(text, str):  # which it refuses
+            return self.real.write(text)
+        self.lines.write(rank.number, self._name, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self.real.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self.real.isatty()
+
+    def fileno(self) -> int:
+        return self.real.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # it is only read
+        return self.real.encoding
+
+    @property
+    def errors(self) -> Any:  # type: ignore[override]
+        return self.real.errors
+
+    def __getattr__(self, name: str) -> Any:  # what a kernel's stream has besides
+        return getattr(self.real, name)

@@ -1,0 +1,119 @@
+"""What each rank returned, side by side: equal values once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from .output import listed, ranks_text
+from .shell import forms
+
+# A value in the forms in which a notebook can show it: text by its type.
+Bundle = dict[str, Any]
+Form = Callable[[Any], Bundle]
+
+_PICTURES = ("image/png", "image/jpeg")
+_BOX = "border-left:3px solid #8c959f;padding:0 0 0 10px;max-width:100%;overflow-x:auto"
+_HEAD = "font-size:85%;opacity:.7"
+_PLAIN = "margin:0;padding:0;border:0;background:none;color:inherit;font-family:monospace;white-space:pre"
+
+
+class Shown(NamedTuple):
+    """One value, as the ranks that have it show it."""
+
+    ranks: tuple[int, ...]
+    bundle: Bundle
+
+    @property
+    def text(self) -> str:
+        return str(self.bundle.get("text/plain", ""))
+
+    @property
+    def html(self) -> str:
+        """The value alone, as HTML."""
+        if "text/html" in self.bundle:
+            return str(self.bundle["text/html"])
+        for kind in _PICTURES:
+            if kind in self.bundle:
+                return f'<img style="max-width:100%" src="data:{kind};base64,{self.bundle[kind].strip()}">'
+        if "image/svg+xml" in self.bundle:
+            return str(self.bundle["image/svg+xml"])
+        return f'<pre style="{_PLAIN}">{escape(self.text)}</pre>'
+
+
+def together(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> list[Shown]:
+    """Equal values once, in the order of the first that has each.
+
+    Tensors that differ in nothing but their rank's own GPU (``gpus[rank]``, its number on its node) are equal: theirs
+    is then named ``cuda:0–3``.
+    """
+    found: dict[object, tuple[list[int], Bundle]] = {}
+    for rank, bundle in bundles:
+        own = re.compile(rf"(?<=cuda:){gpus[rank]}(?!\d)")
+        neutral = {kind: own.sub("\0", value) if _is_text(kind) else value for kind, value in bundle.items()}
+        found.setdefault(repr(sorted(neutral.items())), ([], neutral))[0].append(rank)
+    shown = []
+    for ranks, neutral in found.values():
+        name = listed(sorted({gpus[rank] for rank in ranks}))
+        shown.append(
+            Shown(
+                tuple(ranks),
+                {k: v.replace("\0", name) if isinstance(v, str) else v for k, v in neutral.items()},
+            )
+        )
+    return shown
+
+
+def _is_text(kind: str) -> bool:
+    return kind.startswith("text/")
+
+
+def as_text(shown: Sequence[Shown]) -> str:
+    """A block for each value: the ranks, and the value beside them, its lines one below the other."""
+    heads = [ranks_text(one.ranks) for one in shown]
+    width = max(map(len, heads), default=0)
+    lines = []
+    for head, one in zip(heads, shown, strict=True):
+        for at, line in enumerate(one.text.splitlines() or [""]):
+            lines.append(f"{head if at == 0 else '':<{width}}  {line}".rstrip())
+    return "\n".join(lines)
+
+
+def as_html(shown: Sequence[Shown]) -> str:
+    """A box for each value, side by side as far as there is room."""
+    boxes = "".join(
+        f'<div style="{_BOX}"><div style="{_HEAD}">{ranks_text(one.ranks)}</div>{one.html}</div>'
+        for one in shown
+    )
+    return f'<div class="labkit-ranks" style="display:flex;flex-wrap:wrap;gap:8px 28px">{boxes}</div>'
+
+
+def bundle_of(shown: Sequence[Shown]) -> Bundle:
+    """All of them in one output."""
+    return {"text/plain": as_text(shown), "text/html": as_html(shown)}
+
+
+class Results(list[Any]):
+    """What each rank returned, in the order of their numbers. It shows itself side by side, equal values once."""
+
+    def __init__(
+        self,
+        values: Iterable[Any],
+        ranks: Sequence[int],
+        gpus: Sequence[int],
+        ask: Callable[[Form], list[Bundle]],
+    ) -> None:
+        super().__init__(values)
+        self._ranks, self._gpus, self._ask = ranks, gpus, ask
+
+    def shown(self, form: Form) -> list[Shown]:
+        """The values as ``form`` makes them, equal ones once."""
+        return together(zip(self._ranks, self._ask(form), strict=True), self._gpus)
+
+    def __repr__(self) -> str:
+        return as_text(self.shown(lambda value: {"text/plain": repr(value)}))
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        return bundle_of(self.shown(forms))

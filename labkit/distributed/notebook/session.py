@@ -1,0 +1,427 @@
+"""Ranks to be asked one thing after another: ``labkit.ranks(4)``, and what ``%%ranks 4`` runs cells with.
+
+Between two questions nothing of them is lost: each rank has a namespace, a process group and a current GPU as a
+process of its own would.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import traceback
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from html import escape
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from ...base.language import say
+from ...base.numbers import MOST_GPUS, must, whole
+from ...base.patches import Patch, Patches
+from ...base.units import bytes_text, cuda_bytes, parse_bytes
+from ...machine.frames import without_ours
+from ...trace import events
+from ...turns.baton import Deadlock
+from ..rank.rank import Rank, rank_here
+from ..rank.system import run_exit_functions
+from ..threads.world import RanksFailed, World
+from . import shell as notebook
+from .cell import Cell
+from .output import Lines, RankStream
+from .results import Results
+
+# The names that each rank has from the beginning.
+GIVEN = ("rank", "local_rank", "world_size", "device")
+
+_open: Session | None = None
+_last_size: int | None = None
+
+
+def current() -> Session | None:
+    """The session that is open."""
+    return _open
+
+
+def last_size() -> int | None:
+    """How many ranks the last session had."""
+    return _last_size
+
+
+def ranks(
+    size: int | None = None, *, nodes: int = 1, memory: str | int | Sequence[str | int] = "16 GiB"
+) -> Session:
+    """``size`` ranks of ``torch.distributed``, each with a simulated GPU, in this process: a :class:`Session`.
+
+    Works as a plain call (``close()`` ends it, or the next call) and as a context manager. Without ``size``, the
+    session that is open: the one of ``%%ranks``, too.
+
+    size     how many ranks, 1 to 1024.
+    nodes    how many simulated computers they are spread over, evenly.
+    memory   of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU of a node.
+
+    Raises TypeError or ValueError, naming the argument, before anything is changed, and RuntimeError without ``size``
+    where no session is open.
+    """
+    global _open, _last_size
+    if size is None:
+        if _open is None:
+            raise RuntimeError(
+                say(
+                    en="no ranks are open: labkit.ranks(4) or %%ranks 4 starts four",
+                    zh="还没有启动 rank：labkit.ranks(4) 或 %%ranks 4 会启动四个",
+                )
+            )
+        return _open
+    made = Session(size, nodes=nodes, memory=memory)
+    _open, _last_size = made, made.size
+    return made
+
+
+class Session:
+    """Ranks that live from one call to the next, until :meth:`close` or the end of the ``with`` block.
+
+    size, nodes   how many ranks, on how many simulated computers.
+    limits        the memory of each GPU, as it was asked for.
+    trace         what happened in the last :meth:`run` or :meth:`execute`: collectives and copies, by rank.
+
+    ``session[2]`` is the namespace of rank 2: ``session[2]["x"]`` looks into it, ``session[2]["x"] = 1`` changes it.
+    """
+
+    def __init__(
+        self, size: int, *, nodes: int = 1, memory: str | int | Sequence[str | int] = "16 GiB"
+    ) -> None:
+        global _open
+        self.size, self.nodes = whole("size", size, 1, MOST_GPUS), whole("nodes", nodes, 1, MOST_GPUS)
+        if self.size % self.nodes:
+            zh = f"能整除 size（{self.size}）"
+            raise ValueError(must("nodes", nodes, en=f"a divisor of size, {self.size}", zh=zh))
+        each = self.size // self.nodes
+        if isinstance(memory, (list, tuple)) and len(memory) != each:
+            raise ValueError(
+                say(
+                    en=f"memory must have one entry for each of a node's {each} GPUs, got {len(memory)}: {memory!r}",
+                    zh=f"memory 必须给一个节点的 {each} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}",
+                )
+            )
+        self.limits = memory
+        for amount in memory if isinstance(memory, (list, tuple)) else [memory]:
+            parse_bytes(amount)  # type: ignore[arg-type]  # it says so itself
+        if _open is not None:
+            _open.close()
+        self.trace = events.Trace()
+        self._streams = {name: RankStream(name, getattr(sys, name)) for name in ("stdout", "stderr")}
+        self._cells = 0
+        self._start()
+
+    # What users ask for.
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Results:
+        """What ``function(*args, **kwargs)`` returns in each rank, as a list that shows itself side by side.
+
+        A tensor among the arguments is one and the same for all ranks. What a rank raises is raised here, with a note
+        that names the rank; the others are ended where they wait.
+        """
+        if not callable(function):
+            raise TypeError(must("function", function, en="callable", zh="是可以调用的", typed=True))
+        return self._results(self._run(lambda rank: function(*args, **kwargs)), None)
+
+    def execute(
+        self, code: str, *, ranks: Sequence[int] | None = None, name: str | None = None
+    ) -> Results | None:
+        """Run Python ``code`` in the namespace of each rank, as ``%%ranks`` runs a cell.
+
+        Returns the values of its last expression, a list that shows itself side by side; None where there is none.
+
+        ranks   only these run it. Raises ValueError if there is no such rank.
+        name    what tracebacks call the code's file.
+        """
+        if not isinstance(code, str):
+            raise TypeError(
+                must("code", code, en="Python source, a str", zh="是 Python 代码（str）", typed=True)
+            )
+        chosen = None if ranks is None else [whole("ranks", number, 0, self.size - 1) for number in ranks]
+        self._cells += 1
+        cell = Cell(code, name or f"<ranks {self._cells}>")
+
+        def part(rank: Rank) -> Any:
+            __tracebackhide__ = True  # of debuggers
+            return cell.run(rank.main.__dict__)
+
+        values = self._run(part, chosen)
+        return self._results(values, chosen) if any(value is not None for value in values) else None
+
+    def __getitem__(self, rank: int) -> Namespace:
+        return Namespace(self._alive().ranks[whole("rank", rank, 0, self.size - 1)])
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def memory(self) -> Memory:
+        """What is on each rank's GPU, in bytes: now, and at most since the beginning (or since it was reset)."""
+        found = []
+        for rank in self._alive().ranks:
+            gpu = rank.gpus[rank.local]
+            now = gpu.recount()
+            found.append(RankMemory(rank.number, f"cuda:{rank.local}", now, gpu.peak, gpu.capacity))
+        return Memory(found)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the ranks have ended."""
+        return self._world.closed
+
+    def restart(self) -> Session:
+        """Begin anew: empty namespaces, a new process group, nothing on the GPUs. Returns the session."""
+        global _open
+        self.close()
+        self._start()
+        _open = self
+        return self
+
+    def close(self) -> None:
+        """End the ranks and give torch back as it was."""
+        global _open
+        if not self._world.closed:
+            if rank_here() is None:
+                self._end_ranks()
+            self._patches.take_out()
+            self._world.close()
+        if _open is self:
+            _open = None
+
+    def __enter__(self) -> Session:
+        self._alive()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # How it is done.
+
+    def _start(self) -> None:
+        self._world = World(self.size, nodes=self.nodes, memory=self.limits)
+        self._patches = Patches(self._rows)
+        # The process groups that were made for the ranks, until they make their own.
+        self._groups: dict[int, Any] = {}
+        self._patches.put_in()
+        try:
+            with self._stage(self._world):
+                self._world.run(self._begin)
+        except BaseException:
+            self.close()
+            raise
+
+    def _end_ranks(self) -> None:
+        """What each registered with ``atexit``, as at the end of a process; an error there ends nothing else."""
+
+        def end(rank: Rank) -> None:
+            run_exit_functions(rank.state, lambda error: traceback.print_exception(error))
+
+        if any(rank.state.exit_functions for rank in self._world.ranks):
+            with self._stage(self._world), suppress(RanksFailed):
+                self._world.run(end)
+
+    def _begin(self, rank: Rank) -> None:
+        """What a script does in its first lines."""
+        torch.cuda.set_device(rank.local)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank.local))
+        self._groups[rank.number] = dist.group.WORLD
+        values = (rank.number, rank.local, rank.size, torch.device("cuda", rank.local))
+        rank.main.__dict__.update(zip(GIVEN, values, strict=True))
+
+    def _rows(self) -> Iterator[Patch]:
+        """A rank's own ``init_process_group`` takes the place of the one that was made for it."""
+        real, groups = dist.init_process_group, self._groups
+
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            rank = rank_here()
+            made = None if rank is None else groups.pop(rank.number, None)
+            if made is not None and dist.group.WORLD is made:
+                dist.destroy_process_group()
+            real(*args, **kwargs)
+
+        init_process_group.__doc__ = real.__doc__
+        yield Patch(dist, "init_process_group", init_process_group)
+        yield Patch(dist.distributed_c10d, "init_process_group", init_process_group)
+
+    def _alive(self) -> World:
+        if self._world.closed:
+            raise RuntimeError(
+                say(
+                    en="these ranks are closed: .restart() starts them anew",
+                    zh="这组 rank 已经关闭：用 .restart() 重新启动",
+                )
+            )
+        return self._world
+
+    def _run(self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None) -> list[Any]:
+        __tracebackhide__ = True  # of debuggers
+        world = self._alive()
+        with self._stage(world):
+            recorded = events.begin()
+            try:
+                return world.run(notebook.in_cell(function), ranks)
+            except RanksFailed as error:
+                failed = error
+            finally:
+                events.end(recorded)
+                self.trace = recorded
+        raise self._told(failed)
+
+    def _told(self, failed: RanksFailed) -> BaseException:
+        """A rank's own error, with its own traceback and a note of whose it is."""
+        error = failed.error
+        without_ours(error)
+        if self.size > 1 and not isinstance(error, Deadlock):  # which names them all
+            note = say(
+                en=f"(Rank {failed.rank} of {self.size}; the others were ended where they waited.)",
+                zh=f"（这是 rank {failed.rank} 的错误，共 {self.size} 个 rank；其余的已在等待处中止。）",
+            )
+            error.add_note(note)
+        notebook.render(error)
+        return error
+
+    @contextmanager
+    def _stage(self, world: World) -> Iterator[None]:
+        """While ranks run, what they print, show and ask goes beside their rank."""
+        real = {name: getattr(sys, name) for name in self._streams}
+        shell = notebook.shell_here()
+        lines = Lines(self.size, real, None if shell is None else notebook.progress(shell))
+        ask = builtins.input
+
+        def ask_for_rank(prompt: object = "", /) -> str:
+            rank = rank_here()
+            if rank is None:
+                return ask(prompt)
+            lines.interrupt()
+            sys.stdout, ours = real["stdout"], sys.stdout  # where ``input`` writes its prompt
+            try:
+                return ask(f"{lines.label(rank.number)}{prompt}")
+            finally:
+                sys.stdout = ours
+
+        with ExitStack() as stack:
+            for name, stream in self._streams.items():
+                stream.real, stream.lines = real[name], lines
+                setattr(sys, name, stream)
+                stack.callback(setattr, sys, name, real[name])
+            builtins.input = ask_for_rank
+            stack.callback(setattr, builtins, "input", ask)
+            stack.callback(lines.end)
+            if shell is not None:
+                stack.enter_context(notebook.shown_by_rank(shell, lines, world))
+            yield
+
+    def _results(self, values: list[Any], ranks: Sequence[int] | None) -> Results:
+        world = self._world
+        chosen = range(self.size) if ranks is None else ranks
+
+        def forms(form: Callable[[Any], Any]) -> list[Any]:
+            # By the ranks themselves, as long as they are there: of several nodes each sees its own GPUs alone.
+            if world.closed or rank_here() is not None:
+                return [form(value) for value in values]
+            own = dict(zip(chosen, values, strict=True))
+            with self._stage(world):
+                return world.run(lambda rank: form(own[rank.number]), list(chosen))
+
+        return Results(values, chosen, [rank.local for rank in world.ranks], forms)
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return say(en=f"{self.size} ranks, closed", zh=f"{self.size} 个 rank，已关闭")
+        return f"{self._head()}\n{self.memory!r}"
+
+    def _repr_html_(self) -> str | None:
+        return None if self.closed else f"<div>{escape(self._head())}</div>{self.memory._repr_html_()}"
+
+    def _head(self) -> str:
+        on = say(en=f" on {self.nodes} nodes", zh=f"，分布在 {self.nodes} 个节点上") if self.nodes > 1 else ""
+        return say(
+            en=f"{self.size} rank{'s' * (self.size > 1)}{on}, a simulated GPU for each",
+            zh=f"{self.size} 个 rank{on}，每个一块模拟 GPU",
+        )
+
+
+class Namespace(MutableMapping[str, Any]):
+    """The names of one rank, as in its ``__main__``; names that Python puts there itself are not listed."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank, self._names = rank, rank.main.__dict__
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._names[name]
+        except KeyError:
+            raise KeyError(
+                say(
+                    en=f"rank {self._rank.number} has no name {name!r}",
+                    zh=f"rank {self._rank.number} 里没有名字 {name!r}",
+                )
+            ) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._names[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        self[name]
+        del self._names[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name in self._names if not (name.startswith("__") and name.endswith("__"))])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"<rank {self._rank.number}: {', '.join(self)}>"
+
+
+class RankMemory(NamedTuple):
+    """Bytes on one rank's GPU: now, at most, and how many it has."""
+
+    rank: int
+    device: str
+    now: int
+    peak: int
+    capacity: int
+
+
+class Memory(tuple[RankMemory, ...]):
+    """The memory of all ranks' GPUs, by rank; a table where it is shown."""
+
+    __slots__ = ()
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = [
+            ("", "", say(en="now", zh="现在"), say(en="at most", zh="峰值"), say(en="of", zh="容量"))
+        ]
+        for one in self:
+            sizes = bytes_text(one.now), bytes_text(one.peak), cuda_bytes(one.capacity)
+            rows.append((f"rank {one.rank}", one.device, *sizes))
+        return rows
+
+    def __repr__(self) -> str:
+        rows = self._rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        sides = ["<"] * 2 + [">"] * 3
+        padded = [
+            [f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)]
+            for row in rows
+        ]
+        return "\n".join("  ".join(row).rstrip() for row in padded)
+
+    def _repr_html_(self) -> str:
+        sides = ["left"] * 2 + ["right"] * 3
+        rows = "".join(
+            "<tr>"
+            + "".join(
+                f'<td style="text-align:{side}">{escape(text)}</td>'
+                for side, text in zip(sides, row, strict=True)
+            )
+            + "</tr>"
+            for row in self._rows()
+        )
+        return f"<table>{rows}</table>"

@@ -1,0 +1,75 @@
+"""A rank as a recording asks for it: its numbers, its GPUs, its clock.
+
+Each rank's clock goes while the rank computes, as if all ranks ran at once; where it meets others, it goes to the last
+one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...machine.state.gpu import Gpu
+    from ..calls.call import Call
+    from ..group.works import SlotWork
+
+
+class Timed:
+    """A rank and its clock, which stands until :meth:`begin_turn`.
+
+    number        its global rank.
+    local, node   its rank on its node (LOCAL_RANK), and the node's number.
+    gpus          the GPUs of its node.
+    untold        collectives of which nothing has been told yet: nobody has waited for them.
+    """
+
+    def __init__(self, number: int, local: int, node: int, gpus: tuple[Gpu, ...] = ()) -> None:
+        self.number, self.local, self.node, self.gpus = number, local, node, gpus
+        self.untold: list[SlotWork] = []
+        self._spent = self._ahead = 0.0
+        # When its turn began; while it sleeps and others have theirs, when that began.
+        self._since: float | None = None
+        self.asleep: float | None = None
+
+    def note(self, call: Call) -> None:
+        """It makes this call."""
+
+    def clock(self) -> float:
+        """Seconds on this rank's clock: what it ran itself, and what it stood waiting for others."""
+        since = self.asleep if self._since is None else self._since
+        now = 0.0 if since is None else perf_counter() - since
+        return self._spent + self._ahead + now
+
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """What it does inside takes no time on its clock."""
+        before = self._busy()
+        try:
+            yield
+        finally:
+            self._spent -= self._busy() - before
+
+    def _busy(self) -> float:
+        return self._spent + (0.0 if self._since is None else perf_counter() - self._since)
+
+    def wait_until(self, time: float) -> None:
+        """Let its clock be at ``time``, unless it is later."""
+        self._ahead += max(0.0, time - self.clock())
+
+    def begin_turn(self) -> None:
+        self._since = perf_counter()
+
+    def end_turn(self) -> None:
+        if self._since is not None:
+            self._spent += perf_counter() - self._since
+            self._since = None
+
+    def tell_the_rest(self) -> None:
+        """Tell of the collectives that are done and that nobody has waited for: it has ended."""
+        for work in list(self.untold):
+            if work.slot.done:
+                work.tell()
+        self.untold.clear()

@@ -1,0 +1,98 @@
+"""Which modules are each rank's own, and which all ranks share.
+
+A rank has its own copy of what belongs to the script: every module that the run itself imports and that is neither
+installed nor Python's, whatever folder it comes from, and of installed packages that keep in module globals what is one
+process's: a few by name, and whichever asks for its rank while it is imported. Everything else is imported once, and
+shared.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+# Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
+OF_A_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra".split())
+
+# These ask too, and what they keep is each rank's by owned.py: others bind their names as they are imported.
+_SHARED = frozenset(
+    "torch accelerate lightning lightning_fabric lightning_utilities pytorch_lightning".split()
+)
+# What torchrun tells each rank, and no two alike.
+_NUMBERS = frozenset({b"RANK", b"LOCAL_RANK", b"GROUP_RANK", b"ROLE_RANK"})
+_asking: set[str] = set()
+
+_LABKIT = str(Path(__file__).parents[2]) + os.sep
+
+
+@cache
+def _shared_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    # Where torch is, too: with several environments on the path only one of them is sysconfig's.
+    folders |= {str(Path(str(sys.modules["torch"].__file__)).parents[1])} if "torch" in sys.modules else set()
+    found = {os.path.realpath(folder) + os.sep for folder in folders} | {
+        folder + os.sep for folder in folders
+    }
+    return (*found, _LABKIT)
+
+
+def is_shared_file(path: str) -> bool:
+    """Whether code from the file ``path`` is installed, or Python's, or labkit's: imported once for all ranks."""
+    if path.startswith(("<", *_shared_folders())):
+        return True
+    # Another environment's packages, put on the path by hand.
+    return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+
+
+class Variables(dict[Any, Any]):
+    """A rank's environment, as ``os.environ`` keeps it, which sees who asks for the rank while being imported."""
+
+    def __getitem__(self, name: Any) -> Any:
+        if name in _NUMBERS:
+            _look_for_an_import(sys._getframe(1))
+        return super().__getitem__(name)
+
+
+def _look_for_an_import(frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            installed = (
+                f"{os.sep}{package}" in frame.f_code.co_filename and package not in sys.stdlib_module_names
+            )
+            if installed and package not in _SHARED and is_shared_file(frame.f_code.co_filename):
+                _asking.add(package)
+            return
+        frame = frame.f_back
+
+
+def is_of_a_process(name: str) -> bool:
+    """Whether the installed module ``name`` keeps in its globals what is one process's."""
+    package = name.partition(".")[0]
+    return package in OF_A_PROCESS or package in _asking
+
+
+def is_own(name: str, module: ModuleType | None) -> bool:
+    """Whether each rank has a copy of ``module``, imported under ``name``."""
+    if name.partition(".")[0] in OF_A_PROCESS:
+        return True
+    if module is None:  # a name that is not to be imported
+        return False
+    path = getattr(module, "__file__", None)
+    if isinstance(path, str) and path.endswith(tuple(EXTENSION_SUFFIXES)):
+        return False  # C has one of each
+    if is_of_a_process(name):
+        return True
+    if path is None:
+        # A folder without an __init__ has only its path; what is built in, or made in memory, has none.
+        path = next(iter(getattr(module, "__path__", None) or ()), None)
+    return isinstance(path, str) and not is_shared_file(os.path.abspath(path) + os.sep)

@@ -1,0 +1,289 @@
+"""What a process owns, swapped when another rank gets the baton: random states, environment, modules, settings.
+
+Ranks in one process are threads of it. What threads share and processes do not is kept here for each rank, and for the
+process outside, in which all this stands as it was while no rank runs. It happens at every collective, so it is lean:
+rows that are the same dictionary and key every time, a loop over them, and nothing that is not there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from operator import getitem, setitem
+from types import ModuleType
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import torch
+
+from . import random_states as drawn
+from .own_modules import Variables, is_of_a_process, is_own
+from .owned import IN_CLASSES, OWNED, PYTHON, Place, Setting, same, settings
+
+_environ: Any = os.environ  # whose dictionary is _data
+_default = torch.default_generator
+_manager = logging.root.manager
+
+
+class _Process(Protocol):
+    """What is asked of a rank."""
+
+    number: int
+    environ: dict[str, str]
+    main: ModuleType
+    seed: int
+
+
+class _Table:
+    """All rows, which grow as modules are imported."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        # The same as columns, for the loops that run at every change of hands.
+        self.owners: list[dict[str, Any]] = []
+        self.names: list[str] = []
+        self._add(PYTHON)
+        self.settings: list[Setting] = list(settings())
+        self.get_settings: list[Callable[[], Any]] = [setting.get for setting in self.settings]
+        # In classes; their dictionaries cannot be written to.
+        self.attributes: list[tuple[Any, str, Callable[[Any], Any]]] = []
+        self._wanted = list(OWNED)
+        self._wanted_in_classes = list(IN_CLASSES)
+        # The names of modules that all share, without those that are somebody's own.
+        self.shared: set[str] = set(sys.modules)
+        self.states: WeakSet[ProcessState] = WeakSet()
+        # Of the process outside and of whoever had the baton last, as they left it.
+        self.outside: ProcessState | None = None
+        self.left: ProcessState | None = None
+        self.look()
+
+    def _add(self, places: Iterable[Place]) -> None:
+        self.places += places
+        self.owners, self.names = (
+            [place.owner for place in self.places],
+            [place.name for place in self.places],
+        )
+
+    def look(self) -> None:
+        """Take in the rows of modules that have been imported meanwhile."""
+        for row in self._wanted[:]:
+            if (module := sys.modules.get(row[0])) is not None and row[1].split()[-1] in vars(module):
+                self._wanted.remove(row)
+                self._add(
+                    Place(vars(module), name, row[2]) for name in row[1].split() if name in vars(module)
+                )
+        for other in self._wanted_in_classes[:]:
+            if (owner := _found(sys.modules.get(other[0]), other[1])) is not None:
+                self._wanted_in_classes.remove(other)
+                self.attributes.append((owner, other[2], other[3]))
+
+
+def _found(module: Any, path: str) -> Any:
+    """What ``path`` (of names and dots) is in the module; None while it is not all there."""
+    for name in path.split("."):
+        module = getattr(module, name, None)
+    return module
+
+
+_table: _Table | None = None
+
+
+class ProcessState:
+    """What the process of ``rank`` owns; of the process outside, if there is no rank.
+
+    :meth:`leave` keeps what is there, when another is to have the baton; :meth:`enter` brings back what was kept, or
+    when the rank has its first turn, what a process finds that has just begun.
+
+    exit_functions    what is to be called when the rank ends (``atexit``): function, positional, keyword arguments.
+    handlers          of signals, as the rank has set them.
+    folder            where it is, once anybody has changed that; None.
+    """
+
+    # Whose state stands in the process now, while ranks run.
+    current: ProcessState | None = None
+    # Whether a rank has called os.chdir: before that all are where the process is.
+    moved = False
+
+    def __init__(self, rank: _Process | None) -> None:
+        global _table
+        if _table is None:
+            _table = _Table()
+        self._table = _table
+        self.rank = rank
+        self.process = os.getpid()  # a child that is forked from here has this state too
+        self.exit_functions: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
+        self.handlers: dict[int, Any] = {}
+        self.folder: str | None = None
+        self._values: list[Any] = []
+        self._attributes: list[Any] = []
+        self._settings: list[Any] = []
+        self._modules: dict[str, Any] = {}
+        self._main: Any = None
+        self._variables: Any = None
+        self._torch: Any = None
+        self._python: Any = None
+        self._numpy: Any = None
+        self._thread: threading.Thread | None = None
+        self._loggers = 0
+        _table.states.add(self)
+
+    @classmethod
+    def moving(cls) -> None:
+        """A rank is about to change the folder: from now on each has its own."""
+        if not cls.moved and _table is not None:
+            cls.moved = True
+            here = os.getcwd()
+            for state in _table.states:
+                state.folder = here
+
+    def tell_c(self) -> None:
+        """Let C's environment, which processes get that are started without one, be this one."""
+        # What ranks have set, Python has told C too, whoever's turn it was.
+        for name in set().union(*(state._variables or () for state in self._table.states)):
+            if name not in _environ._data:
+                os.unsetenv(name)
+        for name, value in _environ._data.items():
+            os.putenv(name, value)
+
+    def leave(self) -> None:
+        """Keep what stands in the process."""
+        table, modules, own = self._table, sys.modules, self._modules
+        self._main = modules["__main__"]
+        for name in own:
+            own[name] = modules.pop(name, None)
+        if len(modules) != len(table.shared):
+            self._sort_modules()
+        if len(_manager.loggerDict) != self._loggers:
+            self._sort_loggers()
+        values = list(map(getitem, table.owners, table.names))
+        if self.rank is None:
+            self._tell(values)
+            table.outside = self
+        self._values = values
+        self._attributes = [getattr(owner, name) for owner, name, _ in table.attributes]
+        self._settings = [get() for get in table.get_settings]
+        self._variables = _environ._data
+        self._thread = threading._main_thread  # type: ignore[attr-defined]
+        self._torch = _default.get_state()
+        self._python = drawn.python().get()
+        if (numbers := drawn.numpy()) is not None:
+            self._numpy = numbers.get()
+        if ProcessState.moved:
+            self.folder = os.getcwd()
+        table.left = self
+        ProcessState.current = None
+
+    def enter(self) -> None:
+        """Let what the rank owns stand in the process."""
+        table = self._table
+        left = table.left
+        assert left is not None  # somebody had left what stands there
+        if not self._values:
+            self._begin()
+        _environ._data = self._variables
+        if len(self._values) + len(self._attributes) < len(table.places) + len(table.attributes):
+            self._catch_up()
+        levels = logging.root.level, _manager._disable  # type: ignore[attr-defined]
+        deque(map(setitem, table.owners, table.names, self._values), 0)
+        for (kind, name, _), value in zip(table.attributes, self._attributes, strict=True):
+            setattr(kind, name, value)
+        if self._settings != left._settings:
+            for setting, value, before in zip(table.settings, self._settings, left._settings, strict=True):
+                if value != before:
+                    setting.set(value)
+        modules = sys.modules
+        modules["__main__"] = self._main
+        for name, module in self._modules.items():
+            if module is not None:
+                modules[name] = module
+        threading._main_thread = self._thread  # type: ignore[attr-defined]
+        _default.set_state(self._torch)
+        drawn.python().set(self._python)
+        if (numbers := drawn.numpy()) is not None:
+            if self._numpy is None:
+                self._numpy = _seeded_numpy(numbers, self.rank)
+            numbers.set(self._numpy)
+        if self.folder is not None and self.folder != left.folder:
+            os.chdir(self.folder)
+        if levels != (logging.root.level, _manager._disable):  # type: ignore[attr-defined]
+            _manager._clear_cache()  # type: ignore[attr-defined]  # loggers remember what they let through
+        if self.rank is None:
+            self.tell_c()
+        ProcessState.current = self
+
+    def _begin(self) -> None:
+        """What a process finds that has just begun, where the process outside is its parent."""
+        table, outside, rank = self._table, self._table.outside, self.rank
+        assert outside is not None
+        assert rank is not None  # the process outside has begun long ago
+        if len(outside._values) + len(outside._attributes) < len(table.places) + len(table.attributes):
+            outside._catch_up()
+        encode = _environ.encodekey, _environ.encodevalue
+        told = {encode[0](name): encode[1](value) for name, value in rank.environ.items()}
+        self._variables = Variables({**outside._variables, **told})
+        _environ._data = self._variables
+        self._values = [
+            place.fresh(value) for place, value in zip(table.places, outside._values, strict=True)
+        ]
+        rows = zip(table.attributes, outside._attributes, strict=True)
+        self._attributes = [fresh(value) for (_, _, fresh), value in rows]
+        self._settings = list(outside._settings)
+        self._main = rank.main
+        self._thread = threading.current_thread()
+        self.folder = outside.folder
+        # A process that nobody seeds asks the system for its seeds: here they are the same in every repeat.
+        _default.manual_seed(rank.seed)
+        random.seed(rank.seed)
+        self._torch, self._python = _default.get_state(), drawn.python().get()
+
+    def _catch_up(self) -> None:
+        """Begin, too, with what others have imported since it had the baton last."""
+        table = self._table
+        places = table.places[len(self._values) :]
+        self._values += [fresh(owner[name]) for owner, name, fresh in places]
+        rows = table.attributes[len(self._attributes) :]
+        self._attributes += [fresh(getattr(owner, name)) for owner, name, fresh in rows]
+
+    def _tell(self, values: list[Any]) -> None:
+        """What was replaced outside between two runs (standard output, say), ranks have that had not replaced it."""
+        for at, (before, value) in enumerate(zip(self._values, values, strict=False)):
+            if value is not before and self._table.places[at].fresh is same:
+                for state in self._table.states:
+                    if at < len(state._values) and state._values[at] is before:
+                        state._values[at] = value
+
+    def _sort_modules(self) -> None:
+        """Take with it those of the new modules that are its own."""
+        modules = sys.modules
+        new = [name for name in modules if name not in self._table.shared or is_of_a_process(name)]
+        # All are looked at before any goes: a folder without an __init__ asks for its parent to say where it is.
+        for name in [name for name in new if is_own(name, modules[name])]:
+            self._modules[name] = modules.pop(name)
+        self._table.shared = set(modules)
+        self._table.look()
+
+    def _sort_loggers(self) -> None:
+        """Loggers of modules that all share are everybody's; the others belong to who asked for them."""
+        known = _manager.loggerDict
+        of_all = {
+            name: logger for name, logger in known.items() if name.partition(".")[0] in self._table.shared
+        }
+        at = next(at for at, place in enumerate(self._table.places) if place.name == "loggerDict")
+        for state in self._table.states:
+            if state is not self and at < len(state._values):
+                state._values[at] |= {
+                    name: logger for name, logger in of_all.items() if name not in state._values[at]
+                }
+        self._loggers = len(known)
+
+
+def _seeded_numpy(numbers: drawn.Source, rank: _Process | None) -> Any:
+    """Where numpy's numbers begin; outside, where somebody's import has begun them."""
+    if rank is not None:
+        sys.modules["numpy.random"].seed(rank.seed)
+    return numbers.get()

@@ -1,0 +1,176 @@
+"""One rank: its numbers, its thread, its clock, and the place in which this thread stands for it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from time import perf_counter
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...turns import baton as turns
+from .clock import Timed
+from .process_state import ProcessState
+
+if TYPE_CHECKING:
+    from ..calls.call import Call
+    from ..threads.world import World
+
+
+class Rank(Timed):
+    """A process of a distributed program, as a thread that lasts as long as its :class:`.world.World`.
+
+    number, size   its global rank, and how many there are.
+    local, node    its rank on its node (LOCAL_RANK), and the node's number.
+    main           its ``__main__``: what code that it runs finds as its globals.
+    gpus, random   the GPUs of its node, and its process's random generators on them.
+    error          what it raised in the last run; None.
+    """
+
+    def __init__(self, world: World, number: int, local: int, node: int, environ: Mapping[str, str]) -> None:
+        super().__init__(number, local, node)
+        self.world, self.size = world, world.size
+        # A process that nobody seeds has random numbers of its own. Here they are the same in every run.
+        self.seed = 0x1AB + number
+        self.main = ModuleType("__main__")
+        self.environ = dict(environ)
+        self.state = ProcessState(self)
+        self.random: Any = None
+        self.error: BaseException | None = None
+        self.result: Any = None
+        self.member: turns.Member | None = None
+        # What it waits for now, if that is a collective; for the one who tells of a deadlock.
+        self.waits: Call | None = None
+        # For the same: its last call, how often it came to each line with each kind of call, and the number of its last
+        # call of each group.
+        self.last: Call | None = None
+        self.came: dict[tuple[CodeType | None, int, str], int] = {}
+        self.seqs: dict[str, int] = {}
+        # The groups that it has made, by key: the how manieth of its name.
+        self.made: dict[Any, int] = {}
+        # Whether it has used CUDA, which a process of its own would have initialised then; what was on the GPUs before.
+        self.initialized = False
+        self._marked = 0
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._idle = threading.Event()
+        self._idle.set()
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.number}"
+
+    def note(self, call: Call) -> None:
+        """It makes this call."""
+        self.last = call
+        key = call.code, call.line, call.kind
+        self.came[key] = self.came.get(key, 0) + 1
+        if call.kind not in ("send", "recv"):
+            self.seqs[call.group] = call.seq
+
+    def sleep(self, seconds: float) -> None:
+        """Let the others go on for ``seconds``, which pass on its clock."""
+        member = turns.participant()
+        assert member is not None
+        until = self.clock() + seconds
+        self.asleep = perf_counter()
+        try:
+            member.wait(bool, "", seconds)
+        finally:
+            self.asleep = None
+            self.wait_until(until)
+
+    def begin_turn(self) -> None:
+        if not self.initialized:
+            self._marked = self._total()
+        super().begin_turn()
+
+    def end_turn(self) -> None:
+        self.uses_cuda()
+        super().end_turn()
+
+    # CUDA, which each process initialises for itself.
+
+    def uses_cuda(self) -> bool:
+        """What ``torch.cuda.is_initialized()`` says, in its turn: whether it has chosen a GPU or had memory of one."""
+        if not self.initialized:
+            self.initialized = self._total() != self._marked
+        return self.initialized
+
+    def _total(self) -> int:
+        return sum(gpu.total() for gpu in self.gpus)
+
+    # Its thread.
+
+    def start(self, baton: turns.Baton, member: turns.Member, function: Callable[[], Any]) -> None:
+        """Let its thread call ``function()`` as ``member``, whose turn it is."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+            self._thread.start()
+        self._idle.clear()
+        self._jobs.put((baton, member, function))
+
+    def _work(self) -> None:
+        here.rank = self
+        # OpenMP counts for each thread; a process reads it as it begins.
+        if (threads := self.environ.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", ""))).isdigit():
+            torch.set_num_threads(int(threads))
+            torch.get_num_threads()  # asked once, a thread no longer takes what others set
+        # Threads that it starts are daemons only if they are to be, as those of a process's main thread.
+        threading.current_thread()._daemonic = False  # type: ignore[attr-defined]
+        while (job := self._jobs.get()) is not None:
+            baton, member, function = job
+            with suppress(turns.Ended, Exception):  # World.run tells of errors
+                baton.act(member, function)
+            del job, baton, member, function
+            self._idle.set()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until its thread has nothing to do."""
+        return self._idle.wait(timeout)
+
+    def stop(self) -> None:
+        """Let its thread end when it has nothing to do."""
+        self._jobs.put(None)
+
+    def __repr__(self) -> str:
+        return f"<rank {self.number} of {self.size}>"
+
+
+class _Here(threading.local):
+    rank: Rank | None = None
+    loading = False  # whether it loads a module
+
+
+here = _Here()
+
+
+def rank_here() -> Rank | None:
+    """The rank that this thread is; None outside."""
+    return here.rank
+
+
+class _Alone:
+    """The rank that this whole process is, where each has a process of its own; None elsewhere."""
+
+    rank: Timed | None = None
+
+
+alone = _Alone()
+
+
+def timed_here() -> Timed | None:
+    """The rank that this thread is, or this process; None where neither is one."""
+    return here.rank or alone.rank
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """What a process that is a rank does inside is ours: it takes no time on its clock, and no wait is the script's."""
+    with turns.unseen(), nullcontext() if alone.rank is None else alone.rank.untimed():
+        yield

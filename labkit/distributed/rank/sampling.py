@@ -1,0 +1,53 @@
+"""How much memory a rank has in use, told to the recording that is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.nn import Module
+from torch.nn.modules.module import register_module_forward_hook
+
+from ...trace import events as trace
+from ...trace.memory import MemorySample
+from .clock import Timed
+from .rank import timed_here
+
+
+def sample(rank: Timed, label: str, device: str = "") -> None:
+    """Tell how much memory is in use on a GPU of ``rank``: now, and at most since it was told last.
+
+    Only on the rank's own thread, while it has its turn: its clock stands elsewhere, or another's memory has changed.
+
+    label    what goes on: a collective's kind, a module's name.
+    device   the GPU, as the rank calls it; that of its own number if not given or not a GPU.
+    """
+    if trace.recording is None or timed_here() is not rank:
+        return
+    kind, _, number = device.partition(":")
+    index = int(number) if kind == "cuda" and number else rank.local
+    if index >= len(rank.gpus):
+        return  # more processes than GPUs
+    gpu = rank.gpus[index]
+    live, peak = gpu.look()
+    trace.sample(MemorySample(rank.number, str(gpu.device), rank.clock(), live, peak, label))
+
+
+@contextmanager
+def at_modules() -> Iterator[None]:
+    """Inside, if a recording is open, every module of every rank tells of memory when its forward has run."""
+    if trace.recording is None:
+        yield
+        return
+
+    def hook(module: Module, inputs: Any, outputs: Any) -> None:
+        rank = timed_here()
+        if rank is not None:
+            sample(rank, type(module).__name__)
+
+    handle = register_module_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()

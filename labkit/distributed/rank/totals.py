@@ -1,0 +1,99 @@
+"""What is kept of a run of many events: the first ones, and what was counted of all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...trace.events import Event, Trace
+from ...trace.memory import MemorySample
+
+if TYPE_CHECKING:
+    from .clock import Timed
+
+
+@dataclass(frozen=True)
+class Part:
+    """A rank as a summary names it: its number, its node, its GPU's number there, and the bytes that this has."""
+
+    rank: int
+    node: int
+    gpu: int
+    capacity: int
+
+
+@dataclass
+class Totals:
+    """Of one rank: how many collectives, the bytes that it brought, the seconds that it stood, its GPU's peak."""
+
+    calls: int = 0
+    nbytes: int = 0
+    waited: float = 0.0
+    peak: int = 0
+    left_out: int = 0  # events of which nothing else was kept
+
+    def count(self, found: Event | MemorySample) -> None:
+        if isinstance(found, MemorySample):
+            self.peak = max(self.peak, found.peak)
+        elif found.phase == "collective":
+            self.calls += 1
+            self.nbytes += found.nbytes
+            self.waited += found.waited
+
+
+class First(list[Any]):
+    """The first ``most`` of what is appended; ``see`` is shown all, and whether it was kept."""
+
+    def __init__(self, most: int, see: Callable[[Any, bool], None]) -> None:
+        super().__init__()
+        self._most, self._see = most, see
+
+    def append(self, found: Any) -> None:
+        keeps = len(self) < self._most
+        self._see(found, keeps)
+        if keeps:
+            super().append(found)
+
+
+class Kept:
+    """The first events and memory samples of a run, and the totals of each rank."""
+
+    def __init__(self, most: int) -> None:
+        self.totals: dict[int, Totals] = defaultdict(Totals)
+        self.trace = Trace(First(most, self._event), samples=First(most, self._sample))
+
+    @property
+    def left_out(self) -> int:
+        return sum(total.left_out for total in self.totals.values())
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.totals.clear()
+        self.trace.events.clear()
+        self.trace.samples.clear()
+
+    def add(self, found: Iterable[Event | MemorySample]) -> None:
+        """What was recorded elsewhere."""
+        for one in found:
+            if isinstance(one, MemorySample):
+                self.trace.samples.append(one)
+            else:
+                self.trace.events.append(one)
+
+    def _event(self, found: Event, kept: bool) -> None:
+        if found.rank is not None:
+            self.totals[found.rank].count(found)
+            self.totals[found.rank].left_out += not kept
+
+    def _sample(self, found: MemorySample, kept: bool) -> None:
+        self.totals[found.rank].count(found)
+
+
+def part_of(rank: Timed) -> Part | None:
+    """None for one of more processes than there are GPUs."""
+    if rank.local >= len(rank.gpus):
+        return None
+    gpu = rank.gpus[rank.local]
+    return Part(rank.number, rank.node, gpu.index, gpu.capacity)

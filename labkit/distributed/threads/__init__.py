@@ -1,0 +1,1 @@
+"""Ranks in one process: threads that take turns."""

@@ -1,0 +1,350 @@
+"""Ranks in one process: threads that take turns, each with what a process of its own would have.
+
+A rank runs until it has to wait for another (a collective, a message, a key of the store); then the baton goes to the
+next (:mod:`labkit.turns.baton`), and with it what a process owns (:mod:`.state`). So the same program gives the same
+run every time, and a deadlock is known at once: it is when nobody can go on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import torch
+
+from ...base.language import say
+from ...base.numbers import MOST_GPUS, whole
+from ...base.patches import Patches
+from ...machine.in_use import machine_in_use
+from ...machine.machine import Machine
+from ...machine.state import threads
+from ...trace import events as trace
+from ...turns import baton as turns
+from ..calls import faults
+from ..calls.call import place_of
+from ..rank.process_state import ProcessState
+from ..rank.rank import Rank, rank_here
+from ..rank.sampling import at_modules, sample
+from .meeting import Meetings
+from .nodes import Nodes
+from .shardings import Shardings
+from .torch_patches import table
+
+if TYPE_CHECKING:
+    from ...trace.waits import WaitForGraph
+
+# Where the ranks would meet: nobody listens there, for they share one process.
+ADDRESS, PORT = "127.0.0.1", 29500
+
+
+_isolate_threads: Any = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
+
+
+class RanksFailed(RuntimeError):
+    """A rank raised: ``rank`` was the first, with ``error``; ``errors`` has what each raised that did."""
+
+    def __init__(self, errors: Mapping[int, BaseException], first: int) -> None:
+        self.rank, self.error, self.errors = first, errors[first], dict(errors)
+        kind = type(self.error).__name__
+        super().__init__(
+            say(
+                en=f"rank {first} failed: {kind}: {self.error}",
+                zh=f"rank {first} 出错：{kind}：{self.error}",
+            )
+        )
+
+
+class World:
+    """``size`` ranks on simulated GPUs, in use from its making until :meth:`close`.
+
+    size     how many ranks, 1 to 1024: ``nodes`` × as many as there are GPUs on each.
+    nodes    how many simulated computers they are spread over, evenly.
+    memory   of each GPU.
+    environ  variables that all ranks find in their environment besides torchrun's.
+
+    Opens a machine with a GPU for each rank of a node, or uses the one that is in use if that has as many.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        nodes: int = 1,
+        memory: str | int | Sequence[str | int] = "16 GiB",
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.size = whole("size", size, 1, MOST_GPUS)
+        self.nodes = whole("nodes", nodes, 1, self.size)
+        if self.size % self.nodes:
+            raise ValueError(
+                say(
+                    en=f"nodes must divide the number of ranks: {self.size} ranks on {self.nodes} nodes",
+                    zh=f"nodes 必须能整除 rank 数：{self.nodes} 个节点分不匀 {self.size} 个 rank",
+                )
+            )
+        if rank_here() is not None:
+            raise RuntimeError(
+                say(
+                    en="ranks cannot be started by a rank",
+                    zh="不能在一个 rank 里再启动一组 rank",
+                )
+            )
+        each = self.size // self.nodes
+        self.meetings = Meetings(self)
+        self.stores: dict[Any, Any] = {}
+        self.kept: list[Any] = []
+        self.ranks = tuple(
+            Rank(self, number, number % each, number // each, _environment(number, self.size, each, environ))
+            for number in range(self.size)
+        )
+        self._outside = ProcessState(None)
+        self._current: Rank | None = None
+        self._baton: turns.Baton | None = None
+        self._waits: WaitForGraph | None = None
+        self._cause = ""
+        self.failed: dict[int, BaseException] = {}
+        # Threads of ranks that take no turns and have called a collective: they may come to others.
+        self.helpers: WeakSet[threading.Thread] = WeakSet()
+        self.closed = False
+        found = machine_in_use()
+        self._own_machine = found is None or len(found.gpus) < each
+        self.machine = Machine(each, memory).open() if self._own_machine or found is None else found
+        self._nodes = Nodes(self.machine, self.nodes, memory)
+        for rank in self.ranks:
+            rank.gpus, rank.random = self._nodes.gpus[rank.node], self._nodes.random(rank.node, rank.seed)
+        self.shardings = Shardings()
+        self._patches = Patches(lambda: table(self))
+        try:
+            self._patches.put_in()
+            self.shardings.look()
+            trace.tell_ranks(_number_and_clock)
+            # C++ keeps the groups by name, for the process; from now on for each thread (c10d/RankLocal.hpp).
+            _isolate_threads(True)
+        except BaseException:
+            self._close_machine()
+            raise
+
+    # Running.
+
+    def run(
+        self,
+        function: Callable[[Rank], Any],
+        ranks: Sequence[int] | None = None,
+        *,
+        to_end: bool = False,
+        interrupts: bool = False,
+    ) -> list[Any]:
+        """What ``function(rank)`` returns in each rank (or in those of ``ranks``), in the order of their numbers.
+
+        Raises RanksFailed when one raises (the others are ended where they wait), KeyboardInterrupt when the caller is
+        interrupted (all are ended).
+
+        to_end      no other run follows: a message that nobody received, or a collective that not all called, is an
+                    error.
+        interrupts  an interrupt is raised in each rank, as Ctrl-C is in each process of a terminal; a second one ends
+                    them.
+        """
+        if self.closed:
+            raise RuntimeError(
+                say(en="these ranks are closed: start new ones", zh="这组 rank 已经关闭：请重新启动一组")
+            )
+        chosen = [self.ranks[number] for number in (range(self.size) if ranks is None else ranks)]
+        self.failed, self._waits = {}, None
+        now = max(rank.clock() for rank in self.ranks)
+        for rank in self.ranks:
+            rank.wait_until(now)  # they begin together
+        baton = turns.Baton(watch=threads.watching, explain=self._explain)
+        baton.passes_interrupts = interrupts
+        for rank in chosen:
+            rank.error = rank.result = rank.waits = rank.last = None
+            rank.came.clear()
+            rank.member = member = baton.add(rank.name, self._beginning(rank, baton, function))
+            member.arrive = self._arriving(rank)
+        members = [rank.member for rank in chosen if rank.member is not None]
+        self._baton = baton
+        openmp = torch.get_num_threads()
+        self._outside.leave()
+        try:
+            with at_modules():
+                baton.open()
+                for member in members:
+                    baton.wait_for(member)
+        except BaseException:
+            self.meetings.begin_anew()
+            raise
+        finally:
+            self._settle(chosen)
+            torch.set_num_threads(openmp)  # what threads to come get: a rank has told its own
+        if baton.interrupted:
+            self.meetings.begin_anew()
+            raise KeyboardInterrupt
+        if self.failed:
+            self.meetings.begin_anew()
+            raise RanksFailed(self.failed, next(iter(self.failed)))
+        if to_end and (calls := self.meetings.unmet()):
+            raise RanksFailed({calls[0].rank: faults.Unmet(faults.unmet(calls))}, calls[0].rank)
+        return [rank.result for rank in chosen]
+
+    def _beginning(
+        self, rank: Rank, baton: turns.Baton, function: Callable[[Rank], Any]
+    ) -> Callable[[], None]:
+        def work() -> None:
+            try:
+                sample(rank, "begin")
+                rank.result = function(rank)
+            except turns.Ended:
+                raise
+            except BaseException as error:
+                rank.error = error
+                if isinstance(error, turns.Deadlock) and self._waits is not None:
+                    error.waits = self._waits  # type: ignore[attr-defined]  # which draws itself
+                    error.cause = self._cause  # type: ignore[attr-defined]  # by one word
+                self.fail(rank, error)
+            finally:
+                rank.waits = None
+                sample(rank, "end")
+
+        def begin() -> None:
+            assert rank.member is not None
+            rank.start(baton, rank.member, work)
+
+        return begin
+
+    def fail(self, rank: Rank, error: BaseException) -> None:
+        """``rank`` has failed: the others are ended, where they wait."""
+        self.failed.setdefault(rank.number, error)
+        baton = self._baton
+        if baton is not None and not (baton.interrupted and isinstance(error, KeyboardInterrupt)):
+            with baton.ring:
+                for other in [one for one in baton.ring.live if one is not rank.member]:
+                    baton.ring.live.remove(other)
+                    other.end()
+
+    def _arriving(self, rank: Rank) -> Callable[[], None]:
+        def arrive() -> None:
+            before = self._current
+            if before is rank:
+                return
+            try:
+                if before is not None:
+                    before.end_turn()
+                    self._current = None
+                    before.state.leave()
+                self._nodes.show(rank.gpus, rank.random)
+                rank.state.enter()
+                self._current = rank
+                rank.begin_turn()
+            except Exception as error:  # nothing of the rank's own has seen it
+                self.fail(rank, error)
+                raise
+
+        return arrive
+
+    def _settle(self, chosen: Sequence[Rank]) -> None:
+        """Give the process back to who called: after an interrupt, when the ranks have ended."""
+        for rank in chosen:
+            with suppress(KeyboardInterrupt):
+                rank.join(5)
+            rank.member = None
+            rank.tell_the_rest()
+        if self._current is not None:
+            self._current.end_turn()
+            self._current.state.leave()
+            self._current = None
+        self._outside.enter()
+        self._nodes.restore()
+        self._baton = None
+
+    def is_idle(self) -> bool:
+        """Whether no rank runs or sleeps: each waits, or has ended."""
+        baton = self._baton
+        return baton is None or baton.ring.holder is None and all(r.asleep is None for r in self.ranks)
+
+    def explain(self, call: object) -> str:
+        """The text of a deadlock in which a thread that takes no turns waits in ``call``."""
+        return self._explain(repr(call))
+
+    def _explain(self, waits: str) -> str:
+        """The text of a deadlock."""
+        standings = [_standing(rank) for rank in self.ranks]
+        self._waits, self._cause = faults.graph(standings), faults.cause(standings)
+        return faults.deadlock(standings)
+
+    # Closing.
+
+    def close(self) -> None:
+        """End the ranks and give torch back as it was."""
+        if self.closed:
+            return
+        self.closed = True
+        for rank in self.ranks:
+            rank.stop()
+        self.stores.clear()
+        self.kept.clear()
+        self.meetings.clear()
+        self.shardings.close()
+        trace.tell_ranks(None)
+        _isolate_threads(False)
+        self._patches.take_out()
+        self._close_machine()
+
+    def _close_machine(self) -> None:
+        self._nodes.close()
+        if self._own_machine:
+            self.machine.close()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = say(en=", closed", zh="，已关闭") if self.closed else ""
+        return f"<{self.size} ranks{state}>"
+
+
+def _standing(rank: Rank) -> faults.Standing:
+    """Where ``rank`` is when none can go on."""
+    member, call = rank.member, rank.waits
+    what = "" if member is None or member.over or call is not None else member.awaits
+    came = {
+        (place_of(code, line), kind): times
+        for (code, line, kind), times in rank.came.items()
+        if code is not None
+    }
+    return faults.Standing(rank.number, call, what, rank.error, came, dict(rank.seqs), rank.last)
+
+
+def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:
+    """What torchrun tells each process (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    node = number // each
+    return {
+        "RANK": str(number),
+        "LOCAL_RANK": str(number % each),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(each),
+        "GROUP_RANK": str(node),
+        "GROUP_WORLD_SIZE": str(size // each),
+        "ROLE_RANK": str(number),
+        "ROLE_WORLD_SIZE": str(size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": ADDRESS,
+        "MASTER_PORT": str(PORT),
+        **_threads(each),
+        **(more or {}),
+    }
+
+
+def _threads(each: int) -> dict[str, str]:
+    """Of several on a node, each leaves the cores to the others, unless told otherwise (torch/distributed/run.py)."""
+    return {"OMP_NUM_THREADS": "1"} if each > 1 and "OMP_NUM_THREADS" not in os.environ else {}
+
+
+def _number_and_clock() -> tuple[int, float] | None:
+    rank = rank_here()
+    return None if rank is None else (rank.number, rank.clock())

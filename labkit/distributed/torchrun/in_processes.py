@@ -1,0 +1,154 @@
+"""PyTorch's own elastic launcher, whose workers are forked from a preloaded process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+
+from ...base.patches import Patch, Patches
+from ...children import told as children
+
+_LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+
+
+def run(arguments: Sequence[str], machine: children.Described, more: Mapping[str, str] | None = None) -> int:
+    """What ``torchrun ARGUMENTS`` does, on ``machine``; returns the exit code. Workers are real processes.
+
+    more   what the workers find in their environment besides.
+
+    With ``--nnodes N`` and no word of where the others are, all N are started here, each with a launcher of its own.
+    """
+    environment = children.told({**os.environ, **(more or {})}, machine.text())
+    interface = _LOOPBACK.get(sys.platform)
+    if interface is not None:
+        environment.setdefault("GLOO_SOCKET_IFNAME", interface)
+    gc.disable()  # nothing of torch is garbage: a tenth of the time that its import takes
+    with _environment(environment):
+        from torch.distributed.run import parse_args
+
+        options = parse_args(list(arguments))
+        if options.nproc_per_node in ("gpu", "auto"):
+            options.nproc_per_node = str(len(machine.visible(environment)))
+        given = {
+            argument.partition("=")[0].replace("_", "-")
+            for argument in arguments[: _script_at(arguments, options)]
+        }
+        return _launch(options, given)
+
+
+def _script_at(arguments: Sequence[str], options: Any) -> int:
+    """Where the script stands: what follows is its own."""
+    return len(arguments) - 1 - len(options.training_script_args)
+
+
+def _launch(options: Any, given: set[str]) -> int:
+    """Start the nodes that are to be started here."""
+    from torch.distributed.run import parse_min_max_nnodes
+
+    nodes = parse_min_max_nnodes(options.nnodes)[1]
+    elsewhere = {"--node-rank", "--master-addr", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf"} & given
+    if not elsewhere and not options.standalone and "--master-port" not in given:
+        options.master_port = _free_port()  # the default, 29500, is any other run's too
+    if nodes == 1 or elsewhere or options.standalone:
+        return _node(options)
+    running = {}
+    for node in range(1, nodes):
+        options.node_rank = node
+        _flush()
+        pid = os.fork()
+        if not pid:
+            code = 70
+            try:
+                code = _node(options)
+            finally:
+                _flush()
+                os._exit(code)
+        running[pid] = node
+    options.node_rank = 0
+    codes = [_node(options)]
+    while running:
+        pid, status = os.wait()
+        if running.pop(pid, None) is not None:
+            codes.append(os.waitstatus_to_exitcode(status))
+    return next((code for code in codes if code), 0)
+
+
+def _node(options: Any) -> int:
+    """One node: its agent, in this process, and its workers."""
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing import api as agent
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
+
+    from .fork_server import Server
+    from .worker import preload, work
+
+    server = Server(lambda: preload(options.training_script, options.module), work)
+    gc.enable()
+    handler = _forking(server)
+    try:
+        with Patches(lambda: [Patch(agent, "get_subprocess_handler", handler)]):
+            record(torchrun.run)(options)
+    except ChildFailedError as error:
+        # The launcher's own frames say nothing of the script.
+        sys.stderr.write("".join(traceback.format_exception_only(error)))
+        return 1
+    except SignalException as signalled:
+        sys.stderr.write("".join(traceback.format_exception_only(signalled)))
+        return 128 + signalled.sigval
+    finally:
+        server.close()
+    return 0
+
+
+def _forking(server: Any) -> Any:
+    """What the agent starts a worker with: a fork where a fresh Python would be started."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+
+    class Forked(SubprocessHandler):
+        def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
+            if args[0] != sys.executable:
+                return super()._popen(args, env)  # --no-python, or Python by way of numactl
+            streams: dict[int, IO[str] | None] = {1: self._stdout, 2: self._stderr}
+            files = {number: stream.fileno() for number, stream in streams.items() if stream is not None}
+            return server.start(args[1:], env, files)
+
+        def close(self, death_sig: Any = None) -> None:
+            with suppress(
+                ProcessLookupError
+            ):  # it has ended, and the server has seen it before the agent did
+                super().close(death_sig)
+
+    def get_subprocess_handler(*args: Any, **kwargs: Any) -> Forked:
+        return Forked(*args, **kwargs)
+
+    return get_subprocess_handler
+
+
+@contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Inside, this is the environment: the agent hands its own on."""
+    before = dict(os.environ)
+    try:
+        os.environ.update(wanted)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()

@@ -1,0 +1,117 @@
+"""Where what ranks print goes: torchrun's ``--redirects``, ``--tee`` and their kin, by PyTorch's own rules."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from string import Template
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..rank.rank import Rank
+
+
+class Lines(io.TextIOBase):
+    """A text stream that hands on whole lines, each to a file and to every writer."""
+
+    encoding = "utf-8"  # as the files are
+
+    def __init__(self, file: IO[str], writers: Sequence[Callable[[str], Any]] = ()) -> None:
+        self._file, self._writers, self._begun = file, (file.write, *writers), ""
+
+    def fileno(self) -> int:
+        """Of the file: for children, and faulthandler."""
+        return self._file.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._hand_on(line + "\n")
+        return len(text)
+
+    def end(self) -> None:
+        """No more comes."""
+        if self._begun:
+            self._hand_on(self._begun)
+            self._begun = ""
+
+    def _hand_on(self, line: str) -> None:
+        for write in self._writers:
+            write(line)
+
+
+class Logs:
+    """The streams and the error file of each rank of one node.
+
+    specs     a ``torch.distributed.elastic.multiprocessing.LogsSpecs``.
+    name      of the role, with which teed lines begin.
+    filters   words of stdout's and of stderr's lines that are written once more.
+    """
+
+    def __init__(
+        self,
+        specs: Any,
+        environments: Mapping[int, dict[str, str]],
+        consoles: Sequence[IO[str]],
+        name: str,
+        filters: Sequence[Sequence[str]] = ((), ()),
+    ) -> None:
+        found = specs.reify(environments)  # which tells each of its error file, too
+        self.error_files: dict[int, str] = found.error_files
+        self._files: list[IO[str]] = []
+        self._lines: list[Lines] = []
+        self.streams: dict[int, list[Any]] = {local: [None, None] for local in environments}
+        prefix = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+        kinds = (
+            (found.stdouts, found.tee_stdouts, found.filtered_stdout),
+            (found.stderrs, found.tee_stderrs, found.filtered_stderr),
+        )
+        for kind, (paths, teed, filtered) in enumerate(kinds):
+            words = list(filters[kind])
+            again = self._open(filtered) if words else None
+            for local, environment in environments.items():
+                if not paths[local]:
+                    continue  # the console
+                header = f"[{name}{local}]:"
+                if prefix:
+                    header = Template(prefix).safe_substitute(
+                        role_name=name, rank=environment["RANK"], local_rank=local
+                    )
+                writers: list[Callable[[str], Any]] = []
+                if local in teed:
+                    writers.append(_with(header, consoles[kind].write))
+                    if again is not None:
+                        writers.append(_filtered(words, _with(header, again.write)))
+                lines = Lines(self._open(paths[local]), writers)
+                self._lines.append(lines)
+                self.streams[local][kind] = lines
+
+    def _open(self, path: str) -> IO[str]:
+        file = open(path, "w", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115 (close() does)
+        self._files.append(file)
+        return file
+
+    def close(self) -> None:
+        """Write what is left, and close the files."""
+        for lines in self._lines:
+            lines.end()
+        for file in self._files:
+            file.close()
+
+    def begin(self, rank: Rank) -> None:
+        """Let this rank, which runs, print there."""
+        out, err = self.streams[rank.local]
+        sys.stdout, sys.stderr = out or sys.stdout, err or sys.stderr
+
+
+def _with(header: str, write: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda line: write(f"{header}{line}" if line.endswith("\n") else f"{header}{line}\n")
+
+
+def _filtered(words: Sequence[str], write: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda line: write(line) if any(word in line for word in words) else None

@@ -1,0 +1,143 @@
+"""In a forked worker: what ``python -u SCRIPT ARGS`` does in a fresh process.
+
+A fresh Python differs in little: its strings have another hash seed (here all workers have one, so the order of a set
+is the same in each), and packages that read the environment as they are imported read each rank's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import builtins
+import importlib
+import io
+import os
+import runpy
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...machine import inherit
+from ..processes import torch_patches as rows
+from ..processes import watch
+
+# What most scripts load as they make an optimizer or a parallel model, whatever they import by name: half a second.
+_LATE = ("torch._dynamo",)
+_LATE_BY = ("optim", "parallel", "fsdp", "fully_shard", "compile", "tensor")
+
+
+def preload(script: str, module: bool) -> None:
+    """Import what ``script`` will want of torch: each worker would import it for itself otherwise."""
+    import numpy  # noqa: F401, ICN001 (torch takes it in with the first array)
+
+    try:
+        text = Path(script).read_text("utf-8") if not module else ""
+        tree = ast.parse(text)
+    except (OSError, ValueError, SyntaxError):
+        return  # the worker says what is wrong with it
+    names = [name for node in ast.walk(tree) for name in _imported(node) if name.partition(".")[0] == "torch"]
+    if any(word in text for word in _LATE_BY):
+        names += _LATE
+    for name in dict.fromkeys(names):
+        with suppress(Exception):  # a name that is no module
+            importlib.import_module(name)
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def work(arguments: list[str]) -> int:
+    """Do what ``python ARGUMENTS`` does with ``[-u] [-m] SCRIPT ARGS``; returns the exit code."""
+    unbuffered, module = False, False
+    while arguments and arguments[0] in ("-u", "-m"):
+        flag, *arguments = arguments
+        unbuffered, module = unbuffered or flag == "-u", module or flag == "-m"
+    script, *sys.argv[1:] = arguments
+    sys.argv[0] = script
+    if unbuffered:
+        sys.stdout, sys.stderr = (_unbuffered(stream) for stream in (sys.stdout, sys.stderr))
+        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+    if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdigit():
+        torch.set_num_threads(int(threads))  # OpenMP read it long ago
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    inherit()
+    rows.inherit()
+    code = _ended(lambda: _as_module(script) if module else _as_script(script))
+    # As Python ends; but C++ is not taken apart: gloo aborts now and then while other ranks do the same.
+    watch.ends(_ended(threading._shutdown) or code)  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    return watch.code()
+
+
+def _unbuffered(stream: object) -> io.TextIOWrapper:
+    assert isinstance(stream, io.TextIOWrapper)
+    raw: Any = io.FileIO(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(raw, stream.encoding, stream.errors, newline="\n", write_through=True)
+
+
+def _as_module(name: str) -> None:
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    sys.path[0] = os.getcwd()
+    sys.argv[0] = "-m"
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+
+
+def _as_script(script: str) -> None:
+    path = os.path.abspath(script)
+    if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
+        runpy.run_path(path, run_name="__main__")
+        return
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __file__=path, __builtins__=builtins, __annotations__={}, __cached__=None,
+        __loader__=SourceFileLoader("__main__", path),
+    )  # fmt: skip
+    sys.modules["__main__"] = main
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        sys.stderr.write(
+            f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n"
+        )
+        raise SystemExit(2) from None
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+
+
+def _ended(run: Callable[[], object]) -> int:
+    """Call ``run()``; what it raises is shown as Python shows it. Returns the exit code."""
+    try:
+        run()
+    except SystemExit as stop:
+        if stop.code is None:
+            return 0
+        if isinstance(stop.code, int):
+            return stop.code & 0xFF
+        sys.stderr.write(f"{stop.code}\n")
+        return 1
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        error.__traceback__ = trace
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        sys.excepthook(type(error), error, trace)
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        return 1
+    return 0
