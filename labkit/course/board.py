@@ -11,10 +11,10 @@ from contextlib import suppress
 from html import escape
 from typing import Any
 
-from ..base.display import live
 from ..base.extras import need
 from ..base.files import reason
 from ..base.language import get_language, say, using
+from ..base.widgets import live
 from . import progress
 from .broken.shown import in_text, table
 from .exercises import EXERCISES

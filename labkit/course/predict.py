@@ -14,9 +14,9 @@ import unicodedata
 from random import Random
 from typing import Any
 
-from ..base.display import PAGE_STYLE, live
 from ..base.extras import need
 from ..base.language import get_language, say, using
+from ..base.widgets import PAGE_STYLE, live
 from .answers import Verdict, check, find
 from .exercise import Exercise
 from .words import as_html

@@ -13,9 +13,9 @@ from html import escape
 from io import StringIO
 from typing import Any
 
-from ..base.display import live
 from ..base.language import get_language, say, using
 from ..base.numbers import must
+from ..base.widgets import live
 from .lesson import LIMITS, checked_parameters
 
 # How far a slider goes, unless its parameter is beyond: what is worth looking at, not all that a lesson takes.

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import ipywidgets as widgets
 
-from ..base.display import PAGE_STYLE, live
 from ..base.language import get_language, say, using
 from ..base.numbers import one_of, whole
+from ..base.widgets import PAGE_STYLE, live
 from ..view.picture import Picture
 from ..view.svg import to_svg
 from .static import Control, static_html

@@ -2,7 +2,7 @@
 
 from ipywidgets import HTML
 
-from labkit.base.display import live
+from labkit.base.widgets import live
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
