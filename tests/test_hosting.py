@@ -55,8 +55,10 @@ def test_the_projects_own_check_runs_the_tests_of_both_kinds():
     """Its last line counts them together."""
     text = (ROOT / ".ci/run").read_text("utf-8")
     assert [name for name in ("make lint", "in test test-more;") if name not in text] == []
-    count = text.partition("awk '")[2].partition("' \"$said\"")[0]
-    said = "= 2 failed, 7 passed, 3 warnings in 60.50s (0:01:00) =\n1 error, 5 passed, 9 deselected in 3.00s\n"
+    count = text.partition("awk '")[2].partition('\' "$said"')[0]
+    said = (
+        "= 2 failed, 7 passed, 3 warnings in 60.50s (0:01:00) =\n1 error, 5 passed, 9 deselected in 3.00s\n"
+    )
     done = subprocess.run(["awk", count], input=said, capture_output=True, text=True, check=True)
     assert done.stdout == "2 failed, 12 passed, 1 error in 63.50s\n"
 
