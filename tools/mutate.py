@@ -1,0 +1,444 @@
+"""Do the tests see a mistake? This changes labkit by chance, one small change at a time, and runs the tests on each.
+
+``python -m tools.mutate SEED COUNT`` draws COUNT changes: a comparison the other way round, a statement left out, a
+constant one larger, two arguments exchanged. A long file is drawn more often than a short one. The tests that concern
+the changed file run first and the rest of ``make test`` only if none of them fails. The table at the end names the
+test that killed each change; a change that survives shows behaviour that no test holds.
+
+It works on a copy of the last commit in ``--folder`` and notes each result there: started again, it goes on where it
+was. ``--part 1/2`` and ``--part 2/2`` share the work between two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+# Which tests concern a room; and changes that alter the code and no behaviour, each with its reason.
+TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+TESTS_OF: dict[str, list[str]] = TABLES["tests"]
+
+
+# Drawing.
+
+OPPOSITE: dict[type, tuple[type, ...]] = {
+    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,), ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,), ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt), ast.And: (ast.Or,), ast.Or: (ast.And,), ast.Add: (ast.Sub,), ast.Sub: (ast.Add,),
+    ast.Mult: (ast.FloorDiv, ast.Add), ast.Div: (ast.Mult,), ast.FloorDiv: (ast.Mult,), ast.Mod: (ast.FloorDiv,),
+    ast.Pow: (ast.Mult,), ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,), ast.LShift: (ast.RShift,),
+    ast.RShift: (ast.LShift,),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change: the text between two places of a file becomes another."""
+
+    path: str
+    line: int
+    inside: str  # the function or class that it is in
+    start: int  # in characters of the file
+    end: int
+    was: str
+    becomes: str
+
+    def apply(self, source: str) -> str:
+        """The changed file. Its lines keep their numbers, for tests look at those in tracebacks."""
+        assert source[self.start : self.end] == self.was
+        return source[: self.start] + self.becomes + source[self.end :]
+
+
+class Sites(ast.NodeVisitor):
+    """Collects every change that is possible in one file, by the line on which it begins."""
+
+    def __init__(self, path: str, source: str) -> None:
+        self.path, self.source = path, source
+        self.inside: list[str] = []
+        self.found: dict[int, list[Mutation]] = {}
+        self.starts = [0]  # of each line in the file, in bytes, as ast counts columns
+        for line in source.encode().splitlines(keepends=True):
+            self.starts.append(self.starts[-1] + len(line))
+        self.bytes = source.encode()
+
+    def add(self, node: ast.AST, becomes: str) -> None:
+        place: Any = node
+        first = self.starts[place.lineno - 1] + place.col_offset
+        last = self.starts[place.end_lineno - 1] + place.end_col_offset
+        start, end = len(self.bytes[:first].decode()), len(self.bytes[:last].decode())
+        was = self.source[start:end]
+        lost = was.count("\n") - becomes.count("\n")
+        if isinstance(node, ast.expr):
+            becomes = f"({becomes}{chr(10) * lost})"
+        else:
+            becomes += "\n" * lost
+        found = Mutation(self.path, place.lineno, ".".join(self.inside), start, end, was, becomes)
+        self.found.setdefault(place.lineno, []).append(found)
+
+    def changed(self, node: ast.AST, **fields: Any) -> None:
+        """Adds ``node`` with other ``fields``."""
+        old = dict(ast.iter_fields(node))
+        self.add(node, ast.unparse(ast.fix_missing_locations(type(node)(**(old | fields)))))
+
+    def visit_scope(self, node: ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) -> None:
+        self.inside.append(node.name)
+        for child in ast.iter_child_nodes(node):
+            if child is not getattr(node, "returns", None):
+                self.visit(child)
+        self.inside.pop()
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_scope
+
+    def visit_arg(self, node: ast.arg) -> None:
+        """An annotation is no behaviour."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value:
+            self.visit(node.value)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        """What stands in an f-string has no place of its own before Python 3.12."""
+
+    def visit_If(self, node: ast.If) -> None:
+        if not (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            self.add(node.test, f"not ({ast.unparse(node.test)})")
+            self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self.changed(node, body=node.orelse, orelse=node.body)
+        self.generic_visit(node)
+
+    def visit_While(self, node: ast.While) -> None:
+        if not isinstance(node.test, ast.Constant):
+            self.add(node.test, f"not ({ast.unparse(node.test)})")
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        if len(node.ops) == 1:
+            for other in OPPOSITE[type(node.ops[0])]:
+                self.changed(node, ops=[other()])
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        self.changed(node, op=OPPOSITE[type(node.op)][0]())
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if isinstance(node.op, (ast.Not, ast.USub)):
+            self.add(node, ast.unparse(node.operand))
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        text = any(
+            isinstance(side, ast.JoinedStr)
+            or (isinstance(side, ast.Constant) and isinstance(side.value, (str, bytes)))
+            for side in (node.left, node.right)
+        )
+        if not text:
+            for other in OPPOSITE.get(type(node.op), ()):
+                self.changed(node, op=other())
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self.add(node, "pass")
+        for other in OPPOSITE.get(type(node.op), ()):
+            self.changed(node, op=other())
+        self.visit(node.value)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, bool):
+            self.add(node, str(not node.value))
+        elif isinstance(node.value, (int, float)):
+            self.add(node, repr(node.value + 1))
+            self.add(node, repr(node.value - 1))
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, (ast.Call, ast.Await, ast.YieldFrom)):
+            self.add(node, "pass")
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        # A local name that is gone is an error at once: only what is kept somewhere is worth leaving out.
+        if all(isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets):
+            self.add(node, "pass")
+        self.generic_visit(node)
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        self.add(node, "pass")
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        self.add(node, "pass")
+        self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None):
+            self.add(node, "return None")
+        self.generic_visit(node)
+
+    def visit_Continue(self, node: ast.Continue) -> None:
+        self.add(node, "pass")
+
+    def visit_Break(self, node: ast.Break) -> None:
+        self.add(node, "pass")
+
+    def visit_Call(self, node: ast.Call) -> None:
+        plain = not any(isinstance(given, ast.Starred) for given in node.args)
+        if plain:
+            for at in range(len(node.args) - 1):
+                one, other = node.args[at : at + 2]
+                if ast.dump(one) != ast.dump(other):
+                    self.changed(node, args=[*node.args[:at], other, one, *node.args[at + 2 :]])
+        self.generic_visit(node)
+
+
+def meaning(code: CodeType) -> tuple[Any, ...]:
+    """All of ``code`` that decides what it does: not its columns, not its text."""
+    constants = tuple(meaning(c) if isinstance(c, CodeType) else (type(c), repr(c)) for c in code.co_consts)
+    return (
+        code.co_code,
+        constants,
+        code.co_names,
+        code.co_varnames,
+        code.co_freevars,
+        code.co_exceptiontable,
+    )
+
+
+def compiled(source: str) -> tuple[Any, ...] | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        try:
+            return meaning(compile(source, "", "exec"))
+        except SyntaxError:
+            return None
+
+
+def equivalent(mutation: Mutation) -> str:
+    """Why a change alters no behaviour, if the table says so; it has no line numbers, for those move."""
+    for row in TABLES.get("equivalent", []):
+        same = (mutation.path, mutation.inside, mutation.was, mutation.becomes)
+        if same == (row["path"], row["inside"], row["was"], row["becomes"]):
+            return str(row["because"])
+    return ""
+
+
+def sites(path: Path) -> dict[int, list[Mutation]]:
+    source = path.read_text("utf-8")
+    visitor = Sites(path.relative_to(ROOT).as_posix(), source)
+    visitor.visit(ast.parse(source))
+    return visitor.found
+
+
+def drawn(seed: int, within: str) -> Iterator[Mutation]:
+    """Changes by chance, never the same twice: first a file by its lines, then a line of it, then a change there."""
+    chance = random.Random(seed)
+    paths = sorted((ROOT / within).rglob("*.py")) if (ROOT / within).is_dir() else [ROOT / within]
+    lines = [len(path.read_text("utf-8").splitlines()) for path in paths]
+    seen: set[Mutation] = set()
+    for _ in range(1_000_000):
+        (path,) = chance.choices(paths, lines)
+        found = sites(path)
+        if not found:
+            continue
+        mutation = chance.choice(found[chance.choice(sorted(found))])
+        source = path.read_text("utf-8")
+        after = compiled(mutation.apply(source))
+        if mutation not in seen and after is not None and after != compiled(source):
+            seen.add(mutation)
+            yield mutation
+
+
+# Running.
+
+
+class Copy:
+    """A copy of the last commit, where one file at a time is changed and tests are run."""
+
+    def __init__(self, folder: Path, part: str) -> None:
+        self.root = folder / f"tree-{part.replace('/', '-of-')}"
+        if not self.root.exists():
+            subprocess.run(["git", "clone", "-q", str(ROOT), str(self.root)], check=True)
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
+        )
+        subprocess.run(["git", "fetch", "-q", "origin"], cwd=self.root, check=True)
+        subprocess.run(["git", "checkout", "-q", "-f", commit.stdout.strip()], cwd=self.root, check=True)
+        self.passing: set[str] = set()  # tests that were seen to pass without a change
+        self.failing: set[str] = set()  # and those that fail without one: nothing is learned of them
+        # Python trusts compiled code whose source has the same second and size: each state has a second of its own.
+        self.second = int(time.time())
+
+    def write(self, path: str, source: str) -> None:
+        self.second += 2
+        file = self.root / path
+        file.write_text(source, "utf-8")
+        os.utime(file, (self.second, self.second))
+
+    def pytest(self, targets: list[str], seconds: float, *options: str) -> tuple[str, str]:
+        """(the first test that failed, or "", and how the run ended) of the tests in ``targets``."""
+        temporary = tempfile.mkdtemp(prefix="labkit-mutate-")
+        left_out = [word for test in sorted(self.failing) for word in ("--deselect", test)]
+        command = [
+            sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--timeout=120", "-p", "no:cacheprovider", "-m",
+            "not more", "--tb=no", *left_out, *options, *targets,
+        ]  # fmt: skip
+        environment = os.environ | {
+            "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "TMPDIR": temporary,
+        }  # fmt: skip
+        log = self.root.parent / f"{self.root.name}.log"
+        with open(log, "w") as out:
+            child = subprocess.Popen(
+                command,
+                cwd=self.root,
+                env=environment,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code = child.wait(seconds)
+            except subprocess.TimeoutExpired:
+                code = -1
+            finally:
+                _end(child)
+        shutil.rmtree(temporary, ignore_errors=True)
+        said = log.read_text("utf-8", "replace")
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+?\.(?:py|ipynb)(?:::.*?)?)(?: - .*)?$", said, re.MULTILINE)
+        if code == -1:
+            return "", "no end"
+        if failed:
+            return failed[1], "failed"
+        return ("", "passed") if code in (0, 5) else ("", f"pytest ended with {code}")
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def near(mutation: Mutation) -> list[str]:
+    """The test files that concern a change, those first that name most of where it is."""
+    room = max((room for room in TESTS_OF if mutation.path.startswith(room + "/")), key=len)
+    files: list[Path] = []
+    for place in TESTS_OF[room]:
+        path = ROOT / place
+        files += sorted(path.rglob("test_*.py")) if path.is_dir() else [path] * path.exists()
+    words = {word.strip("_") for word in [Path(mutation.path).stem, *mutation.inside.split(".")]} - {
+        "",
+        "init",
+    }
+
+    def naming(path: Path) -> float:
+        text = path.read_text("utf-8")
+        found = sum(min(len(re.findall(rf"\b_*{re.escape(word)}_*\b", text)), 5) for word in words)
+        return found + 5 * any(word in path.stem for word in words) - (path.parent.name == "browser") * 3
+
+    ordered = sorted(dict.fromkeys(files), key=naming, reverse=True)
+    return [path.relative_to(ROOT).as_posix() for path in ordered]
+
+
+def judged(copy: Copy, mutation: Mutation) -> tuple[str, str]:
+    """(which test killed the change, or "", and how)"""
+    source = (ROOT / mutation.path).read_text("utf-8")
+    first = near(mutation)
+    others = [word for path in first for word in ("--ignore", path)]
+    rounds: list[tuple[list[str], float, list[str]]] = [(first, 900, []), ([], 3000, others)]
+    try:
+        for targets, seconds, options in rounds:
+            while True:
+                copy.write(mutation.path, mutation.apply(source))
+                test, how = copy.pytest(targets, seconds, *options)
+                if how == "passed":
+                    break
+                if not test or test in copy.passing:
+                    return test or "(the run itself)", how
+                copy.write(mutation.path, source)
+                if copy.pytest([test], 300)[1] == "passed":
+                    copy.passing.add(test)
+                    return test, how
+                copy.failing.add(test)
+    finally:
+        copy.write(mutation.path, source)
+    return "", "survived"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The results as Markdown, and how many of them were killed."""
+    lines = ["| # | where | was → becomes | killed by | s |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        was, becomes = (" ".join(row[key].split()).replace("|", "\\|") for key in ("was", "becomes"))
+        killed = row["test"] or f"**{row['how']}**"
+        where = f"{row['path'].removeprefix('labkit/')}:{row['line']} `{row['inside']}`"
+        lines.append(
+            f"| {row['number']} | {where} | `{was[:70]}` → `{becomes[:70]}` | {killed} | {row['seconds']:.0f} |"
+        )
+    counted = [row for row in rows if not row["how"].startswith("equivalent")]
+    killed = sum(bool(row["test"]) for row in counted)
+    return "\n".join([*lines, "", f"{killed} of {len(counted)} were killed."])
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("seed", type=int)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--within", default="labkit", help="a folder or file to draw from")
+    parser.add_argument("--folder", type=Path, help="where the copy and the results lie")
+    parser.add_argument("--part", default="1/1", help="1/2 and 2/2 share the work")
+    parser.add_argument("--list", action="store_true", help="only say what is drawn")
+    options = parser.parse_args(words)
+    stream = drawn(options.seed, options.within)
+    chosen = [(number, next(stream)) for number in range(1, options.count + 1)]
+    if options.list:
+        for number, mutation in chosen:
+            print(f"{number}. {mutation.path}:{mutation.line} {mutation.was!r} -> {mutation.becomes!r}")
+        return
+    folder = options.folder or Path(tempfile.gettempdir()) / f"labkit-mutations-{options.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    copy: Copy | None = None
+    share, parts = map(int, options.part.split("/"))
+    results = folder / "results.jsonl"
+
+    def known() -> dict[int, dict[str, Any]]:
+        rows = (
+            [json.loads(line) for line in results.read_text("utf-8").splitlines()] if results.exists() else []
+        )
+        return {row["number"]: row for row in rows}
+
+    for number, mutation in chosen:
+        if number in known() or number % parts != share % parts:
+            continue
+        copy = copy or Copy(folder, options.part)
+        began = time.time()
+        why = equivalent(mutation)
+        test, how = ("", f"equivalent: {why}") if why else judged(copy, mutation)
+        row = {"number": number, "test": test, "how": how, "seconds": time.time() - began, **vars(mutation)}
+        with open(results, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        print(f"{number}. {mutation.path}:{mutation.line} {mutation.inside}: {test or how}", flush=True)
+    print(table([row for _, row in sorted(known().items())]))
+
+
+if __name__ == "__main__":
+    main()
