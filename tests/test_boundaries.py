@@ -40,7 +40,7 @@ distributed.diagnosis | base turns diagnosis distributed
 
 content           |
 course            | base plans machine diagnosis
-classroom         | base plans machine course
+classroom         | base plans machine content course
 
 cli               | base children distributed distributed.diagnosis classroom course machine machine.features machine.state trace trace.recording view diagnosis
 __init__          | base

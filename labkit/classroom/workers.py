@@ -22,13 +22,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from .. import content
+from ..base import ours
 from ..base.language import VARIABLE, say
 from .worker import frames
 
-PACKAGE = Path(__file__).resolve().parents[1]
-# What of labkit a student's code may not read while it is graded: answers, judges, and how they are written.
-HIDDEN_ROOMS = ("classroom", "content", "course", "cli")
-_SHOWN = ("classroom/worker", "classroom/__init__.py")
+PACKAGE = Path(ours.FOLDER).resolve()
+# What of labkit a student's code may read while it is graded: what it computes with, and what runs it. Whatever is not
+# named here is not there: judges, answers and content, under any name and in any room.
+SHOWN = (
+    *(
+        "__init__.py",
+        "base",
+        "turns",
+        "plans",
+        "engine",
+        "machine",
+        "children",
+        "trace",
+        "cost",
+        "view",
+        "explore",
+    ),
+    *("diagnosis", "distributed", "classroom/__init__.py", "classroom/worker"),
+)
 HOME = "/answer"  # of a worker, as :mod:`.worker.sandbox` makes it
 _FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each lane
 _START = 120  # seconds of wall time that torch may take to be imported on a very busy machine
@@ -396,25 +413,19 @@ def template(way: str, preload: Sequence[str], hidden: Sequence[Path] = (), lane
     return Bare(preload) if way == "bare" else Template(way, preload, hidden, lane)
 
 
-def _to_be_seen() -> tuple[list[str], list[str]]:
-    """(what workers may read besides the system's own folders, what of it they may not)."""
-    folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, str(PACKAGE)}
-    folders |= {path for path in sys.path if "site-packages" in path or "dist-packages" in path}
-    real = {os.path.realpath(folder) for folder in folders if os.path.isdir(folder)}
-    executable = Path(sys.executable).resolve().parent
-    real |= {str(executable)} | {folder for folder in folders if os.path.isdir(folder)}
-    return sorted(real), [str(PACKAGE / room) for room in HIDDEN_ROOMS if (PACKAGE / room).is_dir()]
-
-
 def configuration(way: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[str, Any]:
-    """What :func:`.worker.sandbox.enter` is told."""
-    readable, unseen = _to_be_seen()
+    """What :func:`.worker.sandbox.enter` is told; ``hidden`` are folders of the teacher's."""
+    folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    folders |= {path for path in sys.path if "site-packages" in path or "dist-packages" in path}
+    readable = {
+        name for folder in folders if os.path.isdir(folder) for name in (folder, os.path.realpath(folder))
+    }
     base = _FIRST_ID + (os.getpid() & 0xFFFF) * 64 + 2 * lane
     return {
         "way": way,
-        "readable": readable,
-        "hidden": unseen + [os.path.realpath(path) for path in hidden],
-        "shown": [str(PACKAGE / name) for name in _SHOWN],
+        "readable": sorted(readable | {str(Path(sys.executable).resolve().parent)}),
+        "hidden": [os.path.realpath(path) for path in (PACKAGE, content.FOLDER, *hidden)],
+        "shown": [str(PACKAGE / name) for name in SHOWN],
         "ids": [base, base + 1],
     }
 

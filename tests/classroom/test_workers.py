@@ -9,18 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom import isolation
+from labkit import content
 from labkit.classroom.asking import Ask, Session
-from labkit.classroom.workers import _FIRST_ID, Limits, Template, environment
+from labkit.classroom.workers import _FIRST_ID, PACKAGE, Limits, Template, environment
 
 sys.path.insert(0, str(Path(__file__).parent))
+import walled  # noqa: E402
 from attacked import drivers  # noqa: E402
 
-try:
-    WAY = isolation.best()
-except isolation.NoWall as none:
-    pytest.skip(f"no wall on this machine: {none}", allow_module_level=True)
-
+WAY = walled.way()
 HIDDEN = Path(os.__file__).parent / "idlelib"  # as if it were a course within Python's own folders
 LIMITS = Limits(wall=60)
 
@@ -81,6 +78,47 @@ def test_a_teachers_folder_within_what_must_be_seen_is_empty(template):
     found, _ = answer(template, f"import os\ndef double(x):\n    return os.listdir({str(HIDDEN)!r})")
     assert found.value == []
     assert list(HIDDEN.iterdir())
+
+
+# What of labkit's package a student's code sees: what it computes with, and what runs it. No judge and no answer.
+SEEN = """
+__init__.py base children cost diagnosis distributed engine explore machine plans trace turns view
+classroom/__init__.py classroom/worker
+"""
+
+
+FORBIDDEN = (
+    "content",
+    "content.assignments.primitives.judges",
+    "classroom.judging",
+    "classroom.checking",
+    "course",
+    "cli",
+)
+
+
+def test_of_labkit_a_worker_sees_only_what_is_named(template):
+    """The worker lists every file that it can reach, wherever that lies, and imports what it must not have."""
+    source = f"""
+import importlib, os
+def double(x):
+    found = [os.path.join(at, name) for at, _, names in os.walk("/") for name in names]
+    had = []
+    for module in {FORBIDDEN}:
+        try:
+            had.append(importlib.import_module("labkit." + module).__name__)
+        except ImportError:
+            pass
+    known = [path for path in found if path.startswith({str(PACKAGE)!r})]
+    return known, [path for path in found if os.path.basename(path) in ("judges.py", "assignment.txt")], had
+"""
+    found, _ = answer(template, source)
+    known, secret, had = found.value
+    inside = {Path(path).relative_to(PACKAGE) for path in known if "__pycache__" not in path}
+    rooms = {path.parts[0] if path.parts[0] != "classroom" else "/".join(path.parts[:2]) for path in inside}
+    assert rooms == set(SEEN.split())
+    assert (secret, had) == ([], [])
+    assert not any(path.startswith(str(content.FOLDER)) for path in known)
 
 
 def test_the_environment_is_made_anew(monkeypatch):
