@@ -31,21 +31,9 @@ PACKAGE = Path(ours.FOLDER).resolve()
 # What of labkit a student's code may read while it is graded: what it computes with, and what runs it. Whatever is not
 # named here is not there: judges, answers and content, under any name and in any room.
 SHOWN = (
-    *(
-        "__init__.py",
-        "base",
-        "turns",
-        "plans",
-        "engine",
-        "machine",
-        "children",
-        "trace",
-        "cost",
-        "view",
-        "explore",
-    ),
-    *("diagnosis", "distributed", "classroom/__init__.py", "classroom/worker"),
-)
+    "__init__.py __init__.pyi base turns plans engine machine children trace cost view explore diagnosis distributed "
+    "classroom/__init__.py classroom/worker"
+).split()
 HOME = "/answer"  # of a worker, as :mod:`.worker.sandbox` makes it
 _FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each lane
 _START = 120  # seconds of wall time that torch may take to be imported on a very busy machine
