@@ -20,17 +20,16 @@ engine            | base turns
 trace.recording   | base trace engine
 
 children          | base
-machine.in_use    | base
 machine.handlers  |
 machine.stack     |
-machine.state     | base turns machine.in_use
+machine.state     | base turns
 machine.rules     | base machine.handlers machine.state
-machine.ops       | base machine.in_use machine.handlers machine.stack machine.state machine.rules machine.features trace
-machine.features  | base children machine.in_use machine.handlers machine.stack machine.state machine.rules machine.ops
-machine.torch_api | base machine.in_use machine.state machine.rules machine.ops machine.features trace
-machine           | base children machine.in_use machine.stack machine.state machine.ops machine.features machine.torch_api plans
+machine.ops       | base machine.handlers machine.stack machine.state machine.rules machine.features trace
+machine.features  | base children machine.handlers machine.stack machine.state machine.rules machine.ops
+machine.torch_api | base machine.state machine.rules machine.ops machine.features trace
+machine           | base children machine.stack machine.state machine.ops machine.features machine.torch_api plans
 
-distributed       | base turns children machine machine.in_use machine.features machine.ops machine.state trace
+distributed       | base turns children machine machine.features machine.ops machine.state trace
 
 cost              | base plans trace
 view              | base plans trace cost

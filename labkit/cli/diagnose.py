@@ -104,7 +104,7 @@ def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
         )
     from ..diagnosis import diagnose
     from ..machine import simulate
-    from ..machine.frames import without_ours
+    from ..machine.tracebacks import without_ours
 
     # The machine is up before the factory is imported, so that it may say .cuda().
     # What the factory prints goes beside the result, which alone is on standard output.

@@ -17,14 +17,14 @@ from ..base.patches import Patches
 from ..base.units import cuda_bytes, parse_bytes
 from ..children.told import VISIBLE, Described
 from ..plans.footprint import Occupancy
-from .in_use import machine_in_use, use
+from .features.watching.syncs import Syncs
 from .ops.mode import MachineMode
 from .stack import Entered, leave
 from .state.cuda_errors import cuda_error
 from .state.gpu import Gpu
+from .state.in_use import machine_in_use, use
 from .state.random import DeviceRandom
 from .state.streams import Current
-from .state.syncs import Syncs
 from .torch_api.table import prepare_process, table
 
 # More GPUs than this are listed, not drawn.

@@ -11,10 +11,10 @@ from ..base.language import say
 from ..base.numbers import MOST_GPUS, must, whole
 from ..base.torch_releases import warn_if_untried
 from ..children import told as children
-from .frames import hide_ours
-from .in_use import machine_in_use
 from .machine import Machine, refuse_beside_a_block, set_aside
 from .real_gpus import RealGpus, release
+from .state.in_use import machine_in_use
+from .tracebacks import hide_ours
 
 
 def simulate(

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_map
 
 import labkit
+from labkit.machine.features.kernels.dtypes import FUNCTIONS, NAMES, REFUSED, SENTENCES, lacking, of_the_cpu
 from labkit.machine.handlers import HANDLERS, ByDtype
-from labkit.machine.rules.dtypes import FUNCTIONS, NAMES, REFUSED, SENTENCES, lacking, of_the_cpu
 
 # What op_db asks of a real GPU or of private functions: its answers without one are not about CUDA.
 NOT_ASKED = {

@@ -177,7 +177,7 @@ def test_the_table_names_every_change_once():
     with labkit.simulate(gpus=2):
         inside = {change for change in snapshot.changes() if change != ("modes", "")}
     named = {(where(row.owner), row.name) for row in rows}
-    assert inside <= named | {("labkit.machine.in_use", "_active")}, "changed, and not in the table"
+    assert inside <= named | {("labkit.machine.state.in_use", "_active")}, "changed, and not in the table"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
 
 from ...machine.features.reducers import arrived, whose
-from ...machine.in_use import machine_in_use
+from ...machine.state.in_use import machine_in_use
 from ...machine.state.placement import gpu_of
 from ...trace import events as trace
 from ..calls import checks

@@ -21,7 +21,7 @@ from ...base.language import say
 from ...base.numbers import MOST_GPUS, must, whole
 from ...base.patches import Patch, Patches
 from ...base.units import bytes_text, cuda_bytes, parse_bytes
-from ...machine.frames import without_ours
+from ...machine.tracebacks import without_ours
 from ...trace import events
 from ...turns.baton import Deadlock
 from ..rank.rank import Rank, rank_here

@@ -22,7 +22,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from ...base.patches import Patch
-from ...machine import frames
+from ...machine import tracebacks as frames
 from ...machine.machine import Machine
 from ...machine.ops.mode import MachineMode
 from ...machine.state.placement import gpu_of

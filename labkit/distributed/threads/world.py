@@ -19,9 +19,9 @@ import torch
 from ...base.language import say
 from ...base.numbers import MOST_GPUS, whole
 from ...base.patches import Patches
-from ...machine.in_use import machine_in_use
 from ...machine.machine import Machine
 from ...machine.state import threads
+from ...machine.state.in_use import machine_in_use
 from ...trace import events as trace
 from ...turns import baton as turns
 from ..calls import faults

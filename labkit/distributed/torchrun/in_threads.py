@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from ...children.told import Described
-from ...machine.in_use import machine_in_use
 from ...machine.machine import Machine
+from ...machine.state.in_use import machine_in_use
 from ..calls.faults import Unmet
 from ..rank.rank import Rank
 from ..threads.world import ADDRESS, PORT, RanksFailed, World

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from ...machine.frames import without_ours
+from ...machine.tracebacks import without_ours
 from ...turns import baton as turns
 from ..rank.system import Left, run_exit_functions
 

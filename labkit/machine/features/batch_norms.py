@@ -18,8 +18,8 @@ from torch import Tensor
 from ...base.tree import tensors_in
 from ..handlers import handles
 from ..ops.mode import MachineMode
-from ..rules.dtypes import NAMES
 from ..state.placement import gpu_of, put_all
+from .kernels.dtypes import NAMES
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,8 +18,8 @@ from torch.utils.dlpack import DLDeviceType
 
 from ...base.patches import Patch
 from ..handlers import handles
-from ..in_use import machine_in_use, seeing
 from ..state.gpu import Gpu
+from ..state.in_use import machine_in_use, seeing
 from ..state.placement import gpu_of, name_of, put_wrapper
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeT
 
 from ...base.language import say
 from ...base.patches import Patch
-from ..in_use import machine_in_use, seeing
 from ..state.gpu import Gpu
+from ..state.in_use import machine_in_use, seeing
 from ..state.placement import gpu_of, name_of
 
 if TYPE_CHECKING:

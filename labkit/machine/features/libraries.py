@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
-from ..in_use import machine_in_use
 from ..ops.below import on_machine
+from ..state.in_use import machine_in_use
 from ..state.placement import gpu_of, keep_on_host
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ...children import told as children
 from ..handlers import HANDLERS
-from ..in_use import machine_here, machine_in_use
 from ..ops.mode import MachineMode
 from ..state.cuda_errors import cuda_error
+from ..state.in_use import machine_here, machine_in_use
 from ..state.marks import MARK, Mark
 from ..state.placement import gpu_of
 from .refused import Absent

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...base.patches import Patch
-from ..in_use import below_modes
+from ..state.in_use import below_modes
 
 if TYPE_CHECKING:
     from ..machine import Machine

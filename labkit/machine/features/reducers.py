@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ...base.patches import Patch
-from ..in_use import machine_in_use
 from ..state.gpu import Gpu
+from ..state.in_use import machine_in_use
 from ..state.leaves import Held
 from ..state.placement import gpu_of, put
 

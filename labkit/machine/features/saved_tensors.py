@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from ...base.patches import Patch
-from ..in_use import seeing
 from ..ops.below import NoteHome
 from ..stack import leave as take_off
+from ..state.in_use import seeing
 from ..state.placement import put
 from ..state.work import work
 

@@ -14,7 +14,7 @@ import torch
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
-from ..in_use import machine_in_use
+from ..state.in_use import machine_in_use
 from ..state.placement import gpu_of, put_all
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...base import ours
 from ...base.patches import Patch
 from ...base.tree import tensors_in
-from ..features.dtensors import class_made
+from ..features.dtensors.wrappers import class_made
 from ..handlers import handles
-from ..in_use import machine_in_use
 from ..rules.operators import on_one_device
 from ..stack import leave as take_off
 from ..state.gpu import Gpu
+from ..state.in_use import machine_in_use
 from ..state.placement import gpu_of, keep_on_host, put, put_wrapper
 from ..state.work import at_work, work
 

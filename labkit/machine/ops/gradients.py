@@ -25,11 +25,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
-from ..features.watching import watched_backward
+from ..features.watching.telling import watched_backward
 from ..handlers import handles
-from ..in_use import machine_in_use, seeing
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu
+from ..state.in_use import machine_in_use, seeing
 from ..state.leaves import backward_runs
 from ..state.marks import KEPT
 from ..state.placement import gpu_of, keep_on_host, note_leaf, put

@@ -28,14 +28,14 @@ from torch.utils._device import DeviceContext
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ..features.fakes import faking
-from ..features.kernels import instead
+from ..features.kernels.answers import instead
 from ..features.libraries import by_python
 from ..features.pinned import remember, without_pinning
 from ..handlers import HANDLERS, ByDtype, handles, named
-from ..in_use import seeing
 from ..rules.functions import ALWAYS, check_function
 from ..stack import without_modes
 from ..state.gpu import Gpu
+from ..state.in_use import seeing
 from ..state.marks import HOST
 from ..state.placement import gpu_of, note_leaf, put, put_again, put_all
 from ..state.work import at_work

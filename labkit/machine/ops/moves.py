@@ -19,10 +19,10 @@ from ...trace import events as trace
 from ..features.fakes import check_gradient, faking
 from ..features.pinned import remember, without_pinning
 from ..handlers import handles, named
-from ..in_use import machine_in_use, seeing
 from ..rules.functions import check_alias
 from ..stack import on_stack
 from ..state.gpu import Gpu
+from ..state.in_use import machine_in_use, seeing
 from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, put, put_all, type_name
 from ..state.work import at_work
 from .draws import with_generator

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...base.patches import Patch
-from ..in_use import machine_in_use
 from ..rules.together import check_new_storage
 from ..stack import on_stack
+from ..state.in_use import machine_in_use
 from ..state.marks import HOST, MARK
 from ..state.placement import gpu_of, put, put_again
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...base.patches import Patch
-from ..in_use import machine_in_use
 from .gpu import Gpu
+from .in_use import machine_in_use
 
 if TYPE_CHECKING:
     from ..machine import Machine

@@ -17,7 +17,7 @@ import torch
 
 from ...base.language import say
 from ...base.patches import Patch
-from ..in_use import machine_here, machine_in_use
+from .in_use import machine_here, machine_in_use
 from .placement import gpu_of
 
 if TYPE_CHECKING:

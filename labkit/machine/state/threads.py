@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from ...base.language import say
 from ...base.patches import Patch, Patches
 from ...turns import baton as turns
-from ..in_use import machine_in_use
+from .in_use import machine_in_use
 
 if TYPE_CHECKING:
     from ..machine import Machine

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet
 
 from ...trace import events as trace
-from ..in_use import below_modes
 from ..ops.moves import move, note_copy
 from ..rules.together import check_broadcast_from, check_on_gpu, check_streams
 from ..state.gpu import Gpu
+from ..state.in_use import below_modes
 from ..state.placement import gpu_of, put
 from ..state.streams import Stream
 

@@ -18,13 +18,13 @@ from torch import Tensor
 from ...base.patches import Patch
 from ..features.pinned import register, unregister
 from ..features.refused import absent, refusing
-from ..features.watching import settle
-from ..in_use import below_modes, machine_here
+from ..features.watching.syncs import warn
+from ..features.watching.telling import settle
 from ..rules.together import check_optimizer_entry
 from ..state.gpu import Gpu
+from ..state.in_use import below_modes, machine_here
 from ..state.placement import gpu_of
 from ..state.streams import CUDA, Stream
-from ..state.syncs import warn
 from .collectives import Collectives
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from ...base.patches import Patch
 from ..features import (
     autocast,
     dlpack,
-    dtensors,
     fakes,
     libraries,
     processes,
@@ -19,8 +18,9 @@ from ..features import (
     saved_tensors,
     scripts,
     types,
-    watching,
 )
+from ..features.dtensors import wrappers as dtensors
+from ..features.watching import telling as watching
 from ..ops import below, gradients, mode, moves, storages
 from ..state import random, streams, threads
 from . import cuda

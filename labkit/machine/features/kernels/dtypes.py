@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..handlers import named
+from ...handlers import named
 
 # As c10::toString calls them (c10/core/ScalarType.h).
 NAMES = {

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...base.patches import Patch
-from ..in_use import machine_here, machine_in_use, seeing
-from ..state.random import moved_on
+from ....base.patches import Patch
+from ...state.in_use import machine_here, machine_in_use, seeing
+from ...state.random import moved_on
 
 
 @contextmanager

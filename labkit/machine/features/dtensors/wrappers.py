@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...base.patches import Patch
-from ..in_use import machine_in_use, seeing
-from ..state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
-from ..state.work import work
-from . import attention, sharded_draws
+from ....base.patches import Patch
+from ...state.in_use import machine_in_use, seeing
+from ...state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
+from ...state.work import work
+from . import attention
+from . import draws as sharded_draws
 
 if TYPE_CHECKING:
-    from ..machine import Machine
+    from ...machine import Machine
 
 
 class _Answers(dict[Any, Any]):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..base.language import say
+from ...base.language import say
 
 if TYPE_CHECKING:
-    from .machine import Machine
+    from ..machine import Machine
 
 _active: Machine | None = None
 

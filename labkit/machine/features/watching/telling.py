@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...base.patches import Patch
-from ...base.tree import tensors_in
-from ..handlers import HANDLERS
-from ..ops.mode import MachineMode
-from ..rules.watched import objection, unordered, waits
-from ..state.placement import gpu_of
-from ..state.syncs import warn
+from ....base.patches import Patch
+from ....base.tree import tensors_in
+from ...handlers import HANDLERS
+from ...ops.mode import MachineMode
+from ...state.placement import gpu_of
+from .operators import objection, unordered, waits
+from .syncs import warn
 
 if TYPE_CHECKING:
-    from ..machine import Machine
+    from ...machine import Machine
 
 _here = threading.local()
 # These bring values to the host where no dispatch mode looks (torch/csrc/utils/tensor_list.cpp, tensor_numpy.cpp;

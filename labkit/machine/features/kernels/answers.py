@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...base.language import say
-from ...base.tree import mapped, tensors_in
-from ..handlers import HANDLERS, ByDtype, handles
-from ..rules.asserts import device_assert, of_a_value
-from ..rules.dtypes import NAMES, NO_KERNEL, lacking, of_the_cpu, refusal, refusing
-from ..state.gpu import Gpu
-from ..state.placement import gpu_of
+from ....base.language import say
+from ....base.tree import mapped, tensors_in
+from ...handlers import HANDLERS, ByDtype, handles
+from ...state.gpu import Gpu
+from ...state.placement import gpu_of
+from .asserts import device_assert, of_a_value
+from .dtypes import NAMES, NO_KERNEL, lacking, of_the_cpu, refusal, refusing
 
 
 def instead(

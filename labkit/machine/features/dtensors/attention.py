@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...base.patches import Patch
+from ....base.patches import Patch
 
 
 def patches(dispatcher: Any) -> Iterator[Patch]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ...base.language import say
-from ..state.cuda_errors import cuda_error
+from ....base.language import say
+from ...state.cuda_errors import cuda_error
 
 # What the CPU's kernels say of a value that is not allowed, where CUDA's assert (IndexKernel.cu, Indexing.cu,
 # ScatterGatherKernel.cu, EmbeddingBag.cu, Loss.cu, NLLLoss2d.cu, Multi*Margin*.cu, MaxUnpooling.cu, Distribution*.cu,

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ..handlers import handles
+from ..ops.mode import MachineMode
+from ..ops.moves import move
 from ..rules.functions import check_function
 from ..state.placement import gpu_of, put, put_again
-from .mode import MachineMode
-from .moves import move
 
 
 @handles(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)

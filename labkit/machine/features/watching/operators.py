@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..state.placement import gpu_of
+from ...state.placement import gpu_of
 
 # Operator -> what CUDA calls it when it objects.
 _UNORDERED = {

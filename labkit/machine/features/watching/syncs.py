@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-from ...base import ours
+from ....base import ours
 
 # torch's Python between the machine and what called it.
 _BETWEEN = ours.torch_files(

@@ -1,0 +1,1 @@
+"""``DTensor`` on simulated GPUs: wrappers, their local tensors, attention and random numbers."""
