@@ -6,7 +6,8 @@ the changed file run first and the rest of ``make test`` only if none of them fa
 test that killed each change; a change that survives shows behaviour that no test holds.
 
 It works on a copy of the last commit in ``--folder`` and notes each result there: started again, it goes on where it
-was. ``--part 1/2`` and ``--part 2/2`` share the work between two cores.
+was, with the commit that it began with. ``--part 1/2`` and ``--part 2/2`` share the work between two cores.
+``--survivors`` judges once more what survived, by the tests of the last commit.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -110,6 +112,10 @@ class Sites(ast.NodeVisitor):
 
     def visit_arg(self, node: ast.arg) -> None:
         """An annotation is no behaviour."""
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg != "frozen":  # nobody assigns to what is frozen: without it all goes on as before
+            self.visit(node.value)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value:
@@ -241,30 +247,39 @@ def equivalent(mutation: Mutation) -> str:
     return ""
 
 
-def sites(path: Path) -> dict[int, list[Mutation]]:
-    source = path.read_text("utf-8")
-    visitor = Sites(path.relative_to(ROOT).as_posix(), source)
+def sites(root: Path, path: str) -> dict[int, list[Mutation]]:
+    source = (root / path).read_text("utf-8")
+    visitor = Sites(path, source)
     visitor.visit(ast.parse(source))
     return visitor.found
 
 
-def drawn(seed: int, within: str) -> Iterator[Mutation]:
+def drawn(root: Path, seed: int, within: str) -> Iterator[Mutation]:
     """Changes by chance, never the same twice: first a file by its lines, then a line of it, then a change there."""
     chance = random.Random(seed)
-    paths = sorted((ROOT / within).rglob("*.py")) if (ROOT / within).is_dir() else [ROOT / within]
-    lines = [len(path.read_text("utf-8").splitlines()) for path in paths]
+    files = sorted((root / within).rglob("*.py")) if (root / within).is_dir() else [root / within]
+    lines = [len(file.read_text("utf-8").splitlines()) for file in files]
     seen: set[Mutation] = set()
     for _ in range(1_000_000):
-        (path,) = chance.choices(paths, lines)
-        found = sites(path)
+        (file,) = chance.choices(files, lines)
+        found = sites(root, file.relative_to(root).as_posix())
         if not found:
             continue
         mutation = chance.choice(found[chance.choice(sorted(found))])
-        source = path.read_text("utf-8")
+        source = file.read_text("utf-8")
         after = compiled(mutation.apply(source))
         if mutation not in seen and after is not None and after != compiled(source):
             seen.add(mutation)
             yield mutation
+
+
+def here(root: Path, row: dict[str, Any]) -> Mutation | None:
+    """The change of ``row`` in a later tree, where it can stand on another line."""
+    if not (root / row["path"]).exists():
+        return None
+    names = ("inside", "was", "becomes")
+    every = (mutation for found in sites(root, row["path"]).values() for mutation in found)
+    return next((m for m in every if all(getattr(m, name) == row[name] for name in names)), None)
 
 
 # Running.
@@ -276,16 +291,21 @@ class Copy:
     def __init__(self, folder: Path, part: str) -> None:
         self.root = folder / f"tree-{part.replace('/', '-of-')}"
         if not self.root.exists():
-            subprocess.run(["git", "clone", "-q", str(ROOT), str(self.root)], check=True)
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
-        )
-        subprocess.run(["git", "fetch", "-q", "origin"], cwd=self.root, check=True)
-        subprocess.run(["git", "checkout", "-q", "-f", commit.stdout.strip()], cwd=self.root, check=True)
+            commit = folder / "commit"
+            if not commit.exists():
+                commit.write_text(_git(ROOT, "rev-parse", "HEAD"), "utf-8")
+            _git(folder, "clone", "-q", str(ROOT), str(self.root))
+            _git(self.root, "checkout", "-q", commit.read_text("utf-8"))
+        _git(self.root, "checkout", "-q", "-f", "HEAD")
         self.passing: set[str] = set()  # tests that were seen to pass without a change
         self.failing: set[str] = set()  # and those that fail without one: nothing is learned of them
         # Python trusts compiled code whose source has the same second and size: each state has a second of its own.
         self.second = int(time.time())
+
+    def renew(self) -> None:
+        """Moves the copy on to the last commit."""
+        _git(self.root, "fetch", "-q", "origin", _git(ROOT, "rev-parse", "HEAD"))
+        _git(self.root, "checkout", "-q", "-f", "FETCH_HEAD")
 
     def write(self, path: str, source: str) -> None:
         self.second += 2
@@ -330,18 +350,24 @@ class Copy:
         return ("", "passed") if code in (0, 5) else ("", f"pytest ended with {code}")
 
 
+def _git(folder: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", *words], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
 def _end(child: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 
-def near(mutation: Mutation) -> list[str]:
+def near(root: Path, mutation: Mutation) -> list[str]:
     """The test files that concern a change, those first that name most of where it is."""
     room = max((room for room in TESTS_OF if mutation.path.startswith(room + "/")), key=len)
     files: list[Path] = []
     for place in TESTS_OF[room]:
-        path = ROOT / place
+        path = root / place
         files += sorted(path.rglob("test_*.py")) if path.is_dir() else [path] * path.exists()
     words = {word.strip("_") for word in [Path(mutation.path).stem, *mutation.inside.split(".")]} - {
         "",
@@ -354,13 +380,13 @@ def near(mutation: Mutation) -> list[str]:
         return found + 5 * any(word in path.stem for word in words) - (path.parent.name == "browser") * 3
 
     ordered = sorted(dict.fromkeys(files), key=naming, reverse=True)
-    return [path.relative_to(ROOT).as_posix() for path in ordered]
+    return [path.relative_to(root).as_posix() for path in ordered]
 
 
 def judged(copy: Copy, mutation: Mutation) -> tuple[str, str]:
     """(which test killed the change, or "", and how)"""
-    source = (ROOT / mutation.path).read_text("utf-8")
-    first = near(mutation)
+    source = (copy.root / mutation.path).read_text("utf-8")
+    first = near(copy.root, mutation)
     others = [word for path in first for word in ("--ignore", path)]
     rounds: list[tuple[list[str], float, list[str]]] = [(first, 900, []), ([], 3000, others)]
     try:
@@ -407,16 +433,17 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, help="where the copy and the results lie")
     parser.add_argument("--part", default="1/1", help="1/2 and 2/2 share the work")
     parser.add_argument("--list", action="store_true", help="only say what is drawn")
+    parser.add_argument("--survivors", action="store_true", help="judge once more what survived")
     options = parser.parse_args(words)
-    stream = drawn(options.seed, options.within)
-    chosen = [(number, next(stream)) for number in range(1, options.count + 1)]
     if options.list:
-        for number, mutation in chosen:
+        for number, mutation in enumerate(
+            islice(drawn(ROOT, options.seed, options.within), options.count), 1
+        ):
             print(f"{number}. {mutation.path}:{mutation.line} {mutation.was!r} -> {mutation.becomes!r}")
         return
     folder = options.folder or Path(tempfile.gettempdir()) / f"labkit-mutations-{options.seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    copy: Copy | None = None
+    copy = Copy(folder, options.part)
     share, parts = map(int, options.part.split("/"))
     results = folder / "results.jsonl"
 
@@ -426,10 +453,18 @@ def main(words: list[str] | None = None) -> None:
         )
         return {row["number"]: row for row in rows}
 
-    for number, mutation in chosen:
-        if number in known() or number % parts != share % parts:
+    work: list[tuple[int, Mutation]] = []
+    if options.survivors:
+        copy.renew()
+        for number, row in known().items():
+            if row["how"] == "survived" and (mutation := here(copy.root, row)):
+                work.append((number, mutation))
+    else:
+        work += enumerate(islice(drawn(copy.root, options.seed, options.within), options.count), 1)
+        work = [(number, mutation) for number, mutation in work if number not in known()]
+    for number, mutation in work:
+        if number % parts != share % parts:
             continue
-        copy = copy or Copy(folder, options.part)
         began = time.time()
         why = equivalent(mutation)
         test, how = ("", f"equivalent: {why}") if why else judged(copy, mutation)
