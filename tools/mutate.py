@@ -457,8 +457,8 @@ def main(words: list[str] | None = None) -> None:
     if options.survivors:
         copy.renew()
         for number, row in known().items():
-            if row["how"] == "survived" and (mutation := here(copy.root, row)):
-                work.append((number, mutation))
+            found = here(copy.root, row) if row["how"] == "survived" else None
+            work += [(number, found)] if found else []
     else:
         work += enumerate(islice(drawn(copy.root, options.seed, options.within), options.count), 1)
         work = [(number, mutation) for number, mutation in work if number not in known()]
