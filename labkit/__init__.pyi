@@ -64,7 +64,7 @@ from .trace.memory import MemoryTimeline as MemoryTimeline
 from .trace.recording import record as record
 from .trace.waits import Wait as Wait
 from .trace.waits import WaitForGraph as WaitForGraph
-from .turns.baton import Deadlock as Deadlock
+from .turns import Deadlock as Deadlock
 from .view.draw import draw_all_reduce as draw_all_reduce
 from .view.draw import draw_batches as draw_batches
 from .view.draw import draw_flow as draw_flow

@@ -36,7 +36,7 @@ machine.rules     | base machine.handlers machine.state
 machine.ops       | base machine.handlers machine.stack machine.state machine.rules machine.features trace
 machine.features  | base children machine.handlers machine.stack machine.state machine.rules machine.ops
 machine.torch_api | base machine.state machine.rules machine.ops machine.features trace
-machine           | base children machine.stack machine.state machine.ops machine.features machine.torch_api plans
+machine           | base turns children machine.stack machine.state machine.ops machine.features machine.torch_api plans
 
 distributed       | base turns children machine machine.features machine.ops machine.state trace
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from jupyter_core.utils import run_sync
 
+from labkit import turns
 from labkit.base.language import using
-from labkit.turns import baton as turns
-from labkit.turns.baton import Baton, Deadlock, participant
+from labkit.turns import Baton, Deadlock, participant
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -147,7 +147,7 @@ def test_a_notebook_clients_threads_are_no_help():
 
 
 def test_no_alarm_where_a_thread_outside_could_help(monkeypatch):
-    monkeypatch.setattr(turns, "_BEAT", 1000)  # they do not look again by themselves
+    monkeypatch.setattr(turns.member, "_BEAT", 1000)  # they do not look again by themselves
     box, ready = [], threading.Event()
 
     def outside():
@@ -352,22 +352,15 @@ def test_the_context_is_entered_where_the_thread_is_not_the_callers():
 
 def test_no_clock_takes_part():
     """The only use of the time is the end of a wait that the user asked for."""
-    tree = ast.parse(Path(turns.__file__).read_text("utf-8"))
-    imports = [
-        (node.module, alias.name)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-        if node.module == "time"
-    ]
-    assert imports == [("time", "monotonic")]
-    assert not [
-        alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names if alias.name == "time"
-    ]  # fmt: skip
-    read = {
-        function.name
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef)
-        and any(isinstance(node, ast.Name) and node.id == "monotonic" for node in ast.walk(function))
-    }
-    assert read == {"wait", "_sleep"}  # both from the user's timeout alone
+    readers = set()
+    for path in Path(turns.__file__).parent.glob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        names = [alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names]
+        assert not {"time", "datetime"} & set(names)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "time":
+                assert [alias.name for alias in node.names] == ["monotonic"]
+            elif isinstance(node, ast.FunctionDef):
+                used = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+                readers |= {node.name} if "monotonic" in used else set()
+    assert readers == {"wait", "sleep"}  # both from the user's timeout alone

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import turns
 from ..base import tree
 from ..base.language import say
-from ..turns import baton as turns
 from .devices import as_device, as_devices
 from .explain import hint
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ..base.patches import Patch
+from ..turns.locks import waits
 from .machine import Machine
-from .state.threads import waits
 from .torch_api.cuda import functions_of
 from .torch_api.table import STAYS
 from .torch_api.table import table as patches

@@ -10,8 +10,8 @@ from torch import nn
 import labkit
 from labkit.machine import Machine, machine_in_use
 from labkit.machine.fidelity import owner_name
-from labkit.machine.state.threads import waits
 from labkit.machine.torch_api.table import table
+from labkit.turns.locks import waits
 
 WATCHED = ("torch", "threading", "_thread", "multiprocessing", "labkit")
 # What torch itself sets when something is first used.

@@ -20,15 +20,14 @@ from torch import nn
 from torch.cuda import comm
 
 import labkit
-from labkit.machine.state import threads as threads_of_machine
-from labkit.turns import baton as turns
-from labkit.turns.baton import Deadlock, participant
+from labkit import turns
+from labkit.turns import Deadlock, locks, participant
 
 
 @pytest.fixture
 def no_beat(monkeypatch):
     """Who waits does not look again by itself: whoever gives something must see to it."""
-    monkeypatch.setattr(turns, "_BEAT", 1000)
+    monkeypatch.setattr(turns.member, "_BEAT", 1000)
 
 
 @pytest.fixture
@@ -758,15 +757,15 @@ def test_where_locks_cannot_be_watched_replicas_race(wrap, monkeypatch):
         raise NotImplementedError
 
     before = own()
-    monkeypatch.setattr(threads_of_machine, "CType", impossible)
-    threads_of_machine.waits.cache_clear()
+    monkeypatch.setattr(locks, "CType", impossible)
+    locks.waits.cache_clear()
     try:
         with labkit.simulate(gpus=2):
             model = Hands(*event()).cuda()
             assert wrap(model)(torch.ones(4, 4)).shape == (4, 4)
             assert own() == before
     finally:
-        threads_of_machine.waits.cache_clear()
+        locks.waits.cache_clear()
     assert set(model.log) == {0, 1, "0 again", "1 again"}
 
 
@@ -777,7 +776,7 @@ def test_a_type_of_c_that_cannot_be_changed_says_so(missing, monkeypatch):
     else:
         monkeypatch.setattr(gc, "get_referents", lambda of: [])
     with pytest.raises(NotImplementedError, match="lock"):
-        threads_of_machine.CType(type(threading.Lock()))
+        locks.CType(type(threading.Lock()))
 
 
 STUCK = """

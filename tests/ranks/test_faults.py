@@ -16,7 +16,7 @@ from labkit.distributed.calls import faults
 from labkit.distributed.calls.call import Call
 from labkit.distributed.calls.faults import words
 from labkit.distributed.threads.world import RanksFailed, World
-from labkit.turns.baton import Deadlock
+from labkit.turns import Deadlock
 
 
 def begin(rank):

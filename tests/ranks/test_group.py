@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import labkit
 from labkit.distributed.threads.meeting import BUFFER
 from labkit.distributed.threads.world import RanksFailed, World
-from labkit.turns.baton import Deadlock
+from labkit.turns import Deadlock
 
 
 def begin(backend="nccl"):

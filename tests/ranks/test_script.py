@@ -8,10 +8,10 @@ import zipfile
 
 import pytest
 
+from labkit import turns
 from labkit.distributed.rank.system import Left
 from labkit.distributed.threads.world import RanksFailed, World
 from labkit.distributed.torchrun.script import Program, exit_code
-from labkit.turns import baton as turns
 
 REPORT = """
 import __main__, atexit, inspect, os, pickle, sys, threading

@@ -16,7 +16,7 @@ import labkit
 from labkit.distributed.notebook.cell import Cell
 from labkit.distributed.notebook.output import Lines, listed
 from labkit.distributed.notebook.results import as_html, as_text, together
-from labkit.turns.baton import Deadlock
+from labkit.turns import Deadlock
 
 START = "import torch\nimport torch.distributed as dist\n"
 

@@ -14,7 +14,7 @@ import labkit
 from labkit.distributed.calls.faults import Mismatch
 from labkit.distributed.rank.rank import rank_here
 from labkit.distributed.threads.world import RanksFailed, World
-from labkit.turns.baton import Deadlock
+from labkit.turns import Deadlock
 
 N = 4
 

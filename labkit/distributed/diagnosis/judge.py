@@ -12,7 +12,7 @@ from ...base.language import say
 from ...diagnosis.errors import short_text
 from ...diagnosis.findings.kind import Kind, listed
 from ...diagnosis.result import Finding
-from ...turns.baton import Deadlock
+from ...turns import Deadlock
 from ..calls.faults import Mismatch, Unmet, ranks_text
 from . import kinds
 from .seen import Loader, Loss, Seen, Step, without_gradient

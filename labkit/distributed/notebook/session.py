@@ -23,7 +23,7 @@ from ...base.patches import Patch, Patches
 from ...base.units import bytes_text, cuda_bytes, parse_bytes
 from ...machine.tracebacks import without_ours
 from ...trace import events
-from ...turns.baton import Deadlock
+from ...turns import Deadlock
 from ..rank.rank import Rank, rank_here
 from ..rank.system import run_exit_functions
 from ..threads.world import RanksFailed, World

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from ...base.language import say
 from ...base.patches import Patch, Patches
-from ...turns.baton import Deadlock
+from ...turns import Deadlock
 from ..rank.rank import Rank, rank_here
 from .output import Lines
 

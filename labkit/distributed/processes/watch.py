@@ -5,7 +5,7 @@ waits or has ended, nothing that one waits for is on its way, and all that stood
 on. A rank that is busy writes nothing, and costs nothing.
 
 What its main thread waits for within the process (a lock, a queue, an event) is seen as it is where ranks share one:
-that thread takes turns (:mod:`labkit.turns.baton`), alone.
+that thread takes turns (:mod:`labkit.turns`), alone.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from weakref import WeakValueDictionary
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistBackendError
 
+from ... import turns
 from ...base.language import say
-from ...machine.state import threads
-from ...turns import baton as turns
-from ...turns.baton import Deadlock
+from ...turns import Deadlock
+from ...turns.locks import watching
 from ..calls import faults
 from ..calls.call import Call
 from ..rank.rank import aside
@@ -287,7 +287,7 @@ def _enter() -> None:
         and threading.current_thread() is threading.main_thread()
         and turns.participant() is None
     ):
-        baton = turns.Baton(watch=threads.watching, explain=_explain)
+        baton = turns.Baton(watch=watching, explain=_explain)
         _main = baton.enter("main")
         _main.arrive = _go_on
 
@@ -296,7 +296,7 @@ def _leave() -> None:
     global _main
     member, _main = _main, None
     if member is not None and turns.participant() is member:
-        member.baton.leave(member)
+        member.leave()
 
 
 def _explain(_: str) -> str | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...turns import baton as turns
+from ... import turns
 from .clock import Timed
 from .process_state import ProcessState
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...turns import baton as turns
+from ... import turns
 from ..calls import faults, semantics
 from ..calls.call import Call
 from ..rank.rank import Rank

@@ -9,8 +9,8 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import DistStoreError, QueueEmptyError
 
+from ... import turns
 from ...base.language import say
-from ...turns import baton as turns
 from ..calls.call import Call
 from ..rank.rank import rank_here
 from .waiting import wait_for

@@ -21,12 +21,12 @@ from torch._C import _get_function_stack_at, _len_torch_function_stack
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from ... import turns
 from ...base.patches import Patch
 from ...machine import tracebacks as frames
 from ...machine.machine import Machine
 from ...machine.ops.mode import MachineMode
 from ...machine.state.placement import gpu_of
-from ...turns import baton as turns
 from ..calls.checks.nccl import NCCL_VERSION
 from ..group import compiling
 from ..group.group import Group, asking

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from ... import turns
 from ...base.language import say
-from ...turns import baton as turns
 from ..rank.rank import Rank, rank_here
 
 if TYPE_CHECKING:

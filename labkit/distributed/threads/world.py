@@ -1,7 +1,7 @@
 """Ranks in one process: threads that take turns, each with what a process of its own would have.
 
 A rank runs until it has to wait for another (a collective, a message, a key of the store); then the baton goes to the
-next (:mod:`labkit.turns.baton`), and with it what a process owns (:mod:`.state`). So the same program gives the same
+next (:mod:`labkit.turns`), and with it what a process owns (:mod:`.state`). So the same program gives the same
 run every time, and a deadlock is known at once: it is when nobody can go on.
 """
 
@@ -16,14 +16,14 @@ from weakref import WeakSet
 
 import torch
 
+from ... import turns
 from ...base.language import say
 from ...base.numbers import MOST_GPUS, whole
 from ...base.patches import Patches
 from ...machine.machine import Machine
-from ...machine.state import threads
 from ...machine.state.in_use import machine_in_use
 from ...trace import events as trace
-from ...turns import baton as turns
+from ...turns.locks import watching
 from ..calls import faults
 from ..calls.call import place_of
 from ..rank.process_state import ProcessState
@@ -157,7 +157,7 @@ class World:
         now = max(rank.clock() for rank in self.ranks)
         for rank in self.ranks:
             rank.wait_until(now)  # they begin together
-        baton = turns.Baton(watch=threads.watching, explain=self._explain)
+        baton = turns.Baton(watch=watching, explain=self._explain)
         baton.passes_interrupts = interrupts
         for rank in chosen:
             rank.error = rank.result = rank.waits = rank.last = None

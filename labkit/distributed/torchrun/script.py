@@ -17,8 +17,8 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from ... import turns
 from ...machine.tracebacks import without_ours
-from ...turns import baton as turns
 from ..rank.system import Left, run_exit_functions
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...base.patches import Patch
+from ...base.patches import CType, Patch
 from ..handlers import handles
 from ..ops.moves import move
 from ..state.placement import gpu_of, type_name
-from ..state.threads import CType
 
 if TYPE_CHECKING:
     from ..machine import Machine

@@ -56,7 +56,7 @@ STAYS = (
 def table(machine: Machine) -> Iterator[Patch]:
     """Every change in torch and Python while ``machine`` is in use; each row is made from what stands there now.
 
-    While replicas take turns :func:`labkit.machine.state.threads.waits` is in too.
+    While replicas take turns :func:`labkit.turns.locks.waits` is in too.
     """
     for subject in SUBJECTS:
         yield from subject.patches(machine)

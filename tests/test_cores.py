@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from labkit.base import cores
-from labkit.turns import baton as turns
+from labkit import turns
+from labkit.turns import cores
 
 pytestmark = pytest.mark.skipif(
     cores._core() is None or len(os.sched_getaffinity(0)) < 2,
