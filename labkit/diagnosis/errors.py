@@ -7,6 +7,8 @@ import sysconfig
 import traceback
 
 from ..base.language import say
+from ..base.ours import is_our_file
+from ..machine.state.not_simulated import NotSimulated
 
 # Characters of an error message that are shown.
 _LONGEST = 300
@@ -32,16 +34,15 @@ def in_replica(error: Exception) -> bool:
     return bool(re.match(r"Caught \w+ in replica \d", words(error)))
 
 
-# A GPU may have the kernel that the CPU lacks, and the machine refuses by name what it does not have.
-_BEYOND = re.compile(
-    r"labkit's simulated|simulated by labkit"
-    r"|\" not implemented for '|with arguments from the 'CPU' backend|are not implemented for the CPU"
+# PyTorch's words for a kernel that the CPU lacks and a GPU may have.
+_NO_KERNEL = re.compile(
+    r"\" not implemented for '|with arguments from the 'CPU' backend|are not implemented for the CPU"
 )
 
 
 def is_beyond(error: Exception) -> bool:
     """Whether ``error`` says what the simulation cannot do, rather than what is wrong with the model."""
-    return bool(_BEYOND.search(words(error)))
+    return isinstance(error, NotSimulated) or bool(_NO_KERNEL.search(words(error)))
 
 
 _IN_A_FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -57,7 +58,8 @@ def user_line(text: str) -> str:
     own = [
         found
         for found in _IN_A_FILE.findall(text)
-        if not re.search(r"[\\/](site-packages|labkit[\\/](course|diagnosis|engine|machine))[\\/]", found[0])
+        if not is_our_file(found[0])
+        and not re.search(r"[\\/]site-packages[\\/]", found[0])
         and not found[0].startswith(("<frozen", sysconfig.get_path("stdlib")))
     ]
     inside = [found for found in own if found[2] not in ("diagnose", "<module>")]

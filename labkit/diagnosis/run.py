@@ -16,7 +16,7 @@ from torch import nn
 from ..base.language import say
 from ..base.numbers import MOST_GPUS, must, whole
 from ..base.units import parse_bytes
-from .findings.kind import listed
+from .findings import listed
 from .inputs import ModelInputs
 from .probes import in_order
 from .result import SEVERITIES, Diagnosis, Finding
@@ -159,10 +159,10 @@ def _ask(runs: Runs, *asked: str) -> None:
     for probe in in_order():
         if probe.asked not in asked or runs.has(*probe.explained_by):
             continue
-        if probe.wants_outputs and runs.one.error is not None:
+        if probe.wants_outputs and runs.mode.one.error is not None:
             continue
         for finding in probe.look(runs):
-            runs.add(finding, probe)
+            runs.add(finding, probe.name, in_each_mode=probe.asked == "each")
 
 
 def _check(model: object, inputs: ModelInputs, loss: object) -> None:

@@ -1,6 +1,7 @@
 """What every kind of finding says: declared whole, in both languages, and made by the probes that declare it."""
 
 import json
+import re
 from functools import cache
 from graphlib import CycleError
 from pathlib import Path
@@ -8,13 +9,14 @@ from string import Formatter
 
 import pytest
 
+import labkit
 from labkit.base.language import using
+from labkit.base.texts import Text, parse
 from labkit.course.glossary import problems
 from labkit.course.outline import lessons
-from labkit.diagnosis.findings import KINDS, inputs, modules, outputs, topics
-from labkit.diagnosis.findings.kind import error, gap_text, listed
+from labkit.diagnosis.findings import KINDS, PHRASES, listed
+from labkit.diagnosis.findings.kind import UNTAUGHT, declared
 from labkit.diagnosis.probes import PROBES, Probe, in_order
-from labkit.diagnosis.result import SEVERITIES
 
 
 def facts(text):
@@ -33,24 +35,41 @@ def is_chinese(text):
     return any("\u4e00" <= letter <= "\u9fff" for letter in text)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.key)
 def test_a_kind_is_declared_whole(kind):
-    assert kind.severity in SEVERITIES
     assert kind.topic.lesson in {lesson.name for lesson in lessons()} | {""}
     english, chinese = both(lambda: kind("output", **dict.fromkeys(kind.facts, 3)))
     assert english.where == chinese.where == "output"
-    for templates, one, other in (
+    for text, one, other in (
         (kind.reason, english.reason, chinese.reason),
         (kind.fix, english.fix, chinese.fix),
     ):
-        assert facts(templates[0]) == facts(templates[1])  # both languages tell the same
+        assert facts(text.en) == facts(text.zh)  # both languages tell the same
         assert one.isascii()
         assert is_chinese(other)
         assert not set("{}\n") & set(one + other)
         assert "  " not in one + other
-        assert templates[0].endswith((".", "`", "}"))  # whole sentences
-        assert templates[1].endswith(("。", "`", "}"))
+        assert text.en.endswith((".", "`", "}"))  # whole sentences
+        assert text.zh.endswith(("。", "`", "}"))
         assert not problems(one, other)
+
+
+@pytest.mark.parametrize("key", PHRASES)
+def test_a_phrase_has_both_languages(key):
+    phrase = PHRASES[key]
+    assert facts(phrase.en) == facts(phrase.zh)
+    english, chinese = both(lambda: phrase(**dict.fromkeys(phrase.facts, 3)))
+    assert english.isascii()
+    assert is_chinese(chinese) or not re.search("[a-z]", english)  # or it is but marks around a fact
+    assert not problems(english, chinese)
+
+
+def test_the_code_names_no_kind_and_no_phrase_that_is_not_declared():
+    used = set()
+    for path in Path(labkit.diagnosis.__file__).parent.rglob("*.py"):
+        used |= set(re.findall(r'(KINDS|PHRASES)\["([^"]+)"\]', path.read_text("utf-8")))
+    assert len(used) > 60
+    assert not {key for of, key in used if key not in (KINDS if of == "KINDS" else PHRASES)}
 
 
 # Where the section says it in other words than the check-up's own name for it.
@@ -78,9 +97,9 @@ def sections(language, lesson):
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.key)
 def test_a_finding_is_taught_in_the_section_that_it_names(kind, language):
-    if kind.topic is topics.UNTAUGHT:
+    if kind.topic is UNTAUGHT:
         assert kind.name == "fails_on_one", "only what is no matter of data parallelism has no lesson"
         return
     with using(language):
@@ -90,28 +109,8 @@ def test_a_finding_is_taught_in_the_section_that_it_names(kind, language):
     assert wanted in sections(language, finding.lesson)[finding.section]
 
 
-@pytest.mark.parametrize(
-    "phrase",
-    [
-        lambda: outputs.glued([26, 4], 2),
-        lambda: outputs.glued(None, 2),
-        lambda: inputs.paired(2, None),
-        lambda: inputs.paired(2, "ValueError: x"),
-        lambda: modules.asked("StopIteration"),
-        lambda: modules.asked(None),
-        lambda: gap_text(0.5),
-        lambda: gap_text(float("inf")),
-    ],
-)
-def test_a_fact_in_words_has_both_languages(phrase):
-    english, chinese = both(phrase)
-    assert english.isascii()
-    assert is_chinese(chinese)
-    assert not problems(english, chinese)
-
-
 def test_facts_must_be_those_of_the_text():
-    kind = inputs.LIST_CUT
+    kind = KINDS["list_cut"]
     assert "a list of 6 items" in kind("input 0", rows=6).reason
     for wrong in ({}, {"rows": 6, "columns": 2}):
         with pytest.raises(TypeError, match="list_cut wants the facts .'rows'., got"):
@@ -119,13 +118,33 @@ def test_facts_must_be_those_of_the_text():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "en: a\nzh: b\nfix zh: d\nfix en: c", "x\nen: a\nzh: b\nfix en: c\nfix zh: d"]
+    ("text", "said"),
+    [
+        ("%% half fatal\nen: a\nzh: b\nfix en: c\nfix zh: d", "'half fatal' is no severity"),
+        (2 * "%% half note\nen: a\nzh: b\nfix en: c\nfix zh: d\n", "declared twice"),
+        (
+            "%% half note\nen: a\nzh: b\nfix zh: d",
+            "'half note' must say everything in English and in Chinese",
+        ),
+        ("%% half note", "must say everything"),
+        ("en: a\nzh: b", "line 1: 'en: a' belongs to no text"),
+    ],
 )
-def test_a_text_that_lacks_something_is_refused(text):
-    known = list(KINDS)
-    with pytest.raises(ValueError, match="half must say en, zh, fix en, fix zh"):
-        error("half", topics.RULE)(text)
-    assert known == KINDS
+def test_a_text_that_lacks_something_is_refused(text, said, tmp_path):
+    file = tmp_path / "half.txt"
+    file.write_text(text, "utf-8")
+    with pytest.raises(ValueError, match=said):
+        declared(file)
+
+
+def test_texts_go_on_in_the_lines_below(tmp_path):
+    (entry,) = parse(
+        "# For nobody.\n%% a note b\nen: one\n    two {x}\n\nzh: 一\n    二{x}\nfix en: c\nfix zh: 三\n"
+    )
+    assert entry.words == ("a", "note", "b")
+    assert entry.texts == {"": Text("one two {x}", "一二{x}"), "fix": Text("c", "三")}
+    with pytest.raises(TypeError, match="wants the facts"):
+        entry.texts[""]()
 
 
 def test_every_kind_has_its_probe_and_every_probe_its_place():
@@ -135,14 +154,15 @@ def test_every_kind_has_its_probe_and_every_probe_its_place():
     assert set(order) == set(PROBES)
     for at, probe in enumerate(order):
         assert probe.look.__doc__.startswith("Runs ")
-        assert set(probe.after) <= set(order[:at])
+        assert set(probe.after) <= {earlier.name for earlier in order[:at]}
+        assert set(probe.explained_by) <= {one.name for one in PROBES} | set(KINDS)
         explaining = set(probe.explained_by)
-        assert not [later for later in order[at + 1 :] if {later, *later.finds} & explaining]
+        assert not [later for later in order[at + 1 :] if {later.name, *later.finds} & explaining]
 
 
 def test_probes_that_wait_for_one_another_are_refused():
-    one = Probe(lambda runs: [], (inputs.LIST_CUT,), explained_by=(inputs.IDLE_GPUS,))
-    other = Probe(lambda runs: [], (inputs.IDLE_GPUS,), explained_by=(inputs.LIST_CUT,))
+    one = Probe(lambda runs: [], ("list_cut",), explained_by=("idle_gpus",))
+    other = Probe(lambda runs: [], ("idle_gpus",), explained_by=("list_cut",))
     with pytest.raises(CycleError):
         in_order((one, other))
 

@@ -1,6 +1,17 @@
-"""What each finding says, in both languages: one declaration for each."""
+"""What each finding says, in both languages: it stands in the text files of this folder, read when it is imported."""
 
-from . import failures, inputs, memory, modules, outputs
-from .kind import KINDS, Kind
+from math import isinf
+from pathlib import Path
 
-__all__ = ["KINDS", "Kind", "failures", "inputs", "memory", "modules", "outputs"]
+from .kind import Kind, declared, listed
+
+_FILES = ("topics", "compared", "failures", "inputs", "memory", "modules", "outputs")
+KINDS, PHRASES = declared(*(Path(__file__).with_name(f"{name}.txt") for name in _FILES))
+
+
+def gap_text(gap: float) -> str:
+    """A relative difference in words."""
+    return PHRASES["gap.other_kind"]() if isinf(gap) else PHRASES["gap"](percent=100 * gap)
+
+
+__all__ = ["KINDS", "PHRASES", "Kind", "gap_text", "listed"]

@@ -21,7 +21,7 @@ def in_order(probes: tuple[Probe, ...] = PROBES) -> tuple[Probe, ...]:
             other
             for other in probes
             if other is not probe
-            and (other in probe.after or not {other, *other.finds}.isdisjoint(probe.explained_by))
+            and not {other.name, *other.finds}.isdisjoint((*probe.after, *probe.explained_by))
         }
         for probe in probes
     }

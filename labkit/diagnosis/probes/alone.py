@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from ...base.tree import is_dataclass, leaves
 from ..comparison import quiet
 from ..errors import in_replica, is_beyond, is_mix
-from ..findings import failures, inputs, modules, outputs
-from ..findings.kind import listed
+from ..findings import KINDS, listed
 from ..outside import Outside
 from ..result import Finding
 from ..runs import Runs
@@ -23,12 +22,12 @@ from .probe import probe
 FEW = 16
 
 # What a forward that fails on one GPU may be told.
-_ON_ONE = (failures.NOT_SIMULATED, failures.FIXED_DEVICE_ON_ONE, failures.FAILS_ON_ONE)
+_ON_ONE = ("not_simulated", "fixed_device.on_one", "fails_on_one")
 
 
 @probe(
-    modules.COMPILED_MODEL, modules.SEVERAL_DEVICES, modules.NESTED_PARALLEL, modules.PARAMETER_NOT_REGISTERED,
-    modules.LAZY_MODULES,
+    "compiled_model", "several_devices", "nested_parallel", "not_registered.parameter",
+    "lazy_modules",
     wants_outputs=False,
 )  # fmt: skip
 def model(runs: Runs) -> Iterator[Finding]:
@@ -38,28 +37,28 @@ def model(runs: Runs) -> Iterator[Finding]:
     """
     subject = runs.subject
     if subject.compiled:
-        yield modules.COMPILED_MODEL(listed(subject.compiled))
+        yield KINDS["compiled_model"](listed(subject.compiled))
     if len(subject.places) > 1:
-        yield modules.SEVERAL_DEVICES(", ".join(subject.places))
+        yield KINDS["several_devices"](", ".join(subject.places))
     if subject.wrapped:
-        yield modules.NESTED_PARALLEL(listed(subject.wrapped))
+        yield KINDS["nested_parallel"](listed(subject.wrapped))
     for where, tensor in unregistered_tensors(subject.model).items():
         if isinstance(tensor, nn.Parameter):
-            yield modules.PARAMETER_NOT_REGISTERED(where)
+            yield KINDS["not_registered.parameter"](where)
     if subject.lazy:
-        yield modules.LAZY_MODULES()
+        yield KINDS["lazy_modules"]()
 
 
 @probe(*_ON_ONE, wants_outputs=False)
 def alone(runs: Runs) -> Iterator[Finding]:
     """Runs the model in eval mode on one GPU."""
-    if runs.one.error is not None:
-        yield _failure(runs.one.error)
+    if runs.mode.one.error is not None:
+        yield _failure(runs.mode.one.error)
 
 
 @probe(
-    *_ON_ONE, modules.PARAMETERS_MADE, modules.ATTRIBUTES_LOST, modules.SHARED_STATE, modules.CACHE_ON_ONE_GPU,
-    modules.MODULE_NOT_REGISTERED, modules.BATCH_NORM, modules.BATCH_NORM_OF_FEW,
+    *_ON_ONE, "lazy_modules.made", "attributes_lost", "shared_state", "cache_on_one_gpu",
+    "not_registered.module", "batch_norm", "batch_norm.few",
 )  # fmt: skip
 def state(runs: Runs) -> Iterator[Finding]:
     """Runs the model on one GPU in its own mode; compares what it holds before and after, and counts what norms get.
@@ -85,24 +84,24 @@ def state(runs: Runs) -> Iterator[Finding]:
         return
     lost, shared = watch.changes()
     if made := [name for name, _ in model.named_parameters() if name not in registered]:
-        yield modules.PARAMETERS_MADE(listed(made))
+        yield KINDS["lazy_modules.made"](listed(made))
     around = outside.changes()
     written = _written(runs, model, [*lost, *shared])
-    mixed = runs.many.error is not None and is_mix(runs.many.error)
+    mixed = runs.mode.many.error is not None and is_mix(runs.mode.many.error)
     if lost_then := [name for name in lost if name in written]:
-        yield modules.ATTRIBUTES_LOST(listed(lost_then))
+        yield KINDS["attributes_lost"](listed(lost_then))
     if shared_then := [*(name for name in shared if name in written or mixed), *around]:
-        yield modules.SHARED_STATE(listed(shared_then))
+        yield KINDS["shared_state"](listed(shared_then))
     cached = Contents(model, [name for name in (*lost, *shared) if name not in written]).with_tensors()
     if cached and not mixed and _mixes(runs, model):
-        yield modules.CACHE_ON_ONE_GPU(listed(cached))
+        yield KINDS["cache_on_one_gpu"](listed(cached))
     if used:
-        yield modules.MODULE_NOT_REGISTERED(listed(list(dict.fromkeys(used))))
+        yield KINDS["not_registered.module"](listed(list(dict.fromkeys(used))))
     if seen and runs.batch:
         name, values = min(seen.items(), key=lambda pair: pair[1])
         rows = min(runs.plan.sizes)
         values = values * rows // runs.batch
-        kind = modules.BATCH_NORM_OF_FEW if values < FEW else modules.BATCH_NORM
+        kind = KINDS["batch_norm.few"] if values < FEW else KINDS["batch_norm"]
         yield kind(name, rows=rows, batch=runs.batch, values=values)
 
 
@@ -143,10 +142,10 @@ def _mixes(runs: Runs, model: nn.Module) -> bool:
     return False
 
 
-@probe(outputs.NOT_TENSORS, outputs.DATACLASS_OUTPUT, outputs.RANDOM_OUTPUTS, asked="each")
+@probe("not_tensors", "dataclass_output", "random_outputs", asked="each")
 def returned(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: looks for outputs that cannot be gathered, and whether 1 and n GPUs give the same tensors."""
-    whole = runs.one.outputs
+    whole = runs.mode.one.outputs
     # None first is what PyTorch passes through; beside tensors it is as good as any other.
     odd = [
         f"{path} ({type(leaf).__name__})"
@@ -154,29 +153,29 @@ def returned(runs: Runs) -> Iterator[Finding]:
         if leaf is not None and not isinstance(leaf, Tensor)
     ]
     if odd:
-        yield outputs.NOT_TENSORS(", ".join(odd[:4]), gpus=runs.gpus)
+        yield KINDS["not_tensors"](", ".join(odd[:4]), gpus=runs.gpus)
     elif is_dataclass(whole) and not isinstance(whole, dict):
-        yield outputs.DATACLASS_OUTPUT(type(whole).__name__)
-    if runs.agree and runs.random:
-        yield outputs.RANDOM_OUTPUTS()
-    if runs.agree:
+        yield KINDS["dataclass_output"](type(whole).__name__)
+    if runs.mode.agree and runs.mode.random:
+        yield KINDS["random_outputs"]()
+    if runs.mode.agree:
         runs.say_outputs()
 
 
 def known(runs: Runs, error: Exception) -> bool:
     """Whether a finding says already why ``error`` was raised."""
     if is_mix(error):
-        return runs.has(modules.TENSOR_NOT_REGISTERED)
+        return runs.has("not_registered")
     # What cannot be gathered makes no replica fail.
-    ungathered = not in_replica(error) and runs.has(outputs.NOT_TENSORS, outputs.DATACLASS_OUTPUT)
-    return ungathered or runs.has(inputs.UNCUT_INPUT, failures.LOSS_FAILS)
+    ungathered = not in_replica(error) and runs.has("not_tensors", "dataclass_output")
+    return ungathered or runs.has("uncut_input", "loss_fails")
 
 
 def _failure(error: Exception) -> Finding:
     """What is said of a forward that fails on one GPU."""
     if is_beyond(error):
-        return failures.NOT_SIMULATED.of(error)
-    return (failures.FIXED_DEVICE_ON_ONE if is_mix(error) else failures.FAILS_ON_ONE).of(error)
+        return KINDS["not_simulated"].of(error)
+    return (KINDS["fixed_device.on_one"] if is_mix(error) else KINDS["fails_on_one"]).of(error)
 
 
 def _values_seen_by_norms(model: nn.Module) -> dict[str, int]:

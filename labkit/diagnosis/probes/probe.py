@@ -5,31 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..findings.kind import Kind
 from ..result import Finding
 from ..runs import Runs
 
 Look = Callable[[Runs], Iterable[Finding]]
 
 
-@dataclass(
-    frozen=True, eq=False
-)  # by identity: there is one of each, and hashing all that it says takes long
+# Compared by identity: there is one of each, and to hash all that it says would take long.
+@dataclass(frozen=True, eq=False)
 class Probe:
     """One question to the runs.
 
     look           asks it: what was found.
-    finds          the kinds that it may find.
-    after          probes that it builds on.
-    explained_by   kinds and probes: where one of them has found something, that says already what this one would.
+    finds          the keys of the kinds that it may find.
+    after          names of probes that it builds on.
+    explained_by   keys of kinds and names of probes: where one of them has found something, nothing is left to ask.
     wants_outputs  whether it is asked only where the model runs on one GPU.
     asked          "first"; "each": for eval and for training mode; "last": when both are known.
     """
 
     look: Look
-    finds: tuple[Kind, ...]
-    after: tuple[Probe, ...] = ()
-    explained_by: tuple[Kind | Probe, ...] = ()
+    finds: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    explained_by: tuple[str, ...] = ()
     wants_outputs: bool = True
     asked: str = "first"
 
@@ -39,9 +37,9 @@ class Probe:
 
 
 def probe(
-    *finds: Kind,
-    after: tuple[Probe, ...] = (),
-    explained_by: tuple[Kind | Probe, ...] = (),
+    *finds: str,
+    after: tuple[str, ...] = (),
+    explained_by: tuple[str, ...] = (),
     wants_outputs: bool = True,
     asked: str = "first",
 ) -> Callable[[Look], Probe]:

@@ -8,17 +8,15 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ...base.language import say
 from ...base.units import cuda_bytes
 from ..compare import difference, largest_gap, same, tolerance
 from ..comparison import SOURCE, Comparison
 from ..errors import is_mix, short_text
-from ..findings import failures, memory, modules, outputs
-from ..findings.kind import gap_text, listed
+from ..findings import KINDS, PHRASES, gap_text, listed
 from ..result import Finding, GpuMemory
 from ..runs import Runs
-from .alone import known, returned
-from .layout import biased_loss, layout
+from .alone import known
+from .layout import biased_loss
 from .probe import probe
 
 # A gap below this, in units of the largest gradient, may come of a ReLU whose input is zero but for rounding.
@@ -29,9 +27,9 @@ SMALL = 2**20
 
 
 @probe(
-    failures.LOSS_FAILS, outputs.BIASED_LOSS, outputs.BIASED_LOSS_OF_EVEN_PIECES,
-    outputs.LOSS_OF_NUMBERS, outputs.GRADIENTS_DIFFER,
-    after=(returned, layout), asked="last",
+    "loss_fails", "biased_loss", "biased_loss.even_pieces",
+    "biased_loss.numbers", "gradients_differ",
+    after=("returned", "layout"), asked="last",
 )  # fmt: skip
 def gradients(runs: Runs) -> Iterator[Finding]:
     """Runs backward on 1 and on n GPUs; compares the loss and every parameter's gradient.
@@ -45,7 +43,7 @@ def gradients(runs: Runs) -> Iterator[Finding]:
     try:
         first, second = mode.backward(mode.one), mode.backward(mode.many)
     except Exception as error:
-        yield failures.LOSS_FAILS.of(error)
+        yield KINDS["loss_fails"].of(error)
         return
     if first is None or second is None:
         return
@@ -59,19 +57,14 @@ def gradients(runs: Runs) -> Iterator[Finding]:
     if not agree and not biased and worst < ROUNDED and _agree_in_double(mode.in_double):
         worst, agree = 0.0, True
     total = sum(parameter.requires_grad for parameter in one.parameters())
-    number = (
-        str(count) if count == total else say(en=f"{count} of {total}", zh=f"{total} 个参数中 {count} 个")
+    what = (
+        PHRASES["gradients"](count=count)
+        if count == total
+        else PHRASES["gradients.some"](count=count, total=total)
     )
-    runs.say_compared(
-        say(
-            en=f"gradients of {number} parameters",
-            zh=f"{number}参数的梯度" if count != total else f"{count} 个参数的梯度",
-        ),
-        worst,
-        agree,
-    )
+    runs.say_compared(what, worst, agree)
     if not agree and not biased:
-        yield outputs.GRADIENTS_DIFFER(name, gap=gap_text(worst))
+        yield KINDS["gradients_differ"](name, gap=gap_text(worst))
 
 
 def _agree_in_double(mode: Comparison) -> bool:
@@ -90,7 +83,7 @@ def _biased(runs: Runs, one: float, many: float) -> Finding:
     if len(ways) != 1:
         return biased_loss(runs, "loss", one, many)
     facts = {"one": one, "many": many, "gpus": runs.gpus, "pieces": len(runs.plan.pieces)}
-    return outputs.LOSS_OF_NUMBERS("loss", method="sum" if ways == {torch.sum} else "mean", **facts)
+    return KINDS["biased_loss.numbers"]("loss", method="sum" if ways == {torch.sum} else "mean", **facts)
 
 
 def _worst_gap(one: nn.Module, many: nn.Module, rounding: float) -> tuple[float, str, bool, int]:
@@ -122,7 +115,7 @@ def _gradient(parameter: Tensor) -> Tensor:
     return grad if grad.layout is torch.strided else grad.to_dense()
 
 
-@probe(modules.BUFFERS_OF_ONE_GPU, modules.PARAMETERS_CHANGED, after=(layout,), asked="last")
+@probe("kept_from_one_gpu.buffers", "kept_from_one_gpu.parameters", after=("layout",), asked="last")
 def kept(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: compares parameters and buffers after a training forward on 1 and on n GPUs.
 
@@ -132,28 +125,24 @@ def kept(runs: Runs) -> Iterator[Finding]:
     one, many = mode.one, mode.many
     if not mode.training or mode.random or one.model is None or many.model is None:
         return
-    for kind, what, ours, theirs in (
-        (modules.BUFFERS_OF_ONE_GPU, say(en="buffers", zh="缓冲区"),
-         one.model.named_buffers(), many.model.named_buffers()),
-        (modules.PARAMETERS_CHANGED, say(en="parameters", zh="参数"),
-         one.model.named_parameters(), many.model.named_parameters()),
-    ):  # fmt: skip
+    for what, ours, theirs in (
+        ("buffers", one.model.named_buffers(), many.model.named_buffers()),
+        ("parameters", one.model.named_parameters(), many.model.named_parameters()),
+    ):
         others = dict(theirs)
         pairs = {name: (tensor, others[name]) for name, tensor in ours if name not in one.replaced}
         gaps = {name: difference(*pair) for name, pair in pairs.items() if not mode.same(*pair)}
         if gaps:
-            yield kind(listed(list(gaps)), gap=gap_text(max(gaps.values())), gpus=runs.gpus)
+            gap = gap_text(max(gaps.values()))
+            yield KINDS[f"kept_from_one_gpu.{what}"](listed(list(gaps)), gap=gap, gpus=runs.gpus)
         elif pairs:
-            after = say(
-                en=f"{len(pairs)} {what} after a forward", zh=f"一次 forward 之后的 {len(pairs)} 个{what}"
-            )
-            runs.say_compared(after, 0.0, True)
+            runs.say_compared(PHRASES["kept"](count=len(pairs), what=PHRASES[what]()), 0.0, True)
 
 
 @probe(
-    failures.FIXED_DEVICE, failures.BATCH_NORM_OF_ONE, failures.FAILS_IN_TRAINING,
-    memory.MEMORY_FITS, memory.MEMORY_TOO_SMALL, memory.HOME_MEMORY,
-    after=(layout, gradients, kept), asked="last",
+    "fixed_device", "fails_in_training.batch_norm", "fails_in_training",
+    "memory_fits", "memory_too_small", "home_memory",
+    after=("layout", "gradients", "kept"), asked="last",
 )  # fmt: skip
 def training_step(runs: Runs) -> Iterator[Finding]:
     """Runs a training step on n GPUs in the model's own mode; measures what lives on each GPU beyond what did before.
@@ -161,7 +150,7 @@ def training_step(runs: Runs) -> Iterator[Finding]:
     Asked only where the wrapped model runs at all. The optimizer's state is reckoned (Adam's, twice the weights),
     not measured; what CUDA and its caching allocator need besides is not known here.
     """
-    if runs.many.error is not None or not runs.trains:
+    if runs.mode.many.error is not None or not runs.trains:
         return
     gc.collect()  # what an earlier run left would count as there before, and go during this one
     before = [torch.cuda.memory_allocated(k) for k in runs.ids]
@@ -180,17 +169,19 @@ def training_step(runs: Runs) -> Iterator[Finding]:
     home, others = peaks[0], max(peaks[1:])
     if runs.capacity is not None:
         need = home + 2 * _bytes(*(p for p in model.parameters() if p.requires_grad))
-        kind = memory.MEMORY_FITS if need <= runs.capacity else memory.MEMORY_TOO_SMALL
+        kind = KINDS["memory_fits"] if need <= runs.capacity else KINDS["memory_too_small"]
         yield kind(SOURCE, need=cuda_bytes(need), capacity=cuda_bytes(runs.capacity))
     if home > max(SMALL, 1.25 * others):
-        yield memory.HOME_MEMORY(SOURCE, home=cuda_bytes(home), others=cuda_bytes(others))
+        yield KINDS["home_memory"](SOURCE, home=cuda_bytes(home), others=cuda_bytes(others))
 
 
 def _failure(runs: Runs, error: Exception) -> Finding:
     if is_mix(error):
-        return failures.FIXED_DEVICE.of(error)
+        return KINDS["fixed_device"].of(error)
     one_row = "more than 1 value per channel" in short_text(error)
-    return (failures.BATCH_NORM_OF_ONE if one_row else failures.FAILS_IN_TRAINING).of(error, gpus=runs.gpus)
+    return (KINDS["fails_in_training.batch_norm"] if one_row else KINDS["fails_in_training"]).of(
+        error, gpus=runs.gpus
+    )
 
 
 def _bytes(*tensors: Tensor) -> int:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...base.language import say
 from ...diagnosis.errors import short_text
-from ...diagnosis.findings.kind import Kind, listed
+from ...diagnosis.findings.kind import declared, listed
 from ...diagnosis.result import Finding
 from ...turns import Deadlock
 from ..calls.faults import Mismatch, Unmet, ranks_text
-from . import kinds
 from .seen import Loader, Loss, Seen, Step, without_gradient
+
+KINDS, _ = declared(Path(__file__).with_name("kinds.txt"))
 
 # BatchNorm over fewer values of a channel than this makes noise of them (as in the check-up of a model).
 FEW = 16
@@ -45,26 +47,27 @@ def _of_failure(seen: Sequence[Seen], rank: int, error: BaseException) -> Iterat
             else (text, "", "")
         )
         advice, _, real = advice.partition("\n")
-        yield kind(_places(text), said="\n  ".join(filter(None, [*said.splitlines(), real])), advice=advice)
+        reason = "\n  ".join(filter(None, [*said.splitlines(), real]))
+        yield Finding(kind, "error", _places(text), reason, advice, "")
     elif "Expected to have finished reduction in the prior iteration" in text:
-        yield kinds.UNUSED_PARAMETERS(which=_unused(seen))
+        yield KINDS["unused_parameters"](which=_unused(seen))
     else:
-        yield kinds.FAILS(
+        yield KINDS["script_fails"](
             who=ranks_text([rank]), problem=short_text(error) if isinstance(error, Exception) else repr(error)
         )
 
 
-def _kind_of(error: BaseException) -> Kind | None:
+def _kind_of(error: BaseException) -> str | None:
     text = str(error)
     if isinstance(error, Deadlock):
-        return {"uneven": kinds.UNEVEN_INPUTS, "alone": kinds.ALONE}.get(
-            getattr(error, "cause", ""), kinds.DEADLOCK
+        return {"uneven": "uneven_inputs", "alone": "collective_in_some_ranks"}.get(
+            getattr(error, "cause", ""), "deadlock"
         )
     if isinstance(error, Mismatch):
-        return kinds.CALLS_DIFFER if error.what in ("kind", "op", "root", "number") else kinds.SHAPES_DIFFER
+        return "calls_differ" if error.what in ("kind", "op", "root", "number") else "shapes_differ"
     if isinstance(error, Unmet):
-        return kinds.UNMET
-    return kinds.ON_ONE_GPU if "Duplicate GPU detected" in text else None
+        return "calls_never_met"
+    return "all_on_one_gpu" if "Duplicate GPU detected" in text else None
 
 
 def _places(text: str) -> str:
@@ -96,7 +99,7 @@ def _loaders(seen: Sequence[Seen]) -> Iterator[list[Loader]]:
 _Found = Iterator[tuple[str, dict[str, Any]]]
 
 
-def _once(kind: Kind) -> Callable[[Callable[[Sequence[Seen]], _Found]], Callable[[Sequence[Seen]], Any]]:
+def _once(key: str) -> Callable[[Callable[[Sequence[Seen]], _Found]], Callable[[Sequence[Seen]], Any]]:
     """What is found in several loaders is one fault: said of the first, with the names of the others."""
 
     def of(look: Callable[[Sequence[Seen]], _Found]) -> Callable[[Sequence[Seen]], Iterator[Finding]]:
@@ -107,14 +110,14 @@ def _once(kind: Kind) -> Callable[[Callable[[Sequence[Seen]], _Found]], Callable
                 if others:
                     also = listed([name for name, _ in others])
                     where = say(en=f"{where}; alike in {also}", zh=f"{where}；{also}也是如此")
-                yield kind(where, **said)
+                yield KINDS[key](where, **said)
 
         return judge
 
     return of
 
 
-@_once(kinds.SAME_ROWS)
+@_once("same_rows")
 def _same_rows(seen: Sequence[Seen]) -> _Found:
     for number, loaders in enumerate(_loaders(seen)):
         for epoch, parts in enumerate(zip(*(loader.epochs for loader in loaders), strict=False), 1):
@@ -131,7 +134,7 @@ def _same_rows(seen: Sequence[Seen]) -> _Found:
                 break
 
 
-@_once(kinds.SET_EPOCH)
+@_once("set_epoch_forgotten")
 def _set_epoch(seen: Sequence[Seen]) -> _Found:
     for number, loaders in enumerate(_loaders(seen)):
         if not all(loader.by_epoch and len(loader.epochs) > 1 for loader in loaders):
@@ -146,7 +149,7 @@ def _set_epoch(seen: Sequence[Seen]) -> _Found:
                 break
 
 
-@_once(kinds.PADDED_ROWS)
+@_once("rows_counted_twice")
 def _padded(seen: Sequence[Seen]) -> _Found:
     for number, loaders in enumerate(_loaders(seen)):
         for parts in zip(*(loader.epochs for loader in loaders), strict=False):
@@ -206,7 +209,7 @@ def _scale(seen: Sequence[Seen]) -> Iterator[Finding]:
                 w * loss.count for w, loss in zip(weights, (x for one in losses for x in one), strict=True)
             ) / sum(counts)
             low, high = _of_weight(losses, min(weights)), _of_weight(losses, max(weights))
-            yield kinds.UNEQUAL_WEIGHTS(
+            yield KINDS["gradient_scale.unequal"](
                 step=number, counts=", ".join(f"{count:g}" for count in counts), low=ranks_text([low]),
                 high=ranks_text([high]), lowest=min(weights) / mean, highest=max(weights) / mean,
             )  # fmt: skip
@@ -215,7 +218,7 @@ def _scale(seen: Sequence[Seen]) -> Iterator[Finding]:
         if passes > 1 and not any(one.scaled for one in seen):
             for factor in (passes, 1 / passes):
                 if abs(total / factor - 1) < 0.01:
-                    yield kinds.SCALED(step=number, times=passes, factor=factor)
+                    yield KINDS["gradient_scale.passes"](step=number, times=passes, factor=factor)
                     return
 
 
@@ -227,7 +230,9 @@ def _no_sync(seen: Sequence[Seen]) -> Iterator[Finding]:
     for number, steps in _steps(seen):
         reduced = [count for count in steps[0].reduced if count]
         if len(reduced) > 1:
-            yield kinds.NO_SYNC(step=number, times=len(reduced), calls=sum(reduced), enough=max(reduced))
+            yield KINDS["accumulation_without_no_sync"](
+                step=number, times=len(reduced), calls=sum(reduced), enough=max(reduced)
+            )
             return
 
 
@@ -237,7 +242,7 @@ def _no_sync(seen: Sequence[Seen]) -> Iterator[Finding]:
 def _stale(seen: Sequence[Seen]) -> Iterator[Finding]:
     names = next((one.stale for one in seen if one.stale), [])
     if names:
-        yield kinds.STALE_OPTIMIZER(which=listed(names))
+        yield KINDS["optimizer_before_sharding"](which=listed(names))
 
 
 def _drift(seen: Sequence[Seen]) -> Iterator[Finding]:
@@ -245,13 +250,13 @@ def _drift(seen: Sequence[Seen]) -> Iterator[Finding]:
         # Only then: wrapped models were made alike when they were wrapped.
         name = _unlike([one.began for one in seen])
         if name:
-            yield kinds.BEGAN_APART(name, who=name)
+            yield KINDS["weights_differ_from_the_start"](name, who=name)
             return
     for number, steps in _steps(seen):
         weights = [step.weights for step in steps]
         name = _unlike(weights)
         if name:
-            yield kinds.DRIFT(name, step=number, who=name)
+            yield KINDS["weights_drift"](name, step=number, who=name)
             return
 
 
@@ -278,7 +283,7 @@ def _batch_norm(seen: Sequence[Seen]) -> Iterator[Finding]:
             en=f"The running mean of the first channel is {found} in the ranks at the end.",
             zh=f"结束时，第一个通道的移动平均在各 rank 上是 {found}。",
         )
-    yield kinds.BATCH_NORM(values=values, rows=rows, statistics=statistics)
+    yield KINDS["batch_norm_of_few"](values=values, rows=rows, statistics=statistics)
 
 
 _JUDGES: tuple[Callable[[Sequence[Seen]], Iterator[Finding]], ...] = (

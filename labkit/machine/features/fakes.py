@@ -19,6 +19,7 @@ from ...base.language import say
 from ...base.patches import Patch
 from ..state.gpu import Gpu
 from ..state.in_use import machine_in_use, seeing
+from ..state.not_simulated import NotSimulated
 from ..state.placement import gpu_of, name_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def faking() -> bool:
     return _current(_FAKE) is not None
 
 
-class NoGradient(NotImplementedError):
+class NoGradient(NotSimulated, NotImplementedError):
     """A fake tensor on a simulated GPU was to have a gradient."""
 
 

@@ -12,12 +12,13 @@ import torch
 
 from ...base.language import say
 from ...base.patches import Patch
+from ..state.not_simulated import NotSimulated
 
 if TYPE_CHECKING:
     from ..machine import Machine
 
 
-class Absent(AttributeError, NotImplementedError):
+class Absent(NotSimulated, AttributeError, NotImplementedError):
     """Something of torch that the simulated machine does not have. What was asked for and refused is counted."""
 
     def __init__(self, text: str, *, asked: bool = True) -> None:

@@ -17,6 +17,7 @@ from ...base.language import say
 from ...base.tree import tensors_in
 from ..handlers import named
 from ..state.gpu import Gpu
+from ..state.not_simulated import NotSimulated
 from ..state.placement import gpu_of, name_of, place, type_name
 
 Rule = Callable[..., None]
@@ -240,17 +241,19 @@ for _name in ("apply_", "map_", "map2_"):
     _only_on_host(_name)
 
 
+class NoMemory(NotSimulated, AttributeError):
+    """The memory of a tensor on a simulated GPU was to be handed to another library."""
+
+
 @_rule("Tensor.__cuda_array_interface__.__get__", always=True)
 def _cuda_array_interface(tensor: Tensor, *_: Any) -> None:
     if gpu_of(tensor) is not None:
-        raise AttributeError(_no_memory(tensor))
-
-
-def _no_memory(tensor: Tensor) -> str:
-    return say(
-        en=f"a tensor on {place(tensor)} has no memory that others could use: it is simulated by labkit",
-        zh=f"{place(tensor)} 上的张量没有别人能用的显存：它是 labkit 模拟的",
-    )
+        raise NoMemory(
+            say(
+                en=f"a tensor on {place(tensor)} has no memory that others could use: it is simulated by labkit",
+                zh=f"{place(tensor)} 上的张量没有别人能用的显存：它是 labkit 模拟的",
+            )
+        )
 
 
 @_rule("Tensor.pin_memory")
