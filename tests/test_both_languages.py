@@ -31,6 +31,7 @@ ONE_LANGUAGE = {
         "这台电脑没有中文字体",
     ): "both languages at once: the figure is in another than was asked for",
     ("base.torch_probes", " does not use "): "a probe's, for whoever follows a new release of torch",
+    ("base.texts", ""): "for whoever writes a file of texts",
     ("course.exercise", "there are two exercises"): "for whoever declares exercises",
     ("course.predict", "exercise "): "for whoever writes a lesson",
     ("diagnosis.findings.kind", ""): "for whoever declares a finding",
