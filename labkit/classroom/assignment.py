@@ -20,13 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .. import content
 from ..base.cells import parse
 from ..base.language import say
 from .draw import Draw, Numbers
 from .judging import Part, forbidden
 from .verdict import Verdict, Words
 
-_BUILT_IN = Path(__file__).with_name("assignments")
+BUILT_IN = content.FOLDER.resolve() / "assignments"
 _TAGS = ("given", "answer", "check")
 
 
@@ -105,7 +106,7 @@ class Assignment:
 
     @property
     def built_in(self) -> bool:
-        return self.folder.parent == _BUILT_IN
+        return self.folder.parent == BUILT_IN
 
     def numbers(self, draw: Draw | None) -> dict[str, int | str]:
         """The numbers of a student's own variant; without a draw, the usual ones."""
@@ -148,8 +149,9 @@ class Assignment:
 
 
 def names() -> list[str]:
-    """The assignments that come with labkit."""
-    return [name for name in ("primitives", "crnn", "stateful", "ddp") if (_BUILT_IN / name).is_dir()]
+    """The assignments that come with labkit, in the order of their titles."""
+    texts = {path.parent.name: path.read_text("utf-8") for path in BUILT_IN.glob("*/assignment.txt")}
+    return sorted(texts, key=lambda name: re.findall("^# .*", texts[name], re.MULTILINE)[0])
 
 
 def load(which: str | Path) -> Assignment:
@@ -158,10 +160,9 @@ def load(which: str | Path) -> Assignment:
     Raises ValueError, naming the file and the cell, if it is not of the form described above.
     """
     if isinstance(which, str) and which in names():
-        folder, package = _BUILT_IN / which, f"{__package__}.assignments.{which}"
+        folder = BUILT_IN / which
     elif Path(which).is_dir():
         folder = Path(which).resolve()
-        package = _package(folder)
     else:
         raise ValueError(
             say(
@@ -174,7 +175,7 @@ def load(which: str | Path) -> Assignment:
     for name in ("assignment.txt", "judges.py"):
         if not (folder / name).is_file():
             raise ValueError(say(en=f"{folder}: {name} is missing", zh=f"{folder}：缺少 {name}"))
-    judges = importlib.import_module(f"{package}.judges")
+    judges = importlib.import_module(f"{package_of(folder)}.judges")
     parts = [value for value in vars(judges).values() if isinstance(value, Part)]
     try:
         return _made(folder, parse((folder / "assignment.txt").read_text("utf-8")), judges, parts)
@@ -182,8 +183,8 @@ def load(which: str | Path) -> Assignment:
         raise ValueError(f"{folder / 'assignment.txt'}: {error}") from None
 
 
-def _package(folder: Path) -> str:
-    """A package for the modules of a teacher's folder, so that they can say ``from . import drivers``.
+def package_of(folder: Path) -> str:
+    """The name of a package for the modules of an assignment's folder, so that they can say ``from . import drivers``.
 
     Its name changes with what stands there, so that a changed module is read anew.
     """

@@ -23,6 +23,7 @@ from ..base.language import checked_language, say, set_language
 from ..course.answers import Verdict, judged
 from ..course.exercise import Exercise, Kind, Unreadable
 from ..machine import use_gpus
+from .assignment import BUILT_IN, names, package_of
 from .judging import NoAnswer
 from .verdict import Hint, Words
 
@@ -81,18 +82,15 @@ def begin(
 
 def _checks(name: str, carried: Mapping[str, str] | None) -> dict[str, Visible]:
     """The checks of an assignment by their questions; ValueError if labkit does not know it."""
-    package = f"{__package__}.assignments.{name}" if carried is None else _carried(name, carried)
-    try:
-        module = importlib.import_module(f"{package}.checks")
-    except ModuleNotFoundError as missing:
-        if missing.name not in (package, f"{package}.checks"):
-            raise
+    if carried is None and name not in names():
         raise ValueError(
             say(
                 en=f"this labkit has no assignment {name!r}: it may be newer than your installation",
                 zh=f"这个版本的 labkit 没有作业 {name!r}：可能需要升级 labkit",
             )
-        ) from None
+        )
+    package = package_of(BUILT_IN / name) if carried is None else _carried(name, carried)
+    module = importlib.import_module(f"{package}.checks")
     return {value.question: value for value in vars(module).values() if isinstance(value, Visible)}
 
 

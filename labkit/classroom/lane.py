@@ -30,8 +30,7 @@ def serve(config: dict[str, Any]) -> None:
     """Grade what comes on stdin until it ends; an answer line for each on what was stdout."""
     told = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a judge prints is not an answer
-    which = config["assignment"]
-    assignment = load(Path(which["folder"]) if which["folder"] else which["name"])
+    assignment = load(Path(config["assignment"]))
     secret = bytes.fromhex(config["secret"])
     hidden = [Path(path) for path in config["hidden"]]
     workers: Template | Bare | None = None

@@ -114,10 +114,7 @@ class _Lanes:
         self._config = {
             "way": way,
             "secret": folder.secret.hex(),
-            "assignment": {
-                "name": assignment.name,
-                "folder": None if assignment.built_in else str(assignment.folder.resolve()),
-            },
+            "assignment": str(assignment.folder),
             "hidden": [str(folder.path.resolve())],
         }
         self._count = count

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...draw import Draw
-from ...judging import Ask, part
-from ...verdict import Hint
+from labkit.classroom.draw import Draw
+from labkit.classroom.judging import Ask, part
+from labkit.classroom.verdict import Hint
+
 from . import checks, drivers
 
 PRELOAD = ("torch._dynamo",)

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....plans.split import split as planned
-from ...draw import Draw
-from ...judging import Ask, part, same
-from ...verdict import Hint
+from labkit.classroom.draw import Draw
+from labkit.classroom.judging import Ask, part, same
+from labkit.classroom.verdict import Hint
+from labkit.plans.split import split as planned
+
 from . import checks, drivers
 
 _THEIRS = ("labkit", "torch.nn.parallel", "torch.nn.DataParallel", "torch.cuda.comm", "torch._C")

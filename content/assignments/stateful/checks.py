@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...checking import Student, visible
-from ...judging import NoAnswer, same
-from ...verdict import Hint
+from labkit.classroom.checking import Student, visible
+from labkit.classroom.judging import NoAnswer, same
+from labkit.classroom.verdict import Hint
+
 from . import drivers
 
 

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...draw import Draw
-from ...judging import Ask, part, same
-from ...verdict import Hint
+from labkit.classroom.draw import Draw
+from labkit.classroom.judging import Ask, part, same
+from labkit.classroom.verdict import Hint
+
 from . import checks, drivers
 
 WITHOUT = dict.fromkeys(("counter", "cache", "memory", "running", "lists", "lost"), ("labkit",))

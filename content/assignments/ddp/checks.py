@@ -21,9 +21,9 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # not lis
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from ...checking import Student, visible
-from ...judging import NoAnswer, same
-from ...verdict import Hint
+from labkit.classroom.checking import Student, visible
+from labkit.classroom.judging import NoAnswer, same
+from labkit.classroom.verdict import Hint
 
 
 def wrong_group(told: list[Any]) -> Iterator[Hint]:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....course.kinds import SOME_WHOLE_NUMBERS
-from ....plans.split import split as planned
-from ...checking import Student, visible
-from ...judging import NoAnswer, read, same
-from ...verdict import Hint
+from labkit.classroom.checking import Student, visible
+from labkit.classroom.judging import NoAnswer, read, same
+from labkit.classroom.verdict import Hint
+from labkit.course.kinds import SOME_WHOLE_NUMBERS
+from labkit.plans.split import split as planned
+
 from . import drivers
 
 # fmt: off

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....course.kinds import A_SHAPE, SOME_WHOLE_NUMBERS
-from ...checking import Student, visible
-from ...judging import NoAnswer, read, same
-from ...verdict import Hint
+from labkit.classroom.checking import Student, visible
+from labkit.classroom.judging import NoAnswer, read, same
+from labkit.classroom.verdict import Hint
+from labkit.course.kinds import A_SHAPE, SOME_WHOLE_NUMBERS
+
 from . import drivers
 
 Numbers = Mapping[str, Any]

@@ -1,1 +1,0 @@
-"""From a DataParallel script to DDP, piece by piece."""

@@ -1,1 +1,0 @@
-"""The split rule and the four primitives."""
