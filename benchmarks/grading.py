@@ -20,10 +20,10 @@ from time import perf_counter
 from pairs import bound, report
 
 from labkit.classroom.assignment import load
-from labkit.classroom.marks import read
+from labkit.classroom.grade.marks import read
+from labkit.classroom.handout.release import release
+from labkit.classroom.handout.roster import Student
 from labkit.classroom.nbgrader import write_course
-from labkit.classroom.release import release
-from labkit.classroom.roster import Student
 
 ROOT = Path(__file__).parent.parent
 ASSIGNMENT = "primitives"

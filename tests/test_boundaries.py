@@ -48,9 +48,16 @@ distributed.diagnosis | base turns diagnosis distributed
 
 content           |
 course            | base plans machine diagnosis
-classroom         | base plans machine content course
+classroom         | base machine content course
+classroom.wall.inside |
+classroom.wall    | base content classroom.wall.inside
+classroom.handout | base course classroom
+classroom.intake  | base classroom classroom.handout
+classroom.grade   | base classroom classroom.wall classroom.handout classroom.intake
+classroom.results | base classroom classroom.handout classroom.intake classroom.grade
+classroom.nbgrader | base classroom classroom.handout
 
-cli               | base children distributed distributed.diagnosis classroom course machine machine.features machine.state trace trace.recording view diagnosis
+cli               | base children distributed distributed.diagnosis classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.features machine.state trace trace.recording view diagnosis
 __init__          | base view distributed
 __main__          | cli
 """

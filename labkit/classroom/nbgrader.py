@@ -20,8 +20,8 @@ from ..base.files import write_whole
 from ..base.language import say, using
 from .assignment import Assignment, Cell, Question, load
 from .draw import Draw
-from .edition import notebook
-from .folder import FolderError
+from .handout.edition import notebook
+from .handout.folder import FolderError
 
 CONFIG = """\
 # Written by `labkit assignment release --nbgrader`.

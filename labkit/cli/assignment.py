@@ -101,8 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..classroom.folder import FolderError
-    from ..classroom.roster import RosterError
+    from ..classroom.handout.folder import FolderError
+    from ..classroom.handout.roster import RosterError
 
     try:
         code: int = options.act(options)
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _moment(text: str) -> datetime:
-    from ..classroom.folder import moment
+    from ..classroom.handout.folder import moment
 
     try:
         return moment(text)
@@ -147,9 +147,9 @@ def _list(options: argparse.Namespace) -> int:
 
 def _release(options: argparse.Namespace) -> int:
     from ..classroom.assignment import load
+    from ..classroom.handout.release import release
+    from ..classroom.handout.roster import read_roster
     from ..classroom.nbgrader import write_course
-    from ..classroom.release import release
-    from ..classroom.roster import read_roster
 
     students = read_roster(options.students) if options.students else []
     try:
@@ -219,8 +219,8 @@ def _release(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from ..classroom.export import export
-    from ..classroom.folder import open_class
+    from ..classroom.handout.folder import open_class
+    from ..classroom.results.tables import export
 
     for path in export(open_class(options.folder), options.force):
         print(path)

@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..classroom import isolation
+    from ..classroom.wall import isolation
 
     if options.isolation:
         print(isolation.report())
@@ -92,10 +92,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _class(options: argparse.Namespace, way: str) -> int:
-    from ..classroom.folder import FolderError, open_class
-    from ..classroom.marking import Progress, mark_class
-    from ..classroom.marks import MarksError
-    from ..classroom.present import present
+    from ..classroom.grade.marks import MarksError
+    from ..classroom.grade.whole_class import Progress, mark_class
+    from ..classroom.handout.folder import FolderError, open_class
+    from ..classroom.results.present import present
 
     def tell(progress: Progress) -> None:
         mark = progress.mark
@@ -136,7 +136,7 @@ def _class(options: argparse.Namespace, way: str) -> int:
 
 
 def _file(options: argparse.Namespace, way: str) -> int:
-    from ..classroom.single import grade_file
+    from ..classroom.grade.one_file import grade_file
 
     try:
         mark = grade_file(options.what, way, options.class_folder, secrets.token_bytes(32))

@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..classroom.document import WrongFile
-    from ..classroom.handin import HandInError, prepare, write
+    from ..classroom.intake.document import WrongFile
+    from ..classroom.intake.handin import HandInError, prepare, write
 
     try:
         found = prepare(options.notebook, options.id)

@@ -2,8 +2,9 @@
 
 from functools import cache
 
-from labkit.classroom import grading, isolation, workers
 from labkit.classroom.draw import Draw
+from labkit.classroom.grade import submission as grading
+from labkit.classroom.wall import isolation, workers
 
 SECRET = b"a secret"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from labkit.classroom.assignment import load
-from labkit.classroom.grading import grade
-from labkit.classroom.lane import draws
-from labkit.classroom.worker.template import _descendants
-from labkit.classroom.workers import Limits, Template
+from labkit.classroom.grade.process import draws
+from labkit.classroom.grade.submission import grade
+from labkit.classroom.wall.inside.template import _descendants
+from labkit.classroom.wall.workers import Limits, Template
 
 sys.path.insert(0, str(Path(__file__).parent))
 import walled  # noqa: E402

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from labkit.classroom.assignment import Cell
-from labkit.classroom.collecting import collect, strangers_of
-from labkit.classroom.edition import notebook
-from labkit.classroom.folder import new_class
-from labkit.classroom.roster import Student
+from labkit.classroom.handout.edition import notebook
+from labkit.classroom.handout.folder import new_class
+from labkit.classroom.handout.roster import Student
+from labkit.classroom.intake.collecting import collect, strangers_of
 
 CELLS = [
     Cell("intro", "text", "text", "# A small assignment"),

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.classroom.judging import same
-from labkit.classroom.worker import frames
-from labkit.classroom.worker.frames import Foreign, Garbled, Unfit, pack, read
-from labkit.classroom.workers import Ended, frames_reply
+from labkit.classroom.wall.inside import frames
+from labkit.classroom.wall.inside.frames import Foreign, Garbled, Unfit, pack, read
+from labkit.classroom.wall.workers import Ended, frames_reply
 
 
 def through(value):

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom import marking, marks
-from labkit.classroom.marks import Mark, MarksError, PartMark, QuestionMark
-from labkit.classroom.submission import Note
+from labkit.classroom.grade import marks
+from labkit.classroom.grade import whole_class as marking
+from labkit.classroom.grade.marks import Mark, MarksError, PartMark, QuestionMark
+from labkit.classroom.intake.answers import Note
 
 HERE = Path(__file__).parent
 
@@ -81,8 +82,8 @@ def test_two_gradings_do_not_write_at_once(tmp_path):
 def class_of(path, count, answer=None):
     """A class folder with ``count`` students who all handed in the untouched edition, or ``answer``."""
     from labkit.classroom.assignment import load
-    from labkit.classroom.release import release
-    from labkit.classroom.roster import Student
+    from labkit.classroom.handout.release import release
+    from labkit.classroom.handout.roster import Student
 
     students = [Student(f"s{k:03}", f"学生{k}") for k in range(count)]
     folder = release(load(HERE / "attacked"), path, students, "en").folder
@@ -211,11 +212,11 @@ def test_a_judge_whose_process_dies_costs_nobody_else(tmp_path, monkeypatch):
 
 
 def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_graded(tmp_path, monkeypatch):
-    from labkit.classroom import isolation
     from labkit.classroom.assignment import load
-    from labkit.classroom.grading import grade
-    from labkit.classroom.lane import draws
-    from labkit.classroom.workers import Limits, template
+    from labkit.classroom.grade.process import draws
+    from labkit.classroom.grade.submission import grade
+    from labkit.classroom.wall import isolation
+    from labkit.classroom.wall.workers import Limits, template
 
     monkeypatch.setattr(
         isolation, "tried", lambda: (isolation.Tried("root", "no"), isolation.Tried("user", "no"))
@@ -240,8 +241,8 @@ def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_grade
 def test_a_file_alone_is_graded_for_continuous_integration(tmp_path):
     """Exit code 0 for all points, 1 for fewer, 2 for what is no assignment; the marks as JSON."""
     from labkit.classroom.assignment import load
-    from labkit.classroom.release import release
-    from labkit.classroom.roster import Student
+    from labkit.classroom.handout.release import release
+    from labkit.classroom.handout.roster import Student
 
     assignment = load("primitives")
     folder = release(assignment, tmp_path / "class", [Student("1", "Ann")], "en").folder

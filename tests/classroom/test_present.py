@@ -10,13 +10,13 @@ from html.parser import HTMLParser
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.collecting import collect
-from labkit.classroom.export import as_csv, export
-from labkit.classroom.folder import FolderError, moment
-from labkit.classroom.marks import Mark, PartMark, QuestionMark
-from labkit.classroom.present import present, read_submission
-from labkit.classroom.release import assignment_of, release
-from labkit.classroom.roster import Student
+from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark
+from labkit.classroom.handout.folder import FolderError, moment
+from labkit.classroom.handout.release import assignment_of, release
+from labkit.classroom.handout.roster import Student
+from labkit.classroom.intake.collecting import collect, read_submission
+from labkit.classroom.results.present import present
+from labkit.classroom.results.tables import as_csv, export
 
 ROSTER = [
     Student("20231001", "张三", email="z@x.org", more={"班级": "1班"}),

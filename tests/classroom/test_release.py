@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from labkit.classroom.assignment import Assignment, load, names
-from labkit.classroom.folder import FolderError, moment, open_class
-from labkit.classroom.release import assignment_of, numbers_of, release
-from labkit.classroom.roster import Student
+from labkit.classroom.handout.folder import FolderError, moment, open_class
+from labkit.classroom.handout.release import assignment_of, numbers_of, release
+from labkit.classroom.handout.roster import Student
 
 ROSTER = [
     Student("20231001", "张三"),

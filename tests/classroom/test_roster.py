@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.roster import RosterError, Student, parse_roster, read_roster
+from labkit.classroom.handout.roster import RosterError, Student, parse_roster, read_roster
 
 CHINESE = "学号,姓名,班级\n20231001,张三,计科1班\n20231002,欧阳娜娜,计科1班\n"
 CLASS = [

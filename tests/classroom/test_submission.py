@@ -8,9 +8,9 @@ import pytest
 
 from labkit.base.language import using
 from labkit.classroom.assignment import Cell
-from labkit.classroom.document import WrongFile, read_document
-from labkit.classroom.edition import notebook
-from labkit.classroom.submission import Claim, claims_of, read_answers
+from labkit.classroom.handout.edition import notebook
+from labkit.classroom.intake.answers import Claim, claims_of, read_answers
+from labkit.classroom.intake.document import WrongFile, read_document
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.collecting import collect
-from labkit.classroom.present import read_submission
-from labkit.classroom.release import release
-from labkit.classroom.roster import Student
+from labkit.classroom.handout.release import release
+from labkit.classroom.handout.roster import Student
+from labkit.classroom.intake.collecting import collect
+from labkit.classroom.results.present import read_submission
 from labkit.cli import main
 
 ROSTER = [Student("20231001", "张三"), Student("ada", "Ada Lovelace", "en")]

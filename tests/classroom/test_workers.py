@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from labkit import content
-from labkit.classroom.asking import Ask, Session
-from labkit.classroom.workers import _FIRST_ID, PACKAGE, Limits, Template, environment
+from labkit.classroom.wall.session import Ask, Session
+from labkit.classroom.wall.workers import _FIRST_ID, PACKAGE, Limits, Template, environment
 
 sys.path.insert(0, str(Path(__file__).parent))
 import walled  # noqa: E402
@@ -83,7 +83,7 @@ def test_a_teachers_folder_within_what_must_be_seen_is_empty(template):
 # What of labkit's package a student's code sees: what it computes with, and what runs it. No judge and no answer.
 SEEN = """
 __init__.py __init__.pyi base children cost diagnosis distributed engine explore machine plans trace turns view
-classroom/__init__.py classroom/worker
+classroom/__init__.py classroom/wall/__init__.py classroom/wall/inside
 """
 
 
@@ -115,7 +115,7 @@ def double(x):
     found, _ = answer(template, source)
     known, secret, had = found.value
     inside = {Path(path).relative_to(PACKAGE) for path in known if "__pycache__" not in path}
-    rooms = {path.parts[0] if path.parts[0] != "classroom" else "/".join(path.parts[:2]) for path in inside}
+    rooms = {path.parts[0] if path.parts[0] != "classroom" else "/".join(path.parts[:3]) for path in inside}
     assert rooms == set(SEEN.split())
     assert (secret, had) == ([], [])
     assert not any(path.startswith(str(content.FOLDER)) for path in known)
@@ -131,7 +131,7 @@ def test_the_environment_is_made_anew(monkeypatch):
 def test_when_the_judge_is_killed_all_is_gone():
     """With SIGKILL, which leaves it no time to tidy up, while a student's children sleep."""
     code = (
-        "import sys\nfrom labkit.classroom.workers import Template, Limits\n"
+        "import sys\nfrom labkit.classroom.wall.workers import Template, Limits\n"
         "template = Template(sys.argv[1])\nworker = template.worker(Limits())\n"
         "source = 'import os, time\\nif os.fork() == 0:\\n    os.setsid(); time.sleep(1e6)'\n"
         "worker.request({'do': 'define', 'sources': [['q', source]]}, Limits(wall=60))\n"

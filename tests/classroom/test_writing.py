@@ -11,9 +11,9 @@ import pytest
 from labkit.base.language import using
 from labkit.classroom.assignment import load
 from labkit.classroom.checking import check
+from labkit.classroom.handout.release import numbers_of, release
+from labkit.classroom.handout.roster import Student
 from labkit.classroom.lessons import exercise
-from labkit.classroom.release import numbers_of, release
-from labkit.classroom.roster import Student
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine  # noqa: E402

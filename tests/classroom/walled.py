@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from labkit.classroom import isolation
+from labkit.classroom.wall import isolation
 
 # Set it to the reason where the kernel truly forbids every wall: the tests that need one are then skipped.
 VARIABLE = "LABKIT_TESTS_WITHOUT_WALL"

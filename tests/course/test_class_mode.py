@@ -72,9 +72,9 @@ def test_a_variable_names_the_file_and_a_broken_one_stays_shut(shut, monkeypatch
 
 def test_release_makes_the_file_and_its_word_opens_it(tmp_path, monkeypatch):
     from labkit.classroom.assignment import load
-    from labkit.classroom.folder import moment
-    from labkit.classroom.release import release
-    from labkit.classroom.roster import Student
+    from labkit.classroom.handout.folder import moment
+    from labkit.classroom.handout.release import release
+    from labkit.classroom.handout.roster import Student
 
     made = release(load("primitives"), tmp_path / "c", [Student("a", "A")], "en", moment("2026-12-01")).folder
     text = (made.handout / class_mode.FILE).read_text("utf-8")

@@ -9,8 +9,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from .submission import answer_id
-
 
 class Part(Protocol):
     """What is to be known of a cell of an assignment: of :class:`labkit.classroom.assignment.Cell`."""
@@ -81,6 +79,11 @@ def to_json(cells: list[dict[str, Any]], metadata: Mapping[str, Any]) -> str:
         "nbformat_minor": 5,
     }
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def answer_id(question: str) -> str:
+    """The id of the cell that holds the answer to a question."""
+    return f"{question}-answer"
 
 
 def _marked(name: str, cell: Part) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..base.files import reason
-from ..base.language import LANGUAGES, say
+from ...base.files import reason
+from ...base.language import LANGUAGES, say
 
 # What a column may be called, in lower case; the first of each is how we write it ourselves.
 _COLUMNS = {

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from ..base.files import write_whole
-from ..base.language import say, using
-from ..course import class_mode
-from .assignment import Assignment, load
-from .draw import Draw
+from ...base.files import write_whole
+from ...base.language import say, using
+from ...course import class_mode
+from ..assignment import Assignment, load
+from ..draw import Draw
 from .edition import notebook
 from .folder import EVERYBODY, ClassFolder, FolderError, is_class, new_class, open_class
 from .roster import Student

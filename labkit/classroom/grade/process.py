@@ -14,11 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..base.language import say
-from .assignment import Assignment, load
-from .draw import Draw, Numbers
-from .grading import grade
-from .workers import Bare, CannotStart, Template, template
+from ...base.language import say
+from ..assignment import Assignment, load
+from ..draw import Draw, Numbers
+from ..wall.workers import Bare, CannotStart, Template, template
+from .submission import grade
 
 
 def draws(secret: bytes, student: str, assignment: str) -> Callable[[str, str], Draw]:

@@ -12,13 +12,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..base.files import write_whole
-from ..base.language import say
+from ...base.files import write_whole
+from ...base.language import say
+from ..draw import Numbers
+from ..handout.edition import made_cell, to_json
+from ..handout.folder import EVERYBODY
+from .answers import Answers, Claim, assignments_of, claims_of, read_answers
 from .document import Document, read_document
-from .draw import Numbers
-from .edition import made_cell, to_json
-from .folder import EVERYBODY
-from .submission import Answers, Claim, assignments_of, claims_of, read_answers
 
 _ID = re.compile(r"[\w@][\w.@-]{0,63}")
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.language import say
-from .submission import Note
+from ...base.language import say
+from ..intake.answers import Note
 
 
 class MarksError(ValueError):

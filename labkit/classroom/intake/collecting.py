@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ..base.files import reason
+from ...base.files import reason
+from ..assignment import Assignment
+from ..handout.folder import EVERYBODY, ClassFolder
+from ..handout.release import numbers_of
+from .answers import Answers, Claim, Note, assignments_of, claims_of, read_answers
 from .document import MOST_BYTES, Document, WrongFile, read_document
-from .folder import EVERYBODY, ClassFolder
-from .submission import Claim, Note, assignments_of, claims_of
 
 _MOST_FILES = 20_000
 _MOST_IN_ARCHIVES = 500_000_000  # bytes
@@ -261,6 +263,16 @@ def _newest(student: str, files: list[tuple[Received, list[Note]]]) -> Submissio
 
 def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d{1,18})", name)]
+
+
+def read_submission(folder: ClassFolder, assignment: Assignment, came: Collection, student: str) -> Answers:
+    """What ``student`` answers, with all that was odd about their file."""
+    found = came.submissions[student]
+    numbers = numbers_of(folder, assignment, student)
+    answers = read_answers(
+        found.file.document, assignment.name, assignment.questions, numbers, assignment.prologue(numbers)
+    )
+    return Answers(answers.answers, found.notes + answers.notes, answers.claims)
 
 
 def strangers_of(collection: Collection, folder: ClassFolder) -> Mapping[str, list[tuple[str, Note]]]:

@@ -18,9 +18,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..base.language import say
+from ...base.language import say
+from ..draw import Numbers
+from ..handout.edition import answer_id
 from .document import Cell, Document
-from .draw import Numbers
 
 MOST_SOURCE = 200_000  # letters of one answer: a long one has a thousand
 _LINE = re.compile(r"^[ \t]*#+[ \t]*labkit[ \t]*[:：][ \t]*(?P<rest>.*?)[ \t]*$", re.IGNORECASE)
@@ -186,11 +187,6 @@ def _told_by_metadata(cell: Cell, assignment: str, questions: set[str]) -> tuple
         if cell.id == answer_id(question):
             return question, False
     return None, False
-
-
-def answer_id(question: str) -> str:
-    """The id of the cell that holds the answer, in an edition as it is given out."""
-    return f"{question}-answer"
 
 
 def _answer(question: Asked, numbers: Numbers, pieces: list[_Piece], notes: list[Note]) -> str | None:

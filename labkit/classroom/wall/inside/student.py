@@ -18,7 +18,6 @@ from . import frames
 
 PRINTED = 1 << 16  # letters kept of what the code prints
 MESSAGE = 2000  # letters kept of an error's text
-PROLOGUE = "prologue"
 
 
 class Namespace(dict[str, Any]):

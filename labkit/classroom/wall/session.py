@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..base.language import say
-from .worker import frames
+from ...base.language import say
+from .inside import frames
 from .workers import Bare, Ended, Limits, Template, Worker
 
 

@@ -22,17 +22,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from .. import content
-from ..base import ours
-from ..base.language import VARIABLE, say
-from .worker import frames
+from ... import content
+from ...base import ours
+from ...base.language import VARIABLE, say
+from .inside import frames
 
 PACKAGE = Path(ours.FOLDER).resolve()
 # What of labkit a student's code may read while it is graded: what it computes with, and what runs it. Whatever is not
 # named here is not there: judges, answers and content, under any name and in any room.
 SHOWN = (
     "__init__.py __init__.pyi base turns plans engine machine children trace cost view explore diagnosis distributed "
-    "classroom/__init__.py classroom/worker"
+    "classroom/__init__.py classroom/wall/__init__.py classroom/wall/inside"
 ).split()
 HOME = "/answer"  # of a worker, as :mod:`.worker.sandbox` makes it
 _FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each lane
@@ -96,14 +96,14 @@ class Template:
             "control": there.fileno(),
             "preload": list(preload),
         }
-        code = "import sys, json; sys.path.insert(0, sys.argv[2]); from labkit.classroom.worker.template import main; "
+        code = "import sys, json; sys.path.insert(0, sys.argv[2]); from labkit.classroom.wall.inside import template; "
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [
                 sys.executable,
                 "-I",
                 "-c",
-                code + "main(json.loads(sys.argv[1]))",
+                code + "template.main(json.loads(sys.argv[1]))",
                 json.dumps(config),
                 PACKAGE.parent,
             ],
@@ -200,7 +200,7 @@ class Bare:
     def worker(self, limits: Limits) -> Worker:
         code = (
             "import sys, os; sys.path.insert(0, sys.argv[1])\n"
-            "from labkit.classroom.worker import student\n"
+            "from labkit.classroom.wall.inside import student\n"
             "student.bare(sys.argv[2:])"
         )
         process = subprocess.Popen(

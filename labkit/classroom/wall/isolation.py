@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
-from ..base.language import say
+from ...base.language import say
 from .workers import PACKAGE, configuration, environment
 
 WALLS = ("root", "user")  # ways that keep strangers in
@@ -119,7 +119,7 @@ def _try(way: str) -> str:
         return say(en="you are root, who has a better one", zh="你是 root，有更强的方式")
     code = (
         "import sys, json; sys.path.insert(0, sys.argv[2])\n"
-        "from labkit.classroom.worker import sandbox\n"
+        "from labkit.classroom.wall.inside import sandbox\n"
         "sandbox.probe(json.loads(sys.argv[1]))"
     )
     done = subprocess.run(

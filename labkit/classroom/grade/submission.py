@@ -8,15 +8,14 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from .asking import Ask, Session
-from .assignment import Assignment, Question
-from .draw import Draw, Numbers
-from .judging import Part
+from ..assignment import Assignment, Question
+from ..draw import Draw, Numbers
+from ..intake.answers import Note
+from ..judging import Part
+from ..verdict import Verdict
+from ..wall.session import Ask, Session
+from ..wall.workers import Bare, CannotStart, Limits, Template
 from .marks import PartMark, QuestionMark
-from .submission import Note
-from .verdict import Verdict
-from .worker.student import PROLOGUE
-from .workers import Bare, CannotStart, Limits, Template
 
 BUDGET = 180.0  # seconds on the clock for one submission, after which waits are cut short
 _SHORT = 3.0  # what is then left for each answer
@@ -52,7 +51,7 @@ def grade(
             continue
         assert source is not None
         before = [(need, text) for need in question.needs if (text := answers.get(need)) is not None]
-        sources = [(PROLOGUE, assignment.prologue(numbers)), *before, (question.id, source)]
+        sources = [("prologue", assignment.prologue(numbers)), *before, (question.id, source)]
         judged = _Judged(question, sources, template, limits or Limits(), start, graded.troubles)
         graded.questions[question.id] = judged.mark(draw, numbers)
     return graded

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..base.language import say
+from ...base.language import say
 
 MOST_BYTES = 20_000_000
 _MOST_CELLS = 20_000

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from html import escape
 from statistics import mean, median
 
-from ..base.language import say
-from .assignment import Assignment
-from .folder import ClassFolder
+from ...base.language import say
+from ..assignment import Assignment
+from ..grade.marks import Mark
+from ..handout.folder import ClassFolder
+from ..intake.answers import Note
 from .html import meter, notes, page, points, prose, share_of, table
-from .marks import Mark
 from .similar import Pair
-from .submission import Note
 
 _BINS = 10
 

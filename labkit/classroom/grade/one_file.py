@@ -6,19 +6,18 @@ import ast
 from datetime import datetime
 from pathlib import Path
 
-from ..base.language import say
-from .assignment import Assignment, load, names
-from .collecting import Collection, Received, Submission
-from .document import MOST_BYTES, Document, read_document
-from .draw import Numbers
-from .folder import ClassFolder, open_class
-from .grading import fingerprint, grade
-from .lane import draws
+from ...base.language import say
+from ..assignment import Assignment, load, names
+from ..draw import Numbers
+from ..handout.folder import ClassFolder, open_class
+from ..handout.release import assignment_of, numbers_of
+from ..intake.answers import Answers, assignments_of, claims_of, read_answers
+from ..intake.collecting import Collection, Received, Submission, read_submission
+from ..intake.document import MOST_BYTES, Document, read_document
+from ..wall.workers import template
 from .marks import Mark
-from .present import read_submission
-from .release import assignment_of, numbers_of
-from .submission import Answers, assignments_of, claims_of, read_answers
-from .workers import template
+from .process import draws
+from .submission import fingerprint, grade
 
 
 def grade_file(path: Path, way: str, class_folder: Path | None, secret: bytes) -> Mark:

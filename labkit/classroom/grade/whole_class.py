@@ -19,16 +19,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ..base.language import VARIABLE, get_language, say
-from .assignment import Assignment
-from .collecting import Collection, collect
-from .folder import ClassFolder
-from .grading import fingerprint
+from ...base.language import VARIABLE, get_language, say
+from ..assignment import Assignment
+from ..handout.folder import ClassFolder
+from ..handout.release import assignment_of, numbers_of
+from ..intake.answers import Answers, Note
+from ..intake.collecting import Collection, collect, read_submission
+from ..wall.workers import PACKAGE
 from .marks import Mark, PartMark, QuestionMark, read, writing
-from .present import read_submission
-from .release import assignment_of, numbers_of
-from .submission import Answers, Note
-from .workers import PACKAGE
+from .submission import fingerprint
 
 _PATIENCE = 1800.0  # seconds for one submission, after which its judge is taken to hang
 
@@ -137,7 +136,7 @@ class _Lanes:
     def _start(self, lane: int) -> subprocess.Popen[bytes]:
         environment = os.environ | {VARIABLE: get_language(), "PYTHONPATH": _path(), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
-            [sys.executable, "-m", "labkit.classroom.lane"],
+            [sys.executable, "-m", "labkit.classroom.grade.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from ..base.language import say
-from .assignment import Assignment, Question
+from ...base.language import say
+from ..assignment import Assignment, Question
+from ..grade.marks import Mark, PartMark, QuestionMark
+from ..handout.roster import Student
+from ..intake.answers import Note
 from .html import meter, notes, page, points, prose, share_of
-from .marks import Mark, PartMark, QuestionMark
-from .roster import Student
-from .submission import Note
 
 _SIGNS = {"good": "✓", "part": "◐", "bad": "✗"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-from ..base.language import get_language, say
+from ...base.language import get_language, say
 
 _STYLE = """
 :root { color-scheme: light dark; --good: light-dark(#1a7f37, #4ac26b); --part: light-dark(#9a6700, #d4a72c);

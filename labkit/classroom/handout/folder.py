@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from ..base.files import reason, write_whole
-from ..base.language import LANGUAGES, say
+from ...base.files import reason, write_whole
+from ...base.language import LANGUAGES, say
 from .roster import Student
 
 _VERSION = 1

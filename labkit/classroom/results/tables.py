@@ -11,13 +11,13 @@ import io
 from datetime import datetime
 from pathlib import Path
 
-from ..base.files import write_whole
-from ..base.language import say
-from .assignment import Assignment
-from .folder import ClassFolder, FolderError
+from ...base.files import write_whole
+from ...base.language import say
+from ..assignment import Assignment
+from ..grade.marks import Mark, read
+from ..handout.folder import ClassFolder, FolderError
+from ..handout.release import assignment_of
 from .html import points
-from .marks import Mark, read
-from .release import assignment_of
 
 _BOM = "\ufeff"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..base.files import write_whole
-from ..base.language import using
-from .assignment import Assignment
-from .collecting import Collection, collect, strangers_of
+from ...base.files import write_whole
+from ...base.language import using
+from ..assignment import Assignment
+from ..grade.marks import Mark, history
+from ..handout.folder import ClassFolder
+from ..handout.release import assignment_of, numbers_of
+from ..intake.answers import Answers
+from ..intake.collecting import Collection, collect, read_submission, strangers_of
 from .feedback import feedback_page, no_submission_page
-from .folder import ClassFolder
-from .marks import Mark, history
 from .overview import Class, overview_page
-from .release import assignment_of, numbers_of
 from .similar import similar
-from .submission import Answers, read_answers
 
 
 def present(folder: ClassFolder) -> list[Path]:
@@ -55,16 +55,6 @@ def present(folder: ClassFolder) -> list[Path]:
     overview = folder.teacher / "overview.html"
     write_whole(overview, overview_page(_class(folder, assignment, marks, before, came, answers)))
     return [*written, overview]
-
-
-def read_submission(folder: ClassFolder, assignment: Assignment, came: Collection, student: str) -> Answers:
-    """What ``student`` answers, with all that was odd about their file."""
-    found = came.submissions[student]
-    numbers = numbers_of(folder, assignment, student)
-    answers = read_answers(
-        found.file.document, assignment.name, assignment.questions, numbers, assignment.prologue(numbers)
-    )
-    return Answers(answers.answers, found.notes + answers.notes, answers.claims)
 
 
 def _class(

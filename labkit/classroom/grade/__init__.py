@@ -1,0 +1,1 @@
+"""Grading: answers are judged, and marks are kept."""
