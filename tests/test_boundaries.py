@@ -1,7 +1,7 @@
 """Data moves one way, and imports follow it; no module of labkit waits for itself.
 
 An import is whatever names another module of labkit: at the top of a file or within a function, for type checkers only,
-or as a text (``import_module("labkit.machine")``, ``"-m", "labkit.classroom.lane"``, ``f"{__name__}.{name}"``).
+or as a text (``import_module("labkit.machine")``, ``"-m", "labkit.classroom.grade.process"``, ``f"{__name__}.{name}"``).
 """
 
 import ast
@@ -56,6 +56,7 @@ classroom.intake  | base classroom classroom.handout
 classroom.grade   | base classroom classroom.wall classroom.handout classroom.intake
 classroom.results | base classroom classroom.handout classroom.intake classroom.grade
 classroom.nbgrader | base classroom classroom.handout
+content.assignments | plans course classroom
 
 cli               | base children distributed distributed.diagnosis classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.features machine.state trace trace.recording view diagnosis
 __init__          | base view distributed
@@ -72,8 +73,9 @@ LATE = {
     "children.bootstrap.sitecustomize": "torch, which it waits for",
     "classroom.assignment": "the folder of an assignment, labkit's own or a teacher's",
     "classroom.checking": "the folder of an assignment, labkit's own or a teacher's",
-    "classroom.worker.student": "what the grader names, so that students' answers start at once",
-    "classroom.worker.template": "what the grader names, so that students' answers start at once",
+    "classroom.wall.inside.student": "what the grader names, so that students' answers start at once",
+    "classroom.wall.inside.template": "what the grader names, so that students' answers start at once",
+    "content": "what a room asks for by its name: the content stands on the rooms that show and judge it",
     "cli.diagnose": "the user's module",
     "distributed.torchrun.worker": "modules of the user's script",
 }
@@ -88,7 +90,6 @@ children.bootstrap.*        *
 distributed.calls.call      *
 distributed.[!d]*           distributed.[!d]*
 trace.events                trace.chrome
-classroom.*                 classroom.checking
 diagnosis.*                 diagnosis.runs
 diagnosis.probes.probe      diagnosis.run
 course.exercises.primitives engine*
@@ -282,7 +283,7 @@ def test_what_only_running_can_tell_is_listed():
         ("engine.gather", "if TYPE_CHECKING:\n    from ..machine import Machine"),
         ("engine.gather", "sys.modules.get('labkit.machine')"),
         ("engine.gather", "begin = 'labkit.distributed.processes.watch:begin'"),
-        ("engine.gather", "[sys.executable, '-m', 'labkit.classroom.lane']"),
+        ("engine.gather", "[sys.executable, '-m', 'labkit.classroom.grade.process']"),
         ("engine.gather", "code = 'import torch; from labkit.diagnosis import run'"),
         ("engine.gather", "import_module('..machine.machine', __package__)"),
         ("engine.gather", "ours = name.startswith('labkit.machine.')"),

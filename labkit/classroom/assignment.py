@@ -11,23 +11,20 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
 import re
-import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import content
 from ..base.cells import parse
 from ..base.language import say
 from .draw import Draw, Numbers
+from .folders import BUILT_IN, names, package_of
 from .judging import Part, forbidden
 from .verdict import Verdict, Words
 
-BUILT_IN = content.FOLDER.resolve() / "assignments"
 _TAGS = ("given", "answer", "check")
 
 
@@ -148,12 +145,6 @@ class Assignment:
         )
 
 
-def names() -> list[str]:
-    """The assignments that come with labkit, in the order of their titles."""
-    texts = {path.parent.name: path.read_text("utf-8") for path in BUILT_IN.glob("*/assignment.txt")}
-    return sorted(texts, key=lambda name: re.findall("^# .*", texts[name], re.MULTILINE)[0])
-
-
 def load(which: str | Path) -> Assignment:
     """The assignment of that name, or in that folder.
 
@@ -181,19 +172,6 @@ def load(which: str | Path) -> Assignment:
         return _made(folder, parse((folder / "assignment.txt").read_text("utf-8")), judges, parts)
     except ValueError as error:
         raise ValueError(f"{folder / 'assignment.txt'}: {error}") from None
-
-
-def package_of(folder: Path) -> str:
-    """The name of a package for the modules of an assignment's folder, so that they can say ``from . import drivers``.
-
-    Its name changes with what stands there, so that a changed module is read anew.
-    """
-    contents = b"".join(path.name.encode() + path.read_bytes() for path in sorted(folder.glob("*.py")))
-    name = f"labkit_assignment_{hashlib.sha256(str(folder).encode() + contents).hexdigest()[:16]}"
-    if name not in sys.modules:
-        sys.modules[name] = package = types.ModuleType(name)
-        package.__path__ = [str(folder)]
-    return name
 
 
 def _made(

@@ -23,7 +23,7 @@ from ..base.language import checked_language, say, set_language
 from ..course.answers import Verdict, judged
 from ..course.exercise import Exercise, Kind, Unreadable
 from ..machine import use_gpus
-from .assignment import BUILT_IN, names, package_of
+from .folders import BUILT_IN, names, package_of
 from .judging import NoAnswer
 from .verdict import Hint, Words
 

@@ -130,7 +130,8 @@ def _moment(text: str) -> datetime:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from ..classroom.assignment import load, names
+    from ..classroom.assignment import load
+    from ..classroom.folders import names
 
     for name in names():
         found = load(name)

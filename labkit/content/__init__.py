@@ -16,4 +16,4 @@ __path__ = [str(_here), str(FOLDER)]
 
 def module(name: str) -> ModuleType:
     """The module ``name`` of the content, for example ``"exercises.split"``."""
-    return import_module(f"{__name__}.{name}")
+    return import_module(".".join([__name__, name]))

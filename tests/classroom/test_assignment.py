@@ -2,7 +2,8 @@
 
 import pytest
 
-from labkit.classroom.assignment import load, names
+from labkit.classroom.assignment import load
+from labkit.classroom.folders import names
 
 
 @pytest.mark.parametrize("name", names())

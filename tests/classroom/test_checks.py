@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.assignment import filled, load, names
+from labkit.classroom.assignment import filled, load
+from labkit.classroom.folders import names
 
 HERE = Path(__file__).parent
 # Mistakes that the open examples show, by assignment: title -> hint's beginning in English, and a word of the Chinese.

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import filled, load, names
+from labkit.classroom.assignment import filled, load
+from labkit.classroom.folders import names
 from labkit.course import glossary
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -7,8 +7,9 @@ from datetime import datetime
 from pathlib import Path
 
 from ...base.language import say
-from ..assignment import Assignment, load, names
+from ..assignment import Assignment, load
 from ..draw import Numbers
+from ..folders import names
 from ..handout.folder import ClassFolder, open_class
 from ..handout.release import assignment_of, numbers_of
 from ..intake.answers import Answers, assignments_of, claims_of, read_answers
