@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from ..base.language import say
 from ..base.tree import mapped, tensors
-from .compare import difference, is_number, least_precise, same
-from .draws import Draws, seed_python
 from .inputs import ModelInputs
+from .rounding import difference, is_number, least_precise, same
+from .same_random import Draws, seed_python
 from .subject import Subject
 
 # The GPU from which DataParallel replicates: device_ids[0].

@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..base.language import say
 from ..base.tree import children, leaves, rebuilt, tensors
+from .attributes import items_of
 from .errors import words
-from .state import items_of
 
 # How far objects are followed that hold tensors: a cache of keys and values is an object with a list of layers.
 _DEPTH = 6

@@ -11,10 +11,10 @@ from torch.nn.parameter import is_lazy
 
 from ..base.language import say
 from ..base.tree import leaves
+from .attributes import attributes_of, move_unregistered, unregistered_tensors
 from .errors import is_mix, words
 from .inputs import ModelInputs
-from .outside import Outside
-from .state import attributes_of, move_unregistered, unregistered_tensors
+from .outer_variables import OuterVariables
 
 # Of what a model holds unregistered, no more are tried each by itself.
 _MOST_ALONE = 8
@@ -47,7 +47,7 @@ class Subject:
         self.places = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
         self.inputs_at = next((t.device for t in inputs.tensors().values()), torch.device("cpu"))
         self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
-        self.outside = Outside(model)
+        self.outside = OuterVariables(model)
         self._on_host = [
             name for name, one in unregistered_tensors(model).items() if one.device.type == "cpu"
         ]

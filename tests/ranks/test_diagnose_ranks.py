@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Su
 import labkit
 from labkit import cli
 from labkit.distributed.diagnosis import diagnose_ranks
-from labkit.distributed.diagnosis.judge import KINDS
-from labkit.distributed.diagnosis.seen import Loader, Seen
+from labkit.distributed.diagnosis.meaning import KINDS
+from labkit.distributed.diagnosis.records import Loader, RankRecord
 
 RANKS = 4
 
@@ -474,7 +474,7 @@ def test_sound_scripts_give_no_finding(program):
 
 def test_loaders_that_are_made_anew_are_each_their_own():
     """Though one that is gone may have had the place in memory."""
-    records = Seen()
+    records = RankRecord()
     for number in range(20):
         assert records.loader(DataLoader([number]), lambda: Loader(number, "", False)).size == number  # noqa: B023 (called at once)
     assert len(records.loaders) == 20

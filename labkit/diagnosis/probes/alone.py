@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ...base.tree import is_dataclass, leaves
+from ..attributes import AttributeChanges, Contents, unregistered_modules, unregistered_tensors
 from ..comparison import quiet
 from ..errors import in_replica, is_beyond, is_mix
 from ..findings import KINDS, listed
-from ..outside import Outside
+from ..outer_variables import OuterVariables
 from ..result import Finding
 from ..runs import Runs
-from ..state import Contents, StateWatch, unregistered_modules, unregistered_tensors
 from .probe import probe
 
 # Fewer values than this per channel and GPU make BatchNorm's statistics noise.
@@ -70,7 +70,7 @@ def state(runs: Runs) -> Iterator[Finding]:
     (``kept`` sees it), nor what lies outside the module, but for variables of its hooks and other functions.
     """
     model = runs.as_given()
-    watch, outside = StateWatch(model), Outside(model)
+    watch, outside = AttributeChanges(model), OuterVariables(model)
     registered = dict(model.named_parameters())
     used: list[str] = []
     for where, held in unregistered_modules(model).items():

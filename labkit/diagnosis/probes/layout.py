@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from ...plans.split import split
 from ..axes import Layout, Search
-from ..compare import difference, is_number
 from ..errors import is_beyond, short_text
 from ..findings import KINDS, PHRASES, gap_text, listed
 from ..result import Finding
+from ..rounding import difference, is_number
 from ..runs import Runs
 from .alone import known
 from .probe import probe

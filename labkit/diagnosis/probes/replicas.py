@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from ...base.tree import tensors
+from ..attributes import unregistered_tensors
 from ..errors import is_mix, line_of, short_text, user_line, words
 from ..findings import KINDS, PHRASES, listed
 from ..references import reference
 from ..result import Finding
 from ..runs import Runs
-from ..state import unregistered_tensors
 from .probe import probe
 
 

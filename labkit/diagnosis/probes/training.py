@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ...base.units import cuda_bytes
-from ..compare import difference, largest_gap, same, tolerance
 from ..comparison import SOURCE, Comparison
 from ..errors import is_mix, short_text
 from ..findings import KINDS, PHRASES, gap_text, listed
 from ..result import Finding, GpuMemory
+from ..rounding import difference, largest_gap, same, tolerance
 from ..runs import Runs
 from .alone import known
 from .layout import biased_loss

@@ -18,11 +18,11 @@ from ..base.numbers import MOST_GPUS, must, whole
 from ..base.units import parse_bytes
 from .findings import listed
 from .inputs import ModelInputs
+from .own_machine import undisturbed
 from .probes import in_order
 from .result import SEVERITIES, Diagnosis, Finding
 from .runs import Runs
 from .subject import Subject
-from .undisturbed import undisturbed
 
 # A check-up has torch to itself: of two threads that want one, the second waits.
 _alone = threading.RLock()

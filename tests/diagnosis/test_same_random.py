@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import labkit
-from labkit.diagnosis.draws import RULES, Draws
+from labkit.diagnosis.same_random import RULES, Draws
 
 # Each draws [rows, 4] and says what lies in it.
 DRAWS = {

@@ -19,7 +19,7 @@ from torch.utils.data import dataloader as loading
 
 from ...base.patches import Patch, Patches
 from ..rank.rank import Rank, rank_here
-from .seen import Epoch, Loader, Loss, Seen, Step, without_gradient
+from .records import Epoch, Loader, Loss, RankRecord, Step, without_gradient
 
 # As many steps' weights are compared, and this many numbers of each.
 _MOST_STEPS = 200
@@ -31,14 +31,14 @@ _FROM_INPUTS = (
 _REDUCES = frozenset(("all_reduce", "reduce_scatter", "reduce_scatter_single"))
 
 
-class Watch:
+class Observer:
     """Records of ``ranks`` ranks, as long as it is entered."""
 
     def __init__(self, ranks: int) -> None:
-        self.seen = [Seen() for _ in range(ranks)]
+        self.seen = [RankRecord() for _ in range(ranks)]
         self._stack = ExitStack()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Observer:
         self._stack.enter_context(Patches(self._table))
         hook = optimizers.register_optimizer_step_pre_hook(self._begin_step)
         self._stack.callback(hook.remove)
@@ -49,7 +49,7 @@ class Watch:
     def __exit__(self, *exc_info: object) -> None:
         self._stack.close()
 
-    def here(self) -> Seen | None:
+    def here(self) -> RankRecord | None:
         """The records of the rank that this thread is."""
         rank = rank_here()
         return None if rank is None else self.seen[rank.number]
@@ -294,7 +294,7 @@ def _digest(tensor: Tensor) -> int:
         return zlib.crc32(values.contiguous().view(torch.uint8).numpy().tobytes())
 
 
-def _weights(seen: Seen) -> dict[str, int]:
+def _weights(seen: RankRecord) -> dict[str, int]:
     """Digests of what all replicas have alike: parameters, and buffers but for BatchNorm's statistics."""
     found: dict[str, int] = {}
     for number, model in enumerate(seen.models):
@@ -316,7 +316,7 @@ def _weights(seen: Seen) -> dict[str, int]:
     return found
 
 
-def _parameters(seen: Seen) -> list[Any]:
+def _parameters(seen: RankRecord) -> list[Any]:
     return [
         p
         for optimizer in seen.optimizers

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from .state import attributes_of, items_of, mark, marks_inside
+from .attributes import attributes_of, items_of, mark, marks_inside
 
 # How far functions in variables of functions, and containers in containers, are followed.
 _DEPTH = 3
@@ -35,7 +35,7 @@ class Variable:
     set: Callable[[Any], None]
 
 
-class Outside:
+class OuterVariables:
     """The variables that a model's functions reach, as they were: :meth:`changes` says which are not any more."""
 
     def __init__(self, model: nn.Module) -> None:

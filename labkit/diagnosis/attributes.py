@@ -71,7 +71,7 @@ def move_unregistered(
         tensor.data = tensor.data.to(device)
 
 
-class StateWatch:
+class AttributeChanges:
     """Takes note of a module's state when it is made; :meth:`changes` compares."""
 
     def __init__(self, model: nn.Module) -> None:

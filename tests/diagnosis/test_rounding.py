@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from labkit.diagnosis.compare import difference, largest_gap, least_precise, same
+from labkit.diagnosis.rounding import difference, largest_gap, least_precise, same
 
 ONE = torch.tensor([1.0, -2.0, 4.0])
 

@@ -13,8 +13,8 @@ from ...base.language import say
 from ...base.numbers import MOST_GPUS, plural, whole
 from ...diagnosis.result import SEVERITIES, Diagnosis, Finding
 from ..threads.world import RanksFailed, World
-from .judge import compared, findings
-from .watch import Watch
+from .meaning import compared, findings
+from .observer import Observer
 
 if TYPE_CHECKING:
     from ..rank.rank import Rank
@@ -82,7 +82,7 @@ def diagnose_ranks(
 
         program, name = Program(str(path), arguments), path.name
     failure: tuple[int, BaseException] | None = None
-    with World(ranks, memory=memory) as world, Watch(ranks) as watch:
+    with World(ranks, memory=memory) as world, Observer(ranks) as watch:
         try:
             world.run(program, to_end=True)
         except RanksFailed as failed:

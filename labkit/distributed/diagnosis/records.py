@@ -54,7 +54,7 @@ class Step:
 
 
 @dataclass
-class Seen:
+class RankRecord:
     """All that is seen of one rank."""
 
     loaders: list[Loader] = field(default_factory=list)

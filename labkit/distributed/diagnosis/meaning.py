@@ -15,7 +15,7 @@ from ...diagnosis.findings.kind import declared, listed
 from ...diagnosis.result import Finding
 from ...turns import Deadlock
 from ..calls.faults import Mismatch, Unmet, ranks_text
-from .seen import Loader, Loss, Seen, Step, without_gradient
+from .records import Loader, Loss, RankRecord, Step, without_gradient
 
 KINDS, _ = declared(Path(__file__).with_name("kinds.txt"))
 
@@ -25,7 +25,7 @@ FEW = 16
 _ALIKE = 1e-3
 
 
-def findings(seen: Sequence[Seen], failure: tuple[int, BaseException] | None) -> list[Finding]:
+def findings(seen: Sequence[RankRecord], failure: tuple[int, BaseException] | None) -> list[Finding]:
     """All that was found, in no order."""
     found = list(_of_failure(seen, *failure)) if failure is not None else []
     for judge in _JUDGES:
@@ -36,7 +36,7 @@ def findings(seen: Sequence[Seen], failure: tuple[int, BaseException] | None) ->
 # What ended the run.
 
 
-def _of_failure(seen: Sequence[Seen], rank: int, error: BaseException) -> Iterator[Finding]:
+def _of_failure(seen: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
     text = str(error)
     kind = _kind_of(error)
     if kind is not None:
@@ -75,7 +75,7 @@ def _places(text: str) -> str:
     return listed(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", text))))
 
 
-def _unused(seen: Sequence[Seen]) -> str:
+def _unused(seen: Sequence[RankRecord]) -> str:
     """The parameters of replicated models that got no gradient, with the ranks."""
     missed: dict[tuple[str, ...], list[int]] = {}
     for rank, one in enumerate(seen):
@@ -89,7 +89,7 @@ def _unused(seen: Sequence[Seen]) -> str:
 # Data.
 
 
-def _loaders(seen: Sequence[Seen]) -> Iterator[list[Loader]]:
+def _loaders(seen: Sequence[RankRecord]) -> Iterator[list[Loader]]:
     """The loaders that all ranks have, one after the other."""
     for loaders in zip(*(one.loaders for one in seen), strict=False):
         yield list(loaders)
@@ -99,11 +99,15 @@ def _loaders(seen: Sequence[Seen]) -> Iterator[list[Loader]]:
 _Found = Iterator[tuple[str, dict[str, Any]]]
 
 
-def _once(key: str) -> Callable[[Callable[[Sequence[Seen]], _Found]], Callable[[Sequence[Seen]], Any]]:
+def _once(
+    key: str,
+) -> Callable[[Callable[[Sequence[RankRecord]], _Found]], Callable[[Sequence[RankRecord]], Any]]:
     """What is found in several loaders is one fault: said of the first, with the names of the others."""
 
-    def of(look: Callable[[Sequence[Seen]], _Found]) -> Callable[[Sequence[Seen]], Iterator[Finding]]:
-        def judge(seen: Sequence[Seen]) -> Iterator[Finding]:
+    def of(
+        look: Callable[[Sequence[RankRecord]], _Found],
+    ) -> Callable[[Sequence[RankRecord]], Iterator[Finding]]:
+        def judge(seen: Sequence[RankRecord]) -> Iterator[Finding]:
             found = list(look(seen))
             if found:
                 (where, said), *others = found
@@ -118,7 +122,7 @@ def _once(key: str) -> Callable[[Callable[[Sequence[Seen]], _Found]], Callable[[
 
 
 @_once("same_rows")
-def _same_rows(seen: Sequence[Seen]) -> _Found:
+def _same_rows(seen: Sequence[RankRecord]) -> _Found:
     for number, loaders in enumerate(_loaders(seen)):
         for epoch, parts in enumerate(zip(*(loader.epochs for loader in loaders), strict=False), 1):
             if not all(part.steps and part.rows for part in parts):
@@ -135,7 +139,7 @@ def _same_rows(seen: Sequence[Seen]) -> _Found:
 
 
 @_once("set_epoch_forgotten")
-def _set_epoch(seen: Sequence[Seen]) -> _Found:
+def _set_epoch(seen: Sequence[RankRecord]) -> _Found:
     for number, loaders in enumerate(_loaders(seen)):
         if not all(loader.by_epoch and len(loader.epochs) > 1 for loader in loaders):
             continue
@@ -150,7 +154,7 @@ def _set_epoch(seen: Sequence[Seen]) -> _Found:
 
 
 @_once("rows_counted_twice")
-def _padded(seen: Sequence[Seen]) -> _Found:
+def _padded(seen: Sequence[RankRecord]) -> _Found:
     for number, loaders in enumerate(_loaders(seen)):
         for parts in zip(*(loader.epochs for loader in loaders), strict=False):
             rows = [row for part in parts for row in part.rows]
@@ -174,7 +178,7 @@ def _loader(number: int, loader: Loader) -> str:
 # Gradients.
 
 
-def _steps(seen: Sequence[Seen]) -> Iterator[tuple[int, list[Step]]]:
+def _steps(seen: Sequence[RankRecord]) -> Iterator[tuple[int, list[Step]]]:
     for number, steps in enumerate(zip(*(one.steps for one in seen), strict=False), 1):
         yield number, list(steps)
 
@@ -185,11 +189,11 @@ def _weighed(steps: Sequence[Step]) -> list[list[Loss]]:
     return found if all(found) else []
 
 
-def _replicated(seen: Sequence[Seen]) -> bool:
+def _replicated(seen: Sequence[RankRecord]) -> bool:
     return all(one.models or one.sharded or one.by_hand for one in seen)
 
 
-def _scale(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _scale(seen: Sequence[RankRecord]) -> Iterator[Finding]:
     if not _replicated(seen) or any(one.by_hand for one in seen):
         return  # what it does with its gradients is its own
     for number, steps in _steps(seen):
@@ -226,7 +230,7 @@ def _of_weight(losses: list[list[Loss]], weight: float) -> int:
     return next(rank for rank, one in enumerate(losses) if any(loss.weight == weight for loss in one))
 
 
-def _no_sync(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _no_sync(seen: Sequence[RankRecord]) -> Iterator[Finding]:
     for number, steps in _steps(seen):
         reduced = [count for count in steps[0].reduced if count]
         if len(reduced) > 1:
@@ -239,13 +243,13 @@ def _no_sync(seen: Sequence[Seen]) -> Iterator[Finding]:
 # Weights.
 
 
-def _stale(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _stale(seen: Sequence[RankRecord]) -> Iterator[Finding]:
     names = next((one.stale for one in seen if one.stale), [])
     if names:
         yield KINDS["optimizer_before_sharding"](which=listed(names))
 
 
-def _drift(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _drift(seen: Sequence[RankRecord]) -> Iterator[Finding]:
     if all(one.by_hand for one in seen):
         # Only then: wrapped models were made alike when they were wrapped.
         name = _unlike([one.began for one in seen])
@@ -267,7 +271,7 @@ def _unlike(weights: Sequence[dict[str, int]]) -> str:
     return next((name for name in weights[0] if len({one[name] for one in weights}) > 1), "")
 
 
-def _batch_norm(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _batch_norm(seen: Sequence[RankRecord]) -> Iterator[Finding]:
     if not all(one.norms and one.models for one in seen):
         return
     values, rows = min(norm for one in seen for norm in one.norms)
@@ -286,12 +290,12 @@ def _batch_norm(seen: Sequence[Seen]) -> Iterator[Finding]:
     yield KINDS["batch_norm_of_few"](values=values, rows=rows, statistics=statistics)
 
 
-_JUDGES: tuple[Callable[[Sequence[Seen]], Iterator[Finding]], ...] = (
+_JUDGES: tuple[Callable[[Sequence[RankRecord]], Iterator[Finding]], ...] = (
     _same_rows, _set_epoch, _padded, _scale, _no_sync, _stale, _drift, _batch_norm,
 )  # fmt: skip
 
 
-def compared(seen: Sequence[Seen]) -> tuple[str, ...]:
+def compared(seen: Sequence[RankRecord]) -> tuple[str, ...]:
     """What was looked at, in lines."""
     lines = []
     steps = min(len(one.steps) for one in seen)
