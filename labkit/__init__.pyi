@@ -55,13 +55,13 @@ from .plans.ring import star_all_reduce as star_all_reduce
 from .plans.split import Piece as Piece
 from .plans.split import Split as Split
 from .plans.split import split as split
-from .trace.events import Call as Call
 from .trace.events import Event as Event
 from .trace.events import Meeting as Meeting
-from .trace.events import Trace as Trace
 from .trace.memory import MemorySample as MemorySample
 from .trace.memory import MemoryTimeline as MemoryTimeline
 from .trace.recording import record as record
+from .trace.trace import Call as Call
+from .trace.trace import Trace as Trace
 from .trace.waits import Wait as Wait
 from .trace.waits import WaitForGraph as WaitForGraph
 from .turns import Deadlock as Deadlock

@@ -89,7 +89,6 @@ machine.state.[lm]*         machine.state.gpu
 children.bootstrap.*        *
 distributed.calls.call      *
 distributed.[!d]*           distributed.[!d]*
-trace.events                trace.chrome
 diagnosis.*                 diagnosis.runs
 diagnosis.probes.probe      diagnosis.run
 course.exercises.primitives engine*

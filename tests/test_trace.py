@@ -2,9 +2,10 @@ import json
 from dataclasses import replace
 from time import perf_counter
 
-from labkit.trace import events as trace
-from labkit.trace.events import Event, Trace
+from labkit.trace import emitting as trace
+from labkit.trace.events import Event
 from labkit.trace.memory import MemorySample
+from labkit.trace.trace import Trace
 from labkit.trace.waits import Wait, WaitForGraph
 
 

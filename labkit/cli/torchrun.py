@@ -300,7 +300,7 @@ def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
     from ..distributed.threads.world import World
     from ..distributed.torchrun.in_threads import launch
     from ..distributed.torchrun.script import Program
-    from ..trace import events
+    from ..trace import emitting
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -310,7 +310,7 @@ def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
     if kept is None:
         return launch(program, options, machine)
     parts: list[Part] = []
-    trace = events.begin()
+    trace = emitting.begin()
 
     def begins() -> None:
         kept.clear()
@@ -322,7 +322,7 @@ def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
     try:
         code = launch(program, options, machine, begins, ends)
     finally:
-        events.end(trace)
+        emitting.end(trace)
     _tell(options, kept, parts)
     return code
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..plans.split import split
-from ..trace.events import Event, Trace
+from ..trace.events import Event
+from ..trace.trace import Trace
 from .hardware import Hardware
 from .step import Workload, data_parallel_step
 

@@ -11,7 +11,7 @@ from ..cost.published import BERT, RESNET50
 from ..plans.footprint import OPTIMIZERS, million_parameters
 from ..plans.ring import AllReduce, Ring, Star
 from ..plans.split import split
-from ..trace.events import Trace
+from ..trace.trace import Trace
 from ..view.picture import Picture
 from ..view.pictures.call_flow import STEPS, flow_picture
 from ..view.pictures.memory_lanes import memory_picture

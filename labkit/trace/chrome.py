@@ -1,74 +1,73 @@
-"""Events in Chrome's trace format, which Perfetto and chrome://tracing open."""
+"""Events in Chrome's trace format, which Perfetto and chrome://tracing open.
+
+A track is a line of spans there: a thread of a process. Rank r is process r + 1, with a track for each of its devices
+and each group that it meets. Process 0 has a track for each device on which something happened that no rank did.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from .events import Event, Trace
-
+from .events import Event, devices_of, meetings_of, ranks_of
+from .memory import MemorySample
 
 _ARGUMENTS = ("source", "shapes", "outputs", "nbytes", "call", "replica", "parent")
 _MET = ("group", "sequence", "ranks", "waited", "last", "async_op", "place", "shapes", "outputs", "nbytes")
-# The process of what no rank did; ranks are processes of their own number after it.
-_NOBODY = 0
-
-# What the rows of groups begin with.
+# The tracks of groups begin so.
 _GROUP = "group "
 
-_Row = tuple[int, int]
+_Track = tuple[int, int]  # the numbers of its process and thread
+_Tracks = dict[tuple[int | None, str], _Track]  # by the rank and the device or group
 
 
-def chrome_json(trace: Trace) -> str:
-    """The trace as JSON, times in microseconds.
+def chrome_json(events: Sequence[Event], samples: Sequence[MemorySample]) -> str:
+    """The events as JSON, times in microseconds.
 
-    What no rank did has a row for each device. A rank is a process, with a row for each of its devices and each group
-    that it meets; arrows go from the member that came last to the others; its memory is a counter.
+    Arrows go from the member of a group that came last to the others; a rank's memory is a counter.
     """
-    rows: dict[tuple[int | None, str], _Row] = {}
-    told: list[dict[str, Any]] = []
-    used = dict.fromkeys((event.rank, _where(event)) for event in trace)
-    sources = {event.source for event in trace if event.rank is None}
-    for device in trace.devices:
-        if (None, device) in used or device in sources:
-            rows[None, device] = _NOBODY, len(rows)
-    for rank in trace.ranks:
+    tracks = _tracks(events)
+    told = []
+    for rank in ranks_of([*events, *samples]):
         told.append(_meta("process_name", (rank + 1, 0), f"rank {rank}"))
         told.append(_meta("process_sort_index", (rank + 1, 0), rank))
-    count: dict[int, int] = {}
-    for who, where in sorted(used, key=lambda row: row[1].startswith(_GROUP)):  # devices first
-        if who is not None:
-            rows[who, where] = who + 1, count.setdefault(who, 0)
-            count[who] += 1
-    told += [_meta("thread_name", row, name) for (_, name), row in rows.items()]
-    told += [_span(event, rows[event.rank, _where(event)]) for event in trace]
-    told += _arrows(trace, rows)
-    told += [
-        {
+    told += [_meta("thread_name", track, name) for (_, name), track in tracks.items()]
+    told += [_span(event, tracks[event.rank, _where(event)]) for event in events]
+    told += _arrows(events, tracks)
+    for sample in sorted(samples, key=lambda sample: sample.at):
+        told.append({
             "name": f"memory of {sample.device}", "ph": "C", "ts": sample.at * 1e6, "pid": sample.rank + 1,
             "args": {"bytes": sample.nbytes},
-        }
-        for sample in sorted(trace.samples, key=lambda sample: sample.at)
-    ]  # fmt: skip
+        })  # fmt: skip
     return json.dumps({"traceEvents": told, "displayTimeUnit": "ms"})
 
 
-def _group(event: Event) -> str:
-    """What the row of a collective is called."""
-    return f"{_GROUP}{event.group}"
+def _tracks(events: Sequence[Event]) -> _Tracks:
+    found: _Tracks = {}
+    used = dict.fromkeys((event.rank, _where(event)) for event in events)
+    unranked = [event for event in events if event.rank is None]
+    for device in devices_of(unranked):
+        found[None, device] = 0, len(found)
+    count: dict[int, int] = {}
+    for rank, where in sorted(used, key=lambda pair: pair[1].startswith(_GROUP)):  # devices first
+        if rank is not None:
+            found[rank, where] = rank + 1, count.setdefault(rank, 0)
+            count[rank] += 1
+    return found
 
 
 def _where(event: Event) -> str:
-    return _group(event) if event.phase == "collective" else event.device
+    """The name of the event's track: a group of ranks, or a device."""
+    return f"{_GROUP}{event.group}" if event.phase == "collective" else event.device
 
 
-def _meta(what: str, row: _Row, value: str | int) -> dict[str, Any]:
+def _meta(what: str, track: _Track, value: str | int) -> dict[str, Any]:
     key = "name" if isinstance(value, str) else "sort_index"
-    return {"name": what, "ph": "M", "pid": row[0], "tid": row[1], "args": {key: value}}
+    return {"name": what, "ph": "M", "pid": track[0], "tid": track[1], "args": {key: value}}
 
 
-def _span(event: Event, row: _Row) -> dict[str, Any]:
+def _span(event: Event, track: _Track) -> dict[str, Any]:
     met = event.phase == "collective"
     return {
         "name": event.name if met else f"{event.phase} {event.name}".rstrip(),
@@ -76,23 +75,23 @@ def _span(event: Event, row: _Row) -> dict[str, Any]:
         "ph": "X",
         "ts": event.start * 1e6,
         "dur": event.seconds * 1e6,
-        "pid": row[0],
-        "tid": row[1],
+        "pid": track[0],
+        "tid": track[1],
         "args": {name: getattr(event, name) for name in (_MET if met else _ARGUMENTS)},
     }
 
 
-def _arrows(trace: Trace, rows: dict[tuple[int | None, str], _Row]) -> list[dict[str, Any]]:
+def _arrows(events: Sequence[Event], tracks: _Tracks) -> list[dict[str, Any]]:
     """Of each collective, arrows from the call of the member that came last to where the others went on."""
     found: list[dict[str, Any]] = []
-    for number, meeting in enumerate(trace.meetings()):
+    for number, meeting in enumerate(meetings_of(events)):
         source = max(meeting.parts, key=lambda part: (part.rank == part.last, part.start))
         for other in meeting.parts:
             if other is source:
                 continue
             arrival = max(other.start, min(meeting.at, other.stop))
             for part, kind, at in ((source, "s", source.start), (other, "f", arrival)):
-                pid, tid = rows[part.rank, _where(part)]
+                pid, tid = tracks[part.rank, _where(part)]
                 found.append(
                     {
                         "name": meeting.kind, "cat": "met", "ph": kind, "id": f"{number}.{other.rank}",

@@ -5,7 +5,7 @@ looked up (:func:`_table`). With none open nothing is wrapped, so not recording 
 
 A call is opened where ``DataParallel.forward`` or ``data_parallel`` begins, and for verbs called by hand at the
 first of them, and again at the first scatter or replicate after the replicas have run.
-The thread's :class:`.events.Place` carries it into the verbs and the replicas' threads, and what autograd keeps of a
+The thread's :class:`.emitting.Place` carries it into the verbs and the replicas' threads, and what autograd keeps of a
 collective carries it into backward.
 """
 
@@ -26,8 +26,9 @@ from torch.autograd.graph import register_multi_grad_hook
 from ..base import tree
 from ..base.patches import Patch, Patches
 from ..engine.devices import Device, as_device
-from . import events as trace
-from .events import Opened, Place, Trace
+from . import emitting as trace
+from .emitting import Opened, Place
+from .trace import Trace
 
 # The call that verbs called by hand have begun, and whether its replicas have run.
 _by_hand: ContextVar[tuple[Opened | None, bool]] = ContextVar("labkit_by_hand", default=(None, False))

@@ -17,8 +17,8 @@ from ..plans.placement import Placement
 from ..plans.ring import AllReduce, Ring, Star, ring_all_reduce
 from ..plans.shapes import Shape
 from ..plans.split import Split, split
-from ..trace.events import Call, Trace
 from ..trace.memory import MemoryTimeline
+from ..trace.trace import Call, Trace
 from ..trace.waits import WaitForGraph
 from .picture import Picture
 from .pictures.batch_lanes import batches_picture

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 
 from ..base.language import LANGUAGES, get_language, say, using
-from ..trace.events import Trace
+from ..trace.trace import Trace
 from .picture import Picture
 from .pictures.memory_time import memory_time_picture
 from .pictures.rank_lanes import when_picture

@@ -9,7 +9,7 @@ from torch import nn
 
 import labkit
 from labkit.distributed.threads.world import World
-from labkit.trace import events as trace
+from labkit.trace import emitting as trace
 from labkit.view.pictures.rank_lanes import rows_of
 
 MIB = 2**20

@@ -9,7 +9,8 @@ from labkit.base.language import using
 from labkit.cost import PROFILES, predict_scaling
 from labkit.cost.published import BERT
 from labkit.plans.footprint import Occupancy
-from labkit.trace.events import Event, Trace
+from labkit.trace.events import Event
+from labkit.trace.trace import Trace
 from labkit.view.pictures.batch_lanes import batches_picture
 from labkit.view.pictures.call_flow import flow_picture
 from labkit.view.pictures.machine_lanes import occupancy_picture

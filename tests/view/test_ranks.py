@@ -9,8 +9,9 @@ import pytest
 
 import labkit
 from labkit.base.language import using
-from labkit.trace.events import Event, Trace
+from labkit.trace.events import Event
 from labkit.trace.memory import MemorySample, MemoryTimeline
+from labkit.trace.trace import Trace
 from labkit.trace.waits import Wait, WaitForGraph
 from labkit.view.page import timeline_page
 from labkit.view.palette import CPU, colour

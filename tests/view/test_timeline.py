@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.trace.events import Event, Trace
+from labkit.trace.events import Event
+from labkit.trace.trace import Trace
 from labkit.view.palette import CPU, colour
 from labkit.view.pictures.timeline import timeline_picture
 

@@ -10,7 +10,8 @@ from labkit.base.language import using
 from labkit.cost import PROFILES, predict_scaling, race
 from labkit.cost.published import BERT
 from labkit.plans.footprint import Occupancy
-from labkit.trace.events import Event, Trace
+from labkit.trace.events import Event
+from labkit.trace.trace import Trace
 from labkit.view.figure import paint
 from labkit.view.palette import colour
 from labkit.view.picture import Box, Line, Sketch, Text

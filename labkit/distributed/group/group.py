@@ -25,7 +25,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 from ...machine.features.reducers import arrived, whose
 from ...machine.state.in_use import machine_in_use
 from ...machine.state.placement import gpu_of
-from ...trace import events as trace
+from ...trace import emitting as trace
 from ..calls import checks
 from ..calls.call import Call
 from ..processes.transport import Gloo

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...trace import events as trace
+from ...trace import emitting as trace
 from ...trace.events import Event
 from ..calls.call import Call
 from ..rank.rank import timed_here

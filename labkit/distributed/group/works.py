@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Work
 
-from ...trace import events as trace
+from ...trace import emitting as trace
 from ..calls import faults
 from ..calls.call import Call
 from ..rank.rank import alone, here

@@ -22,7 +22,8 @@ from ...base.numbers import MOST_GPUS, must, whole
 from ...base.patches import Patch, Patches
 from ...base.units import bytes_text, cuda_bytes, parse_bytes
 from ...machine.tracebacks import without_ours
-from ...trace import events
+from ...trace import emitting
+from ...trace.trace import Trace
 from ...turns import Deadlock
 from ..rank.rank import Rank, rank_here
 from ..rank.system import run_exit_functions
@@ -110,7 +111,7 @@ class Session:
             parse_bytes(amount)  # type: ignore[arg-type]  # it says so itself
         if _open is not None:
             _open.close()
-        self.trace = events.Trace()
+        self.trace = Trace()
         self._streams = {name: RankStream(name, getattr(sys, name)) for name in ("stdout", "stderr")}
         self._cells = 0
         self._start()
@@ -261,13 +262,13 @@ class Session:
         __tracebackhide__ = True  # of debuggers
         world = self._alive()
         with self._stage(world):
-            recorded = events.begin()
+            recorded = emitting.begin()
             try:
                 return world.run(notebook.in_cell(function), ranks)
             except RanksFailed as error:
                 failed = error
             finally:
-                events.end(recorded)
+                emitting.end(recorded)
                 self.trace = recorded
         raise self._told(failed)
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from ...base.patches import Patches
 from ...machine import machine_in_use
-from ...trace import events as trace
+from ...trace import emitting as trace
 from ...trace.events import PAIRS, Event
 from ...trace.memory import MemorySample
 from ..rank.clock import Timed

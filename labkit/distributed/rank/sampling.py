@@ -9,7 +9,7 @@ from typing import Any
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook
 
-from ...trace import events as trace
+from ...trace import emitting as trace
 from ...trace.memory import MemorySample
 from .clock import Timed
 from .rank import timed_here

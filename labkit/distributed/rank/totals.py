@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...trace.events import Event, Trace
+from ...trace.events import Event
 from ...trace.memory import MemorySample
+from ...trace.trace import Trace
 
 if TYPE_CHECKING:
     from .clock import Timed

@@ -22,7 +22,7 @@ from ...base.numbers import MOST_GPUS, whole
 from ...base.patches import Patches
 from ...machine.machine import Machine
 from ...machine.state.in_use import machine_in_use
-from ...trace import events as trace
+from ...trace import emitting as trace
 from ...turns.locks import watching
 from ..calls import faults
 from ..calls.call import place_of

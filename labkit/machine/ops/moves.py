@@ -15,7 +15,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
-from ...trace import events as trace
+from ...trace import emitting as trace
 from ..features.fakes import check_gradient, faking
 from ..features.pinned import remember, without_pinning
 from ..handlers import handles, named

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet
 
-from ...trace import events as trace
+from ...trace import emitting as trace
 from ..ops.moves import move, note_copy
 from ..rules.together import check_broadcast_from, check_on_gpu, check_streams
 from ..state.gpu import Gpu

@@ -16,7 +16,7 @@ from ...base.language import say
 from ...base.numbers import must, plural, whole
 from ...plans.shapes import Shape, cut_shape, gathered_shape, shape_text
 from ...plans.split import Split
-from ...trace.events import Trace
+from ...trace.trace import Trace
 from ..layout import fitted, shortened, sized
 from ..palette import number
 from ..picture import Box, Line, Picture, Sketch, Text

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from ...base.language import say
 from ...base.numbers import plural
 from ...base.units import bytes_text
-from ...trace.events import PAIRS, Event, Meeting, Trace
+from ...trace.events import PAIRS, Event, Meeting
+from ...trace.trace import Trace
 from ..layout import (
     MOST_LANES,
     Lanes,

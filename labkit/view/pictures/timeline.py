@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ...base.language import say
 from ...base.numbers import plural
-from ...trace.events import Event, Trace
+from ...trace.events import Event
+from ...trace.trace import Trace
 from ..layout import BASELINE, MOST_LANES, Lanes, lanes, legend, milliseconds, shortened, text_width, ticks
 from ..palette import CPU, number
 from ..picture import Box, Line, Picture, Sketch, Text

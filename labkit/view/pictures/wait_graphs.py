@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...base.language import say
 from ...base.numbers import plural
-from ...trace.events import Trace
+from ...trace.trace import Trace
 from ...trace.waits import Wait, WaitForGraph
 from ..layout import devices, fitted, milliseconds, sized, text_width, together
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text

@@ -1,0 +1,176 @@
+"""A trace: the events of a run, in order, with devices, shapes, bytes and seconds. It is plain data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+
+from ..base.display import Drawn
+from ..base.numbers import plural
+from .chrome import chrome_json
+from .events import PAIRS, Event, Meeting, devices_of, meetings_of, ranks_of
+from .memory import MemorySample, MemoryTimeline
+
+
+@dataclass(repr=False)
+class Trace(Drawn):
+    """Events in the order in which they were finished. In a notebook it shows itself as a timeline.
+
+    samples   of ranks: how much memory they had in use.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    origin: float = field(default_factory=perf_counter, repr=False)
+    samples: list[MemorySample] = field(default_factory=list, repr=False)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Devices that occur, the CPU first, then GPUs by number."""
+        return devices_of(self.events)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that occur; () where none ran."""
+        return ranks_of([*self.events, *self.samples])
+
+    @property
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """The process groups that met, each with its members, in order of their first meeting."""
+        return {e.group: e.ranks for e in self.events if e.phase == "collective" and e.name not in PAIRS}
+
+    @property
+    def memory(self) -> MemoryTimeline:
+        """How much memory each rank had in use, when."""
+        return MemoryTimeline(tuple(self.samples))
+
+    def only(
+        self,
+        *,
+        phase: str | None = None,
+        direction: str | None = None,
+        device: str | None = None,
+        call: int | None = None,
+        replica: int | None = None,
+        rank: int | None = None,
+        group: str | None = None,
+        name: str | None = None,
+    ) -> Trace:
+        """The events that match every given value, as a trace of the same clock."""
+        asked = {
+            "phase": phase, "direction": direction, "device": device, "call": call, "replica": replica,
+            "rank": rank, "group": group, "name": name,
+        }  # fmt: skip
+        wanted = {key: value for key, value in asked.items() if value is not None}
+        kept = [e for e in self.events if all(getattr(e, key) == value for key, value in wanted.items())]
+        samples = [
+            s for s in self.samples if rank in (None, s.rank) and device in (None, s.device) and not group
+        ]
+        return Trace(kept, self.origin, samples)
+
+    def between(self, start: float, stop: float) -> Trace:
+        """What goes on at some time from ``start`` to ``stop`` (seconds, as in the events); of the same clock."""
+        kept = [event for event in self.events if event.stop >= start and event.start <= stop]
+        return Trace(kept, self.origin, [sample for sample in self.samples if start <= sample.at <= stop])
+
+    def meetings(self) -> tuple[Meeting, ...]:
+        """The collectives of ranks in it, in the order in which they were met."""
+        return meetings_of(self.events)
+
+    def waited(self) -> dict[tuple[int, int], float]:
+        """Seconds that ranks stood still: by the rank that stood and the one that came last."""
+        found: dict[tuple[int, int], float] = {}
+        for event in self.events:
+            if event.rank is not None and event.last is not None and event.waited:
+                pair = event.rank, event.last
+                found[pair] = found.get(pair, 0.0) + event.waited
+        return found
+
+    def __repr__(self) -> str:
+        """A short table: a line for each phase and each kind of collective, in the order in which they began."""
+        if not self.events:
+            return "Trace: no events"
+        first, last = min(e.start for e in self.events), max(e.stop for e in self.events)
+        of = f" of {plural(len(self.ranks), 'rank')}" if self.ranks else ""
+        lines = [
+            f"Trace: {plural(len(self), 'event')}{of} on {', '.join(_runs(self.devices))} "
+            f"in {(last - first) * 1e3:.3g} ms"
+        ]
+        groups: dict[tuple[str, str], list[Event]] = {}
+        for event in sorted(self.events, key=lambda event: event.start):
+            met = event.phase == "collective"
+            key = (f"{len(event.ranks)} ranks", event.name) if met else (event.direction, event.phase)
+            groups.setdefault(key, []).append(event)
+        wide = max([14, *(len(what) for _, what in groups)])
+        for (way, what), events in groups.items():
+            met = events[0].phase == "collective"
+            shapes = list(dict.fromkeys(str(list(s)) for e in events for s in e.shapes[:1]))
+            listed = ", ".join(shapes[:3]) + (", …" if len(shapes) > 3 else "")
+            seconds = (
+                sum(e.waited for e in events)
+                if met
+                else sum(max(e.stop for e in run) - run[0].start for run in _together(events))
+            )
+            count = len({e.meeting for e in events}) if met else len(events)
+            lines.append(
+                f"  {way:<8}  {what:<{wide}}  {count:>5} ×  {sum(e.nbytes for e in events):>14,} B"
+                f"  {seconds * 1e3:>9.3f} ms{' waited' * met}  {listed}".rstrip()
+            )
+        return "\n".join(lines)
+
+    def calls(self) -> tuple[Call, ...]:
+        """The data-parallel calls in it, in order of their first events, each as a trace of the same clock.
+
+        Calls of several threads, and a call inside a replica of another, are apart; what belongs to no call is left
+        out.
+        """
+        groups: dict[int, list[Event]] = {}
+        for event in sorted(self.events, key=lambda event: event.start):
+            if event.call is not None:
+                groups.setdefault(event.call, []).append(event)
+        return tuple(Call(group, self.origin) for group in groups.values())
+
+    def to_json(self) -> str:
+        """The events as a JSON array of objects."""
+        return json.dumps([asdict(event) for event in self.events], indent=1)
+
+    def to_chrome(self) -> str:
+        """The events in Chrome's trace format (JSON), which Perfetto and chrome://tracing open.
+
+        A row for each device; of ranks a process for each, with a row for each group, and arrows where they meet.
+        Times in microseconds since the recording began, or on the ranks' clock.
+        """
+        return chrome_json(self.events, self.samples)
+
+
+@dataclass(repr=False)
+class Call(Trace):
+    """The events of one data-parallel call. In a notebook it shows itself as the way of the batch, there and back."""
+
+    def __repr__(self) -> str:
+        """What does not change from run to run: no seconds."""
+        return f"Call: {plural(len(self), 'event')} on {', '.join(_runs(self.devices))}"
+
+
+def _runs(devices: tuple[str, ...]) -> list[str]:
+    """Device names; more than three GPUs in a row as the first and the last."""
+    return list(devices) if len(devices) <= 4 else [*devices[:2], "…", devices[-1]]
+
+
+def _together(events: list[Event]) -> list[list[Event]]:
+    """Events that overlap in time, grouped: they are counted once."""
+    groups: list[list[Event]] = []
+    end = float("-inf")
+    for event in sorted(events, key=lambda event: event.start):
+        if event.start >= end:
+            groups.append([])
+        groups[-1].append(event)
+        end = max(end, event.stop)
+    return groups
