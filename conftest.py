@@ -45,14 +45,20 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 terminalreporter.write_line(f"over 20 s: {name} took {took:.1f} s", yellow=True)
 
 
-# Side by side: `make test` gives pytest a worker for each core. The tests of a file stay in one worker; those with
-# a browser count as one file, so that one browser and one server serve them.
+# The tests of a file stay in one worker. Those with a browser count as one file, so that one browser and one server
+# serve them.
 TOGETHER = "tests/browser/"
 # What takes longest begins first, so that the workers end at about the same time.
 FIRST = (
     "tests/machine/test_operators.py", "tests/engine/test_random_models.py", TOGETHER, "tests/notebooks/",
     "tests/test_typing.py", "tests/course/test_launcher.py", "notebooks/", "tests/test_cli.py", "tests/test_sweep.py",
 )  # fmt: skip
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """How many run side by side: one more than there are cores, for they often wait for kernels and for browsers."""
+    return min((os.cpu_count() or 1) + 1, 8)
 
 
 @pytest.hookimpl(optionalhook=True)  # (without pytest-xdist there is nobody to ask)

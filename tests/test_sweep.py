@@ -192,6 +192,7 @@ def test_a_language_before_the_command_is_one_that_is_asked_for(lesson, tmp_path
     assert seen == ["zh", "zh", "en"]
 
 
+@pytest.mark.more
 def test_a_real_lesson_in_chinese(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", "03_split", "--gpus", "0", "8", "--lang", "zh"]) == 0

@@ -22,7 +22,9 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize(("language", "theme"), [("en", "light"), ("zh", "dark")])
+@pytest.mark.parametrize(
+    ("language", "theme"), [("en", "light"), pytest.param("zh", "dark", marks=pytest.mark.more)]
+)
 def test_an_answer_gets_its_verdict_and_moves_the_board(lab, shot, language, theme):
     fill = {"name": f"{language}-{theme}", "language": language}
     page = lab(f"answers-{language}.ipynb", theme=theme, cells=[cell.format(**fill) for cell in CELLS])

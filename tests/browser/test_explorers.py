@@ -24,7 +24,7 @@ EXPLORERS = {
     "star": ("StarExplorer(ranks=8, step=2)", 1, "2 / 14", "3 / 14"),
     "race": ("RaceExplorer(doublings=6)", 0, "64", "128"),
 }
-LOOKS = [("en", "light"), ("zh", "dark")]
+LOOKS = [pytest.param("en", "light", marks=pytest.mark.more), ("zh", "dark")]
 WORDS = {
     "call": ("output", "输出"),
     "shapes": ("batch first", "批次在第 0 维"),

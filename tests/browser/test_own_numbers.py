@@ -16,7 +16,9 @@ CELLS = [
 WORDS = {"en": "rows on", "zh": "行分给"}
 
 
-@pytest.mark.parametrize(("language", "theme"), [("en", "dark"), ("zh", "light")])
+@pytest.mark.parametrize(
+    ("language", "theme"), [("en", "dark"), pytest.param("zh", "light", marks=pytest.mark.more)]
+)
 def test_other_numbers_by_keyboard(lab, shot, language, theme):
     cells = [CELLS[0], CELLS[4], *(cell.format(language=language) for cell in CELLS[1:4])]
     page = lab(f"own-{language}.ipynb", theme=theme, cells=cells)

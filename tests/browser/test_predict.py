@@ -14,7 +14,9 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize(("language", "theme"), [("en", "light"), ("zh", "dark")])
+@pytest.mark.parametrize(
+    ("language", "theme"), [pytest.param("en", "light", marks=pytest.mark.more), ("zh", "dark")]
+)
 def test_a_prediction_is_clicked_or_typed_and_says_why(lab, shot, language, theme):
     page = lab(
         f"predict-{language}.ipynb", theme=theme, cells=[cell.format(language=language) for cell in CELLS]

@@ -18,7 +18,9 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize(("language", "theme"), [("en", "light"), ("zh", "dark")])
+@pytest.mark.parametrize(
+    ("language", "theme"), [pytest.param("en", "light", marks=pytest.mark.more), ("zh", "dark")]
+)
 def test_ranks_in_a_page(lab, shot, language, theme):
     cells = [cell.format(language=language) if "{language}" in cell else cell for cell in CELLS]
     page = lab(f"ranks-{language}.ipynb", theme=theme, cells=[*cells, "1", "2", "3"])

@@ -28,7 +28,7 @@ def test_no_fault_has_two_cases():
     assert len({case.finding for case in ALL}) == len(ALL)
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("language", [pytest.param("en", marks=pytest.mark.more), "zh"])
 def test_cases_show_the_lines_and_fold_what_becomes_of_them(language):
     labkit.set_language(language)
     cases = Cases("05_devices")

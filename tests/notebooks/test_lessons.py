@@ -1,7 +1,8 @@
 """The lessons: two languages that are one lesson, tidy cells, stored outputs that are still so, parameters that work.
 
 The English notebooks are run and compared by nbval (the .ipynb files themselves are collected), each in a kernel of
-its own. Their code is the Chinese lessons' too, so these are run here, one after another in one kernel.
+its own. The Chinese ones have the same code. They are run here with other parameters, one after another in one kernel,
+and what does not depend on the parameters is compared with what is stored.
 """
 
 import importlib.util
@@ -148,7 +149,8 @@ def drawn(notebook, cell):
     return found.outputs[-1].data["text/plain"]
 
 
-# What takes long runs once, below: there every cell that does not depend on the parameters is compared.
+# What takes long is run below only.
+@pytest.mark.more
 @pytest.mark.parametrize("lesson", sorted(set(NOTEBOOKS) - {"06_batch_dim", "08_beyond"}))
 def test_the_chinese_lesson_gives_what_is_stored(lesson, run):
     """nbval runs the English one in a kernel of its own; the code is the same, what it shows in words is not."""
@@ -189,6 +191,7 @@ def test_the_split_is_that_of_the_parameters(gpus, batch, language, run):
         assert text.count("In Model: input size torch.Size([1, 5])") == 100
 
 
+@pytest.mark.more
 def test_papermill_runs_a_lesson_with_other_parameters(tmp_path):
     import papermill
 
@@ -206,16 +209,16 @@ def test_papermill_runs_a_lesson_with_other_parameters(tmp_path):
         ("00_start", "zh", {"num_gpus": 0}),
         ("01_dataset", "en", {"num_gpus": 1, "batch_size": 3, "data_size": 1}),
         ("02_wrap", "zh", {"num_gpus": 5, "batch_size": 3, "data_size": 7}),
-        ("04_primitives", "en", {"num_gpus": 0}),
+        pytest.param("04_primitives", "en", {"num_gpus": 0}, marks=pytest.mark.more),
         ("04_primitives", "zh", {"num_gpus": 8, "batch_size": 9}),
-        ("05_devices", "en", {"num_gpus": 5}),
+        pytest.param("05_devices", "en", {"num_gpus": 5}, marks=pytest.mark.more),
         ("05_devices", "zh", {"num_gpus": 0}),
-        ("06_batch_dim", "en", {"num_gpus": 8, "batch_size": 16}),
+        pytest.param("06_batch_dim", "en", {"num_gpus": 8, "batch_size": 16}, marks=pytest.mark.more),
         ("06_batch_dim", "zh", {"num_gpus": 0, "batch_size": 3}),
-        ("07_training", "en", {"num_gpus": 0}),
+        pytest.param("07_training", "en", {"num_gpus": 0}, marks=pytest.mark.more),
         ("07_training", "zh", {"num_gpus": 4, "batch_size": 3}),
         ("08_beyond", "zh", {"num_gpus": 0, "batch_size": 1, "data_size": 1}),
-        ("09_broken", "en", {"num_gpus": 0, "batch_size": 1}),
+        pytest.param("09_broken", "en", {"num_gpus": 0, "batch_size": 1}, marks=pytest.mark.more),
         ("09_broken", "zh", {"num_gpus": 8, "batch_size": 3}),
     ],
 )

@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +72,9 @@ def wrong(name: str, saved: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [(name, size) for name in NAMES for size in (2, 4) if size == 4 or name not in LONG]
+    ("name", "size"),
+    [(name, 4) for name in NAMES]
+    + [pytest.param(name, 2, marks=pytest.mark.more) for name in NAMES if name not in LONG],
 )
 def test_each_rank_ends_with_what_one_model_on_the_joined_batch_has(
     name: str, size: int, tmp_path: Path
@@ -91,25 +95,44 @@ def test_a_checkpoint_of_one_world_is_loaded_by_another(before: int, after: int,
     assert wrong("checkpoint_load", loaded) == []
 
 
+# The transport between processes runs the same collectives: these scripts between them use all that it does itself.
+OTHER_WAY = "asynchronous", "collectives", "objects", "point_to_point", "zero"
+
+
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two ranks that are processes have saved what they end with, in a folder for each script."""
-    folder = tmp_path_factory.mktemp("processes")
-    words = " , ".join(" ".join([name, *ARGUMENTS.get(name, [])]) for name in NAMES if name not in LONG)
-    command = f"-m labkit torchrun --processes --nproc-per-node 2 {DRIVER} {folder} {words}"
-    environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[2]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", *command.split()],
-        env=environment, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return folder
+def by_processes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder where two ranks that are processes have saved what a script ends with; some scripts run at once."""
+
+    @cache
+    def run_all(other_way: bool) -> Path:
+        folder = tmp_path_factory.mktemp("processes")
+        names = [name for name in NAMES if name not in LONG and (name in OTHER_WAY) == other_way]
+        words = " , ".join(" ".join([name, *ARGUMENTS.get(name, [])]) for name in names)
+        command = f"-m labkit torchrun --processes --nproc-per-node 2 {DRIVER} {folder} {words}"
+        environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[2]), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", *command.split()],
+            env=environment, capture_output=True, text=True, timeout=200,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return folder
+
+    return lambda name: run_all(name in OTHER_WAY) / name
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in LONG])
-def test_ranks_that_are_processes_end_with_the_same_bits(name: str, processes: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in OTHER_WAY else pytest.mark.more)
+        for name in NAMES
+        if name not in LONG
+    ],
+)
+def test_ranks_that_are_processes_end_with_the_same_bits(
+    name: str, by_processes: Callable[[str], Path], tmp_path: Path
+) -> None:
     threads = run(name, tmp_path / "a", 2, *ARGUMENTS.get(name, []))
-    assert difference(saved(processes / name, 2), threads, tolerance=0.0) is None
+    assert difference(saved(by_processes(name), 2), threads, tolerance=0.0) is None
 
 
 def test_modules_of_a_script_in_folders_without_init(tmp_path: Path) -> None:
