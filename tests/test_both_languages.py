@@ -16,7 +16,9 @@ ROOT = Path(__file__).parent.parent / "labkit"
 SAYS = {"say", "must"}  # what takes both languages: base/language.py, base/numbers.py
 
 # The rooms whose errors are PyTorch's and CUDA's own, in their own words. A sentence that names labkit is none of them.
-PYTORCHS = ("machine.rules", "machine.ops", "machine.torch_api", "machine.state", "distributed.calls.checks")
+PYTORCHS = (
+    "machine.state", "machine.rules", "machine.ops", "machine.torch_api", "machine.features", "distributed.calls.checks",
+)  # fmt: skip
 # Sentences in one language, by module and beginning, each with its reason.
 ONE_LANGUAGE = {
     ("classroom.worker.student", "is not defined"): "Python's own words for a name that is missing",
