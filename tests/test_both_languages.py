@@ -17,11 +17,12 @@ SAYS = {"say", "must"}  # what takes both languages: base/language.py, base/numb
 
 # The rooms whose errors are PyTorch's and CUDA's own, in their own words. A sentence that names labkit is none of them.
 PYTORCHS = (
-    "machine.state", "machine.rules", "machine.ops", "machine.torch_api", "machine.features", "distributed.calls.checks",
+    "machine.state", "machine.rules", "machine.ops", "machine.torch_api", "machine.features",
+    "distributed.calls.checks",
 )  # fmt: skip
 # Sentences in one language, by module and beginning, each with its reason.
 ONE_LANGUAGE = {
-    ("classroom.worker.student", "is not defined"): "Python's own words for a name that is missing",
+    ("classroom.wall", "is not defined"): "Python's own words for a name that is missing",
     ("machine.machine", "No CUDA GPUs are available"): "PyTorch's own",
     ("engine.data_parallel", "There is an imbalance between your GPUs"): "PyTorch's own",
     ("engine.functions", "Was asked to gather along dimension 0"): "PyTorch's own",
