@@ -38,13 +38,20 @@ machine.features  | base children machine.handlers machine.stack machine.state m
 machine.torch_api | base machine.state machine.rules machine.ops machine.features trace
 machine           | base turns children machine.stack machine.state machine.ops machine.features machine.torch_api plans
 
-distributed       | base turns children machine machine.features machine.ops machine.state trace
+distributed.calls     | base machine.state trace
+distributed.rank      | base turns machine.state trace distributed.calls
+distributed.group     | base machine.features machine.ops machine.state trace distributed.calls distributed.rank
+distributed.processes | base turns machine trace distributed.calls distributed.rank distributed.group
+distributed.threads   | base turns machine machine.state trace distributed.calls distributed.rank distributed.group distributed.processes
+distributed.torchrun  | base turns children machine machine.state distributed.calls distributed.rank distributed.processes distributed.threads
+distributed.notebook  | base turns machine trace distributed.rank distributed.threads
+distributed           | machine distributed.threads
 
 cost              | base plans trace
 view              | base plans trace cost
 explore           | base plans trace cost view
 diagnosis         | base plans machine machine.features machine.state
-distributed.diagnosis | base turns diagnosis distributed
+distributed.diagnosis | base turns diagnosis distributed.calls distributed.rank distributed.threads distributed.torchrun
 
 content           |
 course            | base plans machine diagnosis
@@ -58,8 +65,8 @@ classroom.results | base classroom classroom.handout classroom.intake classroom.
 classroom.nbgrader | base classroom classroom.handout
 content.assignments | plans course classroom
 
-cli               | base children distributed distributed.diagnosis classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.features machine.state trace trace.recording view diagnosis
-__init__          | base view distributed
+cli               | base children distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.features machine.state trace trace.recording view diagnosis
+__init__          | base view distributed.notebook
 __main__          | cli
 """
 ROWS = [line.split("|") for line in TABLE.splitlines() if line]
@@ -87,8 +94,6 @@ machine.*                   machine.machine
 machine.ops.*               machine.features.*
 machine.state.[lm]*         machine.state.gpu
 children.bootstrap.*        *
-distributed.calls.call      *
-distributed.[!d]*           distributed.[!d]*
 diagnosis.*                 diagnosis.runs
 diagnosis.probes.probe      diagnosis.run
 course.exercises.primitives engine*

@@ -6,7 +6,7 @@ It stands in ``docs/simulated.md`` below what is said of the machine; ``python -
 from __future__ import annotations
 
 from ..machine.fidelity import ABSENT, APPROXIMATED, FAITHFUL, changed, listed
-from .threads.torch_patches import table as rows
+from .threads.torch_patches import patches
 from .threads.world import World
 
 # (what, how, in a sentence)
@@ -46,6 +46,6 @@ def table() -> str:
     for how in (FAITHFUL, APPROXIMATED, ABSENT):
         lines += [f"| **{how}** | {what} | {note} |" for what, found, note in PARTS if found == how]
     lines += ["", "What is changed besides while ranks are there, and taken back with them:", ""]
-    with World(1) as world:
-        lines += [f"- `{owner}`: {listed(names)}" for owner, names in changed(rows(world)).items()]
+    with World(1):
+        lines += [f"- `{owner}`: {listed(names)}" for owner, names in changed(patches(bool)).items()]
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ from torch.distributed import DistBackendError
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
-from labkit.distributed.threads.meeting import BUFFER
+from labkit.distributed.group.slot import BUFFER
 from labkit.distributed.threads.world import RanksFailed, World
 from labkit.turns import Deadlock
 

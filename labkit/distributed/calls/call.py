@@ -11,9 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-# Modules whose frames are not the user's: what called them is.
-_OURS = ("torch.", "labkit.diagnosis.", "labkit.distributed.", "labkit.machine.", "labkit.base.")
-
+from ...base.ours import is_our_module, is_torch_module
 
 # Functions of torch that only pass a call on.
 _BETWEEN = frozenset(
@@ -106,6 +104,24 @@ class Call:
         return "" if name == self.kind or name in _PLAIN else name.replace(".<locals>", "")
 
     @property
+    def is_message(self) -> bool:
+        """Whether two ranks have part in it, and not all of the group."""
+        return self.kind in ("send", "recv")
+
+    @property
+    def pair(self) -> tuple[int, ...]:
+        """Of a message the world's ranks of its sender and its receiver; () if anybody may have sent it."""
+        if self.root is None:
+            return ()
+        there = self.ranks[self.root]
+        return (self.rank, there) if self.kind == "send" else (there, self.rank)
+
+    @property
+    def matched_tag(self) -> int:
+        """The tag by which a message finds its receiver: NCCL takes no notice of tags."""
+        return self.tag if self.backend == "gloo" else 0
+
+    @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Of what it brings; where it only receives, of what it gets."""
         return self._shapes(self.inputs or self.outputs)
@@ -140,12 +156,12 @@ class Call:
         frame = sys._getframe(1)
         last, codes = frame, self.codes
         while frame is not None:
-            name = frame.f_globals.get("__name__") or ""
-            if not name.startswith(_OURS):
+            name = frame.f_globals.get("__name__")
+            if is_torch_module(name):
+                codes.append(frame.f_code)
+            elif not is_our_module(name):
                 last = frame
                 break
-            if name[0] == "t":
-                codes.append(frame.f_code)
             frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
         self.code, self.line = last.f_code, last.f_lineno
 

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import _len_torch_dispatch_stack
 from torch._ops import OpOverload
-from torch.distributed import ReduceOp
+from torch.distributed import ProcessGroup, ReduceOp
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode_temporarily
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapper
 
 from ...base.language import say
+from ...base.ours import is_our_module
 from ...base.tree import tensors_in
-
-if TYPE_CHECKING:
-    from ..calls.call import Call
-    from .group import Group
+from ..calls.call import Call
 
 # A call's kind -> its operator, and that of several at once.
 _OPERATORS = {
@@ -45,7 +43,6 @@ _OPERATORS = {
 }
 # The types of their arguments that are tensors of the call.
 _TENSORS = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
-_OURS = f"{__package__.partition('.')[0]}."
 
 
 class _Told(OpOverload):
@@ -75,7 +72,7 @@ def _wrapper(tensors: Iterable[Any]) -> Any:
     return None
 
 
-def seen(group: Group, call: Call, go_on: Callable[[Call], Any]) -> Any:
+def seen(group: ProcessGroup, call: Call, go_on: Callable[[Call], Any]) -> Any:
     """The Work of ``go_on(call)``, which modes of this thread and wrappers see as an operator; or what they give.
 
     What they call the operator with is what ``go_on`` gets: a wrapper does so with what it holds, perhaps repeatedly.
@@ -89,7 +86,7 @@ def seen(group: Group, call: Call, go_on: Callable[[Call], Any]) -> Any:
         mode: Any = next(reversed(_get_current_dispatch_mode_stack()), None)
         if mode is not None and not mode.is_infra_mode():  # torch's own, of compilation, want what C++ has
             with _pop_mode_temporarily():
-                if f"{type(mode).__module__}.".startswith(_OURS):
+                if is_our_module(type(mode).__module__):
                     return run(*args, **kwargs)
                 return mode.__torch_dispatch__(told, (), args, kwargs)
         brought = copy.copy(call)
@@ -140,7 +137,7 @@ def _brought(args: Any, arguments: Any, call: Call) -> tuple[list[Any], list[Any
     return inputs, outputs
 
 
-def _value(argument: Any, call: Call, group: Group) -> Any:
+def _value(argument: Any, call: Call, group: ProcessGroup) -> Any:
     """What the operator is given for ``argument``."""
     name, kind = argument.name, str(argument.type)
     if kind in _TENSORS:

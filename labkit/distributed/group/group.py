@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,19 +23,17 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
 
 from ...machine.features.reducers import arrived, whose
+from ...machine.state.gpu import Gpu
 from ...machine.state.in_use import machine_in_use
 from ...machine.state.placement import gpu_of
 from ...trace import emitting as trace
 from ..calls import checks
 from ..calls.call import Call
-from ..processes.transport import Gloo
 from ..rank.rank import rank_here, timed_here
 from ..rank.sampling import sample
 from .dispatched import seen, watched
+from .slot import Transport
 from .works import SlotWork, Works
-
-if TYPE_CHECKING:
-    from ...machine.state.gpu import Gpu
 
 # The functions of torch.distributed hand over what users gave them; what comes from elsewhere comes from C++.
 _PYTHON = "distributed_c10d.py"
@@ -49,12 +47,6 @@ class _Asking(threading.local):
 
 
 asking = _Asking()
-
-
-class Transport(Protocol):
-    """How the calls of a group's members come together."""
-
-    def come(self, call: Call) -> Any: ...
 
 
 # Its methods have more signatures than these: the ones that PyTorch's own functions call are here.
@@ -80,7 +72,8 @@ class Group(_Base):  # type: ignore[misc]
         ranks: Sequence[int],
         timeout: timedelta | float,
     ) -> None:
-        checks.check_place(rank, size, rank_here())
+        here = rank_here()
+        checks.check_place(rank, size, None if here is None else here.size)
         super().__init__(rank, size)
         if not isinstance(timeout, timedelta):  # C++ takes seconds too
             timeout = timedelta(seconds=timeout)
@@ -364,7 +357,7 @@ class Group(_Base):  # type: ignore[misc]
             call.backend = self.backends.get(call.device.partition(":")[0], "")
             checks.check(call, self)
         transport = self._transport or self.transport()
-        if call.kind in ("send", "recv"):
+        if call.is_message:
             pair = (call.at, call.root or 0) if call.kind == "send" else (call.root or 0, call.at)
             call.seq = self.pairs[pair] = self.pairs.get(pair, 0) + 1
         else:
@@ -437,10 +430,14 @@ def new_transport(group: Group) -> Transport:
     """How the members of ``group`` meet: in this process, if its ranks are here; over gloo, if this is one of them."""
     rank = rank_here()
     if rank is None:
-        return Gloo(group)
-    meeting = rank.world.meetings.of(group, rank)
-    meeting.join(group, rank)
+        assert of_processes is not None
+        return of_processes(group)
+    meeting: Transport = rank.world.meetings.join(group, rank)
     return meeting
+
+
+# The transport of a group whose members are processes; known to .torch_patches.
+of_processes: Callable[[Group], Transport] | None = None
 
 
 def _listed(tensors: Any) -> list[Any]:

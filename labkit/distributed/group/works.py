@@ -10,15 +10,30 @@ from torch import Tensor
 from torch._C._distributed_c10d import Work
 
 from ...trace import emitting as trace
+from ...trace.events import Event
 from ..calls import faults
 from ..calls.call import Call
-from ..rank.rank import alone, here
-from ..threads.meeting import Slot
-from .telling import tell
+from ..rank.rank import alone, here, timed_here
+from ..rank.sampling import sample
+from .slot import Slot
 
 
-class SlotWork(Work):
-    """Waits for one :class:`.meeting.Slot`."""
+class _Waited(Work):
+    """What is the same for one and for several."""
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        # C++ would wait for it with the baton in hand: what asks for it waits here.
+        self.wait()
+        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+
+class SlotWork(_Waited):
+    """Waits for one slot, and tells the recording that is open of this rank's part in it."""
 
     def __init__(self, call: Call, slot: Slot, results: list[Tensor], timeout: timedelta | None) -> None:
         super().__init__()
@@ -36,27 +51,28 @@ class SlotWork(Work):
         began = 0.0 if rank is None else rank.clock()
         if not self._ready() and not slot.stand(self.call, self._ready, timeout):
             assert timeout is not None
-            slot.error = faults.timeout_error(self.call, timeout, [other.number for other in slot.missing()])
+            slot.error = faults.timeout_error(self.call, timeout, slot.missing())
         if slot.error is not None:
             raise slot.error
         if rank is not None and slot.done:
             rank.wait_until(slot.finished)
             if not self._told:
-                self.tell(max(0.0, slot.met - began))
+                self._tell(max(0.0, slot.met - began))
         return True
 
-    def tell(self, waited: float = 0.0) -> None:
-        """Emit the event of this rank's part, which has the result now."""
+    def tell_if_done(self) -> None:
+        """Tell of it though nobody has waited for it."""
+        if self.slot.done:
+            self._tell(0.0)
+
+    def _tell(self, waited: float) -> None:
         self._told = True
         if self.rank is not None:
             self.rank.untold.remove(self)
-            tell(self.call, self.slot, waited)
+            _emit(self.call, self.slot, waited)
 
     def _ready(self) -> bool:
         return self.slot.is_over() or "away" in self.call.memo
-
-    def synchronize(self) -> None:
-        self.wait()
 
     def block_current_stream(self) -> None:
         self.wait()
@@ -85,15 +101,43 @@ class SlotWork(Work):
 
     _source_rank = source_rank
 
-    def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        # C++ would wait for it with the baton in hand: what asks for it waits here.
-        self.wait()
-        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
-        future.set_result(self.result())
-        return future
+
+# Descriptions of groups that say nothing.
+_UNSAID = ("", "default_pg", "undefined")
 
 
-class Works(Work):
+def _emit(call: Call, slot: Slot, waited: float) -> None:
+    """Emit the event of one rank's part in a collective, which has its result now.
+
+    waited   seconds that it stood still until the last member came.
+    """
+    if trace.recording is None:
+        return
+    trace.emit_at(
+        Event(
+            "collective",
+            call.device,
+            direction="backward" if call.backward else "forward",
+            start=call.arrived,
+            seconds=max(slot.finished - call.arrived, 0.0),
+            name=call.kind,
+            rank=call.rank,
+            group=call.group if call.desc in _UNSAID else f"{call.desc} {call.group}",
+            async_op=call.async_op,
+            sequence=call.seq,
+            ranks=slot.pair or call.ranks,
+            waited=waited,
+            last=slot.last,
+            place=call.short_place,
+            **call.told,
+        )
+    )
+    rank = timed_here()
+    if rank is not None:
+        sample(rank, call.kind, call.device if call.told.get("nbytes") else "")
+
+
+class Works(_Waited):
     """Several, waited for together: what a coalescing manager returns."""
 
     def __init__(self, works: list[Work]) -> None:
@@ -105,9 +149,6 @@ class Works(Work):
             work.wait() if timeout is None else work.wait(timeout)
         return True
 
-    def synchronize(self) -> None:
-        self.wait()
-
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self.works)
 
@@ -116,9 +157,3 @@ class Works(Work):
 
     def result(self) -> list[Tensor]:
         return [tensor for work in self.works for tensor in work.result()]
-
-    def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        self.wait()
-        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
-        future.set_result(self.result())
-        return future

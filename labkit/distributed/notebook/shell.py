@@ -11,17 +11,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from ...base.language import say
+from ...base.ours import is_our_module, is_torch_module
 from ...base.patches import Patch, Patches
 from ...turns import Deadlock
 from ..rank.rank import Rank, rank_here
+from ..threads.world import World
 from .output import Lines
-
-if TYPE_CHECKING:
-    from ..threads.world import World
 
 # Forms of a value that only live in the page, not within another output.
 _LIVE = "application/"
@@ -142,7 +141,7 @@ class _Breakpoint:
         class Debugger(pdb.Pdb):  # by now IPython's
             def stop_here(self, frame: FrameType) -> bool:
                 # Not in what called the cell, when the user steps over its last line.
-                ours = str(frame.f_globals.get("__name__")).startswith("labkit.")
+                ours = is_our_module(frame.f_globals.get("__name__"))
                 return not ours and super().stop_here(frame)
 
         Debugger().set_trace(sys._getframe(1))
@@ -224,7 +223,7 @@ def _without_torch(trace: TracebackType | None) -> None:
     """Take out what is below the last line of the user's own: where torch waited is no news."""
     last = trace
     while trace is not None:
-        if not str(trace.tb_frame.f_globals.get("__name__")).startswith("torch."):
+        if not is_torch_module(trace.tb_frame.f_globals.get("__name__")):
             last = trace
         trace = trace.tb_next
     if last is not None:

@@ -19,11 +19,11 @@ from ...machine import machine_in_use
 from ...trace import emitting as trace
 from ...trace.events import PAIRS, Event
 from ...trace.memory import MemorySample
+from ..rank import loading
 from ..rank.clock import Timed
 from ..rank.rank import alone
 from ..rank.sampling import at_modules, sample
 from ..rank.totals import Kept, Part, Totals, part_of
-from ..threads.torch_patches import of_imports
 
 # What the launcher tells each process: the folder for the files, and how many events and samples each keeps.
 FOLDER, MOST = "LABKIT_EVENTS", "LABKIT_EVENTS_MOST"
@@ -90,7 +90,7 @@ def _record(me: Timed, folder: Path, most: int) -> None:
     opened = trace.begin()
     opened.events = opened.samples = file
     trace.tell_ranks(lambda: (me.number, me.clock()))
-    Patches(of_imports).put_in()
+    Patches(loading.patches).put_in()
     hooks = at_modules()
     hooks.__enter__()
     sample(me, "begin")

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,12 +28,10 @@ from torch._C import _distributed_c10d as c10d
 
 from ..calls import faults, semantics
 from ..calls.call import Call
+from ..group.group import Group
+from ..group.slot import BUFFER, Plain, Slot
 from ..rank.rank import aside
-from ..threads.meeting import BUFFER, Plain, Slot
 from . import packing, watch
-
-if TYPE_CHECKING:
-    from ..group.group import Group
 
 # Bytes of a head: a call in words, and ten or a hundred numbers.
 HEAD = 2048
@@ -51,7 +49,7 @@ class Exchange(Slot):
     __slots__ = ("__weakref__", "call", "heads", "lost", "lost_at", "mine", "over")
 
     def __init__(self, call: Call, size: int) -> None:
-        super().__init__(None, size)
+        super().__init__(size)
         self.call, self.over = call, threading.Event()
         self.mine: Tensor | None = None
         self.heads: Tensor | None = None
@@ -70,7 +68,7 @@ class Exchange(Slot):
                 return True
             return watch.stand(call, ready, self.over, timeout)
 
-    def missing(self) -> list[Any]:
+    def missing(self) -> list[int]:
         return watch.missing(self.call)
 
     def end(self) -> None:
@@ -115,7 +113,7 @@ class Gloo:
         with Plain(), aside():
             watch.note(call, slot)
             slot.mine = packing.packed(call)
-            if call.kind in ("send", "recv"):
+            if call.is_message:
                 self._message(slot)
                 return slot
             heads = torch.empty(self.size, HEAD, dtype=torch.uint8)
@@ -243,11 +241,8 @@ class Gloo:
     # Messages: a thread for each neighbour and direction.
 
     def _message(self, slot: Exchange) -> None:
-        call = slot.call
-        tag = call.tag if call.backend == "gloo" else 0
-        if call.root is not None:
-            there = self.ranks[call.root]
-            slot.pair = (call.rank, there) if call.kind == "send" else (there, call.rank)
+        call, tag = slot.call, slot.call.matched_tag
+        slot.pair = call.pair
         if call.kind == "send":
             if call.nbytes <= BUFFER:
                 call.memo["away"] = True
@@ -306,13 +301,12 @@ def _meet(slot: Exchange, calls: list[Call], pairs: Callable[[], semantics.Pairs
     if wrong is not None:
         slot.fail(wrong)
         return
-    last = max(calls, key=lambda call: call.arrived)
-    slot.met, slot.last = last.arrived, last.rank
-    started = perf_counter()
-    with torch.inference_mode(any(out.is_inference() for out in slot.call.outputs)), torch.no_grad():
-        semantics.write(pairs())
-    slot.finished = last.arrived + perf_counter() - started
-    slot.done = True
+
+    def write() -> None:
+        with torch.inference_mode(any(out.is_inference() for out in slot.call.outputs)):
+            semantics.write(pairs())
+
+    slot.finish(write)
     for call in calls:
         call.memo.clear()
     slot.end()

@@ -23,8 +23,7 @@ from datetime import timedelta
 from multiprocessing.process import parent_process
 from multiprocessing.util import Finalize
 from time import monotonic
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from torch._C import _distributed_c10d as c10d
@@ -36,12 +35,9 @@ from ...turns import Deadlock
 from ...turns.locks import watching
 from ..calls import faults
 from ..calls.call import Call
+from ..group.group import Group
 from ..rank.rank import aside
 from . import packing
-
-if TYPE_CHECKING:
-    from ..group.group import Group
-    from .transport import Exchange
 
 # Seconds after which one who waits writes it down, and between two looks.
 SOON, _BEAT = 0.1, 0.05
@@ -91,6 +87,18 @@ class Keys:
         return True
 
 
+class Open(Protocol):
+    """A call that may still wait for others; ``lost`` is what gloo said when a member was gone."""
+
+    @property
+    def call(self) -> Call: ...
+
+    @property
+    def lost(self) -> Exception | None: ...
+
+    def is_over(self) -> bool: ...
+
+
 class Watch:
     """The world of a default group: its store, and how far this rank has come.
 
@@ -105,7 +113,7 @@ class Watch:
         self.came: Counter[tuple[str, str]] = Counter()
         self.last: Call | None = None
         # Its calls, as they were made; those that are over may be gone.
-        self._slots: WeakValueDictionary[int, Exchange] = WeakValueDictionary()
+        self._slots: WeakValueDictionary[int, Open] = WeakValueDictionary()
         self._made = 0
         self._callers: dict[int, threading.Thread] = {}
         self._waiting: dict[int, Call] = {}
@@ -118,7 +126,7 @@ class Watch:
         self._write("runs")
         Finalize(None, self.end, exitpriority=100)
 
-    def note(self, call: Call, slot: Exchange | None = None) -> None:
+    def note(self, call: Call, slot: Open | None = None) -> None:
         if slot is not None:
             self._made += 1
             self._slots[self._made] = slot
@@ -321,7 +329,7 @@ def _go_on() -> None:
             _now.goes_on()
 
 
-def note(call: Call, slot: Exchange | None = None) -> None:
+def note(call: Call, slot: Open | None = None) -> None:
     """This rank has made a call, and will have what comes of it in ``slot``."""
     if _now is not None:
         _now.note(call, slot)
@@ -338,7 +346,7 @@ def gather(group: Group, name: str) -> None:
     there = Keys(store, [str(member) for member in range(group.size())])
     if there.wait(SOON) or stand(call, there.is_set, there, group.timeout):
         return
-    raise faults.timeout_error(call, group.timeout, [one.number for one in missing(call)])
+    raise faults.timeout_error(call, group.timeout, missing(call))
 
 
 def is_on() -> bool:
@@ -387,14 +395,14 @@ def stand(
             watch.goes_on()
 
 
-def missing(call: Call) -> list[Any]:
+def missing(call: Call) -> list[int]:
     """The ranks that have not come to it, as far as is known of those that wait themselves."""
     assert _now is not None
     key = _key(call)
     if key[1] not in ("all", _NEW):
         return []
     issued = [one["issued"].get(key, 0) for one in _now.read()]
-    return [SimpleNamespace(number=rank) for rank in call.ranks if issued[rank] < call.seq]
+    return [rank for rank in call.ranks if issued[rank] < call.seq]
 
 
 def gone(call: Call, error: Exception) -> Exception:

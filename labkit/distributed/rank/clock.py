@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from ...machine.state.gpu import Gpu
-    from ..calls.call import Call
-    from ..group.works import SlotWork
+from ...machine.state.gpu import Gpu
+from ..calls.call import Call
+
+
+class Untold(Protocol):
+    """A collective of which the recording that is open has not been told."""
+
+    def tell_if_done(self) -> None: ...
 
 
 class Timed:
@@ -28,7 +32,7 @@ class Timed:
 
     def __init__(self, number: int, local: int, node: int, gpus: tuple[Gpu, ...] = ()) -> None:
         self.number, self.local, self.node, self.gpus = number, local, node, gpus
-        self.untold: list[SlotWork] = []
+        self.untold: list[Untold] = []
         self._spent = self._ahead = 0.0
         # When its turn began; while it sleeps and others have theirs, when that began.
         self._since: float | None = None
@@ -70,6 +74,5 @@ class Timed:
     def tell_the_rest(self) -> None:
         """Tell of the collectives that are done and that nobody has waited for: it has ended."""
         for work in list(self.untold):
-            if work.slot.done:
-                work.tell()
+            work.tell_if_done()
         self.untold.clear()

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from ...base import ours
+
 # Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
 OF_A_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra".split())
 
@@ -28,8 +30,6 @@ _SHARED = frozenset(
 # What torchrun tells each rank, and no two alike.
 _NUMBERS = frozenset({b"RANK", b"LOCAL_RANK", b"GROUP_RANK", b"ROLE_RANK"})
 _asking: set[str] = set()
-
-_LABKIT = str(Path(__file__).parents[2]) + os.sep
 
 
 @cache
@@ -42,7 +42,7 @@ def _shared_folders() -> tuple[str, ...]:
     found = {os.path.realpath(folder) + os.sep for folder in folders} | {
         folder + os.sep for folder in folders
     }
-    return (*found, _LABKIT)
+    return (*found, ours.FOLDER)
 
 
 def is_shared_file(path: str) -> bool:

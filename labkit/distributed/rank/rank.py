@@ -9,17 +9,37 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from time import perf_counter
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 
 from ... import turns
+from ..calls.call import Call
 from .clock import Timed
+from .cuda import Cuda
 from .process_state import ProcessState
 
-if TYPE_CHECKING:
-    from ..calls.call import Call
-    from ..threads.world import World
+
+class World(Protocol):
+    """What is asked of all ranks together; see ``threads/world.py``.
+
+    meetings   where the calls of their groups meet, ``stores`` the values of the stores by port or file, and ``kept``
+               the stores that nobody but C++ may hold.
+    failed     what each raised that did; ``helpers`` the threads that ranks have started and that take no turns.
+    """
+
+    size: int
+    ranks: tuple[Rank, ...]
+    meetings: Any
+    stores: dict[Any, Any]
+    kept: list[Any]
+    failed: dict[int, BaseException]
+    helpers: WeakSet[threading.Thread]
+
+    def is_idle(self) -> bool: ...
+
+    def explain(self, call: object) -> str: ...
 
 
 class Rank(Timed):
@@ -53,9 +73,8 @@ class Rank(Timed):
         self.seqs: dict[str, int] = {}
         # The groups that it has made, by key: the how manieth of its name.
         self.made: dict[Any, int] = {}
-        # Whether it has used CUDA, which a process of its own would have initialised then; what was on the GPUs before.
-        self.initialized = False
-        self._marked = 0
+        self.cuda = Cuda(lambda: sum(gpu.total() for gpu in self.gpus))
+        self.groups: Any = None  # its torch.distributed.distributed_c10d._world, once it has asked for that
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
@@ -70,7 +89,7 @@ class Rank(Timed):
         self.last = call
         key = call.code, call.line, call.kind
         self.came[key] = self.came.get(key, 0) + 1
-        if call.kind not in ("send", "recv"):
+        if not call.is_message:
             self.seqs[call.group] = call.seq
 
     def sleep(self, seconds: float) -> None:
@@ -86,24 +105,12 @@ class Rank(Timed):
             self.wait_until(until)
 
     def begin_turn(self) -> None:
-        if not self.initialized:
-            self._marked = self._total()
+        self.cuda.begin_turn()
         super().begin_turn()
 
     def end_turn(self) -> None:
-        self.uses_cuda()
+        self.cuda.is_initialized()  # asked in its turn: afterwards others have memory, too
         super().end_turn()
-
-    # CUDA, which each process initialises for itself.
-
-    def uses_cuda(self) -> bool:
-        """What ``torch.cuda.is_initialized()`` says, in its turn: whether it has chosen a GPU or had memory of one."""
-        if not self.initialized:
-            self.initialized = self._total() != self._marked
-        return self.initialized
-
-    def _total(self) -> int:
-        return sum(gpu.total() for gpu in self.gpus)
 
     # Its thread.
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...trace.events import Event
 from ...trace.memory import MemorySample
 from ...trace.trace import Trace
-
-if TYPE_CHECKING:
-    from .clock import Timed
+from .clock import Timed
 
 
 @dataclass(frozen=True)

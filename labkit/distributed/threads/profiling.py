@@ -10,16 +10,13 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.autograd import profiler
 
 from ...base.language import say
 from ...base.patches import Patch
-from ..rank.rank import here
-
-if TYPE_CHECKING:
-    from ..rank.rank import Rank
+from ..rank.rank import Rank, here
 
 
 class Nothing:

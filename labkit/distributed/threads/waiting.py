@@ -6,14 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from ... import turns
 from ...base.language import say
+from ..calls.call import Call
 from ..rank.rank import Rank, rank_here
-
-if TYPE_CHECKING:
-    from ..calls.call import Call
 
 _LOOK = 0.002  # seconds between two looks of a thread that takes no part
 _LONG = 250  # looks after which nobody else can be about to do something

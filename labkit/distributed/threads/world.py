@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -23,6 +23,7 @@ from ...base.patches import Patches
 from ...machine.machine import Machine
 from ...machine.state.in_use import machine_in_use
 from ...trace import emitting as trace
+from ...trace.waits import WaitForGraph
 from ...turns.locks import watching
 from ..calls import faults
 from ..calls.call import place_of
@@ -32,10 +33,7 @@ from ..rank.sampling import at_modules, sample
 from .meeting import Meetings
 from .nodes import Nodes
 from .shardings import Shardings
-from .torch_patches import table
-
-if TYPE_CHECKING:
-    from ...trace.waits import WaitForGraph
+from .torch_patches import patches
 
 # Where the ranks would meet: nobody listens there, for they share one process.
 ADDRESS, PORT = "127.0.0.1", 29500
@@ -94,13 +92,13 @@ class World:
                 )
             )
         each = self.size // self.nodes
-        self.meetings = Meetings(self)
         self.stores: dict[Any, Any] = {}
         self.kept: list[Any] = []
         self.ranks = tuple(
             Rank(self, number, number % each, number // each, _environment(number, self.size, each, environ))
             for number in range(self.size)
         )
+        self.meetings = Meetings(self.ranks)
         self._outside = ProcessState(None)
         self._current: Rank | None = None
         self._baton: turns.Baton | None = None
@@ -117,7 +115,7 @@ class World:
         for rank in self.ranks:
             rank.gpus, rank.random = self._nodes.gpus[rank.node], self._nodes.random(rank.node, rank.seed)
         self.shardings = Shardings()
-        self._patches = Patches(lambda: table(self))
+        self._patches = Patches(lambda: patches(self.shardings.look))
         try:
             self._patches.put_in()
             self.shardings.look()

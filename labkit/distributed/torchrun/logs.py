@@ -7,10 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from string import Template
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-if TYPE_CHECKING:
-    from ..rank.rank import Rank
+from ..rank.rank import Rank
 
 
 class Lines(io.TextIOBase):

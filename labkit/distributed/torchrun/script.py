@@ -15,14 +15,12 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ... import turns
 from ...machine.tracebacks import without_ours
+from ..rank.rank import Rank
 from ..rank.system import Left, run_exit_functions
-
-if TYPE_CHECKING:
-    from ..rank.rank import Rank
 
 
 class Program:

@@ -10,7 +10,7 @@ here in both languages (:func:`.arguments.silent`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch.distributed import DistBackendError
@@ -18,9 +18,6 @@ from torch.distributed import DistBackendError
 from ....base.language import say
 from ..call import Call
 from . import gloo, nccl
-
-if TYPE_CHECKING:
-    from ...rank.rank import Rank
 
 
 class Checked(Protocol):
@@ -66,10 +63,10 @@ def check(call: Call, group: Checked) -> None:
         found(call)
 
 
-def check_place(rank: int, size: int, here: Rank | None) -> None:
+def check_place(rank: int, size: int, most: int | None) -> None:
     """Raise what is said of a group whose numbers cannot be: a rank that it has not, or more ranks than there are.
 
-    here   the rank that makes it, where all ranks share a process.
+    most   how many ranks there are, where that is known.
     """
     if not 0 <= rank < size:
         # NCCL: src/init.cc, ncclCommInitRankDev
@@ -81,13 +78,13 @@ def check_place(rank: int, size: int, here: Rank | None) -> None:
             zh=f"{size} 个 rank 的组，编号是 0 到 {size - 1}：`rank=`（RANK）和 `world_size=`（WORLD_SIZE）对不上。\n"
             "怎么办：两者都交给 torchrun，它会在每个 rank 的环境变量里设好。",
         )
-    if here is not None and size > here.size:
+    if most is not None and size > most:
         raise ValueError(
             say(
-                en=f"a group of {size} ranks where {here.size} run: on real GPUs they wait in init_process_group, or "
+                en=f"a group of {size} ranks where {most} run: on real GPUs they wait in init_process_group, or "
                 "in the first collective, for ranks that never come.\nDo: leave `world_size=` (WORLD_SIZE) to "
                 "torchrun, or start as many ranks (--nnodes × --nproc-per-node).",
-                zh=f"只有 {here.size} 个 rank 在运行，这个组却要 {size} 个：在真实的 GPU 上，"
+                zh=f"只有 {most} 个 rank 在运行，这个组却要 {size} 个：在真实的 GPU 上，"
                 "它们会停在 init_process_group 或第一次集合通信里，等不存在的 rank。\n"
                 "怎么办：`world_size=`（WORLD_SIZE）交给 torchrun 来设，"
                 "或者启动这么多 rank（--nnodes × --nproc-per-node）。",

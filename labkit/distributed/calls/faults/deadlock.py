@@ -74,11 +74,7 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
 def cause(standings: Sequence[Standing]) -> str:
     """Why none can go on: "uneven" numbers of batches, "alone" in a line to which others never came, or ""."""
     calls = [one.call for one in standings if one.call is not None]
-    if (
-        not calls
-        or any(one.what for one in standings)
-        or any(call.kind in ("send", "recv") for call in calls)
-    ):
+    if not calls or any(one.what for one in standings) or any(call.is_message for call in calls):
         return ""
     call = calls[0]
     by = {one.rank: one for one in standings}
@@ -111,7 +107,7 @@ def _wait(one: Standing, standings: Sequence[Standing]) -> Wait:
 
 def missing(call: Call, standings: Sequence[Standing]) -> tuple[int, ...]:
     """The ranks that have not come to ``call``."""
-    if call.kind in ("send", "recv"):
+    if call.is_message:
         return () if call.root is None else (call.ranks[call.root],)
     members = frozenset(call.ranks)
     return tuple(
@@ -152,7 +148,7 @@ def _standing(one: Standing, standings: Sequence[Standing]) -> str:
         awaited = missing(call, standings)
         whom = ranks_text(awaited) if awaited else say(en="the others", zh="其他 rank")
         what = described(call)
-        if call.kind in ("send", "recv"):
+        if call.is_message:
             return say(en=f"waits in {what} at {call.short_place}", zh=f"停在 {call.short_place} 的 {what}")
         return say(
             en=f"waits for {whom} in {what}, call {call.seq} of group {group_of(call)}, at {call.short_place}",
@@ -195,9 +191,9 @@ def _meaning(standings: Sequence[Standing]) -> str:
             zh=f"其他 rank 停在集合通信里，而 {names} 到不了那里：它在等别的东西。\n"
             "怎么办：看它停住的那一行；如果是要由别的 rank 释放的锁、队列或文件，那就永远等不到。",
         )
-    if all(call.kind in ("send", "recv") for call in calls):
+    if all(call.is_message for call in calls):
         return _meaning_of_messages(calls, standings)
-    collectives = [call for call in calls if call.kind not in ("send", "recv")]
+    collectives = [call for call in calls if not call.is_message]
     if len(collectives) < len(calls):
         return say(
             en="Some stand in a message, the others in a collective: neither comes to the other.\n"

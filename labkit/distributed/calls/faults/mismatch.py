@@ -49,7 +49,7 @@ def _conflict(a: Call, b: Call) -> str:
         return "" if {a.kind, b.kind} == {"send", "recv"} and _lengths(a) == _lengths(b) else _of_kinds(a, b)
     if a.op != b.op:
         return "op"
-    if a.root != b.root and a.kind not in ("send", "recv"):
+    if a.root != b.root and not a.is_message:
         return "root"
     one, other = _brought(a), _brought(b)
     if len(one) != len(other):
@@ -117,7 +117,7 @@ _UNEVEN: dict[str, Callable[[Call, Call], bool]] = {
 
 def _told(calls: Sequence[Call], what: str) -> str:
     first = calls[0]
-    message = first.kind in ("send", "recv")
+    message = first.is_message
     if message:
         head = say(
             en="a message and its receiver do not fit together:",
@@ -172,7 +172,7 @@ def _reason(calls: Sequence[Call], what: str) -> str:
             zh="数据类型不同：NCCL 会把一种类型的字节当成另一种来读，而且不报错。\n"
             "怎么办：调用之前在所有 rank 上统一转换，例如 `.to(torch.float32)`。",
         )
-    if first.kind in ("send", "recv"):
+    if first.is_message:
         return say(
             en="Their sizes differ.\nDo: let the receiver make a tensor of the sender's shape (send the shape first "
             "if it "

@@ -1,0 +1,86 @@
+"""Whether a rank has initialised CUDA, as each process does for itself when it first uses it.
+
+``init_device_mesh`` chooses a GPU for whoever has not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ...base.patches import Patch
+
+
+class Cuda:
+    """One process's CUDA. It is initialised once the process has chosen a GPU or had memory of one.
+
+    total   how many bytes its GPUs have given out up to now, to whomever.
+    """
+
+    def __init__(self, total: Callable[[], int]) -> None:
+        self._total = total
+        self._chosen = self._later = False
+        self._before = 0
+
+    def begin_turn(self) -> None:
+        """What others had of the GPUs up to now is not this process's."""
+        if not self._chosen:
+            self._before = self._total()
+
+    def is_initialized(self) -> bool:
+        if not self._chosen:
+            self._chosen = self._total() != self._before
+        return self._chosen
+
+    def initialize(self) -> None:
+        self._chosen = self._chosen or not self._later
+
+    def later(self, function: Callable[[], object]) -> None:
+        """What on a real GPU waits until CUDA is initialised: the generators are here from the start."""
+        before, self._later = self._later, True
+        try:
+            function()
+        finally:
+            self._later = before
+
+
+def patches(cuda_here: Callable[[], Cuda | None]) -> Iterator[Patch]:
+    """The rows. ``cuda_here()`` is that of the process or rank that asks; None where torch's own answers stand."""
+    is_initialized, lazy_init, lazy_call = (
+        torch.cuda.is_initialized,
+        torch.cuda._lazy_init,
+        torch.cuda._lazy_call,
+    )
+
+    def asked() -> bool:
+        cuda = cuda_here()
+        return is_initialized() if cuda is None else cuda.is_initialized()
+
+    def wanted() -> None:
+        cuda = cuda_here()
+        lazy_init() if cuda is None else cuda.initialize()
+
+    def later(function: Callable[[], object], **options: Any) -> None:
+        cuda = cuda_here()
+        lazy_call(function, **options) if cuda is None else cuda.later(function)
+
+    def choosing(choose: Callable[[int], object]) -> Callable[[int], object]:
+        @functools.wraps(choose)
+        def chosen(index: int) -> object:
+            result = choose(index)
+            if (cuda := cuda_here()) is not None:
+                cuda.initialize()
+            return result
+
+        return chosen
+
+    for owner in (torch.cuda, torch.cuda.memory, torch.cuda.random):
+        yield Patch(owner, "is_initialized", asked)
+        yield Patch(owner, "_lazy_init", wanted)
+    for owner in (torch.cuda, torch.cuda.random):
+        yield Patch(owner, "_lazy_call", later)
+    for name in ("_cuda_setDevice", "_accelerator_setDeviceIndex"):
+        yield Patch(torch._C, name, choosing(getattr(torch._C, name)))
