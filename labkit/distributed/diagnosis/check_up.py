@@ -82,12 +82,12 @@ def diagnose_ranks(
 
         program, name = Program(str(path), arguments), path.name
     failure: tuple[int, BaseException] | None = None
-    with World(ranks, memory=memory) as world, Observer(ranks) as watch:
+    with World(ranks, memory=memory) as world, Observer(ranks) as observer:
         try:
             world.run(program, to_end=True)
         except RanksFailed as failed:
             failure = failed.rank, failed.error
-        found: list[Finding] = findings(watch.seen, failure)
-        looked = compared(watch.seen)
+        found: list[Finding] = findings(observer.records, failure)
+        looked = compared(observer.records)
     found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return RanksDiagnosis(name, None, tuple(found), compared=looked, ranks=ranks)  # type: ignore[arg-type]

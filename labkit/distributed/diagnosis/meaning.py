@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...base.language import say
 from ...diagnosis.errors import short_text
 from ...diagnosis.findings.kind import declared, listed
 from ...diagnosis.result import Finding
@@ -17,7 +16,7 @@ from ...turns import Deadlock
 from ..calls.faults import Mismatch, Unmet, ranks_text
 from .records import Loader, Loss, RankRecord, Step, without_gradient
 
-KINDS, _ = declared(Path(__file__).with_name("kinds.txt"))
+KINDS, PHRASES = declared(Path(__file__).with_name("kinds.txt"))
 
 # BatchNorm over fewer values of a channel than this makes noise of them (as in the check-up of a model).
 FEW = 16
@@ -25,18 +24,25 @@ FEW = 16
 _ALIKE = 1e-3
 
 
-def findings(seen: Sequence[RankRecord], failure: tuple[int, BaseException] | None) -> list[Finding]:
-    """All that was found, in no order."""
-    found = list(_of_failure(seen, *failure)) if failure is not None else []
-    for judge in _JUDGES:
-        found += judge(seen)
-    return found
+def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] | None) -> list[Finding]:
+    """All that was found, in no order; ``failure`` is what ended the run, and in which rank."""
+    return [
+        *(_of_failure(records, *failure) if failure is not None else ()),
+        *_once("same_rows", _same_rows(records)),
+        *_once("set_epoch_forgotten", _set_epoch(records)),
+        *_once("rows_counted_twice", _padded(records)),
+        *_scale(records),
+        *_no_sync(records),
+        *_stale(records),
+        *_drift(records),
+        *_batch_norm(records),
+    ]
 
 
 # What ended the run.
 
 
-def _of_failure(seen: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
+def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
     text = str(error)
     kind = _kind_of(error)
     if kind is not None:
@@ -50,7 +56,7 @@ def _of_failure(seen: Sequence[RankRecord], rank: int, error: BaseException) -> 
         reason = "\n  ".join(filter(None, [*said.splitlines(), real]))
         yield Finding(kind, "error", _places(text), reason, advice, "")
     elif "Expected to have finished reduction in the prior iteration" in text:
-        yield KINDS["unused_parameters"](which=_unused(seen))
+        yield KINDS["unused_parameters"](which=_unused(records))
     else:
         yield KINDS["script_fails"](
             who=ranks_text([rank]), problem=short_text(error) if isinstance(error, Exception) else repr(error)
@@ -75,72 +81,58 @@ def _places(text: str) -> str:
     return listed(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", text))))
 
 
-def _unused(seen: Sequence[RankRecord]) -> str:
+def _unused(records: Sequence[RankRecord]) -> str:
     """The parameters of replicated models that got no gradient, with the ranks."""
     missed: dict[tuple[str, ...], list[int]] = {}
-    for rank, one in enumerate(seen):
+    for rank, one in enumerate(records):
         names = one.unused or without_gradient(one.models)
         if names:
             missed.setdefault(tuple(names), []).append(rank)
-    between = say(en=" in ", zh="，")
-    return "; ".join(f"{listed(list(names))}{between}{ranks_text(ranks)}" for names, ranks in missed.items())
+    where = PHRASES["unused_parameters.where"]
+    return "; ".join(
+        where(names=listed(list(names)), ranks=ranks_text(ranks)) for names, ranks in missed.items()
+    )
 
 
 # Data.
 
 
-def _loaders(seen: Sequence[RankRecord]) -> Iterator[list[Loader]]:
+def _loaders(records: Sequence[RankRecord]) -> Iterator[list[Loader]]:
     """The loaders that all ranks have, one after the other."""
-    for loaders in zip(*(one.loaders for one in seen), strict=False):
+    for loaders in zip(*(one.loaders for one in records), strict=False):
         yield list(loaders)
 
 
-# Where, and what is said of it.
+# Where, and the facts.
 _Found = Iterator[tuple[str, dict[str, Any]]]
 
 
-def _once(
-    key: str,
-) -> Callable[[Callable[[Sequence[RankRecord]], _Found]], Callable[[Sequence[RankRecord]], Any]]:
+def _once(key: str, found: _Found) -> Iterator[Finding]:
     """What is found in several loaders is one fault: said of the first, with the names of the others."""
-
-    def of(
-        look: Callable[[Sequence[RankRecord]], _Found],
-    ) -> Callable[[Sequence[RankRecord]], Iterator[Finding]]:
-        def judge(seen: Sequence[RankRecord]) -> Iterator[Finding]:
-            found = list(look(seen))
-            if found:
-                (where, said), *others = found
-                if others:
-                    also = listed([name for name, _ in others])
-                    where = say(en=f"{where}; alike in {also}", zh=f"{where}；{also}也是如此")
-                yield KINDS[key](where, **said)
-
-        return judge
-
-    return of
+    for where, facts in found:
+        if others := [name for name, _ in found]:
+            where = PHRASES["also"](where=where, others=listed(others))
+        yield KINDS[key](where, **facts)
 
 
-@_once("same_rows")
-def _same_rows(seen: Sequence[RankRecord]) -> _Found:
-    for number, loaders in enumerate(_loaders(seen)):
+def _same_rows(records: Sequence[RankRecord]) -> _Found:
+    for number, loaders in enumerate(_loaders(records)):
         for epoch, parts in enumerate(zip(*(loader.epochs for loader in loaders), strict=False), 1):
             if not all(part.steps and part.rows for part in parts):
                 continue  # not a training of all
             read = sum(len(part.rows) for part in parts)
             distinct = len({row for part in parts for row in part.rows})
             # A sampler that pads reads some rows twice, fewer than there are ranks.
-            if read - distinct >= len(seen) and read > 1.5 * distinct:
+            if read - distinct >= len(records) and read > 1.5 * distinct:
                 yield _loader(number, loaders[0]), {
-                    "who": ranks_text(range(len(seen))), "epoch": epoch, "read": read, "distinct": distinct,
+                    "who": ranks_text(range(len(records))), "epoch": epoch, "read": read, "distinct": distinct,
                     "times": f"{read / distinct:.3g}",
                 }  # fmt: skip
                 break
 
 
-@_once("set_epoch_forgotten")
-def _set_epoch(seen: Sequence[RankRecord]) -> _Found:
-    for number, loaders in enumerate(_loaders(seen)):
+def _set_epoch(records: Sequence[RankRecord]) -> _Found:
+    for number, loaders in enumerate(_loaders(records)):
         if not all(loader.by_epoch and len(loader.epochs) > 1 for loader in loaders):
             continue
         for first in range(min(len(loader.epochs) for loader in loaders) - 1):
@@ -153,13 +145,12 @@ def _set_epoch(seen: Sequence[RankRecord]) -> _Found:
                 break
 
 
-@_once("rows_counted_twice")
-def _padded(seen: Sequence[RankRecord]) -> _Found:
-    for number, loaders in enumerate(_loaders(seen)):
+def _padded(records: Sequence[RankRecord]) -> _Found:
+    for number, loaders in enumerate(_loaders(records)):
         for parts in zip(*(loader.epochs for loader in loaders), strict=False):
             rows = [row for part in parts for row in part.rows]
             size = loaders[0].size
-            if size is None or any(part.steps for part in parts) or not any(one.steps for one in seen):
+            if size is None or any(part.steps for part in parts) or not any(one.steps for one in records):
                 continue
             twice = sorted({row for row in rows if isinstance(row, int) and rows.count(row) > 1})
             # All of them in several ranks: each evaluates for itself.
@@ -170,16 +161,14 @@ def _padded(seen: Sequence[RankRecord]) -> _Found:
 
 
 def _loader(number: int, loader: Loader) -> str:
-    return say(
-        en=f"loader {number + 1} ({loader.sampler})", zh=f"第 {number + 1} 个 DataLoader（{loader.sampler}）"
-    )
+    return PHRASES["loader"](number=number + 1, sampler=loader.sampler)
 
 
 # Gradients.
 
 
-def _steps(seen: Sequence[RankRecord]) -> Iterator[tuple[int, list[Step]]]:
-    for number, steps in enumerate(zip(*(one.steps for one in seen), strict=False), 1):
+def _steps(records: Sequence[RankRecord]) -> Iterator[tuple[int, list[Step]]]:
+    for number, steps in enumerate(zip(*(one.steps for one in records), strict=False), 1):
         yield number, list(steps)
 
 
@@ -189,14 +178,14 @@ def _weighed(steps: Sequence[Step]) -> list[list[Loss]]:
     return found if all(found) else []
 
 
-def _replicated(seen: Sequence[RankRecord]) -> bool:
-    return all(one.models or one.sharded or one.by_hand for one in seen)
+def _replicated(records: Sequence[RankRecord]) -> bool:
+    return all(one.models or one.sharded or one.by_hand for one in records)
 
 
-def _scale(seen: Sequence[RankRecord]) -> Iterator[Finding]:
-    if not _replicated(seen) or any(one.by_hand for one in seen):
+def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    if not _replicated(records) or any(one.by_hand for one in records):
         return  # what it does with its gradients is its own
-    for number, steps in _steps(seen):
+    for number, steps in _steps(records):
         losses = _weighed(steps)
         if not losses or any(len(one) != len(losses[0]) for one in losses):
             continue
@@ -204,7 +193,7 @@ def _scale(seen: Sequence[RankRecord]) -> Iterator[Finding]:
         if any(len(one) != step.passes for one, step in zip(losses, steps, strict=True)):
             continue
         weights = [loss.weight or 0.0 for one in losses for loss in one]
-        total = sum((loss.weight or 0.0) * loss.count for one in losses for loss in one) / len(seen)
+        total = sum((loss.weight or 0.0) * loss.count for one in losses for loss in one) / len(records)
         if min(weights) <= 0:
             continue
         if max(weights) > (1 + _ALIKE) * min(weights):
@@ -219,7 +208,7 @@ def _scale(seen: Sequence[RankRecord]) -> Iterator[Finding]:
             )  # fmt: skip
             return
         passes = steps[0].passes
-        if passes > 1 and not any(one.scaled for one in seen):
+        if passes > 1 and not any(one.scaled for one in records):
             for factor in (passes, 1 / passes):
                 if abs(total / factor - 1) < 0.01:
                     yield KINDS["gradient_scale.passes"](step=number, times=passes, factor=factor)
@@ -230,8 +219,8 @@ def _of_weight(losses: list[list[Loss]], weight: float) -> int:
     return next(rank for rank, one in enumerate(losses) if any(loss.weight == weight for loss in one))
 
 
-def _no_sync(seen: Sequence[RankRecord]) -> Iterator[Finding]:
-    for number, steps in _steps(seen):
+def _no_sync(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for number, steps in _steps(records):
         reduced = [count for count in steps[0].reduced if count]
         if len(reduced) > 1:
             yield KINDS["accumulation_without_no_sync"](
@@ -243,20 +232,20 @@ def _no_sync(seen: Sequence[RankRecord]) -> Iterator[Finding]:
 # Weights.
 
 
-def _stale(seen: Sequence[RankRecord]) -> Iterator[Finding]:
-    names = next((one.stale for one in seen if one.stale), [])
+def _stale(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    names = next((one.stale for one in records if one.stale), [])
     if names:
         yield KINDS["optimizer_before_sharding"](which=listed(names))
 
 
-def _drift(seen: Sequence[RankRecord]) -> Iterator[Finding]:
-    if all(one.by_hand for one in seen):
+def _drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    if all(one.by_hand for one in records):
         # Only then: wrapped models were made alike when they were wrapped.
-        name = _unlike([one.began for one in seen])
+        name = _unlike([one.began for one in records])
         if name:
             yield KINDS["weights_differ_from_the_start"](name, who=name)
             return
-    for number, steps in _steps(seen):
+    for number, steps in _steps(records):
         weights = [step.weights for step in steps]
         name = _unlike(weights)
         if name:
@@ -271,61 +260,33 @@ def _unlike(weights: Sequence[dict[str, int]]) -> str:
     return next((name for name in weights[0] if len({one[name] for one in weights}) > 1), "")
 
 
-def _batch_norm(seen: Sequence[RankRecord]) -> Iterator[Finding]:
-    if not all(one.norms and one.models for one in seen):
+def _batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    if not all(one.norms and one.models for one in records):
         return
-    values, rows = min(norm for one in seen for norm in one.norms)
+    values, rows = min(norm for one in records for norm in one.norms)
     if values >= FEW:
         return
     means = [
-        one.running.detach().reshape(-1)[0].item() for one in seen if isinstance(one.running, torch.Tensor)
+        one.running.detach().reshape(-1)[0].item() for one in records if isinstance(one.running, torch.Tensor)
     ]
     statistics = ""
-    if len(means) == len(seen) and len({round(mean, 6) for mean in means}) > 1:
-        found = ", ".join(f"{mean:.3g}" for mean in means)
-        statistics = say(
-            en=f"The running mean of the first channel is {found} in the ranks at the end.",
-            zh=f"结束时，第一个通道的移动平均在各 rank 上是 {found}。",
-        )
+    if len(means) == len(records) and len({round(mean, 6) for mean in means}) > 1:
+        statistics = PHRASES["batch_norm_of_few.means"](means=", ".join(f"{mean:.3g}" for mean in means))
     yield KINDS["batch_norm_of_few"](values=values, rows=rows, statistics=statistics)
 
 
-_JUDGES: tuple[Callable[[Sequence[RankRecord]], Iterator[Finding]], ...] = (
-    _same_rows, _set_epoch, _padded, _scale, _no_sync, _stale, _drift, _batch_norm,
-)  # fmt: skip
-
-
-def compared(seen: Sequence[RankRecord]) -> tuple[str, ...]:
+def compared(records: Sequence[RankRecord]) -> tuple[str, ...]:
     """What was looked at, in lines."""
     lines = []
-    steps = min(len(one.steps) for one in seen)
-    if any(step.weights for one in seen for step in one.steps[:steps]):
-        names = max(len(step.weights) for step in seen[0].steps)
-        lines.append(
-            say(
-                en=f"the values of {names} parameters and buffers in {len(seen)} ranks after each of {steps} steps",
-                zh=f"{len(seen)} 个 rank 上 {names} 个参数和缓冲区的值，共 {steps} 步，每一步之后",
-            )
-        )
-    for number, loaders in enumerate(_loaders(seen)):
+    steps = min(len(one.steps) for one in records)
+    if any(step.weights for one in records for step in one.steps[:steps]):
+        names = max(len(step.weights) for step in records[0].steps)
+        lines.append(PHRASES["compared.weights"](names=names, ranks=len(records), steps=steps))
+    for number, loaders in enumerate(_loaders(records)):
         read = [sum(len(epoch.rows) for epoch in loader.epochs) for loader in loaders]
-        epochs = len(loaders[0].epochs)
-        lines.append(
-            f"{_loader(number, loaders[0])}: "
-            + say(
-                en=f"{read} rows read by the ranks in {epochs} epochs",
-                zh=f"各 rank 在 {epochs} 轮里读了 {read} 行",
-            )
-        )
-    weighed = sum(loss.weight is not None for one in seen for step in one.steps for loss in step.losses)
+        loader, epochs = _loader(number, loaders[0]), len(loaders[0].epochs)
+        lines.append(PHRASES["compared.rows"](loader=loader, read=read, epochs=epochs))
+    weighed = sum(loss.weight is not None for one in records for step in one.steps for loss in step.losses)
     if weighed:
-        lines.append(
-            say(
-                en=f"how much an element counts in the gradient, of {weighed} losses",
-                zh=f"{weighed} 个损失里，每个元素在梯度中占多大的分量",
-            )
-        )
+        lines.append(PHRASES["compared.losses"](count=weighed))
     return tuple(lines)
-
-
-__all__ = ["FEW", "compared", "findings"]

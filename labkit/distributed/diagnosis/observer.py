@@ -1,4 +1,7 @@
-"""Watching a distributed script: what of torch it calls is looked at on its way, in each rank; nothing is changed."""
+"""Observing a distributed script: some functions of torch are replaced by ones that note a call and pass it on.
+
+What is noted of each rank are records, without judgement; nothing is changed of what the script computes.
+"""
 
 from __future__ import annotations
 
@@ -32,128 +35,89 @@ _REDUCES = frozenset(("all_reduce", "reduce_scatter", "reduce_scatter_single"))
 
 
 class Observer:
-    """Records of ``ranks`` ranks, as long as it is entered."""
+    """Keeps a record of each of ``ranks`` ranks, as long as it is entered."""
 
     def __init__(self, ranks: int) -> None:
-        self.seen = [RankRecord() for _ in range(ranks)]
+        self.records = [RankRecord() for _ in range(ranks)]
         self._stack = ExitStack()
 
     def __enter__(self) -> Observer:
         self._stack.enter_context(Patches(self._table))
-        hook = optimizers.register_optimizer_step_pre_hook(self._begin_step)
-        self._stack.callback(hook.remove)
-        hook = optimizers.register_optimizer_step_post_hook(self._step)
-        self._stack.callback(hook.remove)
+        for hook in (
+            optimizers.register_optimizer_step_pre_hook(self._begin_step),
+            optimizers.register_optimizer_step_post_hook(self._end_step),
+        ):
+            self._stack.callback(hook.remove)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._stack.close()
 
     def here(self) -> RankRecord | None:
-        """The records of the rank that this thread is."""
+        """The record of the rank that this thread is."""
         rank = rank_here()
-        return None if rank is None else self.seen[rank.number]
+        return None if rank is None else self.records[rank.number]
 
     def _table(self) -> Iterator[Patch]:
-        yield Patch(DataLoader, "__iter__", self._iterating(DataLoader.__iter__))
-        base: Any = loading._BaseDataLoaderIter
-        yield Patch(base, "__init__", self._making_iterator(base.__init__))
-        yield Patch(base, "_next_index", self._reading(base._next_index))
-        yield Patch(base, "__next__", self._fetching(base.__next__))
-        yield Patch(torch.autograd, "backward", self._backward(torch.autograd.backward))
+        iterator: Any = loading._BaseDataLoaderIter
+        yield self._before(DataLoader, "__iter__", _begin_epoch)
+        yield self._before(iterator, "__init__", _keep_loader)
+        yield self._after(iterator, "_next_index", _read_index)
+        yield self._after(iterator, "__next__", _read_batch)
+        yield self._before(torch.autograd, "backward", _begin_backward)
         yield Patch(Rank, "note", self._noting(Rank.note))
-        yield Patch(DistributedDataParallel, "__init__", self._replicating(DistributedDataParallel.__init__))
-        yield Patch(optimizers.Optimizer, "__init__", self._optimizing(optimizers.Optimizer.__init__))
-        shard = self._sharding(fsdp.fully_shard)
+        yield self._after(DistributedDataParallel, "__init__", _keep_model)
+        yield self._after(optimizers.Optimizer, "__init__", _keep_optimizer)
         for owner in (fsdp, fsdp._fully_shard, fsdp._fully_shard._fully_shard):
-            yield Patch(owner, "fully_shard", shard)
-        for name in _FROM_TARGETS:
-            yield Patch(functional, name, self._losing(getattr(functional, name), _targets))
-        for name in _FROM_INPUTS:
-            yield Patch(functional, name, self._losing(getattr(functional, name), _inputs))
-        yield Patch(functional, "batch_norm", self._normalising(functional.batch_norm))
-        yield Patch(torch.amp.GradScaler, "scale", self._scaling(torch.amp.GradScaler.scale))
+            yield self._before(owner, "fully_shard", _keep_sharded)
+        for names, count in ((_FROM_TARGETS, _targets), (_FROM_INPUTS, _inputs)):
+            for name in names:
+                yield Patch(functional, name, self._losing(getattr(functional, name), count))
+        yield self._before(functional, "batch_norm", _normalise)
+        yield self._before(torch.amp.GradScaler, "scale", _scale)
 
-    # Data.
+    def _before(self, owner: Any, name: str, look: Callable[..., None]) -> Patch:
+        """``look(record, *args, **kwargs)`` is called before ``owner.name``, in a rank."""
+        function = getattr(owner, name)
 
-    def _iterating(self, iterate: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(iterate)
-        def watched(loader: Any) -> Any:
-            if (seen := self.here()) is not None:
-                seen.loader(loader, lambda: _record(loader)).epochs.append(Epoch())
-            return iterate(loader)
-
-        return watched
-
-    def _making_iterator(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(make)
-        def watched(iterator: Any, loader: Any) -> None:
-            iterator._labkit_loader = loader
-            make(iterator, loader)
-
-        return watched
-
-    def _epoch(self, iterator: Any) -> Epoch | None:
-        seen, loader = self.here(), getattr(iterator, "_labkit_loader", None)
-        if seen is None or loader is None:
-            return None
-        epochs = seen.loader(loader, lambda: _record(loader)).epochs
-        if not epochs:
-            epochs.append(Epoch())
-        return epochs[-1]
-
-    def _reading(self, read: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(read)
-        def watched(iterator: Any) -> Any:
-            index = read(iterator)
-            epoch = self._epoch(iterator)
-            if epoch is not None and not isinstance(iterator._dataset, IterableDataset):
-                rows = index if isinstance(index, list) else [index]
-                epoch.rows += [_row(iterator._dataset, row) for row in rows]
-            return index
-
-        return watched
-
-    def _fetching(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(fetch)
-        def watched(iterator: Any) -> Any:
-            batch = fetch(iterator)
-            if (
-                isinstance(iterator._dataset, IterableDataset)
-                and (epoch := self._epoch(iterator)) is not None
-            ):
-                epoch.rows += _rows(batch)
-            return batch
-
-        return watched
-
-    # Gradients.
-
-    def _backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(backward)
+        @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if (seen := self.here()) is not None:
-                seen.passes += 1
-                seen.reduced.append(0)
-            return backward(*args, **kwargs)
+            if (record := self.here()) is not None:
+                look(record, *args, **kwargs)
+            return function(*args, **kwargs)
 
-        return watched
+        return Patch(owner, name, watched)
+
+    def _after(self, owner: Any, name: str, look: Callable[..., None]) -> Patch:
+        """``look(record, result, *args)`` is called after ``owner.name``, in a rank."""
+        function = getattr(owner, name)
+
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            if (record := self.here()) is not None:
+                look(record, result, *args)
+            return result
+
+        return Patch(owner, name, watched)
 
     def _noting(self, note: Callable[..., Any]) -> Callable[..., Any]:
+        """Of a collective, which another thread than the rank's own may have called."""
+
         @functools.wraps(note)
         def watched(rank: Rank, call: Any) -> None:
             note(rank, call)
-            seen = self.seen[rank.number]
+            record = self.records[rank.number]
             if call.kind not in _REDUCES:
                 return
-            if seen.reduced and torch._C._current_graph_task_id() != -1:
-                seen.reduced[-1] += 1
-            elif call.kind == "all_reduce" and not seen.models and not seen.by_hand:
+            if record.reduced and torch._C._current_graph_task_id() != -1:
+                record.reduced[-1] += 1
+            elif call.kind == "all_reduce" and not record.models and not record.by_hand:
                 with torch._C.DisableTorchFunction():
                     places = {
-                        p.grad.untyped_storage().data_ptr() for p in _parameters(seen) if p.grad is not None
+                        p.grad.untyped_storage().data_ptr() for p in _parameters(record) if p.grad is not None
                     }
-                    seen.by_hand = any(t.untyped_storage().data_ptr() in places for t in call.inputs)
+                    record.by_hand = any(t.untyped_storage().data_ptr() in places for t in call.inputs)
 
         return watched
 
@@ -162,103 +126,125 @@ class Observer:
     ) -> Callable[..., Any]:
         @functools.wraps(lose)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            seen, how = self.here(), kwargs.get("reduction", "mean")
-            if seen is None or seen.losing:  # a mode of the machine calls it once more from within
+            record, how = self.here(), kwargs.get("reduction", "mean")
+            if record is None or record.losing:  # a mode of the machine calls it once more from within
                 return lose(*args, **kwargs)
-            seen.losing = True
+            record.losing = True
             try:
                 loss = lose(*args, **kwargs)
             finally:
-                seen.losing = False
+                record.losing = False
             if isinstance(loss, Tensor) and loss.requires_grad and how in ("mean", "sum"):
                 number = count(args, kwargs)
                 if number:
-                    record = Loss(number)
-                    seen.losses.append(record)
-                    loss.register_hook(functools.partial(_weigh, record, how))
+                    record.losses.append(Loss(number))
+                    loss.register_hook(functools.partial(_weigh, record.losses[-1], how))
             return loss
 
         return watched
 
-    def _scaling(self, scale: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(scale)
-        def watched(scaler: Any, *args: Any) -> Any:
-            if (seen := self.here()) is not None:
-                seen.scaled = True
-            return scale(scaler, *args)
-
-        return watched
-
-    # Weights.
-
-    def _replicating(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(make)
-        def watched(model: Any, *args: Any, **kwargs: Any) -> None:
-            make(model, *args, **kwargs)
-            if (seen := self.here()) is not None:
-                seen.models.append(model)
-
-        return watched
-
-    def _sharding(self, shard: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(shard)
-        def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
-            seen = self.here()
-            if seen is not None:
-                for one in module if isinstance(module, (list, tuple)) else [module]:
-                    seen.sharded.append(one)
-                    for name, parameter in one.named_parameters():
-                        if type(parameter) is nn.Parameter:
-                            seen.before.setdefault(id(parameter), (name, parameter))
-            return shard(module, *args, **kwargs)
-
-        return watched
-
-    def _optimizing(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(make)
-        def watched(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            make(optimizer, *args, **kwargs)
-            if (seen := self.here()) is not None:
-                seen.optimizers.append(optimizer)
-
-        return watched
-
     def _begin_step(self, optimizer: Any, *_: object) -> None:
-        seen = self.here()
-        if seen is not None and not seen.steps and not seen.began:
-            seen.began = _weights(seen)
+        record = self.here()
+        if record is not None and not record.steps and not record.began:
+            record.began = _weights(record)
 
-    def _step(self, optimizer: Any, *_: object) -> None:
-        seen = self.here()
-        if seen is None:
+    def _end_step(self, optimizer: Any, *_: object) -> None:
+        record = self.here()
+        if record is None:
             return
-        weights = _weights(seen) if len(seen.steps) < _MOST_STEPS else {}
-        seen.steps.append(Step(seen.losses, seen.passes, seen.reduced, weights))
-        seen.losses, seen.passes, seen.reduced = [], 0, []
-        seen.unused = without_gradient(seen.models)
-        for loader in seen.loaders:
+        weights = _weights(record) if len(record.steps) < _MOST_STEPS else {}
+        record.steps.append(Step(record.losses, record.passes, record.reduced, weights))
+        record.losses, record.passes, record.reduced = [], 0, []
+        record.unused = without_gradient(record.models)
+        for loader in record.loaders:
             if loader.epochs:
                 loader.epochs[-1].steps += 1
-        if seen.sharded and not seen.stale:
-            current = {id(p) for module in seen.sharded for p in module.parameters()}
+        if record.sharded and not record.stale:
+            current = {id(p) for module in record.sharded for p in module.parameters()}
             held = [id(p) for group in optimizer.param_groups for p in group["params"]]
-            seen.stale = [seen.before[key][0] for key in held if key in seen.before and key not in current]
-
-    def _normalising(self, normalise: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(normalise)
-        def watched(x: Tensor, running_mean: Any, *args: Any, **kwargs: Any) -> Any:
-            seen = self.here()
-            training = kwargs.get("training", args[3] if len(args) > 3 else False)
-            if seen is not None and training and x.dim() > 1 and x.size(1):
-                seen.norms.append((x.numel() // x.size(1), x.size(0)))
-                if seen.running is None:
-                    seen.running = running_mean
-            return normalise(x, running_mean, *args, **kwargs)
-
-        return watched
+            record.stale = [
+                record.before[key][0] for key in held if key in record.before and key not in current
+            ]
 
 
-def _record(loader: Any) -> Loader:
+# Data.
+
+
+def _begin_epoch(record: RankRecord, loader: Any) -> None:
+    record.loader(loader, lambda: _described(loader)).epochs.append(Epoch())
+
+
+def _keep_loader(record: RankRecord, iterator: Any, loader: Any) -> None:
+    iterator._labkit_loader = loader
+
+
+def _epoch(record: RankRecord, iterator: Any) -> Epoch:
+    loader = getattr(iterator, "_labkit_loader", None)
+    if loader is None:  # it was made outside of the ranks
+        return Epoch()
+    epochs = record.loader(loader, lambda: _described(loader)).epochs
+    if not epochs:
+        epochs.append(Epoch())
+    return epochs[-1]
+
+
+def _read_index(record: RankRecord, index: Any, iterator: Any) -> None:
+    if not isinstance(iterator._dataset, IterableDataset):
+        rows = index if isinstance(index, list) else [index]
+        _epoch(record, iterator).rows += [_row(iterator._dataset, row) for row in rows]
+
+
+def _read_batch(record: RankRecord, batch: Any, iterator: Any) -> None:
+    if isinstance(iterator._dataset, IterableDataset):
+        _epoch(record, iterator).rows += _rows(batch)
+
+
+# Gradients and weights.
+
+
+def _begin_backward(record: RankRecord, *_: Any, **__: Any) -> None:
+    record.passes += 1
+    record.reduced.append(0)
+
+
+def _scale(record: RankRecord, *_: Any, **__: Any) -> None:
+    record.scaled = True
+
+
+def _keep_model(record: RankRecord, _: None, model: Any, *__: Any) -> None:
+    record.models.append(model)
+
+
+def _keep_optimizer(record: RankRecord, _: None, optimizer: Any, *__: Any) -> None:
+    record.optimizers.append(optimizer)
+
+
+def _keep_sharded(record: RankRecord, module: Any, *_: Any, **__: Any) -> None:
+    for one in module if isinstance(module, (list, tuple)) else [module]:
+        record.sharded.append(one)
+        for name, parameter in one.named_parameters():
+            if type(parameter) is nn.Parameter:
+                record.before.setdefault(id(parameter), (name, parameter))
+
+
+def _normalise(
+    record: RankRecord,
+    input: Tensor,
+    running_mean: Any,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    *_: Any,
+    **__: Any,
+) -> None:
+    if training and input.dim() > 1 and input.size(1):
+        record.norms.append((input.numel() // input.size(1), input.size(0)))
+        if record.running is None:
+            record.running = running_mean
+
+
+def _described(loader: Any) -> Loader:
     sampler = loader.sampler
     try:
         size: int | None = len(loader.dataset)
@@ -294,11 +280,11 @@ def _digest(tensor: Tensor) -> int:
         return zlib.crc32(values.contiguous().view(torch.uint8).numpy().tobytes())
 
 
-def _weights(seen: RankRecord) -> dict[str, int]:
+def _weights(record: RankRecord) -> dict[str, int]:
     """Digests of what all replicas have alike: parameters, and buffers but for BatchNorm's statistics."""
     found: dict[str, int] = {}
-    for number, model in enumerate(seen.models):
-        prefix = f"{number}." if len(seen.models) > 1 else ""
+    for number, model in enumerate(record.models):
+        prefix = f"{number}." if len(record.models) > 1 else ""
         for name, parameter in model.module.named_parameters():
             found[prefix + name] = _digest(parameter)
         norms = {
@@ -310,16 +296,16 @@ def _weights(seen: RankRecord) -> dict[str, int]:
         for name, buffer in model.module.named_buffers():
             if name not in norms and not buffer.is_sparse:
                 found[prefix + name] = _digest(buffer)
-    if not seen.models and seen.by_hand:
-        for at, parameter in enumerate(_parameters(seen)):
+    if not record.models and record.by_hand:
+        for at, parameter in enumerate(_parameters(record)):
             found[f"parameter {at}"] = _digest(parameter)
     return found
 
 
-def _parameters(seen: RankRecord) -> list[Any]:
+def _parameters(record: RankRecord) -> list[Any]:
     return [
         p
-        for optimizer in seen.optimizers
+        for optimizer in record.optimizers
         for group in optimizer.param_groups
         for p in group["params"]
         if type(p) is nn.Parameter
