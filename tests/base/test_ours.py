@@ -1,11 +1,16 @@
 """What is labkit's, what is torch's, and what is the user's."""
 
+import ast
+import re
 from pathlib import Path
 
+import pytest
 import torch
 
 import labkit
 from labkit.base import ours
+
+ROOT = Path(labkit.__file__).parent
 
 
 def test_modules_go_by_their_package():
@@ -18,19 +23,84 @@ def test_modules_go_by_their_package():
 
 
 def test_files_go_by_the_packages_folder():
-    room = Path(labkit.__file__).parent
-    assert ours.is_our_file(str(room / "machine" / "ops" / "mode.py"))
-    assert not ours.is_our_file(str(room.with_name("labkit_of_mine") / "train.py"))
+    assert ours.is_our_file(str(ROOT / "machine" / "ops" / "mode.py"))
+    assert not ours.is_our_file(str(ROOT.with_name("labkit_of_mine") / "train.py"))
     assert not ours.is_our_file(__file__)
 
 
 def test_tracebacks_show_the_engine_and_hide_the_rest():
-    room = Path(labkit.__file__).parent
     assert Path(ours.SHOWN).is_dir()
-    assert not ours.is_hidden_file(str(room / "engine" / "replicate.py"))
-    assert ours.is_hidden_file(str(room / "turns" / "baton.py"))
+    assert not ours.is_hidden_file(str(ROOT / "engine" / "replicate.py"))
+    assert ours.is_hidden_file(str(ROOT / "turns" / "baton.py"))
 
 
 def test_files_of_torch_are_found():
     (found,) = ours.torch_files("nn/functional.py")
     assert found == torch.nn.functional.__file__
+
+
+OWN = re.compile(r"labkit(\.|$)")
+ASKS = ("startswith", "is_relative_to", "relative_to", "commonpath", "removeprefix")
+
+
+def judged_elsewhere(source):
+    """The lines that tell by themselves whose a file or a module is: by labkit's name, or by where the file lies."""
+    tree = ast.parse(source)
+    places = {"__file__", "__package__"}  # and what is made of them
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and names(node.value) & places:
+            places |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ASKS:
+            given = [*node.args, node.func.value]
+            if any(names(argument) & places for argument in given) or any(map(own, node.args)):
+                yield node.lineno
+        elif isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if isinstance(node.ops[0], (ast.In, ast.NotIn)):  # (``"labkit" in metadata`` asks a dictionary)
+                sides.pop(0)
+            if any(map(own, sides)):
+                yield node.lineno
+
+
+def names(node):
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def own(node):
+    """Whether labkit's name stands in the expression, as what is compared."""
+    texts = (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant))
+    return any(isinstance(text, str) and OWN.match(text) for text in texts)
+
+
+def test_nobody_else_judges_what_is_labkits():
+    found = {
+        path.relative_to(ROOT).as_posix(): list(judged_elsewhere(path.read_text("utf-8")))
+        for path in ROOT.rglob("*.py")
+    }
+    found.pop("course/exercises/primitives.py", None)  # whether an answer uses ready-made data parallelism
+    assert {path: lines for path, lines in found.items() if lines and path != "base/ours.py"} == {}
+    assert found["base/ours.py"]
+
+
+@pytest.mark.parametrize(
+    ("source", "seen"),
+    [
+        ("hidden = name.startswith('labkit.')", True),
+        ("hidden = name.startswith(('torch.', 'labkit.machine.'))", True),
+        ("hidden = name.partition('.')[0] == 'labkit'", True),
+        ("hidden = name.partition('.')[0] in {'torch', 'labkit'}", True),
+        ("HERE = Path(__file__).parents[1]\nhidden = path.is_relative_to(HERE)", True),
+        (
+            "HERE = str(Path(__file__).parents[1])\nPREFIX = HERE + '/'\nhidden = path.startswith(PREFIX)",
+            True,
+        ),
+        ("hidden = os.path.commonpath([path, os.path.dirname(__file__)]) != '/'", True),
+        ("TEXT = Path(__file__).with_name('kinds.txt').read_text()", False),
+        ("told = metadata['labkit'] if 'labkit' in metadata else {}", False),
+        ("same = code.co_filename == __file__", False),
+        ("hidden = is_our_module(name) or name.startswith('torch.')", False),
+    ],
+)
+def test_the_check_sees_who_judges(source, seen):
+    assert bool(list(judged_elsewhere(source))) == seen
