@@ -64,6 +64,12 @@ def called(node):
     return getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
 
 
+def speaks_both(node):
+    """Whether a call is given a text in both languages: ``say``, or what says it itself, as the commands' errors do."""
+    named = {keyword.arg for keyword in node.keywords} if isinstance(node, ast.Call) else set()
+    return called(node) in SAYS or {"en", "zh"} <= named
+
+
 def words(node):
     """The constant texts in ``node`` that are sentences or parts of one: two words, one after the other."""
     texts = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str))
@@ -77,7 +83,7 @@ def in_one_language(source, module):
         if not (name == "warn" or name.endswith(ERRORS) or (name == "print" and is_of(module, ["cli"]))):
             continue
         texts = words(said)
-        if texts and not any(called(inner) in SAYS for inner in ast.walk(said)):
+        if texts and not any(speaks_both(inner) for inner in ast.walk(said)):
             text = ast.unparse(said.args[0]).lstrip("f")[1:] if said.args else texts[0]
             if not is_of(module, PYTORCHS):
                 yield said.lineno, text
@@ -123,9 +129,9 @@ def test_every_exception_is_needed():
 
 
 def without_chinese(source):
-    """The lines of each ``say`` that has words in English and no Chinese."""
+    """The lines of each text in both languages that has words in English and no Chinese."""
     for node in ast.walk(ast.parse(source)):
-        if called(node) != "say":
+        if not speaks_both(node) or called(node) == "must":
             continue
         english, chinese = (
             next(keyword.value for keyword in node.keywords if keyword.arg == language)

@@ -8,7 +8,44 @@ from pathlib import Path
 
 from ..base.files import reason
 from ..base.language import get_language, say
-from .usage import UsageError, add_language
+from .console import tell
+from .usage import UsageError, add_language, add_options
+
+ASSIGNMENT = """
+assignment NAME
+    such as primitives, or a folder of your own
+    例如 primitives，或你自己编的作业所在的文件夹
+"""
+TO_WHOM = """
+--students CSV
+    the roster: columns id and name (and language, email)
+    学生名单：学号、姓名两列（还可以有语言、邮箱）
+--nbgrader COURSE
+    write nbgrader's source edition into this course of yours instead
+    改为把 nbgrader 的源版本写进这门 nbgrader 课程
+"""
+RELEASE = """
+--to FOLDER
+    the class's folder (default: NAME)
+    班级文件夹（默认与作业同名）
+--deadline WHEN
+    such as 2026-12-01 or "2026-12-01 18:00": later ones are marked as late
+    例如 2026-12-01 或 "2026-12-01 18:00"：晚于它的标为迟交
+--same
+    one edition for all, where files cannot be given to each student
+    全班用同一份（无法逐个发文件时用）
+--force
+    write editions again that are there (the same as before)
+    已经生成的也重新写一遍（内容与原来相同）
+"""
+EXPORT = """
+folder FOLDER
+    the class's folder
+    班级文件夹
+--force
+    overwrite the tables that are there
+    覆盖已有的表
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,84 +54,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", help=say(en="say which assignments there are", zh="列出有哪些作业"))
     listing.set_defaults(act=_list)
 
-    releasing = actions.add_parser(
-        "release", help=say(en="make an edition for each student", zh="为每个学生生成一份作业")
-    )
-    releasing.add_argument(
-        "assignment",
-        metavar="NAME",
-        help=say(
-            en="such as primitives, or a folder of your own",
-            zh="例如 primitives，或你自己编的作业所在的文件夹",
-        ),
-    )
+    text = say(en="make an edition for each student", zh="为每个学生生成一份作业")
+    releasing = actions.add_parser("release", help=text)
+    add_options(releasing, ASSIGNMENT)
     to_whom = releasing.add_mutually_exclusive_group(required=True)
-    to_whom.add_argument(
-        "--students",
-        type=Path,
-        metavar="CSV",
-        help=say(
-            en="the roster: columns id and name (and language, email)",
-            zh="学生名单：学号、姓名两列（还可以有语言、邮箱）",
-        ),
-    )
-    to_whom.add_argument(
-        "--nbgrader",
-        type=Path,
-        metavar="COURSE",
-        help=say(
-            en="write nbgrader's source edition into this course of yours instead",
-            zh="改为把 nbgrader 的源版本写进这门 nbgrader 课程",
-        ),
-    )
-    releasing.add_argument(
-        "--to",
-        type=Path,
-        metavar="FOLDER",
-        help=say(en="the class's folder (default: NAME)", zh="班级文件夹（默认与作业同名）"),
-    )
-    releasing.add_argument(
-        "--deadline",
-        type=_moment,
-        metavar="WHEN",
-        help=say(
-            en='such as 2026-12-01 or "2026-12-01 18:00": later ones are marked as late',
-            zh='例如 2026-12-01 或 "2026-12-01 18:00"：晚于它的标为迟交',
-        ),
-    )
-    releasing.add_argument(
-        "--same",
-        action="store_true",
-        help=say(
-            en="one edition for all, where files cannot be given to each student",
-            zh="全班用同一份（无法逐个发文件时用）",
-        ),
-    )
-    releasing.add_argument(
-        "--force",
-        action="store_true",
-        help=say(
-            en="write editions again that are there (the same as before)",
-            zh="已经生成的也重新写一遍（内容与原来相同）",
-        ),
-    )
+    add_options(to_whom, TO_WHOM, students={"type": Path}, nbgrader={"type": Path})
+    add_options(releasing, RELEASE, to={"type": Path}, deadline={"type": _moment})
     releasing.set_defaults(act=_release)
 
-    exporting = actions.add_parser(
-        "export",
-        help=say(
-            en="write the marks as tables: for WPS and Excel, nbgrader, Canvas, Moodle",
-            zh="把成绩导出成表：给 WPS 和 Excel、nbgrader、Canvas、Moodle",
-        ),
+    text = say(
+        en="write the marks as tables: for WPS and Excel, nbgrader, Canvas, Moodle",
+        zh="把成绩导出成表：给 WPS 和 Excel、nbgrader、Canvas、Moodle",
     )
-    exporting.add_argument(
-        "folder", type=Path, metavar="FOLDER", help=say(en="the class's folder", zh="班级文件夹")
-    )
-    exporting.add_argument(
-        "--force",
-        action="store_true",
-        help=say(en="overwrite the tables that are there", zh="覆盖已有的表"),
-    )
+    exporting = actions.add_parser("export", help=text)
+    add_options(exporting, EXPORT, folder={"type": Path})
     exporting.set_defaults(act=_export)
     for action in (listing, releasing, exporting):
         add_language(action)
@@ -112,10 +85,8 @@ def run(options: argparse.Namespace) -> int:
         raise
     except OSError as error:
         raise UsageError(
-            say(
-                en=f"{error.filename} cannot be read or written: {reason(error)}",
-                zh=f"无法读写 {error.filename}：{reason(error)}",
-            )
+            en=f"{error.filename} cannot be read or written: {reason(error)}",
+            zh=f"无法读写 {error.filename}：{reason(error)}",
         ) from None
     return code
 
@@ -135,11 +106,9 @@ def _list(options: argparse.Namespace) -> int:
 
     for name in names():
         found = load(name)
-        print(
-            say(
-                en=f"{name:<12} {found.title}: {len(found.questions)} questions, {found.points} points",
-                zh=f"{name:<12} {found.title}：{len(found.questions)} 道题，{found.points} 分",
-            )
+        tell(
+            en=f"{name:<12} {found.title}: {len(found.questions)} questions, {found.points} points",
+            zh=f"{name:<12} {found.title}：{len(found.questions)} 道题，{found.points} 分",
         )
         for question in found.questions:
             print(f"{'':<12}   {question.title} ({question.points})")
@@ -160,13 +129,11 @@ def _release(options: argparse.Namespace) -> int:
     if options.nbgrader:
         for path in write_course(assignment, options.nbgrader, get_language(), options.force):
             print(path)
-        print(
-            say(
-                en=f"Then, in {options.nbgrader}: nbgrader generate_assignment {assignment.name}. nbgrader runs tests "
-                "in the student's own kernel: labkit grade does not, and takes the same notebooks.",
-                zh=f"然后在 {options.nbgrader} 里运行：nbgrader generate_assignment {assignment.name}。"
-                "nbgrader 在学生自己的内核里运行测试；labkit grade 不是这样，而且能批改同样的笔记本。",
-            )
+        tell(
+            en=f"Then, in {options.nbgrader}: nbgrader generate_assignment {assignment.name}. nbgrader runs tests "
+            "in the student's own kernel: labkit grade does not, and takes the same notebooks.",
+            zh=f"然后在 {options.nbgrader} 里运行：nbgrader generate_assignment {assignment.name}。"
+            "nbgrader 在学生自己的内核里运行测试；labkit grade 不是这样，而且能批改同样的笔记本。",
         )
         return 0
     made = release(
@@ -179,42 +146,32 @@ def _release(options: argparse.Namespace) -> int:
         options.force,
     )
     folder = made.folder
-    print(
-        say(
-            en=f"{len(made.written)} written, for {len(students)} students: {folder.handout}",
-            zh=f"为 {len(students)} 名学生写了 {len(made.written)} 份：{folder.handout}",
-        )
+    tell(
+        en=f"{len(made.written)} written, for {len(students)} students: {folder.handout}",
+        zh=f"为 {len(students)} 名学生写了 {len(made.written)} 份：{folder.handout}",
     )
     if made.kept:
-        print(
-            say(
-                en=f"{len(made.kept)} were there and stayed as they are",
-                zh=f"{len(made.kept)} 份先前已有，没有改动",
-            )
+        tell(
+            en=f"{len(made.kept)} were there and stayed as they are",
+            zh=f"{len(made.kept)} 份先前已有，没有改动",
         )
     if made.gone:
         listed = ", ".join(student.id for student in made.gone)
-        print(
-            say(
-                en=f"no longer on the roster, and still in the class: {listed}",
-                zh=f"名单上已没有、班级里仍保留：{listed}",
-            )
+        tell(
+            en=f"no longer on the roster, and still in the class: {listed}",
+            zh=f"名单上已没有、班级里仍保留：{listed}",
         )
     if folder.deadline:
-        print(
-            say(
-                en=f"deadline: {folder.deadline:%Y-%m-%d %H:%M %Z}; the word that opens the lessons' solutions "
-                f"where class mode is on: {folder.word}",
-                zh=f"截止时间：{folder.deadline:%Y-%m-%d %H:%M %Z}；课堂模式下开放课程答案的口令：{folder.word}",
-            )
+        tell(
+            en=f"deadline: {folder.deadline:%Y-%m-%d %H:%M %Z}; the word that opens the lessons' solutions "
+            f"where class mode is on: {folder.word}",
+            zh=f"截止时间：{folder.deadline:%Y-%m-%d %H:%M %Z}；课堂模式下开放课程答案的口令：{folder.word}",
         )
-    print(
-        say(
-            en=f"Keep {folder.teacher} to yourself, and back it up. Put what comes back into {folder.submitted}, then: "
-            f"labkit grade {folder.path}",
-            zh=f"{folder.teacher} 请自己保管并备份。收回的文件放进 {folder.submitted}，然后运行："
-            f"labkit grade {folder.path}",
-        )
+    tell(
+        en=f"Keep {folder.teacher} to yourself, and back it up. Put what comes back into {folder.submitted}, then: "
+        f"labkit grade {folder.path}",
+        zh=f"{folder.teacher} 请自己保管并备份。收回的文件放进 {folder.submitted}，然后运行："
+        f"labkit grade {folder.path}",
     )
     return 0
 

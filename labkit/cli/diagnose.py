@@ -21,10 +21,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base.language import say, using
-from .usage import Parser, UsageError, add_language, at_least, in_the_language_in_use
+from .usage import Parser, UsageError, add_gpus, add_language, add_options, at_least, in_the_language_in_use
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
+
+
+SUBJECT = """
+subject FACTORY | SCRIPT [ARGS ...]
+    such as train:make, or train.py:make: returns model, inputs[, loss]; with --ranks, a script for torchrun
+    例如 train:make 或 train.py:make：返回 model, inputs[, loss]；加上 --ranks 时是 torchrun 的脚本
+"""
+RANKS = """
+--ranks N
+    check a script for torchrun, on so many ranks (stands before the script)
+    检查 torchrun 的脚本，用这么多个 rank（写在脚本前面）
+"""
+OPTIONS = """
+--memory SIZE
+    of the GPUs you think of, "11 GiB": does it fit?
+    你打算用的 GPU 的显存，如 "11 GiB"：看看放不放得下
+--json
+    print JSON, for tools
+    输出 JSON，供其他工具使用
+--fail-on
+    exit with 1 from this severity on (default warning)
+    从这一级别起退出码为 1（默认 warning）
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,51 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         en="labkit diagnose [options] FACTORY\n       labkit diagnose --ranks N [options] SCRIPT [ARGS ...]",
         zh="labkit diagnose [选项] FACTORY\n       labkit diagnose --ranks N [选项] SCRIPT [ARGS ...]",
     )
-    parser.add_argument(
-        "subject",
-        nargs=argparse.PARSER,
-        metavar="FACTORY | SCRIPT [ARGS ...]",
-        help=say(
-            en="such as train:make, or train.py:make: returns model, inputs[, loss]; with --ranks, a script for "
-            "torchrun",
-            zh="例如 train:make 或 train.py:make：返回 model, inputs[, loss]；加上 --ranks 时是 torchrun 的脚本",
-        ),
-    )
+    add_options(parser, SUBJECT, subject={"nargs": argparse.PARSER})
     _add_options(parser)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ranks",
-        type=at_least(2),
-        metavar="N",
-        help=say(
-            en="check a script for torchrun, on so many ranks (stands before the script)",
-            zh="检查 torchrun 的脚本，用这么多个 rank（写在脚本前面）",
-        ),
-    )
-    parser.add_argument(
-        "--gpus",
-        type=at_least(2),
-        default=8,
-        metavar="N",
-        help=say(en="how many GPUs (default 8)", zh="GPU 数（默认 8）"),
-    )
-    parser.add_argument(
-        "--memory",
-        metavar="SIZE",
-        help=say(
-            en='of the GPUs you think of, "11 GiB": does it fit?',
-            zh='你打算用的 GPU 的显存，如 "11 GiB"：看看放不放得下',
-        ),
-    )
-    parser.add_argument(
-        "--json", action="store_true", help=say(en="print JSON, for tools", zh="输出 JSON，供其他工具使用")
-    )
-    parser.add_argument(
-        "--fail-on", choices=("error", "warning"), default="warning",
-        help=say(en="exit with 1 from this severity on (default warning)", zh="从这一级别起退出码为 1（默认 warning）"),
-    )  # fmt: skip
+    add_options(parser, RANKS, ranks={"type": at_least(2)})
+    add_gpus(parser, 2)
+    add_options(parser, OPTIONS, fail_on={"choices": ("error", "warning"), "default": "warning"})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -97,10 +83,8 @@ def run(options: argparse.Namespace) -> int:
 def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
     if options.ranks is not None:
         raise UsageError(
-            say(
-                en=f"--ranks stands before the script: labkit diagnose --ranks {options.ranks} {factory}",
-                zh=f"--ranks 要写在脚本前面：labkit diagnose --ranks {options.ranks} {factory}",
-            )
+            en=f"--ranks stands before the script: labkit diagnose --ranks {options.ranks} {factory}",
+            zh=f"--ranks 要写在脚本前面：labkit diagnose --ranks {options.ranks} {factory}",
         )
     from ..diagnosis import diagnose
     from ..machine import simulate
@@ -117,17 +101,15 @@ def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
             without_ours(error)
             traceback.print_exception(error)
             raise UsageError(
-                say(
-                    en=f"{factory} itself fails: {type(error).__name__}: {error}",
-                    zh=f"{factory} 自身出错：{type(error).__name__}：{error}",
-                )
+                en=f"{factory} itself fails: {type(error).__name__}: {error}",
+                zh=f"{factory} 自身出错：{type(error).__name__}：{error}",
             ) from error
         try:
             found = diagnose(
                 model, *inputs, kwargs=kwargs, gpus=options.gpus, loss=loss, memory=options.memory
             )
         except (TypeError, ValueError) as error:
-            raise UsageError(say(en=f"{factory}: {error}", zh=f"{factory}：{error}")) from error
+            raise UsageError(en=f"{factory}: {error}", zh=f"{factory}：{error}") from error
     return _told(found, options)
 
 
@@ -153,15 +135,13 @@ def _found(factory: str) -> Callable[[], Any]:
     name, colon, function = factory.rpartition(":")
     if not colon or not name or not function:
         raise UsageError(
-            say(
-                en=f"FACTORY must be module:function or file.py:function, got {factory!r}",
-                zh=f"FACTORY 要写成 module:function 或 file.py:function，现在是 {factory!r}",
-            )
+            en=f"FACTORY must be module:function or file.py:function, got {factory!r}",
+            zh=f"FACTORY 要写成 module:function 或 file.py:function，现在是 {factory!r}",
         )
     if name.endswith(".py"):
         path = Path(name)
         if not path.is_file():
-            raise UsageError(say(en=f"there is no file {name}", zh=f"没有文件 {name}"))
+            raise UsageError(en=f"there is no file {name}", zh=f"没有文件 {name}")
         sys.path.insert(0, str(path.resolve().parent))
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None  # a file that ends in .py has a loader
@@ -176,15 +156,13 @@ def _found(factory: str) -> Callable[[], Any]:
         except ModuleNotFoundError as error:
             if error.name and name.startswith(error.name):
                 raise UsageError(
-                    say(
-                        en=f"there is no module {name!r} here or among the installed ones",
-                        zh=f"这里和已安装的包里都没有模块 {name!r}",
-                    )
+                    en=f"there is no module {name!r} here or among the installed ones",
+                    zh=f"这里和已安装的包里都没有模块 {name!r}",
                 ) from None
             raise
     make: Callable[[], Any] | None = getattr(module, function, None)
     if not callable(make):
-        raise UsageError(say(en=f"{name} has no function {function!r}", zh=f"{name} 里没有函数 {function!r}"))
+        raise UsageError(en=f"{name} has no function {function!r}", zh=f"{name} 里没有函数 {function!r}")
     return make
 
 
@@ -194,12 +172,10 @@ def _made(factory: str, make: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], 
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         length = len(made) if isinstance(made, tuple) else None
         raise UsageError(
-            say(
-                en=f"{factory} must return (model, inputs) or (model, inputs, loss), it returned {type(made).__name__}"
-                + ("" if length is None else f" of {length}"),
-                zh=f"{factory} 必须返回 (model, inputs) 或 (model, inputs, loss)，现在返回的是 {type(made).__name__}"
-                + ("" if length is None else f"，共 {length} 项"),
-            )
+            en=f"{factory} must return (model, inputs) or (model, inputs, loss), it returned {type(made).__name__}"
+            + ("" if length is None else f" of {length}"),
+            zh=f"{factory} 必须返回 (model, inputs) 或 (model, inputs, loss)，现在返回的是 {type(made).__name__}"
+            + ("" if length is None else f"，共 {length} 项"),
         )
     model, inputs, loss = (*made, None)[:3]
     if isinstance(inputs, dict):

@@ -12,59 +12,41 @@ from pathlib import Path
 
 from ..base.files import reason
 from ..base.language import say
-from .usage import UsageError, at_least
+from .console import tell
+from .usage import UsageError, add_options, at_least
+
+OPTIONS = """
+what FOLDER|FILE
+    a class's folder, or one notebook
+    班级文件夹，或单个笔记本
+--jobs N
+    submissions at a time (default: one for each core)
+    同时批改几份（默认每核一份）
+--again
+    grade also what has its mark
+    已有成绩的也重新批改
+--json
+    one file: the marks as JSON on stdout; exit code 0 for all points, 1 for fewer
+    单个文件：以 JSON 输出成绩；满分退出码为 0，否则为 1
+--class FOLDER
+    one file: grade it as this class would
+    单个文件：按这个班级的版本和用例批改
+--trust-students
+    grade even where students' code cannot be kept from your files and the network
+    即使无法阻止学生的代码接触你的文件和网络，也照样批改
+--isolation
+    say what this computer can keep students' code from
+    列出这台电脑能把学生代码隔离到什么程度
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "what",
-        nargs="?",
-        type=Path,
-        metavar="FOLDER|FILE",
-        help=say(en="a class's folder, or one notebook", zh="班级文件夹，或单个笔记本"),
-    )
-    parser.add_argument(
-        "--jobs",
-        type=at_least(1),
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help=say(en="submissions at a time (default: one for each core)", zh="同时批改几份（默认每核一份）"),
-    )
-    parser.add_argument(
-        "--again",
-        action="store_true",
-        help=say(en="grade also what has its mark", zh="已有成绩的也重新批改"),
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help=say(
-            en="one file: the marks as JSON on stdout; exit code 0 for all points, 1 for fewer",
-            zh="单个文件：以 JSON 输出成绩；满分退出码为 0，否则为 1",
-        ),
-    )
-    parser.add_argument(
-        "--class",
-        dest="class_folder",
-        type=Path,
-        metavar="FOLDER",
-        help=say(en="one file: grade it as this class would", zh="单个文件：按这个班级的版本和用例批改"),
-    )
-    parser.add_argument(
-        "--trust-students",
-        action="store_true",
-        help=say(
-            en="grade even where students' code cannot be kept from your files and the network",
-            zh="即使无法阻止学生的代码接触你的文件和网络，也照样批改",
-        ),
-    )
-    parser.add_argument(
-        "--isolation",
-        action="store_true",
-        help=say(
-            en="say what this computer can keep students' code from",
-            zh="列出这台电脑能把学生代码隔离到什么程度",
-        ),
+    add_options(
+        parser,
+        OPTIONS,
+        what={"nargs": "?", "type": Path},
+        jobs={"type": at_least(1), "default": os.cpu_count() or 1},
+        **{"class": {"dest": "class_folder", "type": Path}},
     )
 
 
@@ -75,17 +57,15 @@ def run(options: argparse.Namespace) -> int:
         print(isolation.report())
         return 0 if isolation.has_wall() else 1
     if options.what is None:
-        raise UsageError(say(en="name a class's folder or a notebook", zh="请给出班级文件夹或笔记本"))
+        raise UsageError(en="name a class's folder or a notebook", zh="请给出班级文件夹或笔记本")
     if not options.what.exists():
-        raise UsageError(say(en=f"{options.what} does not exist", zh=f"{options.what} 不存在"))
+        raise UsageError(en=f"{options.what} does not exist", zh=f"{options.what} 不存在")
     try:
         way = isolation.best(options.trust_students)
     except isolation.NoWall as error:
         raise UsageError(str(error)) from None
     if way not in isolation.WALLS:
-        print(
-            say(en="warning: students' code is not kept in", zh="注意：学生的代码没有被隔离"), file=sys.stderr
-        )
+        tell(en="warning: students' code is not kept in", zh="注意：学生的代码没有被隔离", file=sys.stderr)
     if options.what.is_dir():
         return _class(options, way)
     return _file(options, way)
@@ -97,7 +77,7 @@ def _class(options: argparse.Namespace, way: str) -> int:
     from ..classroom.handout.folder import FolderError, open_class
     from ..classroom.results.present import present
 
-    def tell(progress: Progress) -> None:
+    def show(progress: Progress) -> None:
         mark = progress.mark
         width = len(str(progress.of))
         points = f"{mark.points:g}/{mark.of:g}"
@@ -107,30 +87,26 @@ def _class(options: argparse.Namespace, way: str) -> int:
 
     try:
         folder = open_class(options.what)
-        done = mark_class(folder, way, options.jobs, options.again, tell)
+        done = mark_class(folder, way, options.jobs, options.again, show)
         pages = present(folder)
     except (FolderError, MarksError) as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"{error.filename or options.what}: {reason(error)}") from None
     failed = [mark.student for mark in done.graded if mark.failed]
-    print(
-        say(
-            en=f"{len(done.graded)} graded, {len(done.kept)} kept their marks, "
-            f"{len(done.came.missing)} handed in nothing; the overview: {pages[-1]}",
-            zh=f"批改 {len(done.graded)} 份，{len(done.kept)} 份成绩不变，"
-            f"{len(done.came.missing)} 人未交；班级总览：{pages[-1]}",
-        )
+    tell(
+        en=f"{len(done.graded)} graded, {len(done.kept)} kept their marks, "
+        f"{len(done.came.missing)} handed in nothing; the overview: {pages[-1]}",
+        zh=f"批改 {len(done.graded)} 份，{len(done.kept)} 份成绩不变，"
+        f"{len(done.came.missing)} 人未交；班级总览：{pages[-1]}",
     )
     for name, note in done.came.strangers:
-        print(say(en=f"not graded: {name}: {note.en}", zh=f"未批改：{name}：{note.zh}"))
+        tell(en=f"not graded: {name}: {note.en}", zh=f"未批改：{name}：{note.zh}")
     if failed:
         listed = ", ".join(failed)
-        print(
-            say(
-                en=f"could not be judged, by no fault of theirs: {listed}; run the command again",
-                zh=f"未能判分（不是学生的问题）：{listed}；请再运行一次",
-            )
+        tell(
+            en=f"could not be judged, by no fault of theirs: {listed}; run the command again",
+            zh=f"未能判分（不是学生的问题）：{listed}；请再运行一次",
         )
     return 1 if failed else 0
 
@@ -155,7 +131,7 @@ def _file(options: argparse.Namespace, way: str) -> int:
                     print(f"    {part.id}: {say(en=part.en, zh=part.zh)}")
         for note in (*mark.notes, *mark.troubles):
             print(f"- {note}")
-        print(say(en=f"total: {mark.points:g}/{mark.of:g}", zh=f"总分：{mark.points:g}/{mark.of:g}"))
+        tell(en=f"total: {mark.points:g}/{mark.of:g}", zh=f"总分：{mark.points:g}/{mark.of:g}")
     if mark.failed:
         return 70
     return 0 if mark.points >= mark.of else 1

@@ -20,36 +20,32 @@ from typing import Any
 
 from ..base.extras import need
 from ..base.files import reason
-from ..base.language import say
 from ..course.notebooks import copies as lessons
+from .console import tell
 from .lessons import add_folder, folder_of, lay_out
-from .usage import CannotWrite, UsageError, at_least
+from .usage import CannotWrite, UsageError, add_options, at_least
 
 TAKES_THE_REST = True  # what stands behind ``--`` is JupyterLab's
 LANGUAGE_PACK = "jupyterlab-language-pack-zh-CN"
 
 
+LESSON = """
+lesson LESSON
+    such as 03_split or zh/03_split (default: the list of lessons), or the path of a notebook
+    例如 03_split 或 en/03_split（不写则打开课程目录）；也可以是某个笔记本的路径
+"""
+PORT = """
+--port PORT
+    (default: 8888, or the next free one) and after -- whatever JupyterLab takes
+    端口（默认 8888，被占用就用下一个）；-- 之后可以写 JupyterLab 自己的任何参数
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "labkit lab [LESSON] [--dir DIR] [--port PORT] [-- ARGS ...]"
-    parser.add_argument(
-        "lesson",
-        nargs="?",
-        metavar="LESSON",
-        help=say(
-            en="such as 03_split or zh/03_split (default: the list of lessons), or the path of a notebook",
-            zh="例如 03_split 或 en/03_split（不写则打开课程目录）；也可以是某个笔记本的路径",
-        ),
-    )
+    add_options(parser, LESSON, lesson={"nargs": "?"})
     add_folder(parser)
-    parser.add_argument(
-        "--port",
-        type=at_least(1),
-        metavar="PORT",
-        help=say(
-            en="(default: 8888, or the next free one) and after -- whatever JupyterLab takes",
-            zh="端口（默认 8888，被占用就用下一个）；-- 之后可以写 JupyterLab 自己的任何参数",
-        ),
-    )
+    add_options(parser, PORT, port={"type": at_least(1)})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,11 +62,9 @@ def run(options: argparse.Namespace) -> int:
         command.append(
             "--log-level=WARN"
         )  # the address is said all the same, and our own lines stay in sight
-    print(
-        say(
-            en="labkit: JupyterLab is starting, which can take up to a minute; Ctrl+C here, twice, ends it",
-            zh="labkit：正在启动 JupyterLab，最多可能要一分钟；在这里按两次 Ctrl+C 结束",
-        ),
+    tell(
+        en="labkit: JupyterLab is starting, which can take up to a minute; Ctrl+C here, twice, ends it",
+        zh="labkit：正在启动 JupyterLab，最多可能要一分钟；在这里按两次 Ctrl+C 结束",
         flush=True,
     )
     Lab = _lab()
@@ -82,12 +76,10 @@ def run(options: argparse.Namespace) -> int:
             Lab.launch_instance(command + options.rest)
         except PermissionError as error:  # a home folder that is not there, or not the reader's
             raise CannotWrite(
-                say(
-                    en=f"JupyterLab cannot write {error.filename}: {reason(error)}. It needs a home folder: "
-                    "HOME=/tmp/me labkit lab --dir /tmp/me/course",
-                    zh=f"JupyterLab 无法写入 {error.filename}：{reason(error)}。它需要一个主目录："
-                    "HOME=/tmp/me labkit lab --dir /tmp/me/course",
-                )
+                en=f"JupyterLab cannot write {error.filename}: {reason(error)}. It needs a home folder: "
+                "HOME=/tmp/me labkit lab --dir /tmp/me/course",
+                zh=f"JupyterLab 无法写入 {error.filename}：{reason(error)}。它需要一个主目录："
+                "HOME=/tmp/me labkit lab --dir /tmp/me/course",
             ) from None
     return 0
 
@@ -112,11 +104,9 @@ def _lab() -> Any:
 
 def _tell_where(server: Any) -> None:
     url = server.local_url
-    print(
-        say(
-            en=f"labkit: JupyterLab is ready. If no browser has opened, open this address in one:\n  {url}",
-            zh=f"labkit：JupyterLab 已就绪。如果浏览器没有自动打开，请把这个网址复制到浏览器里：\n  {url}",
-        ),
+    tell(
+        en=f"labkit: JupyterLab is ready. If no browser has opened, open this address in one:\n  {url}",
+        zh=f"labkit：JupyterLab 已就绪。如果浏览器没有自动打开，请把这个网址复制到浏览器里：\n  {url}",
         flush=True,
     )
 
@@ -132,10 +122,8 @@ def _given(lesson: str | None) -> tuple[Path, str] | None:
                 lessons.find(path.as_posix(), path)
                 return None
         raise UsageError(
-            say(
-                en=f"no such notebook: {lesson!r}; for the course's own a name is enough: labkit lab 03_split",
-                zh=f"没有笔记本 {lesson!r}；课程里的笔记本写名字就行：labkit lab 03_split",
-            )
+            en=f"no such notebook: {lesson!r}; for the course's own a name is enough: labkit lab 03_split",
+            zh=f"没有笔记本 {lesson!r}；课程里的笔记本写名字就行：labkit lab 03_split",
         )
     if not path.is_absolute() and ".." not in path.parts:
         return Path.cwd(), path.as_posix()

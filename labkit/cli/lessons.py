@@ -9,66 +9,65 @@ from ..base.files import reason
 from ..base.language import say
 from ..course.notebooks import copies as lessons
 from ..course.notebooks.copies import Copy
-from .usage import CannotWrite, UsageError, add_language
+from .console import tell
+from .usage import CannotWrite, UsageError, add_language, add_options
+
+FOLDER = """
+dir DIR
+    a folder, made if need be
+    目标文件夹，没有就新建
+"""
+NAMES = """
+names LESSON
+    such as 03_split (in each language in which you changed it) or zh/03_split
+    例如 03_split（改过的语言版本都算）或 zh/03_split
+"""
+WHERE = f"""
+--dir DIR
+    where your copy of the course is (default: {lessons.VARIABLE}, else ~/labkit-lessons)
+    课程副本所在的文件夹（默认取环境变量 {lessons.VARIABLE}，没有则为 ~/labkit-lessons）
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "labkit lessons {list,copy,fresh} ..."
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    words = {
-        "list": say(
+
+    def action(usage: str, text: str) -> argparse.ArgumentParser:
+        name = usage.split()[0]
+        return actions.add_parser(name, help=text, description=text, usage=f"labkit lessons {usage}")
+
+    listing = action(
+        "list [--dir DIR]",
+        say(
             en="the lessons, and what has become of your copy of each", zh="列出课程，以及你的每份副本的状态"
         ),
-        "copy": say(
+    )
+    copying = action(
+        "copy DIR",
+        say(
             en="copy the course, without outputs, into a folder; what you changed there is kept",
             zh="把课程（不含输出）复制到一个文件夹；你在那里改过的笔记本会保留",
         ),
-        "fresh": say(
+    )
+    add_options(copying, FOLDER, dir={"type": Path})
+    freshening = action(
+        "fresh LESSON ... [--dir DIR]",
+        say(
             en="start lessons afresh; yours are kept beside them, and so is your progress",
             zh="让一课重新开始；你的那份会保留在旁边，进度也不会丢",
         ),
-    }
-    made = {
-        name: actions.add_parser(name, help=text, description=text, usage=usage)
-        for (name, text), usage in zip(
-            words.items(),
-            (
-                "labkit lessons list [--dir DIR]",
-                "labkit lessons copy DIR",
-                "labkit lessons fresh LESSON ... [--dir DIR]",
-            ),
-            strict=True,
-        )
-    }
-    made["copy"].add_argument(
-        "dir", type=Path, metavar="DIR", help=say(en="a folder, made if need be", zh="目标文件夹，没有就新建")
     )
-    made["fresh"].add_argument(
-        "names",
-        nargs="+",
-        metavar="LESSON",
-        help=say(
-            en="such as 03_split (in each language in which you changed it) or zh/03_split",
-            zh="例如 03_split（改过的语言版本都算）或 zh/03_split",
-        ),
-    )
-    for name in ("list", "fresh"):
-        add_folder(made[name])
-    for parser in made.values():  # also behind the action
-        add_language(parser)
+    add_options(freshening, NAMES, names={"nargs": "+"})
+    add_folder(listing)
+    add_folder(freshening)
+    for made in (listing, copying, freshening):  # also behind the action
+        add_language(made)
 
 
 def add_folder(parser: argparse.ArgumentParser) -> None:
     """The option that says where the copy is."""
-    parser.add_argument(
-        "--dir",
-        type=Path,
-        metavar="DIR",
-        help=say(
-            en=f"where your copy of the course is (default: {lessons.VARIABLE}, else ~/labkit-lessons)",
-            zh=f"课程副本所在的文件夹（默认取环境变量 {lessons.VARIABLE}，没有则为 ~/labkit-lessons）",
-        ),
-    )
+    add_options(parser, WHERE, dir={"type": Path})
 
 
 def folder_of(options: argparse.Namespace) -> Path:
@@ -77,10 +76,8 @@ def folder_of(options: argparse.Namespace) -> Path:
         folder: Path = options.dir or lessons.default_folder()
     except RuntimeError:  # no HOME, and no such user
         raise UsageError(
-            say(
-                en="the home folder is not known: name a folder with --dir",
-                zh="不知道主目录在哪里：请用 --dir 指定一个文件夹",
-            )
+            en="the home folder is not known: name a folder with --dir",
+            zh="不知道主目录在哪里：请用 --dir 指定一个文件夹",
         ) from None
     return folder.absolute()
 
@@ -90,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "copy":
         lay_out(folder)
         where = f'labkit lab --dir "{folder}"' if folder != _default() else "labkit lab"
-        print(say(en=f"labkit: open it with: {where}", zh=f"labkit：打开它：{where}"))
+        tell(en=f"labkit: open it with: {where}", zh=f"labkit：打开它：{where}")
     elif options.action == "list":
         _list(folder)
     else:
@@ -106,28 +103,24 @@ def lay_out(folder: Path) -> None:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise _cannot_write(error, folder) from None
-    print(
-        say(
-            en=f"labkit: your copy of the course is {folder} (yours to change: nothing of yours is overwritten)",
-            zh=f"labkit：你的课程副本在 {folder}（随便改：你的改动不会被覆盖）",
-        )
+    tell(
+        en=f"labkit: your copy of the course is {folder} (yours to change: nothing of yours is overwritten)",
+        zh=f"labkit：你的课程副本在 {folder}（随便改：你的改动不会被覆盖）",
     )
     if laid.new and len(laid.new) < len(list(lessons.copies(folder))):
         listed = ", ".join(map(str, laid.new))
-        print(say(en=f"labkit: laid there anew: {listed}", zh=f"labkit：补上了 {listed}"))
+        tell(en=f"labkit: laid there anew: {listed}", zh=f"labkit：补上了 {listed}")
     if laid.renewed:
         listed = ", ".join(map(str, laid.renewed))
-        print(say(en=f"labkit: renewed for this version: {listed}", zh=f"labkit：已更新到这个版本：{listed}"))
+        tell(en=f"labkit: renewed for this version: {listed}", zh=f"labkit：已更新到这个版本：{listed}")
     if laid.kept:
         listed = " ".join(map(str, laid.kept))
         at = "" if folder == _default() else f' --dir "{folder}"'
-        print(
-            say(
-                en=f"labkit: lessons that you changed or ran have changed in this version, too; yours stay. "
-                f"To get the new ones, yours kept beside: labkit lessons fresh {listed}{at}",
-                zh=f"labkit：有几课你改过或运行过，而这个版本也有更新；你的保持原样。想要新的（你的会保留在旁边）："
-                f"labkit lessons fresh {listed}{at}",
-            )
+        tell(
+            en=f"labkit: lessons that you changed or ran have changed in this version, too; yours stay. "
+            f"To get the new ones, yours kept beside: labkit lessons fresh {listed}{at}",
+            zh=f"labkit：有几课你改过或运行过，而这个版本也有更新；你的保持原样。想要新的（你的会保留在旁边）："
+            f"labkit lessons fresh {listed}{at}",
         )
 
 
@@ -140,16 +133,14 @@ def _default() -> Path | None:
 
 def _cannot_write(error: OSError, folder: Path) -> CannotWrite:
     return CannotWrite(
-        say(
-            en=f"cannot write {error.filename or folder}: {reason(error)}. Nothing of yours is lost; "
-            "another folder can be named with --dir",
-            zh=f"无法写入 {error.filename or folder}：{reason(error)}。你的东西都还在；可以用 --dir 指定别的文件夹",
-        )
+        en=f"cannot write {error.filename or folder}: {reason(error)}. Nothing of yours is lost; "
+        "another folder can be named with --dir",
+        zh=f"无法写入 {error.filename or folder}：{reason(error)}。你的东西都还在；可以用 --dir 指定别的文件夹",
     )
 
 
 def _list(folder: Path) -> None:
-    print(say(en=f"your copy of the course: {folder}", zh=f"你的课程副本：{folder}"))
+    tell(en=f"your copy of the course: {folder}", zh=f"你的课程副本：{folder}")
     for copy in lessons.copies(folder):
         print(f"  {str(copy):<18}{_state(copy)}  {copy.title}")
 
@@ -173,19 +164,17 @@ def _freshen(named: list[str], folder: Path) -> None:
         try:
             if not copy.is_there():
                 copy.write()
-                print(say(en=f"labkit: {copy} is there now", zh=f"labkit：{copy} 已放好"))
+                tell(en=f"labkit: {copy} is there now", zh=f"labkit：{copy} 已放好")
             elif copy.is_touched():
                 aside = copy.freshen()
-                print(
-                    say(
-                        en=f"labkit: {copy} is fresh; yours is kept as {aside.name}, and your progress stays",
-                        zh=f"labkit：{copy} 已恢复如新；你的那份保留为 {aside.name}，进度不变",
-                    )
+                tell(
+                    en=f"labkit: {copy} is fresh; yours is kept as {aside.name}, and your progress stays",
+                    zh=f"labkit：{copy} 已恢复如新；你的那份保留为 {aside.name}，进度不变",
                 )
             elif not copy.is_current():
                 copy.write()
-                print(say(en=f"labkit: {copy} is renewed", zh=f"labkit：{copy} 已更新"))
+                tell(en=f"labkit: {copy} is renewed", zh=f"labkit：{copy} 已更新")
             else:
-                print(say(en=f"labkit: {copy} is as it was given", zh=f"labkit：{copy} 没有动过"))
+                tell(en=f"labkit: {copy} is as it was given", zh=f"labkit：{copy} 没有动过")
         except OSError as error:
             raise _cannot_write(error, folder) from None

@@ -15,10 +15,37 @@ from pathlib import Path
 from ..base.language import say
 from ..children import told as children
 from . import ending
-from .usage import UsageError, at_least
+from .usage import UsageError, add_gpus, add_memory, add_options
 
 # Python's own options. Those that make it look away from its environment are refused: there it is told of the GPUs.
 _FLAGS, _WITH_VALUE, _REFUSED = "bBdiOPqsuvx", "WX", "EIS"
+
+
+OPTIONS = """
+--order
+    replicas: "threads" (race) or numbers such as 2,0,1
+    副本的顺序："threads"（任其竞争），或编号如 2,0,1
+--backing
+    where values are kept: "cpu" or a real GPU, "cuda:0"
+    数值存放在哪里："cpu"，或一块真 GPU，如 "cuda:0"
+--summary
+    say at the end what each GPU held and did, and what could not be simulated
+    结束时列出每块 GPU 用了多少显存、分到多少行，以及有什么不能模拟
+--timeline FILE.html
+    write at the end what happened when, as a page
+    结束时把运行的时间线写成一个网页
+-m MODULE [ARGS ...]
+    a module
+    运行一个模块
+-c CODE [ARGS ...]
+    a program given as text
+    直接给出程序文本
+"""
+PROGRAM = """
+program SCRIPT [ARGS ...]
+    the script and its own arguments
+    脚本和它自己的参数
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,62 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         en="labkit run [options] [Python's own options] (SCRIPT | -m MODULE | -c CODE | -) [ARGS ...]",
         zh="labkit run [选项] [Python 自己的选项] (SCRIPT | -m MODULE | -c CODE | -) [ARGS ...]",
     )
-    parser.add_argument(
-        "--gpus",
-        type=at_least(1),
-        default=8,
-        metavar="N",
-        help=say(en="how many GPUs (default 8)", zh="GPU 数（默认 8）"),
-    )
-    parser.add_argument(
-        "--memory",
-        default="16 GiB",
-        metavar="SIZE",
-        help=say(en='of each GPU (default "16 GiB")', zh='每块 GPU 的显存（默认 "16 GiB"）'),
-    )
-    parser.add_argument(
-        "--order",
-        default=None,
-        help=say(
-            en='replicas: "threads" (race) or numbers such as 2,0,1',
-            zh='副本的顺序："threads"（任其竞争），或编号如 2,0,1',
-        ),
-    )
-    parser.add_argument(
-        "--backing",
-        default="cpu",
-        help=say(
-            en='where values are kept: "cpu" or a real GPU, "cuda:0"',
-            zh='数值存放在哪里："cpu"，或一块真 GPU，如 "cuda:0"',
-        ),
-    )
-    parser.add_argument(
-        "--summary",
-        action="store_true",
-        help=say(
-            en="say at the end what each GPU held and did, and what could not be simulated",
-            zh="结束时列出每块 GPU 用了多少显存、分到多少行，以及有什么不能模拟",
-        ),
-    )
-    parser.add_argument(
-        "--timeline",
-        type=Path,
-        metavar="FILE.html",
-        help=say(en="write at the end what happened when, as a page", zh="结束时把运行的时间线写成一个网页"),
-    )
-    parser.add_argument(
-        "-m",
-        dest="module",
-        nargs=argparse.REMAINDER,
-        metavar="MODULE [ARGS ...]",
-        help=say(en="a module", zh="运行一个模块"),
-    )
-    parser.add_argument(
-        "-c",
-        dest="code",
-        nargs=argparse.REMAINDER,
-        metavar="CODE [ARGS ...]",
-        help=say(en="a program given as text", zh="直接给出程序文本"),
+    add_gpus(parser, 1)
+    add_memory(parser)
+    add_options(
+        parser,
+        OPTIONS,
+        order={"default": None},
+        backing={"default": "cpu"},
+        timeline={"type": Path},
+        m={"dest": "module", "nargs": argparse.REMAINDER},
+        c={"dest": "code", "nargs": argparse.REMAINDER},
     )
     for flag in _FLAGS + _REFUSED:
         parser.add_argument(
@@ -89,12 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     for option in _WITH_VALUE:
         parser.add_argument(f"-{option}", dest=option, action="append", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "program",
-        nargs=argparse.REMAINDER,
-        metavar="SCRIPT [ARGS ...]",
-        help=say(en="the script and its own arguments", zh="脚本和它自己的参数"),
-    )
+    add_options(parser, PROGRAM, program={"nargs": argparse.REMAINDER})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -114,10 +90,8 @@ def _flags(options: argparse.Namespace) -> list[str]:
     flags = options.flags or []
     if set(flags) & set(_REFUSED) or sys.flags.ignore_environment or sys.flags.no_site:
         raise UsageError(
-            say(
-                en="-E, -I and -S keep Python from reading its environment, by which it is told of the GPUs",
-                zh="用了 -E、-I 或 -S，Python 就不读环境变量，也就看不到模拟的 GPU",
-            )
+            en="-E, -I and -S keep Python from reading its environment, by which it is told of the GPUs",
+            zh="用了 -E、-I 或 -S，Python 就不读环境变量，也就看不到模拟的 GPU",
         )
     values = {f"-{option}": vars(options)[option] or [] for option in _WITH_VALUE}
     own: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # multiprocessing's too
@@ -130,31 +104,25 @@ def _program(options: argparse.Namespace) -> list[str]:
     if options.module is not None:
         if not options.module:
             raise UsageError(
-                say(
-                    en="-m needs the name of a module: labkit run --gpus 2 -m pytest FILE",
-                    zh="-m 后面要写模块名：labkit run --gpus 2 -m pytest FILE",
-                )
+                en="-m needs the name of a module: labkit run --gpus 2 -m pytest FILE",
+                zh="-m 后面要写模块名：labkit run --gpus 2 -m pytest FILE",
             )
         return ["-m", *options.module, *options.program]  # argparse splits it where a -- stands
     if options.code is not None:
         if not options.code:
             raise UsageError(
-                say(
-                    en="-c needs a program: labkit run --gpus 2 -c 'import torch'",
-                    zh="-c 后面要写程序：labkit run --gpus 2 -c 'import torch'",
-                )
+                en="-c needs a program: labkit run --gpus 2 -c 'import torch'",
+                zh="-c 后面要写程序：labkit run --gpus 2 -c 'import torch'",
             )
         return ["-c", *options.code, *options.program]
     program: list[str] = options.program[options.program[:1] == ["--"] :]
     if not program:
         raise UsageError(
-            say(
-                en="no script given: labkit run --gpus 8 train.py",
-                zh="没有给出脚本：labkit run --gpus 8 train.py",
-            )
+            en="no script given: labkit run --gpus 8 train.py",
+            zh="没有给出脚本：labkit run --gpus 8 train.py",
         )
     if program[0] != "-" and not Path(program[0]).exists():
-        raise UsageError(say(en=f"no such script: {program[0]}", zh=f"没有脚本 {program[0]}"))
+        raise UsageError(en=f"no such script: {program[0]}", zh=f"没有脚本 {program[0]}")
     return ["--", *program]  # a script's name may begin with a hyphen
 
 
@@ -165,10 +133,8 @@ def _machine(options: argparse.Namespace) -> children.Described:
             order = [int(part) for part in order.split(",")]
         except ValueError:
             raise UsageError(
-                say(
-                    en=f'--order must be "threads" or GPU numbers such as 2,0,1, got {order!r}',
-                    zh=f'--order 必须是 "threads" 或 GPU 编号如 2,0,1，现在是 {order!r}',
-                )
+                en=f'--order must be "threads" or GPU numbers such as 2,0,1, got {order!r}',
+                zh=f'--order 必须是 "threads" 或 GPU 编号如 2,0,1，现在是 {order!r}',
             ) from None
     try:
         machine = children.asked(options.gpus, options.memory, options.backing, order)
@@ -191,5 +157,5 @@ def _timeline(path: Path | None) -> str | None:
     if path is None:
         return None
     if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
-        raise UsageError(say(en=f"--timeline: cannot write {path}", zh=f"--timeline：无法写入 {path}"))
+        raise UsageError(en=f"--timeline: cannot write {path}", zh=f"--timeline：无法写入 {path}")
     return str(path.resolve())

@@ -12,35 +12,27 @@ from pathlib import Path
 
 from ..base.files import reason
 from ..base.language import say
-from .usage import UsageError
+from .console import tell
+from .usage import UsageError, add_options
+
+OPTIONS = """
+notebook NOTEBOOK
+    the notebook with your answers
+    写有你的答案的笔记本
+--id ID
+    your student id, if the notebook does not hold it
+    你的学号（笔记本里没有写明时才需要）
+--to DIR
+    where to put the file (default: here)
+    文件放到哪里（默认当前文件夹）
+--anyway
+    even if nothing is answered yet
+    即使一道题也没答，也照样生成
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "notebook",
-        type=Path,
-        metavar="NOTEBOOK",
-        help=say(en="the notebook with your answers", zh="写有你的答案的笔记本"),
-    )
-    parser.add_argument(
-        "--id",
-        metavar="ID",
-        help=say(
-            en="your student id, if the notebook does not hold it", zh="你的学号（笔记本里没有写明时才需要）"
-        ),
-    )
-    parser.add_argument(
-        "--to",
-        type=Path,
-        default=Path(),
-        metavar="DIR",
-        help=say(en="where to put the file (default: here)", zh="文件放到哪里（默认当前文件夹）"),
-    )
-    parser.add_argument(
-        "--anyway",
-        action="store_true",
-        help=say(en="even if nothing is answered yet", zh="即使一道题也没答，也照样生成"),
-    )
+    add_options(parser, OPTIONS, notebook={"type": Path}, to={"type": Path, "default": Path()})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,30 +42,24 @@ def run(options: argparse.Namespace) -> int:
     try:
         found = prepare(options.notebook, options.id)
     except WrongFile as wrong:
-        raise UsageError(say(en=f"{options.notebook}: {wrong}", zh=f"{options.notebook}：{wrong}")) from None
+        raise UsageError(en=f"{options.notebook}: {wrong}", zh=f"{options.notebook}：{wrong}") from None
     except HandInError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(
-            say(
-                en=f"{options.notebook} cannot be read: {reason(error)}",
-                zh=f"无法读取 {options.notebook}：{reason(error)}",
-            )
+            en=f"{options.notebook} cannot be read: {reason(error)}",
+            zh=f"无法读取 {options.notebook}：{reason(error)}",
         ) from None
     answers = found.answers
-    print(
-        say(
-            en=f"Assignment {found.assignment}, edition of {found.student}",
-            zh=f"作业 {found.assignment}，{found.student} 的版本",
-        )
+    tell(
+        en=f"Assignment {found.assignment}, edition of {found.student}",
+        zh=f"作业 {found.assignment}，{found.student} 的版本",
     )
     if answers is None:
-        print(
-            say(
-                en="  The notebook has lost its metadata: it cannot be said here which questions are answered. "
-                "The answers are found all the same when it is graded.",
-                zh="  笔记本丢失了元数据，这里无法判断答了哪些题。批改时照样能找到答案。",
-            )
+        tell(
+            en="  The notebook has lost its metadata: it cannot be said here which questions are answered. "
+            "The answers are found all the same when it is graded.",
+            zh="  笔记本丢失了元数据，这里无法判断答了哪些题。批改时照样能找到答案。",
         )
     else:
         for question, source in answers.answers.items():
@@ -91,12 +77,10 @@ def run(options: argparse.Namespace) -> int:
         for note in answers.notes:
             print(f"  ! {note}")
         if len(answers.unanswered) == len(answers.answers) and not options.anyway:
-            print(
-                say(
-                    en="Nothing is answered in it, so no file was made. Is it the right notebook, and saved? "
-                    "--anyway makes one.",
-                    zh="一道题也没有答，所以没有生成文件。笔记本选对了吗？保存了吗？加 --anyway 可以照样生成。",
-                ),
+            tell(
+                en="Nothing is answered in it, so no file was made. Is it the right notebook, and saved? "
+                "--anyway makes one.",
+                zh="一道题也没有答，所以没有生成文件。笔记本选对了吗？保存了吗？加 --anyway 可以照样生成。",
                 file=sys.stderr,
             )
             return 1
@@ -105,18 +89,14 @@ def run(options: argparse.Namespace) -> int:
         path = write(found, options.to, datetime.now())
     except OSError as error:
         raise UsageError(
-            say(
-                en=f"{options.to} cannot be written: {reason(error)}",
-                zh=f"无法写入 {options.to}：{reason(error)}",
-            )
+            en=f"{options.to} cannot be written: {reason(error)}",
+            zh=f"无法写入 {options.to}：{reason(error)}",
         ) from None
     size = max(1, round(path.stat().st_size / 1024))
-    print(
-        say(
-            en=f"Hand in this file: {path} ({size} KB). It holds the text and code of your notebook, your student id "
-            "and this computer's time; no outputs, and nothing else.",
-            zh=f"请提交这个文件：{path}（{size} KB）。里面有笔记本的文字和代码、你的学号、这台电脑的时间；"
-            "没有输出，也没有别的内容。",
-        )
+    tell(
+        en=f"Hand in this file: {path} ({size} KB). It holds the text and code of your notebook, your student id "
+        "and this computer's time; no outputs, and nothing else.",
+        zh=f"请提交这个文件：{path}（{size} KB）。里面有笔记本的文字和代码、你的学号、这台电脑的时间；"
+        "没有输出，也没有别的内容。",
     )
     return 0

@@ -20,53 +20,44 @@ from ..base.files import reason, write_whole
 from ..base.language import get_language, named_language, say, using
 from ..base.numbers import plural
 from ..course.notebooks.copies import source
-from .usage import UsageError, at_least
+from .console import tell
+from .usage import UsageError, add_options, at_least
 
 if TYPE_CHECKING:
     from ..course.notebooks.sweep import Run, Sweep
 
 
+OPTIONS = """
+lesson LESSON
+    such as 03_split, or a path to a notebook, which keeps its own language
+    例如 03_split；也可以是笔记本的路径，这时沿用笔记本自己的语言
+--gpus N
+    the numbers of GPUs
+    各次运行的 GPU 数
+--out DIR
+    default: out/LESSON-LANG
+    默认 out/课程-语言
+-p
+    another parameter of the notebook; can be repeated
+    笔记本的其他参数；可以多次给出
+--cell-timeout SECONDS
+    a cell that takes longer fails its run (default 600; 0: no limit)
+    单元格超过这么多秒，这次运行就算失败（默认 600；0 表示不限）
+--force
+    run all again, and overwrite what stands there
+    全部重新运行，并覆盖已有的文件
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "lesson",
-        metavar="LESSON",
-        help=say(
-            en="such as 03_split, or a path to a notebook, which keeps its own language",
-            zh="例如 03_split；也可以是笔记本的路径，这时沿用笔记本自己的语言",
-        ),
-    )
-    parser.add_argument(
-        "--gpus",
-        type=at_least(0),
-        nargs="+",
-        required=True,
-        metavar="N",
-        help=say(en="the numbers of GPUs", zh="各次运行的 GPU 数"),
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help=say(en="default: out/LESSON-LANG", zh="默认 out/课程-语言"),
-    )
-    parser.add_argument(
-        "-p", dest="parameters", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
-        help=say(en="another parameter of the notebook; can be repeated", zh="笔记本的其他参数；可以多次给出"),
-    )  # fmt: skip
-    parser.add_argument(
-        "--cell-timeout",
-        type=at_least(0),
-        default=600,
-        metavar="SECONDS",
-        help=say(
-            en="a cell that takes longer fails its run (default 600; 0: no limit)",
-            zh="单元格超过这么多秒，这次运行就算失败（默认 600；0 表示不限）",
-        ),
-    )
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help=say(en="run all again, and overwrite what stands there", zh="全部重新运行，并覆盖已有的文件"),
+    pairs = {"nargs": 2, "metavar": ("NAME", "VALUE"), "action": "append", "default": []}
+    add_options(
+        parser,
+        OPTIONS,
+        gpus={"type": at_least(0), "nargs": "+", "required": True},
+        out={"type": Path},
+        p=pairs | {"dest": "parameters"},
+        cell_timeout={"type": at_least(0), "default": 600},
     )
 
 
@@ -89,30 +80,26 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     if folder.exists() and not folder.is_dir():
         raise UsageError(
-            say(en=f"--out must be a folder, {folder} is a file", zh=f"--out 必须是文件夹，{folder} 是文件")
+            en=f"--out must be a folder, {folder} is a file", zh=f"--out 必须是文件夹，{folder} 是文件"
         )
     try:
         if not options.force and (occupied := plan.occupied()):
             more = len(occupied) - 1
             raise UsageError(
-                say(
-                    en=f"{occupied[0]}{f', and {more} more' if more else ''}; "
-                    "--force overwrites, --out DIR writes elsewhere",
-                    zh=f"{occupied[0]}{f'，另有 {more} 个' if more else ''}；--force 覆盖，--out DIR 写到别处",
-                )
+                en=f"{occupied[0]}{f', and {more} more' if more else ''}; "
+                "--force overwrites, --out DIR writes elsewhere",
+                zh=f"{occupied[0]}{f'，另有 {more} 个' if more else ''}；--force 覆盖，--out DIR 写到别处",
             )
         with _termination_as_interrupt():
             return _run(plan, again=options.force)
     except BrokenPipeError:  # of what is printed
         raise
     except OSError as error:
-        print(
-            say(
-                en=f"labkit: {error.filename or folder} cannot be read or written: {reason(error)}. What is done is "
-                "kept: the same command goes on from there",
-                zh=f"labkit：无法读写 {error.filename or folder}：{reason(error)}。已完成的部分都在："
-                "再次运行同一条命令，就会接着做",
-            ),
+        tell(
+            en=f"labkit: {error.filename or folder} cannot be read or written: {reason(error)}. What is done is "
+            "kept: the same command goes on from there",
+            zh=f"labkit：无法读写 {error.filename or folder}：{reason(error)}。已完成的部分都在："
+            "再次运行同一条命令，就会接着做",
             file=sys.stderr,
         )
         return _CANNOT_WRITE
@@ -155,13 +142,11 @@ def _run(plan: Sweep, again: bool) -> int:
         )
         gpus = say(en=f"{plural(done.gpus, 'GPU')}:", zh=f"{done.gpus} 块 GPU：")
         print(f"{gpus} {result}  {done.seconds:.1f} s  {done.notebook}")
-    print(say(en=f"report: {plan.report}", zh=f"报告：{plan.report}"))
+    tell(en=f"report: {plan.report}", zh=f"报告：{plan.report}")
     if stopped:
-        print(
-            say(
-                en=f"{len(runs)} of {len(plan.gpus)} runs are made: the same command goes on from there",
-                zh=f"{len(plan.gpus)} 次运行完成了 {len(runs)} 次：再次运行同一条命令，就会接着做",
-            ),
+        tell(
+            en=f"{len(runs)} of {len(plan.gpus)} runs are made: the same command goes on from there",
+            zh=f"{len(plan.gpus)} 次运行完成了 {len(runs)} 次：再次运行同一条命令，就会接着做",
             file=sys.stderr,
         )
     return stopped or int(any(done.error for done in runs))

@@ -20,7 +20,7 @@ from ..base.numbers import plural
 from ..base.units import bytes_text, cuda_bytes
 from ..children import told as children
 from .ending import MOST_EVENTS
-from .usage import UsageError, at_least
+from .usage import UsageError, add_memory, add_options, at_least
 
 if TYPE_CHECKING:
     from ..distributed.rank.totals import Kept, Part
@@ -70,60 +70,35 @@ CHINESE = {
 }
 
 
+GPUS = """
+--gpus N
+    how many GPUs each node has (default: as many as it has ranks)
+    每个节点的 GPU 数（默认和它的 rank 数相同）
+"""
+OPTIONS = """
+--processes
+    each rank as a process of its own, instead of all in one that take turns
+    每个 rank 各用一个进程，而不是在同一个进程里轮流运行
+--summary
+    say at the end what each rank held, sent and waited
+    结束时列出每个 rank 用了多少显存、通信了多少、等了多久
+--timeline FILE.html
+    write at the end what all ranks did when, as a page
+    结束时把所有 rank 的时间线写成一个网页
+--trace FILE.json
+    write the same for Perfetto and chrome://tracing
+    同样的内容，写成 Perfetto 和 chrome://tracing 能打开的文件
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = say(
         en="labkit torchrun [options] [torchrun's own options] (SCRIPT | -m MODULE) [ARGS ...]",
         zh="labkit torchrun [选项] [torchrun 自己的选项] (SCRIPT | -m MODULE) [ARGS ...]",
     )
-    parser.add_argument(
-        "--gpus",
-        type=at_least(1),
-        metavar="N",
-        help=say(
-            en="how many GPUs each node has (default: as many as it has ranks)",
-            zh="每个节点的 GPU 数（默认和它的 rank 数相同）",
-        ),
-    )
-    parser.add_argument(
-        "--memory",
-        default="16 GiB",
-        metavar="SIZE",
-        help=say(en='of each GPU (default "16 GiB")', zh='每块 GPU 的显存（默认 "16 GiB"）'),
-    )
-    parser.add_argument(
-        "--processes",
-        action="store_true",
-        help=say(
-            en="each rank as a process of its own, instead of all in one that take turns",
-            zh="每个 rank 各用一个进程，而不是在同一个进程里轮流运行",
-        ),
-    )
-    parser.add_argument(
-        "--summary",
-        action="store_true",
-        help=say(
-            en="say at the end what each rank held, sent and waited",
-            zh="结束时列出每个 rank 用了多少显存、通信了多少、等了多久",
-        ),
-    )
-    parser.add_argument(
-        "--timeline",
-        type=Path,
-        metavar="FILE.html",
-        help=say(
-            en="write at the end what all ranks did when, as a page",
-            zh="结束时把所有 rank 的时间线写成一个网页",
-        ),
-    )
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE.json",
-        help=say(
-            en="write the same for Perfetto and chrome://tracing",
-            zh="同样的内容，写成 Perfetto 和 chrome://tracing 能打开的文件",
-        ),
-    )
+    add_options(parser, GPUS, gpus={"type": at_least(1)})
+    add_memory(parser)
+    add_options(parser, OPTIONS, timeline={"type": Path}, trace={"type": Path})
     for action in _torchruns():
         action.help = say(en=action.help or "", zh=CHINESE.get(action.dest, action.help or ""))
         # Left out, so that it is known which were given.
@@ -149,10 +124,8 @@ def run(options: argparse.Namespace) -> int:
             setattr(options, name, default)
     if not options.training_script:
         raise UsageError(
-            say(
-                en="no script given: labkit torchrun --nproc-per-node 8 train.py",
-                zh="没有给出脚本：labkit torchrun --nproc-per-node 8 train.py",
-            )
+            en="no script given: labkit torchrun --nproc-per-node 8 train.py",
+            zh="没有给出脚本：labkit torchrun --nproc-per-node 8 train.py",
         )
     machine = _machine(options)
     for name in ("timeline", "trace"):
@@ -175,10 +148,8 @@ def _machine(options: argparse.Namespace) -> children.Described:
             gpus = options.gpus or max(int(wanted), 1)
     except ValueError:
         raise UsageError(
-            say(
-                en=f'--nproc-per-node must be a number, "gpu", "auto" or "cpu", got {wanted!r}',
-                zh=f'--nproc-per-node 必须是一个数，或 "gpu"、"auto"、"cpu"，现在是 {wanted!r}',
-            )
+            en=f'--nproc-per-node must be a number, "gpu", "auto" or "cpu", got {wanted!r}',
+            zh=f'--nproc-per-node 必须是一个数，或 "gpu"、"auto"、"cpu"，现在是 {wanted!r}',
         ) from None
     try:
         machine = children.asked(gpus, options.memory, "cpu", None)
@@ -194,7 +165,7 @@ def _machine(options: argparse.Namespace) -> children.Described:
 
 def _checked(name: str, path: Path | None) -> None:
     if path is not None and (path.is_dir() or not os.access(path.resolve().parent, os.W_OK)):
-        raise UsageError(say(en=f"--{name}: cannot write {path}", zh=f"--{name}：无法写入 {path}"))
+        raise UsageError(en=f"--{name}: cannot write {path}", zh=f"--{name}：无法写入 {path}")
 
 
 def _check(options: argparse.Namespace, given: set[str], machine: children.Described) -> None:
@@ -202,10 +173,8 @@ def _check(options: argparse.Namespace, given: set[str], machine: children.Descr
     for name in PROCESSES_ONLY:
         if getattr(options, name):
             raise UsageError(
-                say(
-                    en=f"{_typed(name)} needs ranks that are processes: add --processes",
-                    zh=f"{_typed(name)} 要求每个 rank 是单独的进程：请加上 --processes",
-                )
+                en=f"{_typed(name)} needs ranks that are processes: add --processes",
+                zh=f"{_typed(name)} 要求每个 rank 是单独的进程：请加上 --processes",
             )
     try:
         options.nnodes = int(str(options.nnodes).rpartition(":")[2])
@@ -214,31 +183,25 @@ def _check(options: argparse.Namespace, given: set[str], machine: children.Descr
             raise ValueError
     except ValueError:
         raise UsageError(
-            say(
-                en="--nnodes and --nproc-per-node must be at least 1, --max-restarts at least 0",
-                zh="--nnodes 和 --nproc-per-node 至少是 1，--max-restarts 至少是 0",
-            )
+            en="--nnodes and --nproc-per-node must be at least 1, --max-restarts at least 0",
+            zh="--nnodes 和 --nproc-per-node 至少是 1，--max-restarts 至少是 0",
         ) from None
     seen = len(machine.visible(os.environ))
     if each > seen:
         raise UsageError(
-            say(
-                en=f"{each} ranks on a node of {plural(seen, 'GPU')}: each rank needs a GPU of its own",
-                zh=f"一个节点 {seen} 块 GPU，却有 {each} 个 rank：每个 rank 要有自己的 GPU",
-            )
+            en=f"{each} ranks on a node of {plural(seen, 'GPU')}: each rank needs a GPU of its own",
+            zh=f"一个节点 {seen} 块 GPU，却有 {each} 个 rank：每个 rank 要有自己的 GPU",
         )
     if options.node_rank:
         raise UsageError(
-            say(
-                en=f"--node-rank {options.node_rank}: here all {options.nnodes} nodes run at once, by this one "
-                "command; leave it out (with --processes each node can be started by itself)",
-                zh=f"--node-rank {options.node_rank}：这里一条命令就运行全部 {options.nnodes} 个节点，请去掉它"
-                "（加上 --processes 可以逐个启动节点）",
-            )
+            en=f"--node-rank {options.node_rank}: here all {options.nnodes} nodes run at once, by this one "
+            "command; leave it out (with --processes each node can be started by itself)",
+            zh=f"--node-rank {options.node_rank}：这里一条命令就运行全部 {options.nnodes} 个节点，请去掉它"
+            "（加上 --processes 可以逐个启动节点）",
         )
     if not options.module and not Path(options.training_script).exists():
         raise UsageError(
-            say(en=f"no such script: {options.training_script}", zh=f"没有脚本 {options.training_script}")
+            en=f"no such script: {options.training_script}", zh=f"没有脚本 {options.training_script}"
         )
     idle = [_typed(name) for name in NOTHING_TO_DO if name in given]
     if idle:
@@ -258,10 +221,8 @@ def _in_processes(options: argparse.Namespace, given: set[str], machine: childre
     """By PyTorch's elastic launcher."""
     if not hasattr(os, "fork"):
         raise UsageError(
-            say(
-                en="--processes forks, which this system cannot: leave it out",
-                zh="--processes 需要 fork，本系统没有：请去掉它",
-            )
+            en="--processes forks, which this system cannot: leave it out",
+            zh="--processes 需要 fork，本系统没有：请去掉它",
         )
     from ..distributed.torchrun.in_processes import run as run_processes
 
@@ -365,12 +326,7 @@ def _summary(kept: Kept, parts: Sequence[Part]) -> str:
     """What each rank's GPU held at most, what the rank brought to collectives, how long it stood waiting."""
     nodes = len({part.node for part in parts})
     on = say(en=f" on {plural(nodes, 'node')}", zh=f"，{nodes} 个节点") if nodes > 1 else ""
-    lines = [
-        say(
-            en=f"labkit: {plural(len(parts), 'rank')}{on}",
-            zh=f"labkit：{len(parts)} 个 rank{on}",
-        )
-    ]
+    lines = [say(en=f"labkit: {plural(len(parts), 'rank')}{on}", zh=f"labkit：{len(parts)} 个 rank{on}")]
     for part in parts:
         total = kept.totals[part.rank]
         peak, whole = cuda_bytes(total.peak), cuda_bytes(part.capacity)

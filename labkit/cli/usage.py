@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from ..base.language import LANGUAGES, VARIABLE, get_language, named_language, say
@@ -11,9 +11,15 @@ from ..base.patches import Patch, Patches
 
 
 class UsageError(Exception):
-    """Something the user typed that cannot work; the message is the one line they see."""
+    """Something the user typed that cannot work; the message is the one line they see.
+
+    It is given as another error's own text, or in both languages: ``UsageError(en="no such script", zh="没有脚本")``.
+    """
 
     code = 2
+
+    def __init__(self, text: object = "", *, en: str = "", zh: str = "") -> None:
+        super().__init__(str(text) or say(en=en, zh=zh))
 
 
 class CannotWrite(UsageError):
@@ -27,7 +33,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(
-            say(en=f"{message} (see {self.prog} --help)", zh=f"{message}（用法见 {self.prog} --help）")
+            en=f"{message} (see {self.prog} --help)", zh=f"{message}（用法见 {self.prog} --help）"
         )
 
 
@@ -88,18 +94,55 @@ def in_the_language_in_use() -> Patches:
     return Patches(_argparse)
 
 
+def add_options(parser: argparse._ActionsContainer, rows: str, **facts: Mapping[str, Any]) -> None:
+    """Add the options of ``rows`` to a parser, each from three lines.
+
+    The first has the flags (or the name of a positional argument) and, behind a space, how help calls the value; the
+    next two are the help in English and in Chinese. ``facts`` has what argparse is to know of an option besides, such
+    as its type, under its first flag without hyphens. An option without a value and without facts is a switch.
+    """
+    lines = [line.strip() for line in rows.strip().splitlines()]
+    for head, en, zh in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
+        names, _, metavar = head.partition(" ")
+        flags = names.split("/")
+        more = dict(facts.get(flags[0].strip("-").replace("-", "_"), {}))
+        if metavar:
+            more.setdefault("metavar", metavar)
+        elif not more:
+            more["action"] = "store_true"
+        parser.add_argument(*flags, help=say(en=en, zh=zh), **more)
+
+
+# Options that several commands have, each in the same words.
+GPUS = """
+--gpus N
+    how many GPUs (default 8)
+    GPU 数（默认 8）
+"""
+MEMORY = """
+--memory SIZE
+    of each GPU (default "16 GiB")
+    每块 GPU 的显存（默认 "16 GiB"）
+"""
+LANGUAGE = f"""
+--lang
+    language of all that is shown (default: what {VARIABLE} names, else the system's)
+    显示所用的语言（默认取环境变量 {VARIABLE}，没有则用系统的语言）
+"""
+
+
+def add_gpus(parser: argparse.ArgumentParser, least: int) -> None:
+    add_options(parser, GPUS, gpus={"type": at_least(least), "default": 8})
+
+
+def add_memory(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, MEMORY, memory={"default": "16 GiB"})
+
+
 def add_language(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
     """``--lang``; without a default a parser of a command takes back none that stands before the command."""
-    parser.add_argument(
-        "--lang",
-        type=lambda text: named_language(text) or text,
-        choices=tuple(LANGUAGES),
-        default=default,
-        help=say(
-            en=f"language of all that is shown (default: what {VARIABLE} names, else the system's)",
-            zh=f"显示所用的语言（默认取环境变量 {VARIABLE}，没有则用系统的语言）",
-        ),
-    )
+    language = {"type": lambda text: named_language(text) or text, "choices": tuple(LANGUAGES)}
+    add_options(parser, LANGUAGE, lang=language | {"default": default})
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -10,16 +10,7 @@ from ...base.numbers import plural
 from ...base.units import bytes_text
 from ...trace.events import PAIRS, Event, Meeting
 from ...trace.trace import Trace
-from ..layout import (
-    MOST_LANES,
-    Lanes,
-    legend,
-    milliseconds,
-    shortened,
-    sized,
-    text_width,
-    ticks,
-)
+from ..layout import MOST_LANES, Lanes, legend, milliseconds, shortened, sized, text_width, ticks
 from ..palette import CPU, number
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
 from .timeline import timeline_picture

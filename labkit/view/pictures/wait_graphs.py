@@ -79,9 +79,7 @@ def _cell(
     tint = _PALEST * (1 - seconds / most)
     who, whom, time = _name(groups[row]), _name(groups[column]), milliseconds(seconds)
     tip = say(en=f"{who} waited {time} for {whom}", zh=f"{who} 等 {whom} 等了 {time}")
-    found: list[Box | Text] = [
-        replace(box, gpu=groups[column][0], tint=tint, tip=tip, dashed=False),
-    ]
+    found: list[Box | Text] = [replace(box, gpu=groups[column][0], tint=tint, tip=tip, dashed=False)]
     words = _bare(seconds)
     fine = sized(words, side - 6, min(11.0, high - 4))
     if fine >= 7.5:
