@@ -18,7 +18,7 @@ from types import TracebackType
 from ..base.language import say
 from ..base.numbers import plural
 from ..base.units import cuda_bytes
-from ..trace.events import Event
+from ..trace.events import Event, Trace
 
 VARIABLE = "LABKIT_RUN"
 
@@ -99,21 +99,24 @@ def begin(text: str) -> None:
         if wanted.summary:
             print(summary(kept), file=sys.stderr)
         if wanted.timeline:
-            from ..view.page import timeline_page
-
-            notes = [
-                (
-                    f"{kept.left_out:,} later events are not drawn.",
-                    f"之后还有 {kept.left_out:,} 个事件没有画出。",
-                )
-            ] * bool(kept.left_out)
-            page = timeline_page(trace, Path(sys.argv[0]).name or "python", notes)
-            try:
-                Path(wanted.timeline).write_text(page, "utf-8")
-            except OSError as error:
-                print(f"labkit: --timeline: {error}", file=sys.stderr)
+            title = Path(sys.argv[0]).name or "python"
+            write_timeline(Path(wanted.timeline), trace, title, kept.left_out)
 
     atexit.register(end)
+
+
+def write_timeline(path: Path, trace: Trace, title: str, left_out: int) -> None:
+    from ..view.page import timeline_page
+
+    write(path, timeline_page(trace, title, left_out), "--timeline")
+
+
+def write(path: Path, text: str, option: str) -> None:
+    """Write what ``option`` asked for; that it cannot be written is said, and ends nothing."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        print(f"labkit: {option}: {error}", file=sys.stderr)
 
 
 # What torchrun tells each process in its environment; PyTorch says the same of what it misses there.

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..base.language import say
 from ..children import told as children
 from . import ending
-from .usage import UsageError, add_gpus, add_memory, add_options
+from .usage import UsageError, add_gpus, add_memory, add_options, checked_path, checked_script
 
 # Python's own options. Those that make it look away from its environment are refused: there it is told of the GPUs.
 _FLAGS, _WITH_VALUE, _REFUSED = "bBdiOPqsuvx", "WX", "EIS"
@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     command = [sys.executable, *_flags(options), *_program(options)]
-    wanted = ending.Wanted(_timeline(options.timeline), options.summary)
+    checked_path("--timeline", options.timeline)
+    # The script may go to another folder.
+    wanted = ending.Wanted(options.timeline and str(options.timeline.resolve()), options.summary)
     told = children.told(os.environ, _machine(options).text())
     environment = {**told, ending.VARIABLE: wanted.text()}
     sys.stdout.flush()
@@ -121,8 +123,8 @@ def _program(options: argparse.Namespace) -> list[str]:
             en="no script given: labkit run --gpus 8 train.py",
             zh="没有给出脚本：labkit run --gpus 8 train.py",
         )
-    if program[0] != "-" and not Path(program[0]).exists():
-        raise UsageError(en=f"no such script: {program[0]}", zh=f"没有脚本 {program[0]}")
+    if program[0] != "-":
+        checked_script(program[0])
     return ["--", *program]  # a script's name may begin with a hyphen
 
 
@@ -150,12 +152,3 @@ def _machine(options: argparse.Namespace) -> children.Described:
         text = say(en=f"{seen} of {machine.gpus} GPUs visible", zh=f"{machine.gpus} 块 GPU 中可见 {seen} 块")
         print(f"CUDA_VISIBLE_DEVICES={listed}: {text}", file=sys.stderr)
     return machine
-
-
-def _timeline(path: Path | None) -> str | None:
-    """Where the page is to be, whatever folder the script goes to; it must be possible to write it there."""
-    if path is None:
-        return None
-    if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
-        raise UsageError(en=f"--timeline: cannot write {path}", zh=f"--timeline：无法写入 {path}")
-    return str(path.resolve())

@@ -19,8 +19,8 @@ from ..base.language import say
 from ..base.numbers import plural
 from ..base.units import bytes_text, cuda_bytes
 from ..children import told as children
-from .ending import MOST_EVENTS
-from .usage import UsageError, add_memory, add_options, at_least
+from .ending import MOST_EVENTS, write, write_timeline
+from .usage import UsageError, add_memory, add_options, at_least, checked_path, checked_script
 
 if TYPE_CHECKING:
     from ..distributed.rank.totals import Kept, Part
@@ -129,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
         )
     machine = _machine(options)
     for name in ("timeline", "trace"):
-        _checked(name, getattr(options, name))
+        checked_path(_typed(name), getattr(options, name))
     if options.processes:
         return _in_processes(options, given, machine)
     _check(options, given, machine)
@@ -163,11 +163,6 @@ def _machine(options: argparse.Namespace) -> children.Described:
     return machine
 
 
-def _checked(name: str, path: Path | None) -> None:
-    if path is not None and (path.is_dir() or not os.access(path.resolve().parent, os.W_OK)):
-        raise UsageError(en=f"--{name}: cannot write {path}", zh=f"--{name}：无法写入 {path}")
-
-
 def _check(options: argparse.Namespace, given: set[str], machine: children.Described) -> None:
     """Refuse what cannot be where ranks share a process, and say what does nothing there."""
     for name in PROCESSES_ONLY:
@@ -199,10 +194,8 @@ def _check(options: argparse.Namespace, given: set[str], machine: children.Descr
             zh=f"--node-rank {options.node_rank}：这里一条命令就运行全部 {options.nnodes} 个节点，请去掉它"
             "（加上 --processes 可以逐个启动节点）",
         )
-    if not options.module and not Path(options.training_script).exists():
-        raise UsageError(
-            en=f"no such script: {options.training_script}", zh=f"没有脚本 {options.training_script}"
-        )
+    if not options.module:
+        checked_script(options.training_script)
     idle = [_typed(name) for name in NOTHING_TO_DO if name in given]
     if idle:
         listed = ", ".join(idle)
@@ -303,23 +296,11 @@ def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> Non
     """Say and write what is asked for: of the last attempt, if there were several."""
     if options.summary:
         print(_summary(kept, parts), file=sys.stderr)
-    notes = [
-        (f"{kept.left_out:,} later events are not drawn.", f"之后还有 {kept.left_out:,} 个事件没有画出。")
-    ] * bool(kept.left_out)
-    for name in ("timeline", "trace"):
-        path: Path | None = getattr(options, name)
-        if path is None:
-            continue
-        if name == "timeline":
-            from ..view.page import timeline_page
-
-            text = timeline_page(kept.trace, Path(options.training_script).name, notes)
-        else:
-            text = kept.trace.to_chrome()
-        try:
-            path.write_text(text, "utf-8")
-        except OSError as error:
-            print(f"labkit: --{name}: {error}", file=sys.stderr)
+    if options.timeline:
+        title = Path(options.training_script).name
+        write_timeline(options.timeline, kept.trace, title, kept.left_out)
+    if options.trace:
+        write(options.trace, kept.trace.to_chrome(), "--trace")
 
 
 def _summary(kept: Kept, parts: Sequence[Part]) -> str:

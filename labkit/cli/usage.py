@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ..base.language import LANGUAGES, VARIABLE, get_language, named_language, say
@@ -26,6 +28,17 @@ class CannotWrite(UsageError):
     """A file of the user's cannot be written."""
 
     code = 74  # EX_IOERR of sysexits.h
+
+
+def checked_path(option: str, path: Path | None) -> None:
+    """Refuse a file that an option names for writing if it cannot be written."""
+    if path is not None and (path.is_dir() or not os.access(path.resolve().parent, os.W_OK)):
+        raise UsageError(en=f"{option}: cannot write {path}", zh=f"{option}：无法写入 {path}")
+
+
+def checked_script(script: str) -> None:
+    if not Path(script).exists():
+        raise UsageError(en=f"no such script: {script}", zh=f"没有脚本 {script}")
 
 
 class Parser(argparse.ArgumentParser):

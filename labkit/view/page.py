@@ -25,12 +25,12 @@ input[name=language] { margin-left: 1rem }
 """
 
 
-def timeline_page(trace: Trace, title: str, notes: list[tuple[str, str]]) -> str:
+def timeline_page(trace: Trace, title: str, left_out: int = 0) -> str:
     """What happened when, as HTML: the whole of ``trace``, its first call and its last.
 
     Of ranks the whole, its beginning and its end, who waited for whom, and how much memory each had in use.
 
-    notes   what else is to be said, each in English and in Chinese.
+    left_out   how many later events of the run are not in ``trace``: the page says so.
     """
     now = get_language()
     switch = "".join(
@@ -42,10 +42,9 @@ def timeline_page(trace: Trace, title: str, notes: list[tuple[str, str]]) -> str
         f"body:not(:has(#{key}:checked)) section[lang={key}] {{ display: none }}\n" for key in LANGUAGES
     )
     parts = []
-    for at, key in enumerate(LANGUAGES):
+    for key in LANGUAGES:
         with using(key):
-            said = "".join(f"<p>{escape(note[at])}</p>" for note in notes)
-            parts.append(f'<section lang="{key}">{_told(trace, title)}{said}</section>')
+            parts.append(f'<section lang="{key}">{_told(trace, title)}{_note(left_out)}</section>')
     return (
         f'<!DOCTYPE html>\n<html lang="{now}">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -66,6 +65,13 @@ def _told(trace: Trace, title: str) -> str:
         f"<h2>{escape(name)}</h2>{to_svg(picture)}" + (f"<pre>{escape(words)}</pre>" if words else "")
         for name, picture, words in chapters
     )
+
+
+def _note(left_out: int) -> str:
+    if not left_out:
+        return ""
+    text = say(en=f"{left_out:,} later events are not drawn.", zh=f"之后还有 {left_out:,} 个事件没有画出。")
+    return f"<p>{text}</p>"
 
 
 def _of_calls(trace: Trace) -> Iterator[tuple[str, Picture, str]]:

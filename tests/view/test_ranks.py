@@ -440,7 +440,7 @@ def test_figures_of_ranks_are_painted_hatching_and_all():
 
 
 def test_the_page_of_ranks_has_their_beginning_their_end_who_waited_and_their_memory():
-    page = timeline_page(steps(4, 60), "train.py", [("Ended.", "结束。")])
+    page = timeline_page(steps(4, 60), "train.py", 7)
     english, chinese = re.findall(r"<section.*?</section>", page, re.DOTALL)
     for part, headings in (
         (
@@ -451,7 +451,9 @@ def test_the_page_of_ranks_has_their_beginning_their_end_who_waited_and_their_me
     ):
         assert re.findall("<h2>(.*?)</h2>", part) == headings.split("|")
         assert part.count("<svg") == 5
+    assert english.endswith("<p>7 later events are not drawn.</p></section>")
+    assert chinese.endswith("<p>之后还有 7 个事件没有画出。</p></section>")
     assert "4 ranks   all_reduce" in english
     assert "(all_reduce × 24)" in english
-    short = timeline_page(Trace(steps(4, 2).events), "train.py", [])
+    short = timeline_page(Trace(steps(4, 2).events), "train.py")
     assert re.findall("<h2>(.*?)</h2>", short)[:3] == ["The whole run", "Who waited for whom", "整个运行过程"]
