@@ -18,7 +18,8 @@ from types import TracebackType
 from ..base.language import say
 from ..base.numbers import plural
 from ..base.units import cuda_bytes
-from ..trace.events import Event, Trace
+from ..trace.events import Event
+from ..trace.trace import Trace
 
 VARIABLE = "LABKIT_RUN"
 
