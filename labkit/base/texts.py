@@ -14,6 +14,7 @@ that begins with ``#`` is a comment.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from string import Formatter
@@ -37,9 +38,16 @@ class Text:
 
     def __call__(self, **facts: object) -> str:
         """The text in the language in use, with its facts. Raises TypeError if these are not the ones it wants."""
-        if facts.keys() != self.facts:
-            raise TypeError(f"{self.en!r} wants the facts {sorted(self.facts)}, got {sorted(facts)}")
-        return say(en=self.en, zh=self.zh).format(**facts)
+        return filled([self], **facts)[0]
+
+
+def filled(texts: Iterable[Text], **facts: object) -> list[str]:
+    """``texts`` in the language in use, each with those of the facts that it wants; together they want all of them."""
+    texts = list(texts)
+    wanted = frozenset[str]().union(*(text.facts for text in texts))
+    if facts.keys() != wanted:
+        raise TypeError(f"{texts[0].en!r} wants the facts {sorted(wanted)}, got {sorted(facts)}")
+    return [say(en=text.en, zh=text.zh).format(**facts) for text in texts]
 
 
 @dataclass(frozen=True)

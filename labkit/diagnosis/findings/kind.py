@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...base.texts import Text, parse
+from ...base.texts import Text, filled, parse
 from ..errors import line_of, short_text
 from ..result import SEVERITIES, Finding
 
@@ -56,9 +56,10 @@ class Kind:
         return self.reason.facts | self.fix.facts
 
     def __call__(self, where: str = "", /, **facts: object) -> Finding:
-        if facts.keys() != self.facts:
-            raise TypeError(f"{self.key} wants the facts {sorted(self.facts)}, got {sorted(facts)}")
-        reason, fix = (text(**{name: facts[name] for name in text.facts}) for text in (self.reason, self.fix))
+        try:
+            reason, fix = filled((self.reason, self.fix), **facts)
+        except TypeError as error:
+            raise TypeError(f"{self.key}: {error}") from None
         return Finding(self.name, self.severity, where, reason, fix, self.topic.lesson, self.topic.heading())
 
     def of(self, error: Exception, **facts: object) -> Finding:

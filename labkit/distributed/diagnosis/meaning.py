@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import torch
 from ...diagnosis.errors import short_text
 from ...diagnosis.findings.kind import declared, listed
 from ...diagnosis.result import Finding
-from ...turns import Deadlock
-from ..calls.faults import Mismatch, Unmet, ranks_text
+from ..calls.faults import Report, ranks_text
 from .records import Loader, Loss, RankRecord, Step, without_gradient
 
 KINDS, PHRASES = declared(Path(__file__).with_name("kinds.txt"))
@@ -43,19 +42,11 @@ def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] |
 
 
 def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
-    text = str(error)
-    kind = _kind_of(error)
-    if kind is not None:
-        # An error says what it means, what to do, and in which words the real machine would fail.
-        said, _, advice = (
-            re.split("\n(Do: |怎么办：)", text, maxsplit=1)
-            if re.search("\n(Do: |怎么办：)", text)
-            else (text, "", "")
-        )
-        advice, _, real = advice.partition("\n")
-        reason = "\n  ".join(filter(None, [*said.splitlines(), real]))
-        yield Finding(kind, "error", _places(text), reason, advice, "")
-    elif "Expected to have finished reduction in the prior iteration" in text:
+    report = getattr(error, "report", None)
+    if isinstance(report, Report):
+        reason = "\n  ".join(filter(None, [*report.lines, report.real]))
+        yield Finding(report.fault, "error", _places(report.places), reason, report.advice, "")
+    elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
         yield KINDS["unused_parameters"](which=_unused(records))
     else:
         yield KINDS["script_fails"](
@@ -63,22 +54,9 @@ def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) 
         )
 
 
-def _kind_of(error: BaseException) -> str | None:
-    text = str(error)
-    if isinstance(error, Deadlock):
-        return {"uneven": "uneven_inputs", "alone": "collective_in_some_ranks"}.get(
-            getattr(error, "cause", ""), "deadlock"
-        )
-    if isinstance(error, Mismatch):
-        return "calls_differ" if error.what in ("kind", "op", "root", "number") else "shapes_differ"
-    if isinstance(error, Unmet):
-        return "calls_never_met"
-    return "all_on_one_gpu" if "Duplicate GPU detected" in text else None
-
-
-def _places(text: str) -> str:
-    """The lines of the user's code that an error names."""
-    return listed(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", text))))
+def _places(places: Iterable[str]) -> str:
+    """The lines of the user's code, without the functions' names."""
+    return listed(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(places)))))
 
 
 def _unused(records: Sequence[RankRecord]) -> str:

@@ -193,7 +193,7 @@ class Watch:
             return None
         if not self.is_first():
             _sleep(_GRACE)
-        return faults.deadlock(_standings(found), self.group.timeout)
+        return str(faults.deadlock(_standings(found), self.group.timeout))
 
     def goes_on(self) -> None:
         with self._lock:
@@ -385,7 +385,7 @@ def stand(
                 continue  # whoever kept the store is gone; gloo will say so
             if found is not None:
                 standings = _standings(found)
-                error = Deadlock(faults.deadlock(standings, watch.group.timeout))
+                error = Deadlock(str(faults.deadlock(standings, watch.group.timeout)))
                 error.waits = faults.graph(standings)  # type: ignore[attr-defined]  # as World's
                 if watch.is_first() or not over.wait(_GRACE):
                     raise error
@@ -458,7 +458,7 @@ def _tell(unmet: list[Call]) -> None:
     """Say it as the launcher of ranks in one process does, and fail."""
     global _code
     _code = 1
-    sys.stderr.write("".join(traceback.format_exception_only(faults.Unmet(faults.unmet(unmet)))))
+    sys.stderr.write("".join(traceback.format_exception_only(faults.unmet(unmet))))
     if parent_process() is not None:  # of multiprocessing, which asks nobody for a code
         raise SystemExit(_code)
 

@@ -103,7 +103,7 @@ class World:
         self._current: Rank | None = None
         self._baton: turns.Baton | None = None
         self._waits: WaitForGraph | None = None
-        self._cause = ""
+        self._report: faults.Report | None = None
         self.failed: dict[int, BaseException] = {}
         # Threads of ranks that take no turns and have called a collective: they may come to others.
         self.helpers: WeakSet[threading.Thread] = WeakSet()
@@ -184,7 +184,7 @@ class World:
             self.meetings.begin_anew()
             raise RanksFailed(self.failed, next(iter(self.failed)))
         if to_end and (calls := self.meetings.unmet()):
-            raise RanksFailed({calls[0].rank: faults.Unmet(faults.unmet(calls))}, calls[0].rank)
+            raise RanksFailed({calls[0].rank: faults.unmet(calls)}, calls[0].rank)
         return [rank.result for rank in chosen]
 
     def _beginning(
@@ -198,9 +198,9 @@ class World:
                 raise
             except BaseException as error:
                 rank.error = error
-                if isinstance(error, turns.Deadlock) and self._waits is not None:
+                if isinstance(error, turns.Deadlock) and self._waits is not None and self._report is not None:
                     error.waits = self._waits  # type: ignore[attr-defined]  # which draws itself
-                    error.cause = self._cause  # type: ignore[attr-defined]  # by one word
+                    self._report.on(error)
                 self.fail(rank, error)
             finally:
                 rank.waits = None
@@ -269,8 +269,8 @@ class World:
     def _explain(self, waits: str) -> str:
         """The text of a deadlock."""
         standings = [_standing(rank) for rank in self.ranks]
-        self._waits, self._cause = faults.graph(standings), faults.cause(standings)
-        return faults.deadlock(standings)
+        self._waits, self._report = faults.graph(standings), faults.deadlock(standings)
+        return str(self._report)
 
     # Closing.
 

@@ -5,16 +5,17 @@ Pure: from calls to texts in the language in use. Each text says for every rank 
 its group, shapes and types, and the line of the user's code; then what it means, and what to do.
 """
 
-from .deadlock import Standing, Unmet, cause, deadlock, graph, unmet
+from .deadlock import Standing, Unmet, deadlock, graph, unmet
 from .lateness import late, timeout_error
 from .mismatch import Mismatch, fault, fit
+from .report import Report
 from .words import ranks_text
 
 __all__ = [
     "Mismatch",
+    "Report",
     "Standing",
     "Unmet",
-    "cause",
     "deadlock",
     "fault",
     "fit",

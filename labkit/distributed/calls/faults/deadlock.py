@@ -10,7 +10,11 @@ from ....base.language import say
 from ....trace.waits import Wait, WaitForGraph
 from ..call import Call
 from .lateness import watchdog
+from .report import Report, explained
 from .words import described, group_of, ordinal, ranks_text, table
+
+# The faults that have a name of their own in a check-up, by why none can go on.
+_FAULTS = {"uneven": "uneven_inputs", "alone": "collective_in_some_ranks"}
 
 
 class Unmet(RuntimeError):
@@ -42,49 +46,39 @@ class Standing:
         return self.call is None and not self.what
 
 
-def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) -> str:
+def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) -> Report:
     """What is said when all ranks that live wait: for each where it stands; what it means; what to do.
 
     standings   of all ranks, in their order.
     timeout     of the group, after which NCCL would end it.
     """
-    waiting = [one for one in standings if not one.ended]
-    lines = [
-        say(
-            en="no rank can go on: each that is left waits for another.",
-            zh="所有 rank 都走不下去了：剩下的每一个都在等别的 rank。",
-        ),
-        *_standing_lines(standings),
-        _meaning(standings),
-    ]
-    stuck = next((one.call for one in waiting if one.call is not None and one.call.backend == "nccl"), None)
-    if stuck is not None:
-        limit = timeout or timedelta(minutes=10)
-        said = watchdog(stuck, limit)
-        seconds = f"{limit.total_seconds():g}"
-        lines.append(
-            say(
-                en=f"On real GPUs they stand for {seconds} s, until: {said}",
-                zh=f"在真实的 GPU 上会一直卡 {seconds} 秒，然后才报：{said}",
-            )
-        )
-    return "\n".join(lines)
+    key, facts = _cause(standings)
+    meaning, advice = explained(key, **facts)
+    head = say(
+        en="no rank can go on: each that is left waits for another.",
+        zh="所有 rank 都走不下去了：剩下的每一个都在等别的 rank。",
+    )
+    lines = (head, *_standing_lines(standings), meaning)
+    places = tuple(filter(None, map(_place, standings)))
+    stuck = next((one.call for one in standings if one.call is not None and one.call.backend == "nccl"), None)
+    real = "" if stuck is None else _on_real_gpus(stuck, timeout or timedelta(minutes=10))
+    return Report(_FAULTS.get(key, "deadlock"), lines, advice, places, real)
 
 
-def cause(standings: Sequence[Standing]) -> str:
-    """Why none can go on: "uneven" numbers of batches, "alone" in a line to which others never came, or ""."""
-    calls = [one.call for one in standings if one.call is not None]
-    if not calls or any(one.what for one in standings) or any(call.is_message for call in calls):
-        return ""
-    call = calls[0]
-    by = {one.rank: one for one in standings}
-    key = (call.short_place, call.kind)
-    came = [by[rank].came.get(key, 0) for rank in missing(call, standings) if rank in by]
-    if not came:
-        return ""
-    if not all(came):
-        return "alone"
-    return "uneven" if by[call.rank].came.get(key, 0) > 1 else ""
+def _on_real_gpus(call: Call, timeout: timedelta) -> str:
+    said, seconds = watchdog(call, timeout), f"{timeout.total_seconds():g}"
+    return say(
+        en=f"On real GPUs they stand for {seconds} s, until: {said}",
+        zh=f"在真实的 GPU 上会一直卡 {seconds} 秒，然后才报：{said}",
+    )
+
+
+def _place(one: Standing) -> str:
+    """Where in the user's code a rank stands, or made its last call."""
+    if one.what or one.error is not None:
+        return one.what
+    call = one.call or one.last
+    return "" if call is None else call.short_place
 
 
 def graph(standings: Sequence[Standing]) -> WaitForGraph:
@@ -171,168 +165,73 @@ def _standing(one: Standing, standings: Sequence[Standing]) -> str:
     )
 
 
-def _meaning(standings: Sequence[Standing]) -> str:
-    """Why, as far as it can be told, and what to do."""
+# Why none can go on: a key of faults.txt, and its facts.
+_Cause = tuple[str, dict[str, object]]
+
+
+def _cause(standings: Sequence[Standing]) -> _Cause:
     calls = [one.call for one in standings if one.call is not None]
     others = [one for one in standings if one.what]
     if others and not calls:
-        return say(
-            en="No other rank gives what is waited for: locks, queues and files are a rank's own.\n"
-            "Do: ranks share nothing but collectives and the store.",
-            zh="别的 rank 不会给出它们等的东西：锁、队列和文件都是各 rank 自己的。\n"
-            "怎么办：rank 之间只能通过集合通信和 store 交换数据。",
-        )
+        return "own_things", {}
     if others:
-        names = ranks_text([one.rank for one in others])
-        return say(
-            en=f"The others stand in a call to which {names} cannot come, waiting for something else first.\n"
-            "Do: look at that line; a lock, a queue or a file that only another rank could give back is never given "
-            "back.",
-            zh=f"其他 rank 停在集合通信里，而 {names} 到不了那里：它在等别的东西。\n"
-            "怎么办：看它停住的那一行；如果是要由别的 rank 释放的锁、队列或文件，那就永远等不到。",
-        )
+        return "something_else", {"names": ranks_text([one.rank for one in others])}
     if all(call.is_message for call in calls):
-        return _meaning_of_messages(calls, standings)
+        return _cause_of_messages(calls, standings)
     collectives = [call for call in calls if not call.is_message]
     if len(collectives) < len(calls):
-        return say(
-            en="Some stand in a message, the others in a collective: neither comes to the other.\n"
-            "Do: pair each send with a recv before the next collective; `isend` and `irecv` go on, and are waited for "
-            "later.",
-            zh="有的停在点对点的收发里，有的停在集合通信里，互相都等不到。\n"
-            "怎么办：在下一次集合通信之前，让每个 send 都有对应的 recv；`isend` 和 `irecv` 不会停住，可以稍后再等。",
-        )
+        return "message_and_collective", {}
     elsewhere = {call.rank: call.group for call in collectives}
     if all(
         elsewhere.get(rank, call.group) != call.group
         for call in collectives
         for rank in missing(call, standings)
     ):
-        return say(
-            en="They stand in calls of different groups, each waiting for one that stands in another's.\n"
-            "Do: where ranks share several groups, all make the calls of these groups in the same order; "
-            "`new_group` is "
-            "a call that all ranks of the world make, members or not.",
-            zh="它们停在不同组的调用里，互相等待。\n"
-            "怎么办：同时属于几个组的 rank，要按同样的次序调用这些组；`new_group` 要由全体 rank 调用，不论是不是成员。",
-        )
-    return _meaning_of_missing(collectives[0], standings)
+        return "groups_crossed", {}
+    return _cause_of_missing(collectives[0], standings)
 
 
-def _meaning_of_missing(call: Call, standings: Sequence[Standing]) -> str:
+def _cause_of_missing(call: Call, standings: Sequence[Standing]) -> _Cause:
     """Why some have not come to ``call``: fewer batches, or only some ranks run this line."""
     by = {one.rank: one for one in standings}
     away = [by[rank] for rank in missing(call, standings) if rank in by]
-    key = (call.short_place, call.kind)
-    mine = by[call.rank].came.get(key, 0)
-    never = [one for one in away if not one.came.get(key)]
-    through = f" (`{via}`)" if (via := call.via) else ""
-    if away and not never and mine > 1:
-        rounds = ", ".join(sorted({str(one.came[key]) for one in away}))
-        names = ranks_text([one.rank for one in away])
-        over = all(one.ended for one in away)
-        return say(
-            en=f"{names} came to this line{through} {rounds} times"
-            + (" and ended" if over else "")
-            + f"; rank {call.rank} stands there for the {ordinal(mine)} time: they have unequal numbers of batches.\n"
-            "Do: give all ranks as many batches, with `DistributedSampler` (it pads) and `drop_last=True`, or count "
-            "steps instead of rows; with DDP alone, `with Join([model]):` lets the others finish.",
-            zh=f"{names} 到过这一行{through} {rounds} 次"
-            + ("，然后结束了" if over else "")
-            + f"；rank {call.rank} 正停在第 {mine} 次：各 rank 的批次数不同。\n"
-            "怎么办：让所有 rank 的批次数相同：用 `DistributedSampler`（它会补齐）和 `drop_last=True`，"
-            "或者按步数而不是按行数循环；"
-            "如果只用 DDP，`with Join([model]):` 能让其余的 rank 跑完。",
-        )
-    if never:
-        names = ranks_text([one.rank for one in never])
-        here = ranks_text([one.rank for one in standings if one.came.get(key)])
-        return say(
-            en=f"{names} never came to this line{through}, {here} did. What is called there is collective: "
-            f"{call.kind} returns once all of {ranks_text(call.ranks)} have called it.\n"
-            "Do: let every rank make this call, and only print or write in one (`if rank == 0:` around the printing, "
-            "not around the call); saving a sharded model, evaluating through the DDP wrapper, gathering objects and "
-            "synchronised metrics are collective too (for evaluation in one rank, call `model.module`).",
-            zh=f"{names} 从没到过这一行{through}，而 {here} 到过。这里的调用是集合通信：要等 {ranks_text(call.ranks)} "
-            f"全都调用了 {call.kind} 才会返回。\n"
-            "怎么办：让每个 rank 都做这个调用，只把打印或写文件放在一个 rank 里（`if rank == 0:` 包住打印，"
-            "不要包住调用）；"
-            "保存分片模型、通过 DDP 包装做评估、收集对象、同步的指标，也都是集合通信（只在一个 rank 上评估时，"
-            "请调用 `model.module`）。",
-        )
     names = ranks_text([one.rank for one in away])
+    line = (call.short_place, call.kind)
+    times = by[call.rank].came.get(line, 0)
+    never = [one.rank for one in away if not one.came.get(line)]
     ended = [one.rank for one in away if one.ended]
+    through = f" (`{via}`)" if (via := call.via) else ""
+    if away and not never and times > 1:
+        over = say(en=" and ended", zh="，然后结束了") if len(ended) == len(away) else ""
+        return "uneven", {
+            "names": names, "through": through, "rounds": ", ".join(sorted({str(one.came[line]) for one in away})),
+            "ended": over, "rank": call.rank, "time": ordinal(times), "times": times,
+        }  # fmt: skip
+    if never:
+        here = ranks_text([one.rank for one in standings if one.came.get(line)])
+        return "alone", {
+            "names": ranks_text(never), "through": through, "here": here, "kind": call.kind,
+            "members": ranks_text(call.ranks),
+        }  # fmt: skip
     if ended:
-        return say(
-            en=f"{ranks_text(ended)} ended before the call in which the others stand.\n"
-            "Do: let all ranks run to the same end: an early return, `sys.exit` or `break` in one leaves the others "
-            "waiting.",
-            zh=f"{ranks_text(ended)} 还没到其他 rank 停住的调用就已经结束了。\n"
-            "怎么办：让所有 rank 走到同一个终点：某个 rank 提前 return、`sys.exit` 或 `break`，其他 rank 就会一直等。",
-        )
-    return say(
-        en=f"The call in which rank {call.rank} stands is one to which {names or 'the others'} cannot come, standing "
-        "elsewhere.\nDo: every rank of a group makes the same calls in the same order.",
-        zh=f"{names or '其他 rank'} 停在别处，到不了 rank {call.rank} 停住的调用。\n怎么办：组里每个 rank "
-        "都要按同样的次序做同样的调用。",
-    )
+        return "ended_before", {"names": ranks_text(ended)}
+    return "elsewhere", {"names": names if away else say(en="the others", zh="其他 rank"), "rank": call.rank}
 
 
-def _meaning_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> str:
+def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> _Cause:
     kinds = {call.kind for call in calls}
     ended = {one.rank for one in standings if one.ended}
     gone = sorted({call.ranks[call.root] for call in calls if call.root is not None} & ended)
     if gone:
-        names = ranks_text(gone)
-        return say(
-            en=f"{names} ended without the other half of a message that is waited for.\n"
-            "Do: pair each send with a recv, with the same peer and in the same order.",
-            zh=f"{names} 已经结束，却没有做另一半收发。\n怎么办：每个 send 都要有对应的 recv，对方相同，次序相同。",
-        )
-    if kinds == {"recv"}:
-        return say(
-            en="All receive, and nobody sends: each waits for a message that would only be sent afterwards.\n"
-            "Do: let one side send first, or post both at once: "
-            "`batch_isend_irecv([P2POp(isend, …), P2POp(irecv, …)])`.",
-            zh="大家都在接收，没有人发送：每个 rank 等的消息都要等对方之后才发。\n"
-            "怎么办：让其中一方先发送，或者同时提交：`batch_isend_irecv([P2POp(isend, …), P2POp(irecv, …)])`。",
-        )
-    if kinds == {"send"}:
-        return say(
-            en="All send, and nobody receives: a message of over 4 MiB waits until its receiver is there (smaller "
-            "ones fit "
-            "into NCCL's buffer, so this hangs for large models only).\n"
-            "Do: let one side receive first, or post both at once: `batch_isend_irecv`.",
-            zh="大家都在发送，没有人接收：超过 4 MiB 的消息要等接收方到了才能发出（小的放得进 NCCL 的缓冲区，"
-            "所以只有模型大了才会卡住）。\n"
-            "怎么办：让其中一方先接收，或者同时提交：`batch_isend_irecv`。",
-        )
-    return say(
-        en="Sends and receives do not pair up.\n"
-        "Do: pair each send with a recv, with the same peer and in the same order; `isend` and `irecv` do not stop.",
-        zh="发送和接收配不成对。\n怎么办：每个 send 都要有对应的 recv，对方相同，次序相同；`isend` 和 `irecv` "
-        "不会停住。",
-    )
+        return "peer_ended", {"names": ranks_text(gone)}
+    return {"recv": "all_receive", "send": "all_send"}["".join(kinds)] if len(
+        kinds
+    ) == 1 else "messages_unpaired", {}
 
 
-def unmet(calls: Sequence[Call]) -> str:
-    """What is said of calls that were made and never met, when all ranks have ended."""
-    return "\n".join(
-        [
-            say(
-                en="all ranks have ended, and these calls were never met by the others' (on real GPUs a rank hangs "
-                "in them, "
-                "or in `destroy_process_group`):",
-                zh="所有 rank 都已结束，但下面这些调用一直没有等到对方（在真实的 GPU 上，rank 会卡在这里，"
-                "或者卡在 `destroy_process_group`）：",
-            ),
-            *table(calls),
-            say(
-                en="Do: pair each send with a recv, let all ranks make each collective, and wait for what is "
-                "asynchronous "
-                "(`work.wait()`).",
-                zh="怎么办：每个 send 都要有对应的 recv，每次集合通信所有 rank 都要调用，"
-                "异步的调用要等它完成（`work.wait()`）。",
-            ),
-        ]
-    )
+def unmet(calls: Sequence[Call]) -> Unmet:
+    """What is raised for calls that were made and never met, when all ranks have ended."""
+    head, advice = explained("unmet")
+    places = tuple(call.short_place for call in calls)
+    report = Report("calls_never_met", (head, *table(calls)), advice, places)
+    return report.on(Unmet(str(report)))

@@ -11,16 +11,12 @@ from torch.distributed import DistBackendError
 from ....base.language import say
 from ..call import Call
 from ..checks.nccl import nccl_error
+from .report import Report, explained
 from .words import group_of, ranks_text, table
 
 
 class Mismatch(RuntimeError):
-    """Ranks that meet in one collective called different things.
-
-    what   in what they differ: "kind", "op", "root", "number", "dtype" or "shape".
-    """
-
-    what = ""
+    """Ranks that meet in one collective called different things."""
 
 
 def fault(calls: Sequence[Call]) -> Exception | None:
@@ -28,9 +24,8 @@ def fault(calls: Sequence[Call]) -> Exception | None:
     what = _difference(calls)
     if not what:
         return on_one_gpu(calls)
-    error = Mismatch(_told(calls, what))
-    error.what = what
-    return error
+    report = _report(calls, what)
+    return report.on(Mismatch(str(report)))
 
 
 def fit(a: Call, b: Call) -> bool:
@@ -115,10 +110,9 @@ _UNEVEN: dict[str, Callable[[Call, Call], bool]] = {
 }
 
 
-def _told(calls: Sequence[Call], what: str) -> str:
+def _report(calls: Sequence[Call], what: str) -> Report:
     first = calls[0]
-    message = first.is_message
-    if message:
+    if first.is_message:
         head = say(
             en="a message and its receiver do not fit together:",
             zh="发送（send）和接收（recv）对不上：",
@@ -128,75 +122,13 @@ def _told(calls: Sequence[Call], what: str) -> str:
             en=f"ranks that meet in call {first.seq} of group {group_of(first)} do not call the same:",
             zh=f"各 rank 在组 {group_of(first)} 的第 {first.seq} 次调用里碰面，调用的内容却不一样：",
         )
-    return "\n".join([head, *table(calls), _reason(calls, what)])
-
-
-def _reason(calls: Sequence[Call], what: str) -> str:
-    first = calls[0]
-    if what == "kind":
-        return say(
-            en="The calls of a group are matched by their number: one rank has skipped a call, or made one more. NCCL "
-            "would hang, or mix up their values.\n"
-            "Do: look for what only some ranks do (`if rank == 0:`, `continue`, `break`, an early return) before and "
-            "around these lines; every rank of the group makes the same calls in the same order.",
-            zh="同一个组里的调用按次序配对：说明有的 rank 少调用了一次，或者多调用了一次。真实的 NCCL 会卡住，"
-            "或者把数据弄混。\n"
-            "怎么办：看看这几行之前和附近，有没有只在部分 rank 上执行的代码（`if rank == 0:`、`continue`、`break`、"
-            "提前 return）；"
-            "组里每个 rank 都要按同样的次序做同样的调用。",
-        )
-    if what == "op":
-        return say(
-            en="They reduce by different operations: each rank would get another result.\nDo: give all ranks the "
-            "same `op=`.",
-            zh="各 rank 的归约操作不同，结果会各不相同。\n怎么办：所有 rank 用同一个 `op=`。",
-        )
-    if what == "root":
-        return say(
-            en="They name different ranks as the root: NCCL would hang, or hand out the wrong values.\n"
-            "Do: `src` or `dst` is the same in all ranks, and a rank of the world, not of the group (`group_src=` "
-            "counts "
-            "in the group).",
-            zh="各 rank 指定的根（root）不同：NCCL 会卡住，或者得到错误的值。\n"
-            "怎么办：`src` 或 `dst` 在所有 rank 上必须相同，而且是全局 rank，不是组内编号（组内编号用 `group_src=`）。",
-        )
-    if what == "number":
-        return say(
-            en="They bring different numbers of tensors.\nDo: give all ranks as many, in the same order.",
-            zh="各 rank 给出的张量个数不同。\n怎么办：所有 rank 给出同样多的张量，次序也相同。",
-        )
-    if what == "dtype":
-        return say(
-            en="Their types differ: NCCL would read the bytes of one as the other, without an error.\n"
-            "Do: convert before the call, `.to(torch.float32)`, in all ranks.",
-            zh="数据类型不同：NCCL 会把一种类型的字节当成另一种来读，而且不报错。\n"
-            "怎么办：调用之前在所有 rank 上统一转换，例如 `.to(torch.float32)`。",
-        )
-    if first.is_message:
-        return say(
-            en="Their sizes differ.\nDo: let the receiver make a tensor of the sender's shape (send the shape first "
-            "if it "
-            "varies).",
-            zh="大小不同。\n怎么办：接收方要准备与发送方形状相同的张量（形状会变时，先把形状发过去）。",
-        )
-    if first.kind in _UNEVEN:
-        return say(
-            en="What one sends is not what another has room for: NCCL would hang, or write past the end.\n"
-            "Do: let all know the sizes first (all_gather of the lengths), then make tensors of these sizes; or pad to "
-            "the longest.",
-            zh="一方发出的大小与另一方准备的空间不符：NCCL 会卡住，或者写越界。\n"
-            "怎么办：先让大家知道各自的大小（all_gather 长度），再按这些大小准备张量；或者填充到最长。",
-        )
-    return say(
-        en="Their sizes differ: NCCL would hang, or mix up their values, without an error.\n"
-        "Do: bring the same shape in all ranks: `drop_last=True` for the last batch, padding to the longest "
-        "(all_reduce "
-        "the length with MAX first), or sums and counts instead of the rows themselves.",
-        zh="大小不同：NCCL 会卡住，或者把数据弄混，而且不报错。\n"
-        "怎么办：所有 rank 使用同样的形状：最后一个批次用 `drop_last=True`，或填充到最长（先用 MAX 对长度做 "
-        "all_reduce），"
-        "或者只汇总总和与个数，而不是各行本身。",
-    )
+    if what == "shape":
+        key = "shape_of_message" if first.is_message else "shape_of_pieces" if first.kind in _UNEVEN else what
+    else:
+        key = what
+    meaning, advice = explained(key)
+    fault = "shapes_differ" if what in ("shape", "dtype") else "calls_differ"
+    return Report(fault, (head, *table(calls), meaning), advice, tuple(call.short_place for call in calls))
 
 
 def on_one_gpu(calls: Sequence[Call]) -> DistBackendError | None:
@@ -217,16 +149,9 @@ def _duplicate(calls: Sequence[Call], one: Call, two: Call) -> DistBackendError:
     # The machine's GPU k has the bus number k (NCCL: src/init.cc, initTransportsRank).
     bus = int(one.device.partition(":")[2] or 0) << 12
     last = f"Duplicate GPU detected : rank {two.at} and rank {one.at} both on CUDA device {bus:x}"
-    more = say(
-        en=f"\n{ranks} brought tensors on {one.device} to {one.kind} at {one.short_place}: each rank needs a GPU of "
-        "its own. "
-        "`cuda` and `cuda:0` are the first GPU in every rank, until one is chosen.\n"
-        'Do: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` at the beginning, and '
-        '`device_id=torch.device("cuda", local_rank)` in `init_process_group`; load checkpoints with '
-        "`map_location` of this GPU.",
-        zh=f"\n{ranks} 在 {one.short_place} 的 {one.kind} 里用的张量都在 {one.device} 上：每个 rank 要有自己的 GPU。"
-        "没有选定 GPU 之前，`cuda` 和 `cuda:0` 在每个 rank 上都是第一块。\n"
-        '怎么办：一开始就写 `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`，并在 `init_process_group` 里给出 '
-        '`device_id=torch.device("cuda", local_rank)`；加载检查点时用 `map_location` 指定这块 GPU。',
+    meaning, advice = explained(
+        "one_gpu", ranks=ranks, device=one.device, kind=one.kind, place=one.short_place
     )
-    return DistBackendError(f"{nccl_error('invalid usage', last)}{more}")
+    error = str(nccl_error("invalid usage", last))
+    report = Report("all_on_one_gpu", (*error.splitlines(), meaning), advice, (one.short_place,))
+    return report.on(DistBackendError(str(report)))
