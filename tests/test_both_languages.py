@@ -40,7 +40,6 @@ ONE_LANGUAGE = {
     ("diagnosis.findings.kind", ""): "for whoever declares a finding",
     ("cli", "has no Chinese: English"): "what is said there must be what it can show",
     ("distributed.rank.system", "signal handler must be"): "Python's own",
-    ("distributed.calls.faults.mismatch", "{nccl_error("): "NCCL's own words, and then labkit's in both",
     ("distributed.group.group", "Could not find the backend type"): "PyTorch's own",
     ("distributed.group.compiling", "Either mode or options"): "PyTorch's own",
     ("distributed.threads.store", ""): "PyTorch's own",
