@@ -51,7 +51,7 @@ cost              | base plans trace
 view              | base plans trace cost
 explore           | base plans trace cost view
 diagnosis         | base plans machine machine.features machine.state
-distributed.diagnosis | base turns diagnosis distributed.calls distributed.rank distributed.threads distributed.torchrun
+distributed.diagnosis | base diagnosis distributed.calls distributed.rank distributed.threads distributed.torchrun
 
 content           |
 course            | base plans machine diagnosis
