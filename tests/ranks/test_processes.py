@@ -143,6 +143,14 @@ elif attempt == 8:  # calls that nobody comes to
     if rank:
         dist.send(x, 0)
         dist.all_reduce(x, async_op=True)
+        other = int(store.get("process"))
+        try:
+            while True:
+                os.kill(other, 0)
+        except ProcessLookupError:  # rank 0 has gone when this one ends
+            pass
+    else:
+        store.set("process", str(os.getpid()))
 elif attempt == 9:  # gloo says the same
     gloo = dist.new_group(backend="gloo")
     dist.all_reduce(torch.ones(3), group=gloo) if rank else dist.barrier(gloo)
@@ -204,7 +212,7 @@ def test_each_attempt_ends_by_itself_and_says_why(tmp_path):
     assert err.count("Unmet: all ranks have ended") == 1
     for call in "send to rank 0 [3] float32  train.py:43", "all_reduce SUM [3] float32  train.py:44":
         assert f"[default1]:  rank 1  {call}\n" in err
-    assert "rank 0  barrier                     train.py:47\n" in err
+    assert "rank 0  barrier                     train.py:55\n" in err
     assert "ValueError: of the script" in err
     assert err.count("(exitcode: -9)") == 1
 

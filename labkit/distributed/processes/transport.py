@@ -46,7 +46,7 @@ _made: Counter[tuple[int, ...]] = Counter()
 class Exchange(Slot):
     """One call of one group as this process knows it; ``lost`` is what gloo said when a member was gone."""
 
-    __slots__ = ("__weakref__", "call", "heads", "lost", "lost_at", "mine", "over")
+    __slots__ = ("call", "heads", "lost", "lost_at", "mine", "over")
 
     def __init__(self, call: Call, size: int) -> None:
         super().__init__(size)
@@ -75,6 +75,7 @@ class Exchange(Slot):
         """It is over: whoever waits may go on."""
         self.call.release()
         self.heads = self.mine = None
+        watch.over(self)
         self.over.set()
 
     def fail(self, error: Exception) -> None:

@@ -24,7 +24,6 @@ from multiprocessing.process import parent_process
 from multiprocessing.util import Finalize
 from time import monotonic
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistBackendError
@@ -112,9 +111,8 @@ class Watch:
         self.issued: Counter[Any] = Counter()
         self.came: Counter[tuple[str, str]] = Counter()
         self.last: Call | None = None
-        # Its calls, as they were made; those that are over may be gone.
-        self._slots: WeakValueDictionary[int, Open] = WeakValueDictionary()
-        self._made = 0
+        # Its calls that are not over, as they were made; :func:`over` takes them out.
+        self.open: dict[Open, None] = {}
         self._callers: dict[int, threading.Thread] = {}
         self._waiting: dict[int, Call] = {}
         self._written = self._looks = 0
@@ -128,8 +126,7 @@ class Watch:
 
     def note(self, call: Call, slot: Open | None = None) -> None:
         if slot is not None:
-            self._made += 1
-            self._slots[self._made] = slot
+            self.open[slot] = None
         self.issued[_key(call)] += 1
         self.came[call.short_place, call.kind] += 1
         if call.kind != _NEW:
@@ -153,19 +150,21 @@ class Watch:
     def _wait_for_others(self) -> None:
         """While others may still come to what this rank called, be there; tell of what nobody came to."""
         pause = _FIRST
-        while any(not slot.is_over() and slot.lost is None for slot in tuple(self._slots.values())):
+        while open_calls := self._not_over():
             found = self.read()
             if any(one["error"] for one in found):
                 return
-            if all(one["state"] == "ended" for one in found) and (unmet := _unmet(found)):
-                if unmet[0].rank == self.rank:
+            if all(one["state"] == "ended" for one in found):
+                # A member that has ended is gone for gloo, perhaps before this rank has read that nobody comes.
+                if (unmet := _unmet(found)) and unmet[0].rank == self.rank:
                     _tell(unmet)
-                return
+                if unmet or all(slot.lost is not None for slot in open_calls):
+                    return
             _sleep(pause)
             pause = min(2 * pause, _LATER)
 
-    def _not_over(self) -> list[Call]:
-        return [slot.call for slot in tuple(self._slots.values()) if not slot.is_over()]
+    def _not_over(self) -> list[Open]:
+        return [slot for slot in tuple(self.open) if not slot.is_over()]
 
     def waits(self, call: Call) -> None:
         self._looks = 0
@@ -207,7 +206,7 @@ class Watch:
         calls = [(packing.words(call), _key(call), self._ordinal(call)) for call in self._waiting.values()]
         last = packing.words(self.last) if self.last is not None else None
         error = _error() if state == "ended" else None
-        left = self._not_over() if state == "ended" else []
+        left = [slot.call for slot in self._not_over()] if state == "ended" else []
         fact = {
             "number": self._written, "looks": self._looks, "state": state, "calls": calls, "issued": dict(self.issued),
             "came": dict(self.came), "last": last, "error": error,
@@ -333,6 +332,12 @@ def note(call: Call, slot: Open | None = None) -> None:
     """This rank has made a call, and will have what comes of it in ``slot``."""
     if _now is not None:
         _now.note(call, slot)
+
+
+def over(slot: Open) -> None:
+    """Nobody comes to this call any more: all have, or it failed."""
+    for one in _all:
+        one.open.pop(slot, None)
 
 
 def gather(group: Group, name: str) -> None:
