@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import ast
 import atexit
-import builtins
 import importlib
 import io
 import os
-import runpy
 import signal
 import sys
 import threading
-import types
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
+from ...base import as_main
 from ...machine import inherit
-from ..processes import torch_patches as rows
-from ..processes import watch
+from ...machine.tracebacks import without_ours
+from ..processes import torch_patches, watch
 
 # What most scripts load as they make an optimizer or a parallel model, whatever they import by name: half a second.
 _LATE = ("torch._dynamo",)
@@ -65,8 +63,6 @@ def work(arguments: list[str]) -> int:
     while arguments and arguments[0] in ("-u", "-m"):
         flag, *arguments = arguments
         unbuffered, module = unbuffered or flag == "-u", module or flag == "-m"
-    script, *sys.argv[1:] = arguments
-    sys.argv[0] = script
     if unbuffered:
         sys.stdout, sys.stderr = (_unbuffered(stream) for stream in (sys.stdout, sys.stderr))
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
@@ -75,8 +71,9 @@ def work(arguments: list[str]) -> int:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     inherit()
-    rows.inherit()
-    code = _ended(lambda: _as_module(script) if module else _as_script(script))
+    torch_patches.inherit()
+    program = as_main.Program(arguments[0], arguments[1:], module)
+    code = _ended(lambda: program.run(ModuleType("__main__")))
     # As Python ends; but C++ is not taken apart: gloo aborts now and then while other ranks do the same.
     watch.ends(_ended(threading._shutdown) or code)  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -89,55 +86,17 @@ def _unbuffered(stream: object) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, stream.encoding, stream.errors, newline="\n", write_through=True)
 
 
-def _as_module(name: str) -> None:
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    sys.path[0] = os.getcwd()
-    sys.argv[0] = "-m"
-    runpy._run_module_as_main(name)  # type: ignore[attr-defined]
-
-
-def _as_script(script: str) -> None:
-    path = os.path.abspath(script)
-    if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
-        runpy.run_path(path, run_name="__main__")
-        return
-    sys.path[0] = os.path.dirname(os.path.realpath(path))
-    main = types.ModuleType("__main__")
-    main.__dict__.update(
-        __file__=path, __builtins__=builtins, __annotations__={}, __cached__=None,
-        __loader__=SourceFileLoader("__main__", path),
-    )  # fmt: skip
-    sys.modules["__main__"] = main
-    try:
-        source = Path(path).read_bytes()
-    except OSError as error:
-        sys.stderr.write(
-            f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n"
-        )
-        raise SystemExit(2) from None
-    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
-
-
 def _ended(run: Callable[[], object]) -> int:
     """Call ``run()``; what it raises is shown as Python shows it. Returns the exit code."""
     try:
         run()
-    except SystemExit as stop:
-        if stop.code is None:
-            return 0
-        if isinstance(stop.code, int):
-            return stop.code & 0xFF
-        sys.stderr.write(f"{stop.code}\n")
-        return 1
     except BaseException as error:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        error.__traceback__ = trace
-        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-        sys.excepthook(type(error), error, trace)
+        without_ours(error)
+        if not isinstance(error, SystemExit):
+            sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        as_main.show(error)
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
-        return 1
+        return as_main.exit_code(error)
     return 0

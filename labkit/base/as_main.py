@@ -1,0 +1,76 @@
+"""A program as ``__main__``: what ``python SCRIPT ARGS`` or ``python -m MODULE ARGS`` does in a process of its own.
+
+It imports the standard library alone: a process pays for what its script imports.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import runpy
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+_run_module: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]  # what Python calls
+
+
+class Program:
+    """A file, a folder or archive with a ``__main__``, or a module; and its arguments. It is compiled once."""
+
+    def __init__(self, script: str, arguments: Sequence[str] = (), module: bool = False) -> None:
+        self.script, self.arguments, self.module = script, tuple(arguments), module
+        self.path = os.path.join(
+            os.getcwd(), script
+        )  # as Python says it; who runs it may go to another folder
+        self._code: CodeType | None = None
+
+    def run(self, main: ModuleType) -> None:
+        """Run it as ``main``, which is new."""
+        sys.modules["__main__"] = main
+        vars(main).update(__builtins__=builtins, __annotations__={})
+        sys.argv = ["-m" if self.module else self.script, *self.arguments]
+        if self.module:
+            sys.path[0] = os.getcwd()
+            _run_module(self.script)
+        elif os.path.isdir(self.path) or zipfile.is_zipfile(self.path):
+            sys.path[0] = self.path
+            _run_module("__main__", False)
+        else:
+            sys.path[0] = os.path.dirname(os.path.realpath(self.path))
+            loader = SourceFileLoader("__main__", self.path)
+            vars(main).update(__file__=self.path, __cached__=None, __loader__=loader)
+            if self._code is None:
+                self._code = compile(self._source(), self.path, "exec", dont_inherit=True)
+            exec(self._code, vars(main))
+
+    def _source(self) -> bytes:
+        try:
+            return Path(self.path).read_bytes()
+        except OSError as error:  # in the words of Python itself
+            why = f"[Errno {error.errno}] {error.strerror}"
+            sys.stderr.write(f"{sys.executable}: can't open file {self.path!r}: {why}\n")
+            raise SystemExit(2) from None
+
+
+def exit_code(error: BaseException | None) -> int:
+    """The exit code of a process that ended by ``error``, as its parent is told: negative for a signal."""
+    match error:
+        case None | SystemExit(code=None):
+            return 0
+        case SystemExit(code=int(code)):
+            return code & 0xFF
+        case KeyboardInterrupt():
+            return -2
+    return 1
+
+
+def show(error: BaseException) -> None:
+    """Show ``error`` as Python does at the end of a process."""
+    if not isinstance(error, SystemExit):
+        sys.excepthook(type(error), error, error.__traceback__)
+    elif not isinstance(error.code, (int, type(None))):
+        print(error.code, file=sys.stderr)
