@@ -44,7 +44,7 @@ class Broadcast(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # a second derivative is wanted
             return None, *apply(ReduceAdd, ctx.devices, *grads)
-        return None, *sum_on(ctx.devices[0], _rows(grads, ctx.devices), ctx.groups)
+        return None, *sum_on(ctx.devices[0], by_device(grads, ctx.devices), ctx.groups)
 
 
 class ReduceAdd(Function):
@@ -53,7 +53,7 @@ class ReduceAdd(Function):
     @staticmethod
     def forward(ctx: Any, devices: list[torch.device], *grads: Tensor) -> tuple[Tensor, ...]:
         ctx.devices = devices
-        rows = _rows(grads, devices)
+        rows = by_device(grads, devices)
         return tuple(sum_on(devices[0], rows, groups_of(rows[0])))
 
     @staticmethod
@@ -104,8 +104,8 @@ class Gather(Function):
         return None, None, *((piece[0] for piece in grads) if ctx.scalars else grads)
 
 
-def _rows(tensors: Sequence[Tensor], devices: Sequence[torch.device]) -> list[Sequence[Tensor]]:
-    """What came device by device, a row for each device."""
+def by_device(tensors: Sequence[Tensor], devices: Sequence[torch.device]) -> list[Sequence[Tensor]]:
+    """Tensors that stand device by device, as a sequence for each device."""
     count = len(tensors) // len(devices)
     return [tensors[at : at + count] for at in range(0, len(tensors), count)]
 

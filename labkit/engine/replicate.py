@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from ..base.language import say
 from .devices import Device, as_devices
 from .explain import NoParameters
-from .functions import Broadcast, apply, copy_to, groups_of
+from .functions import Broadcast, apply, by_device, copy_to, groups_of
 
 
 def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = False) -> list[nn.Module]:
@@ -29,8 +29,8 @@ def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = Fals
     devices = as_devices(devices)
     if not devices:
         return []
-    # Each once: a weight that two modules share is copied once.
-    parameters, buffers = list(network.parameters()), list(network.buffers())
+    modules = list(network.modules())
+    parameters, buffers = _registered(modules, "_parameters"), _registered(modules, "_buffers")
     if any(map(is_lazy, (*parameters, *buffers))):
         raise RuntimeError(
             # PyTorch's own words, and what to do.
@@ -40,19 +40,26 @@ def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = Fals
                 zh=f"：{type(network).__name__} 里有 lazy 模块。先用一个批次运行一次模块本身",
             )
         )
-    check_source(network, devices[0])
+    if any(tensor.device != devices[0] for tensor in chain(parameters, buffers)):
+        check_source(network, devices[0])
     learned = [] if detach else [buffer for buffer in buffers if buffer.requires_grad]
     learned_ids = set(map(id, learned))
     fixed = [buffer for buffer in buffers if id(buffer) not in learned_ids]
     # A buffer that does not learn never goes through autograd: the first replica's must be the very tensor, and a
     # Function would return an alias of it.
-    rows = [
+    parts = [
         _broadcast(parameters, devices, detach),
         _broadcast(learned, devices, False),
         _broadcast(fixed, devices, True),
     ]
-    copies = [list(chain(*row)) for row in zip(*rows, strict=True)]
-    return _rebuilt(list(network.modules()), [*parameters, *learned, *fixed], copies)
+    copies = [list(chain(*part)) for part in zip(*parts, strict=True)]
+    return _rebuilt(modules, [*parameters, *learned, *fixed], copies, detach)
+
+
+def _registered(modules: list[nn.Module], kind: str) -> list[Tensor]:
+    """The parameters or buffers of ``modules``, each once: a weight that two modules share is copied once."""
+    tensors = (tensor for module in modules for tensor in getattr(module, kind).values())
+    return list({id(tensor): tensor for tensor in tensors if tensor is not None}.values())
 
 
 def check_source(network: nn.Module, source: torch.device) -> None:
@@ -76,22 +83,29 @@ def _broadcast(
         return [[] for _ in devices]
     if detach:
         return copy_to(tensors, devices, groups_of(tensors))
-    flat = apply(Broadcast, devices, *tensors)
-    return [flat[at : at + len(tensors)] for at in range(0, len(flat), len(tensors))]
+    return by_device(apply(Broadcast, devices, *tensors), devices)
 
 
-def _rebuilt(modules: list[nn.Module], tensors: list[Tensor], rows: list[list[Tensor]]) -> list[nn.Module]:
-    """The tree of ``modules`` (its root first) once for each of ``rows``, which stand for its ``tensors``.
+def _rebuilt(
+    modules: list[nn.Module], tensors: list[Tensor], copies: list[list[Tensor]], detached: bool
+) -> list[nn.Module]:
+    """The tree of ``modules`` (its root first) once for each of ``copies``, which stand for its ``tensors``.
 
-    What all replicas have in common is looked up once, not for each of them.
+    What all replicas have in common is looked up once, not for each of them. The first of ``copies`` are the originals
+    if they are ``detached``.
     """
-    places = {id(found): at for found_all in (modules, tensors) for at, found in enumerate(found_all)}
+    places = {id(found): at for every in (modules, tensors) for at, found in enumerate(every)}
+    places[id(None)] = -1  # None stands behind the last of them, so that an empty place stays empty
     plans = [_Plan(module, places) for module in modules]
+    parents = [(at, plan.children) for at, plan in enumerate(plans) if plan.children]
     networks = []
-    for row in rows:
-        replicas = [plan.twin() for plan in plans]
-        for replica, plan in zip(replicas, plans, strict=True):
-            plan.fill(replica, replicas, row)
+    for number, row in enumerate(copies):
+        given, at_home = [*row, None], detached and number == 0
+        replicas: list[nn.Module | None] = [*(plan.twin(given, at_home) for plan in plans), None]
+        for at, children in parents:
+            named = vars(replicas[at])["_modules"]
+            for name, child in children:
+                named[name] = replicas[child]
         networks.append(replicas[0])
     return networks
 
@@ -100,54 +114,48 @@ class _Plan:
     """How one module is copied: what ``nn.Module._replicate_for_data_parallel`` and replicate's loops come to.
 
     Written out, because ``nn.Module.__setattr__`` for each attribute of each replica is most of PyTorch's time.
-    """
 
-    __slots__ = ("_buffers", "_children", "_kind", "_module", "_own", "_parameters", "_plain", "_state")
+    children, parameters, buffers   the names, each with the place of what it names.
+    """
 
     def __init__(self, module: nn.Module, places: dict[int, int]) -> None:
         self._module, self._kind = module, type(module)
-        self._children = [(n, None if m is None else places[id(m)]) for n, m in module._modules.items()]
-        self._parameters = [
-            (n, t, None if t is None else places[id(t)]) for n, t in module._parameters.items()
-        ]
-        self._buffers = [(n, None if t is None else places[id(t)]) for n, t in module._buffers.items()]
+        self.children, self._parameters, self._buffers = (
+            [(name, places[id(found)]) for name, found in named.items()]
+            for named in (module._modules, module._parameters, module._buffers)
+        )
         # RNNs and scripted modules, for example, have more to take along, and say how.
         self._own = self._kind._replicate_for_data_parallel is not nn.Module._replicate_for_data_parallel
         self._plain = self._kind.__setattr__ is nn.Module.__setattr__
         self._state: dict[str, Any] = {} if self._own else {**vars(module), "_is_replica": True}
 
-    def twin(self) -> nn.Module:
-        """A second object with the module's attributes, and without its parameters."""
+    def twin(self, copies: list[Tensor | None], detached: bool) -> nn.Module:
+        """A second object with the module's attributes; its tensors are of ``copies``, its children are missing."""
         if self._own:
-            own: nn.Module = self._module._replicate_for_data_parallel()
-            own._parameters = NoParameters()
-            own._former_parameters = {}  # type: ignore[assignment]  # no module, to torch's types
-            return own
-        replica: nn.Module = self._kind.__new__(self._kind)
-        state = self._state.copy()
-        state["_parameters"] = NoParameters() if self._parameters else {}
-        state["_buffers"], state["_modules"] = {}, {}
-        state["_former_parameters"] = {}  # as in PyTorch, where DDP looks for them
-        object.__setattr__(replica, "__dict__", state)
-        return replica
-
-    def fill(self, replica: nn.Module, replicas: list[nn.Module], copies: list[Tensor]) -> None:
-        """Give ``replica`` its children, of ``replicas``, and its tensors, of ``copies``."""
-        state = vars(replica)
-        for name, at in self._children:
-            state["_modules"][name] = None if at is None else replicas[at]
+            replica: nn.Module = self._module._replicate_for_data_parallel()
+            state = vars(replica)
+        else:
+            replica, state = self._kind.__new__(self._kind), self._state.copy()
+            state["_buffers"], state["_modules"] = {}, {}
+            object.__setattr__(replica, "__dict__", state)
+        named = state["_buffers"]
         for name, at in self._buffers:
-            state["_buffers"][name] = None if at is None else copies[at]
-        for name, original, at in self._parameters:
-            if at is None:
-                state["_parameters"][name] = None
+            named[name] = copies[at]
+        named = state["_parameters"] = NoParameters() if self._parameters or self._own else {}
+        former: dict[str, Tensor] = {}
+        state["_former_parameters"] = former  # as in PyTorch, where DDP looks for them
+        for name, at in self._parameters:
+            copy = copies[at]
+            if copy is None:
+                named[name] = None
                 continue
-            copy = state["_former_parameters"][name] = copies[at]
-            if copy is original:
+            former[name] = copy
+            if detached:
                 # Without gradients the first replica's parameters are the originals, and nn.Parameters: PyTorch's
                 # setattr registers them, so that this replica alone has parameters.
-                state["_parameters"][name] = copy
+                named[name] = copy
             elif self._plain:
                 state[name] = copy  # what nn.Module.__setattr__ comes to with a tensor that is no parameter
             else:
                 setattr(replica, name, copy)
+        return replica
