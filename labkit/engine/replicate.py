@@ -94,18 +94,19 @@ def _rebuilt(
     What all replicas have in common is looked up once, not for each of them. The first of ``copies`` are the originals
     if they are ``detached``.
     """
-    places = {id(found): at for every in (modules, tensors) for at, found in enumerate(every)}
+    places = {id(one): at for every in (modules, tensors) for at, one in enumerate(every)}
     places[id(None)] = -1  # None stands behind the last of them, so that an empty place stays empty
     plans = [_Plan(module, places) for module in modules]
     parents = [(at, plan.children) for at, plan in enumerate(plans) if plan.children]
     networks = []
     for number, row in enumerate(copies):
         given, at_home = [*row, None], detached and number == 0
-        replicas: list[nn.Module | None] = [*(plan.twin(given, at_home) for plan in plans), None]
+        replicas = [plan.twin(given, at_home) for plan in plans]
+        found = [*replicas, None]
         for at, children in parents:
             named = vars(replicas[at])["_modules"]
             for name, child in children:
-                named[name] = replicas[child]
+                named[name] = found[child]
         networks.append(replicas[0])
     return networks
 
