@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 
 from .language import say
+from .ours import PACKAGE
 
 # The packages that labkit imports beyond its core, by the extra of pyproject.toml that brings them; a test holds it.
 EXTRA_OF = dict.fromkeys(
@@ -16,7 +17,7 @@ EXTRA_OF = dict.fromkeys(
 
 
 class MissingPackage(ModuleNotFoundError):
-    """A package of an extra is not installed; the message is one line with the command that installs it."""
+    """A package of an extra, or a part of labkit itself, is not installed; the message is one line that says so."""
 
 
 def need(*packages: str) -> None:
@@ -27,9 +28,16 @@ def need(*packages: str) -> None:
 
 
 def explained(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """``error``, or what says more if it is about a package of an extra."""
-    name = (error.name or "").partition(".")[0]
-    return _missing([name]) if name in EXTRA_OF else error
+    """``error``, or what says more if it is about a package of an extra, or a part that this labkit comes without."""
+    if isinstance(error, MissingPackage):
+        return error
+    package, _, inner = (error.name or "").partition(".")
+    if package in EXTRA_OF:
+        return _missing([package])
+    if package == PACKAGE and inner and "." not in inner:
+        text = say(en=f"this labkit comes without {error.name}", zh=f"这份 labkit 不带 {error.name}")
+        return MissingPackage(text, name=error.name)
+    return error
 
 
 def _missing(names: list[str]) -> MissingPackage:

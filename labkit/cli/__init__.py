@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 
 from .. import __version__
-from ..base.extras import MissingPackage
+from ..base.extras import MissingPackage, explained
 from ..base.language import VARIABLE, get_language, named_language, say, system_language, using
 from . import console
 from .usage import Lenient, Parser, UsageError, add_language, in_the_language_in_use
@@ -91,15 +91,16 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         print(f"labkit: {' '.join(str(error).split())}", file=sys.stderr)
         return error.code
-    except MissingPackage as error:
-        print(f"labkit: {error}", file=sys.stderr)
-        return 69  # EX_UNAVAILABLE of sysexits.h
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # whoever reads the output has gone, as ``| head`` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except Exception:
+    except Exception as error:
+        missing = explained(error) if isinstance(error, ModuleNotFoundError) else None
+        if isinstance(missing, MissingPackage):
+            print(f"labkit: {missing}", file=sys.stderr)
+            return 69  # EX_UNAVAILABLE of sysexits.h
         traceback.print_exc()
         fault = say(
             en="this is a fault of labkit's own, not of yours", zh="这是 labkit 自身的错误，不是你的问题"
@@ -156,7 +157,8 @@ def _asked(argv: list[str]) -> tuple[str | None, str | None]:
     parser = Lenient()
     parser.add_argument("--lang", default=found.lang)
     if found.command in COMMANDS:
-        import_module(f"{__name__}.{found.command}").add_arguments(parser)
+        with suppress(ModuleNotFoundError):  # main says of what is missing
+            import_module(f"{__name__}.{found.command}").add_arguments(parser)
     try:
         parser.parse_known_args(found.rest, found)
     except UsageError:  # the command has no such action

@@ -24,7 +24,6 @@ from ..base.extras import EXTRA_OF
 from ..base.files import reason
 from ..base.language import LANGUAGES, get_language, say
 from ..base.units import bytes_text
-from ..course.notebooks import copies as lessons
 from . import console
 from .console import tell
 from .usage import add_options
@@ -93,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _line(name: str, en: str, zh: str, check: Callable[[], str | Found]) -> Line | None:
-    """What ``check`` finds, as a line; None if a package that it needs is missing, which has a line of its own."""
+    """What ``check`` finds, as a line; None if what it needs is missing: packages have a line of their own."""
     try:
         found = check()
     except ModuleNotFoundError:
@@ -333,6 +332,8 @@ def _console() -> str | Found:
 
 
 def _course() -> str | Found:
+    from ..course.notebooks import copies as lessons
+
     try:
         folder = lessons.default_folder().absolute()
     except RuntimeError:

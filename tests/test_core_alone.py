@@ -1,0 +1,115 @@
+"""The core stands alone: with ranks, classroom, course and content deleted, the rest of labkit works.
+
+A copy of labkit without them runs in processes of its own. A command that wants what is gone says so in one line.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+GONE = ("distributed", "classroom", "course", "content")
+# Each command that wants one of them, and which.
+WANTING = {
+    "torchrun --nproc-per-node 2 train.py": "distributed", "sweep 03_split": "course", "lessons": "course",
+    "lab": "course", "grade class": "classroom", "assignment list": "classroom", "submit mine.ipynb": "classroom",
+}  # fmt: skip
+MAKE = """
+import torch
+from torch import nn
+
+def make():
+    return nn.Linear(5, 2), torch.randn(8, 5)
+"""
+TRAIN = """
+import torch
+from torch import nn
+
+model = nn.DataParallel(nn.Linear(5, 2).to("cuda:0"))
+print(torch.cuda.device_count(), list(model(torch.randn(30, 5).to("cuda:0")).shape))
+"""
+SHOW = """
+import torch
+import labkit
+
+with labkit.simulate(2), labkit.record() as trace:
+    labkit.DataParallel(torch.nn.Linear(5, 2).to("cuda:0"))(torch.randn(4, 5).to("cuda:0")).sum().backward()
+drawn = [labkit.draw_split(30, 8), labkit.draw_batches(30, batch_size=8), labkit.draw_all_reduce(labkit.ring_all_reduce(4), 1),
+         labkit.draw_flow(trace), labkit.draw_timeline(trace), labkit.draw_shapes([32, 5], 2)]
+print(len({type(axes) for axes in drawn}), "<svg" in labkit.split(10, 4)._repr_svg_())
+for name in labkit.__all__:
+    if name.endswith("Explorer") and name != "Explorer":
+        assert "<svg" in str(getattr(labkit, name)()._repr_mimebundle_()), name
+print(labkit.get_language())
+try:
+    labkit.ranks
+except ModuleNotFoundError as error:
+    print(error)
+"""
+# Commands in one process, one after the other, with the exit code of each.
+COMMANDS = """
+import json, sys
+from labkit.cli import main
+for words in json.loads(sys.argv[1]):
+    print("$", words, file=sys.stderr, flush=True)
+    print("=>", main(words.split()), file=sys.stderr, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone")
+    shutil.copytree(ROOT / "labkit", folder / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in GONE:
+        shutil.rmtree(folder / "labkit" / name)
+    (folder / "make.py").write_text(MAKE)
+    (folder / "train.py").write_text(TRAIN)
+
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=folder, capture_output=True, text=True, encoding="utf-8",
+            env=os.environ | {"PYTHONPATH": str(folder), "LABKIT_LANG": "en", "PYTHONIOENCODING": "utf-8"},
+        )  # fmt: skip
+        assert f"{ROOT}{os.sep}labkit" not in done.stderr, "a file of the whole labkit was run"
+        return done
+
+    return run
+
+
+def test_the_readmes_program_and_check_up(alone):
+    text = (ROOT / "README.md").read_text("utf-8")
+    for code, output in re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", text, re.DOTALL):
+        done = alone("-c", code)
+        assert (done.stdout, done.returncode) == (output, 0), done.stderr
+
+
+def test_pictures_and_explorers(alone):
+    done = alone("-c", SHOW)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1 True\nen\nthis labkit comes without labkit.distributed\n"
+
+
+def test_a_script_of_ones_own(alone):
+    done = alone("-m", "labkit", "run", "--gpus", "2", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 [30, 2]\n")
+    assert "labkit" not in done.stderr
+
+
+def test_commands(alone):
+    words = ["diagnose make.py:make --gpus 2", "doctor", *WANTING]
+    done = alone("-c", COMMANDS, json.dumps(words))
+    said = dict(re.findall(r"^\$ (.*)\n((?:(?!=>).*\n)*=> .*)$", done.stderr, re.MULTILINE))
+    assert list(said) == words, done.stderr
+    assert said["diagnose make.py:make --gpus 2"] == "=> 0"
+    assert said["doctor"] in ("=> 0", "=> 1")  # the computer may lack something that lessons want
+    assert "every run starts from seed 0" in done.stdout
+    assert "PyTorch" in done.stdout
+    for command, part in WANTING.items():
+        assert said[command] == f"labkit: this labkit comes without labkit.{part}\n=> 69", command
