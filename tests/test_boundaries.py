@@ -263,6 +263,29 @@ def test_no_room_stands_on_one_that_stands_on_it():
     assert circle(by_room(LASTING)) == []
 
 
+# The parts beside the core, and which of the others each may know: tests/test_core_alone.py deletes them all.
+BESIDE = {
+    "distributed": set(),
+    "course": {"content"},
+    "classroom": {"course", "content"},
+    "content": {"course", "classroom"},  # what it holds is written in their words
+}
+COMMANDS = ("cli", "__init__", "__main__")  # a command, or a public name, is there for a part
+
+
+def test_parts_beside_the_core_know_each_other_as_little_as_can_be():
+    wrong = {
+        module: known
+        for module, others in LASTING.items()
+        if (part := module.split(".")[0]) not in COMMANDS
+        and (
+            known := {other.split(".")[0] for other in others}
+            & set(BESIDE) - BESIDE.get(part, set()) - {part}
+        )
+    }
+    assert wrong == {}
+
+
 def test_no_module_waits_for_itself():
     # A module that imports the package (``from .. import __version__``) does not wait for what that gives lazily.
     assert circle(LASTING | {"__init__": set()}) == []
