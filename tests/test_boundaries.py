@@ -57,7 +57,7 @@ content           |
 course            | base plans machine diagnosis
 classroom         | base machine content course
 classroom.wall.inside |
-classroom.wall    | base content classroom.wall.inside
+classroom.wall    | base content classroom classroom.wall.inside
 classroom.handout | base course classroom
 classroom.intake  | base classroom classroom.handout
 classroom.grade   | base classroom classroom.wall classroom.handout classroom.intake

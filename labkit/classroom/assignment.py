@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
 import types
@@ -19,11 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.cells import parse
-from ..base.language import say
 from .draw import Draw, Numbers
 from .folders import BUILT_IN, names, package_of
 from .judging import Part, forbidden
-from .verdict import Verdict, Words
+from .source import Asked, defined
+from .verdict import Hint
+from .words import Problem, Words
 
 _TAGS = ("given", "answer", "check")
 
@@ -67,22 +67,9 @@ class Question:
     def solution(self, numbers: Numbers) -> str:
         return filled(_solved(self.source), numbers)
 
-    def unanswered(self, source: str | None, numbers: Numbers) -> bool:
-        """Whether ``source`` is still the stub, whatever its blanks and comments; nothing at all counts as that."""
-        if source is None:
-            return True
-        try:
-            return ast.dump(ast.parse(source)) in (
-                ast.dump(ast.parse(self.stub(numbers))),
-                ast.dump(ast.parse("")),
-            )
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return not source.strip()
-
-    def refused(self, source: str) -> Verdict | None:
-        """The verdict on an answer that uses what it was to write itself; None if it does not."""
-        hint = forbidden(source, self.without, self.prologue)
-        return Verdict.of(hint) if hint else None
+    def refused(self, source: str) -> Hint | None:
+        """The hint for an answer that uses what it was to write itself; None if it does not."""
+        return forbidden(source, self.without, self.prologue)
 
 
 @dataclass(frozen=True)
@@ -109,6 +96,10 @@ class Assignment:
         """The numbers of a student's own variant; without a draw, the usual ones."""
         drawn = getattr(self._judges, "numbers", None)
         return dict(drawn(draw)) if drawn else {}
+
+    def asked(self, numbers: Numbers) -> list[Asked]:
+        """What reading a student's notebook has to know of the questions."""
+        return [Asked(question.id, question.defines, question.stub(numbers)) for question in self.questions]
 
     def prologue(self, numbers: Numbers) -> str:
         """What stands before the answers: the cells that are given."""
@@ -155,17 +146,15 @@ def load(which: str | Path) -> Assignment:
     elif Path(which).is_dir():
         folder = Path(which).resolve()
     else:
-        raise ValueError(
-            say(
-                en=f"there is no assignment {str(which)!r}: it is one of {', '.join(names())}, "
-                "or a folder with an assignment.txt and a judges.py",
-                zh=f"没有作业 {str(which)!r}：可以是 {'、'.join(names())}，"
-                "或者一个含有 assignment.txt 和 judges.py 的文件夹",
-            )
+        raise Problem(
+            en=f"there is no assignment {str(which)!r}: it is one of {', '.join(names())}, "
+            "or a folder with an assignment.txt and a judges.py",
+            zh=f"没有作业 {str(which)!r}：可以是 {'、'.join(names())}，"
+            "或者一个含有 assignment.txt 和 judges.py 的文件夹",
         )
     for name in ("assignment.txt", "judges.py"):
         if not (folder / name).is_file():
-            raise ValueError(say(en=f"{folder}: {name} is missing", zh=f"{folder}：缺少 {name}"))
+            raise Problem(en=f"{folder}: {name} is missing", zh=f"{folder}：缺少 {name}")
     judges = importlib.import_module(f"{package_of(folder)}.judges")
     parts = [value for value in vars(judges).values() if isinstance(value, Part)]
     try:
@@ -186,11 +175,9 @@ def _made(
     for at, (id, code, tag, texts) in enumerate(parsed):
         role = (tag or "free") if code else "text"
         if code and tag and tag not in _TAGS:
-            raise ValueError(
-                say(
-                    en=f"cell {id}: its tag is {tag!r}, which must be one of {', '.join(_TAGS)}",
-                    zh=f"单元格 {id}：标签是 {tag!r}，必须是 {'、'.join(_TAGS)} 之一",
-                )
+            raise Problem(
+                en=f"cell {id}: its tag is {tag!r}, which must be one of {', '.join(_TAGS)}",
+                zh=f"单元格 {id}：标签是 {tag!r}，必须是 {'、'.join(_TAGS)} 之一",
             )
         question = id if role == "answer" else None
         if role == "check":  # of the answer above it
@@ -204,11 +191,9 @@ def _made(
                 titles[question] = Words(*(text.split("\n")[0].lstrip("# ").strip() for text in texts))
         cells.append((id, role, question, Words(*texts)))
     if not cells or cells[0][1] != "text" or not answers:
-        raise ValueError(
-            say(
-                en="it begins with a text cell, the title, and has a code cell tagged `answer` for each question",
-                zh="开头应是一个文字单元格（标题），每道题要有一个标签为 `answer` 的代码单元格",
-            )
+        raise Problem(
+            en="it begins with a text cell, the title, and has a code cell tagged `answer` for each question",
+            zh="开头应是一个文字单元格（标题），每道题要有一个标签为 `answer` 的代码单元格",
         )
     _complete(answers, titles, parts)
     title = Words(*(text.split("\n")[0].lstrip("# ").strip() for text in parsed[0][3]))
@@ -220,7 +205,7 @@ def _made(
             id,
             titles[id],
             tuple(part for part in parts if part.question == id),
-            _defined(filled(_without_solution(source.en), usual)),
+            tuple(defined(filled(_without_solution(source.en), usual), imports=False)),
             tuple(needs.get(id, ())),
             tuple(without.get(id, ())),
             source.en,
@@ -238,26 +223,20 @@ def _complete(answers: list[str], titles: Mapping[str, Words], parts: list[Part]
     """ValueError if an answer cell has no title or no part, or a part no answer cell."""
     for id in answers:
         if id not in titles:
-            raise ValueError(
-                say(
-                    en=f"cell {id}: the text cell above it must begin with a heading, the question's title",
-                    zh=f"单元格 {id}：上面的文字单元格必须以标题行开头，作为题目的标题",
-                )
+            raise Problem(
+                en=f"cell {id}: the text cell above it must begin with a heading, the question's title",
+                zh=f"单元格 {id}：上面的文字单元格必须以标题行开头，作为题目的标题",
             )
         if not any(part.question == id for part in parts):
-            raise ValueError(
-                say(
-                    en=f'cell {id}: judges.py has no part for it, @part("{id}", points, …)',
-                    zh=f'单元格 {id}：judges.py 里没有它的评分项 @part("{id}", 分数, …)',
-                )
+            raise Problem(
+                en=f'cell {id}: judges.py has no part for it, @part("{id}", points, …)',
+                zh=f'单元格 {id}：judges.py 里没有它的评分项 @part("{id}", 分数, …)',
             )
     for part in parts:
         if part.question not in answers:
-            raise ValueError(
-                say(
-                    en=f"judges.py: part {part.id} is of a question {part.question!r} that has no answer cell",
-                    zh=f"judges.py：评分项 {part.id} 属于题目 {part.question!r}，但没有这道题的答题单元格",
-                )
+            raise Problem(
+                en=f"judges.py: part {part.id} is of a question {part.question!r} that has no answer cell",
+                zh=f"judges.py：评分项 {part.id} 属于题目 {part.question!r}，但没有这道题的答题单元格",
             )
 
 
@@ -284,14 +263,3 @@ def _without_solution(source: str) -> str:
 
 def _solved(source: str) -> str:
     return _REGION.sub(lambda found: found[2], source).rstrip("\n")
-
-
-def _defined(source: str) -> tuple[str, ...]:
-    """The names that ``source`` defines, in order."""
-    found = []
-    for node in ast.parse(source).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.append(node.name)
-        elif isinstance(node, ast.Assign):
-            found += [target.id for target in node.targets if isinstance(target, ast.Name)]
-    return tuple(found)

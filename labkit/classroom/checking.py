@@ -25,7 +25,8 @@ from ..course.exercise import Exercise, Kind, Unreadable
 from ..machine import use_gpus
 from .folders import BUILT_IN, names, package_of
 from .judging import NoAnswer
-from .verdict import Hint, Words
+from .verdict import Hint
+from .words import Problem, Words
 
 GPUS = 4
 
@@ -83,11 +84,9 @@ def begin(
 def _checks(name: str, carried: Mapping[str, str] | None) -> dict[str, Visible]:
     """The checks of an assignment by their questions; ValueError if labkit does not know it."""
     if carried is None and name not in names():
-        raise ValueError(
-            say(
-                en=f"this labkit has no assignment {name!r}: it may be newer than your installation",
-                zh=f"这个版本的 labkit 没有作业 {name!r}：可能需要升级 labkit",
-            )
+        raise Problem(
+            en=f"this labkit has no assignment {name!r}: it may be newer than your installation",
+            zh=f"这个版本的 labkit 没有作业 {name!r}：可能需要升级 labkit",
         )
     package = package_of(BUILT_IN / name) if carried is None else _carried(name, carried)
     module = importlib.import_module(f"{package}.checks")
@@ -102,11 +101,9 @@ def check(question: str, *answer: object) -> Verdict:
     name, _, id = question.partition(".")
     if name not in _begun or id not in _begun[name].checks:
         known = ", ".join(f"{name}.{id}" for name, begun in _begun.items() for id in begun.checks)
-        raise ValueError(
-            say(
-                en=f"there is no check {question!r}; run the first code cell, then it is one of: {known}",
-                zh=f"没有检查 {question!r}；先运行第一个代码单元格，然后可以是：{known}",
-            )
+        raise Problem(
+            en=f"there is no check {question!r}; run the first code cell, then it is one of: {known}",
+            zh=f"没有检查 {question!r}；先运行第一个代码单元格，然后可以是：{known}",
         )
     begun = _begun[name]
     found = begun.checks[id]

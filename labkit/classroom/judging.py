@@ -18,28 +18,49 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from ..base.language import using
+from ..base.language import LANGUAGES, using
 from ..course.exercise import Kind, Unreadable
 from .draw import Draw
-from .verdict import Hint, Verdict, Words
+from .source import parsed
+from .verdict import Hint
+from .words import Words
 
 
-class RawAnswer(Protocol):
-    """What the engine that runs answers gives back (see :mod:`.asking`)."""
+@dataclass(frozen=True)
+class Raised:
+    """What the student's code raised. All of it is the worker's word: plain text within bounds.
+
+    line  of the answer's cell, None if it is not known.
+    """
+
+    kind: str
+    message: str
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back from the student's code.
+
+    value    plain data (see :mod:`.wall.inside.frames`); None unless ``ok``.
+    printed  the first letters of what the code printed.
+    ended    why nothing came: "cpu", "wall", "memory", "died", "garbled"; None if something did.
+    """
+
+    value: Any = None
+    error: Raised | None = None
+    printed: str = ""
+    ended: str | None = None
 
     @property
-    def value(self) -> Any: ...
-    @property
-    def error(self) -> Any: ...
-    @property
-    def ended(self) -> str | None: ...
+    def ok(self) -> bool:
+        return self.error is None and self.ended is None
 
 
-class RawAsk(Protocol):
-    def __call__(self, driver: Callable[..., Any], /, **data: Any) -> Any: ...
-    def within(self, *, cpu: float) -> RawAsk: ...
+# Runs a driver with its data on the student's code, within so many seconds of CPU time (None: as many as are usual).
+Engine = Callable[[Callable[..., Any], dict[str, Any], float | None], Answer]
 
 
 class NoAnswer(Exception):
@@ -56,18 +77,18 @@ class Ask:
     If the code raises, ends or takes too long, the part is over: the hint says so.
     """
 
-    def __init__(self, raw: RawAsk) -> None:
-        self._raw = raw
+    def __init__(self, engine: Engine, cpu: float | None = None) -> None:
+        self._engine, self._cpu = engine, cpu
 
     def __call__(self, driver: Callable[..., Any], /, **data: Any) -> Any:
-        answer = self._raw(driver, **data)
-        if answer.ended is not None or answer.error is not None:
-            raise NoAnswer(unanswered(answer))
+        answer = self._engine(driver, data, self._cpu)
+        if not answer.ok:
+            raise NoAnswer(_no_value(answer))
         return answer.value
 
     def within(self, cpu: float) -> Ask:
         """The same with another limit: seconds of CPU time."""
-        return Ask(self._raw.within(cpu=cpu))
+        return Ask(self._engine, cpu)
 
 
 Judge = Callable[[Ask, Draw], Iterator[Hint]]
@@ -75,7 +96,7 @@ Judge = Callable[[Ask, Draw], Iterator[Hint]]
 
 @dataclass(frozen=True)
 class Part:
-    """A line of the rubric. ``judge(ask, draw)`` is asked with the engine's own ``ask``."""
+    """A line of the rubric."""
 
     question: str
     id: str
@@ -83,11 +104,12 @@ class Part:
     what: Words
     hints: Judge
 
-    def judge(self, ask: RawAsk, draw: Draw) -> Verdict:
+    def judge(self, engine: Engine, draw: Draw) -> Hint | None:
+        """The first thing that is wrong; None gives all points."""
         try:
-            return Verdict.of(next(iter(self.hints(Ask(ask), draw)), None))
+            return next(iter(self.hints(Ask(engine), draw)), None)
         except NoAnswer as none:
-            return Verdict.of(none.hint)
+            return none.hint
 
 
 def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], Part]:
@@ -99,7 +121,12 @@ def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], P
     return declare
 
 
-def unanswered(answer: RawAnswer) -> Hint:
+def share_kept(hint: Hint | None) -> float:
+    """The share of a part's points that an answer gets, 0 to 1."""
+    return 1.0 if hint is None else min(1.0, max(0.0, float(hint.score)))
+
+
+def _no_value(answer: Answer) -> Hint:
     """Why there is no value, in words for the student."""
     if answer.error is not None:
         kind, lines = answer.error.kind, answer.error.message.strip().splitlines()
@@ -132,14 +159,14 @@ def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数"
     """``value`` as ``kind`` reads it (see :mod:`labkit.course.kinds`); if it cannot, the part is over."""
     from ..course.kinds import returned
 
-    said = {}
-    for language in ("en", "zh"):
+    refusals = []
+    for language in LANGUAGES:
         with using(language):
             try:
                 return returned(value, kind, en=en, zh=zh)
             except Unreadable as unreadable:
-                said[language] = str(unreadable)
-    raise NoAnswer(Hint("kind", said["en"], said["zh"]))
+                refusals.append(str(unreadable))
+    raise NoAnswer(Hint("kind", refusals[0], refusals[1]))
 
 
 def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:
@@ -173,9 +200,8 @@ def forbidden(source: str, names: tuple[str, ...], prologue: str = "") -> Hint |
     """The hint for an answer that names what it is to write itself, by whatever name it imported it; None if none."""
     if not names:
         return None
-    try:
-        before, tree = ast.parse(prologue), ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    before, tree = parsed(prologue), parsed(source)
+    if before is None or tree is None:
         return None  # it will raise when it is run, and be told so
     known: dict[str, str] = {}
     used: set[str] = set()

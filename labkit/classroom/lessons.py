@@ -20,7 +20,8 @@ from ..course.kinds import shown
 from . import lesson_drivers
 from .draw import Draw
 from .judging import Ask, Judge, NoAnswer, Part
-from .verdict import Hint, Words
+from .verdict import Hint
+from .words import Problem, Words
 
 # What hands the student's code a live model, or is handed one: no worker can be asked that through data.
 _LIVE = {"04.call": "primitives, call", "06.repair": "crnn, repaired"}
@@ -36,12 +37,10 @@ def exercise(question: str, id: str, points: int, *, answer: str = "answer", **f
     """
     find(id)
     if id in _LIVE:
-        raise ValueError(
-            say(
-                en=f"exercise {id} works with a live model, which cannot be judged from outside: take the question "
-                f"of the assignment instead ({_LIVE[id]})",
-                zh=f"练习 {id} 用的是活的模型，无法在外面判分：请改用作业里的题目（{_LIVE[id]}）",
-            )
+        raise Problem(
+            en=f"exercise {id} works with a live model, which cannot be judged from outside: take the question "
+            f"of the assignment instead ({_LIVE[id]})",
+            zh=f"练习 {id} 用的是活的模型，无法在外面判分：请改用作业里的题目（{_LIVE[id]}）",
         )
     return Part(question, id.replace(".", "-"), points, _about(id), _judge(id, answer, facts))
 

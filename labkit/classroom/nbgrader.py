@@ -12,16 +12,16 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..base.files import write_whole
-from ..base.language import say, using
+from ..base.language import using
 from .assignment import Assignment, Cell, Question, load
 from .draw import Draw
 from .handout.edition import notebook
-from .handout.folder import FolderError
+from .judging import Answer, Engine, Raised, share_kept
+from .words import Problem
 
 CONFIG = """\
 # Written by `labkit assignment release --nbgrader`.
@@ -39,13 +39,11 @@ _CPU = 5.0  # seconds for one question to the answer, where its judge says nothi
 def write_course(assignment: Assignment, course: Path, language: str, force: bool = False) -> list[Path]:
     """Write ``source/NAME/NAME.ipynb`` into an nbgrader course, and a configuration if it has none.
 
-    Gives what was written. FolderError if the notebook is there and ``force`` is not given.
+    Gives what was written. Problem if the notebook is there and ``force`` is not given.
     """
     file = course / "source" / assignment.name / f"{assignment.name}.ipynb"
     if file.exists() and not force:
-        raise FolderError(
-            say(en=f"{file} exists: --force overwrites it", zh=f"{file} 已经存在：加 --force 会覆盖它")
-        )
+        raise Problem(en=f"{file} exists: --force overwrites it", zh=f"{file} 已经存在：加 --force 会覆盖它")
     file.parent.mkdir(parents=True, exist_ok=True)
     with using(language):
         write_whole(file, source(assignment, language, secrets.token_hex(16)))
@@ -104,11 +102,10 @@ def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str 
     total = 0.0
     for part in found.parts:
         draw = Draw.of(bytes.fromhex(seed), name, id, part.id).having(numbers)
-        verdict = part.judge(_InThisKernel(answers), draw)
-        got = min(1.0, max(0.0, float(verdict.score))) * part.points
+        hint = part.judge(_in_this_kernel(answers), draw)
+        got = share_kept(hint) * part.points
         total += got
-        words = say(en=verdict.en, zh=verdict.zh)
-        print(f"{got:g}/{part.points:g}  {part.what}{': ' if words else ''}{words}")
+        print(f"{got:g}/{part.points:g}  {part.what}{f': {hint}' if hint else ''}")
     return total
 
 
@@ -152,44 +149,25 @@ def _tests(assignment: Assignment, question: Question, seed: str) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Error:
-    kind: str
-    message: str
-    line: int | None = None
-
-
-@dataclass(frozen=True)
-class _Answer:
-    value: Any = None
-    error: _Error | None = None
-    ended: str | None = None
-
-
 class _TooLong(BaseException):
     """Of a kind that no student's ``except Exception`` takes for theirs."""
 
 
-@dataclass(frozen=True)
-class _InThisKernel:
+def _in_this_kernel(answers: Mapping[str, Any]) -> Engine:
     """Asks the answers that the kernel holds, with a limit of CPU time where the system has a clock for that."""
 
-    answers: Mapping[str, Any]
-    cpu: float = _CPU
-
-    def within(self, *, cpu: float) -> _InThisKernel:
-        return _InThisKernel(self.answers, cpu)
-
-    def __call__(self, driver: Callable[..., Any], /, **data: Any) -> _Answer:
+    def engine(driver: Callable[..., Any], data: dict[str, Any], cpu: float | None) -> Answer:
         try:
-            with _limited(self.cpu):
-                return _Answer(driver(self.answers, **data))
+            with _limited(cpu or _CPU):
+                return Answer(driver(answers, **data))
         except _TooLong:
-            return _Answer(ended="cpu")
+            return Answer(ended="cpu")
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return _Answer(error=_Error(type(error).__name__, str(error)))
+            return Answer(error=Raised(type(error).__name__, str(error)))
+
+    return engine
 
 
 @contextmanager

@@ -74,12 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..classroom.handout.folder import FolderError
-    from ..classroom.handout.roster import RosterError
+    from ..classroom.words import Problem
 
     try:
         code: int = options.act(options)
-    except (RosterError, FolderError) as error:
+    except Problem as error:
         raise UsageError(str(error)) from None
     except BrokenPipeError:
         raise

@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..classroom.wall import isolation
+    from ..classroom.words import Problem
 
     if options.isolation:
         print(isolation.report())
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(en=f"{options.what} does not exist", zh=f"{options.what} 不存在")
     try:
         way = isolation.best(options.trust_students)
-    except isolation.NoWall as error:
+    except Problem as error:
         raise UsageError(str(error)) from None
     if way not in isolation.WALLS:
         tell(en="warning: students' code is not kept in", zh="注意：学生的代码没有被隔离", file=sys.stderr)
@@ -72,10 +73,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _class(options: argparse.Namespace, way: str) -> int:
-    from ..classroom.grade.marks import MarksError
     from ..classroom.grade.whole_class import Progress, mark_class
-    from ..classroom.handout.folder import FolderError, open_class
+    from ..classroom.handout.folder import open_class
     from ..classroom.results.present import present
+    from ..classroom.words import Problem
 
     def show(progress: Progress) -> None:
         mark = progress.mark
@@ -88,8 +89,8 @@ def _class(options: argparse.Namespace, way: str) -> int:
     try:
         folder = open_class(options.what)
         done = mark_class(folder, way, options.jobs, options.again, show)
-        pages = present(folder)
-    except (FolderError, MarksError) as error:
+        pages = present(folder, done.came, done.answers)
+    except Problem as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"{error.filename or options.what}: {reason(error)}") from None

@@ -37,13 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..classroom.intake.document import WrongFile
-    from ..classroom.intake.handin import HandInError, prepare, write
+    from ..classroom.intake.handin import prepare, write
+    from ..classroom.words import Problem
 
     try:
         found = prepare(options.notebook, options.id)
     except WrongFile as wrong:
         raise UsageError(en=f"{options.notebook}: {wrong}", zh=f"{options.notebook}：{wrong}") from None
-    except HandInError as error:
+    except Problem as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(

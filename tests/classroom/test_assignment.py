@@ -4,6 +4,7 @@ import pytest
 
 from labkit.classroom.assignment import load
 from labkit.classroom.folders import names
+from labkit.classroom.source import unanswered
 
 
 @pytest.mark.parametrize("name", names())
@@ -15,5 +16,5 @@ def test_the_students_notebook_has_no_solution(name):
         for question in assignment.questions:
             assert question.stub(numbers) in sources
             assert question.solution(numbers) not in sources
-            assert question.unanswered(f"\n{question.stub(numbers)}\n# nothing yet", numbers)
-            assert not question.unanswered(question.solution(numbers), numbers)
+            assert unanswered(f"\n{question.stub(numbers)}\n# nothing yet", question.stub(numbers))
+            assert not unanswered(question.solution(numbers), question.stub(numbers))

@@ -12,8 +12,8 @@ import pytest
 
 from labkit.classroom.grade import marks
 from labkit.classroom.grade import whole_class as marking
-from labkit.classroom.grade.marks import Mark, MarksError, PartMark, QuestionMark
-from labkit.classroom.intake.answers import Note
+from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark
+from labkit.classroom.words import Note, Problem
 
 HERE = Path(__file__).parent
 
@@ -66,16 +66,16 @@ def test_a_changed_line_is_not_passed_over(tmp_path):
         writer.add(mark("1"))
     path.write_bytes(path.read_bytes() + b'{"student": 7}\n')
     before = path.read_bytes()
-    with pytest.raises(MarksError, match="line 2"):
+    with pytest.raises(Problem, match="line 2"):
         marks.read(path)
-    with pytest.raises(MarksError, match="line 2"), marks.writing(path):
+    with pytest.raises(Problem, match="line 2"), marks.writing(path):
         pass
     assert path.read_bytes() == before
 
 
 def test_two_gradings_do_not_write_at_once(tmp_path):
     path = tmp_path / "marks.jsonl"
-    with marks.writing(path), pytest.raises(MarksError, match="another"), marks.writing(path):
+    with marks.writing(path), pytest.raises(Problem, match="another"), marks.writing(path):
         pass
 
 
@@ -221,7 +221,7 @@ def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_grade
     monkeypatch.setattr(
         isolation, "tried", lambda: (isolation.Tried("root", "no"), isolation.Tried("user", "no"))
     )
-    with pytest.raises(isolation.NoWall, match="--trust-students"):
+    with pytest.raises(Problem, match="--trust-students"):
         isolation.best()
     assert isolation.best(trust=True) == "limits"
     monkeypatch.setattr(isolation.sys, "platform", "win32")

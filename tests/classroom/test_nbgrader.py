@@ -90,12 +90,12 @@ def test_its_marks_are_right_and_warnings_cost_nothing(course):
 
 
 def test_a_course_is_not_written_over(small, tmp_path):
-    from labkit.classroom.handout.folder import FolderError
+    from labkit.classroom.words import Problem
 
     first = write(small, tmp_path, "en")
     assert [path.name for path in first] == ["small.ipynb", "nbgrader_config.py"]
     text = first[0].read_text("utf-8")
-    with pytest.raises(FolderError, match="exists: --force"):
+    with pytest.raises(Problem, match="exists: --force"):
         write(small, tmp_path, "en")
     assert first[0].read_text("utf-8") == text
     assert [path.name for path in write(small, tmp_path, "en", force=True)] == ["small.ipynb"]

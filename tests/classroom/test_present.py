@@ -11,12 +11,13 @@ import pytest
 
 from labkit.base.language import using
 from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark
-from labkit.classroom.handout.folder import FolderError, moment
+from labkit.classroom.handout.folder import moment
 from labkit.classroom.handout.release import assignment_of, release
 from labkit.classroom.handout.roster import Student
-from labkit.classroom.intake.collecting import collect, read_submission
+from labkit.classroom.intake.collecting import take_in
 from labkit.classroom.results.present import present
 from labkit.classroom.results.tables import as_csv, export
+from labkit.classroom.words import Problem
 
 ROSTER = [
     Student("20231001", "张三", email="z@x.org", more={"班级": "1班"}),
@@ -62,10 +63,10 @@ def hand_in(folder, student, split, submitted=None):
 def grade(folder, scores, hint="wrong-rule"):
     """Marks as the engine writes them: ``split`` got this share of its points (None: unanswered)."""
     assignment = assignment_of(folder)
-    came = collect(folder)
+    _, came = take_in(folder, assignment)
     with open(folder.marks, "a", encoding="utf-8") as stream:
         for student, score in scores.items():
-            answers = read_submission(folder, assignment, came, student)
+            answers = came[student]
             questions = {}
             for question in assignment.questions:
                 if question.id != "split" or score is None:
@@ -242,7 +243,7 @@ def test_tables_are_not_written_over_unless_told(folder):
     export(folder)
     file = folder.teacher / "export" / "marks.csv"
     file.write_text("mine")
-    with pytest.raises(FolderError, match="exists: --force"):
+    with pytest.raises(Problem, match="exists: --force"):
         export(folder)
     assert file.read_text() == "mine"
     export(folder, force=True)
@@ -251,7 +252,7 @@ def test_tables_are_not_written_over_unless_told(folder):
 
 def test_nothing_graded_is_said(small, tmp_path):
     made = release(small, tmp_path / "class", ROSTER, "en").folder
-    with pytest.raises(FolderError, match="nothing is graded"):
+    with pytest.raises(Problem, match="nothing is graded"):
         export(made)
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import Assignment, load, names
-from labkit.classroom.handout.folder import FolderError, moment, open_class
+from labkit.classroom.assignment import Assignment, load
+from labkit.classroom.folders import names
+from labkit.classroom.handout.folder import moment, open_class
 from labkit.classroom.handout.release import assignment_of, numbers_of, release
 from labkit.classroom.handout.roster import Student
+from labkit.classroom.words import Problem
 
 ROSTER = [
     Student("20231001", "张三"),
@@ -117,10 +119,10 @@ def test_a_folder_that_is_something_else_is_left_alone(small, tmp_path):
     (tmp_path / "other" / "thesis.tex").write_text("x")
     (tmp_path / "file").write_text("x")
     for name in ("other", "file"):
-        with pytest.raises(FolderError, match="exists, and is no class folder"):
+        with pytest.raises(Problem, match="exists, and is no class folder"):
             release(small, tmp_path / name, ROSTER, "en")
     release(small, tmp_path / "class", ROSTER, "en")
-    with pytest.raises(FolderError, match="another release"):
+    with pytest.raises(Problem, match="another release"):
         release(small, tmp_path / "class", ROSTER, "en", individual=False)
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.tex"]
 
@@ -142,7 +144,7 @@ def test_a_damaged_class_file_is_not_written_over(small, tmp_path, damage):
     release(small, tmp_path / "class", ROSTER, "en")
     file = tmp_path / "class" / "teacher" / "class.json"
     file.write_text(damage)
-    with pytest.raises(FolderError):
+    with pytest.raises(Problem):
         release(small, tmp_path / "class", ROSTER, "en", force=True)
     assert file.read_text() == damage
 

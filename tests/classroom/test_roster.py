@@ -3,7 +3,8 @@
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.handout.roster import RosterError, Student, parse_roster, read_roster
+from labkit.classroom.handout.roster import Student, parse_roster, read_roster
+from labkit.classroom.words import Problem
 
 CHINESE = "学号,姓名,班级\n20231001,张三,计科1班\n20231002,欧阳娜娜,计科1班\n"
 CLASS = [
@@ -71,20 +72,20 @@ def test_names_in_two_columns_and_a_language():
 )
 def test_what_is_wrong_is_named_by_its_line(text, english, chinese):
     for language, words in (("en", english), ("zh", chinese)):
-        with using(language), pytest.raises(RosterError) as caught:
+        with using(language), pytest.raises(Problem, match="^roster.csv") as caught:
             parse_roster(text.encode(), "roster.csv")
-        assert words in str(caught.value)
-        assert str(caught.value).startswith("roster.csv")
+        with using(language):
+            assert words in str(caught.value)
 
 
 def test_all_problems_are_told_at_once():
     text = "id,name\n" + "".join(f"{k},\n" for k in range(14)) + "x,甲\n"
-    with pytest.raises(RosterError, match="line 2: there is no name; line 3.*line 11: .*; and 4 more$"):
+    with pytest.raises(Problem, match="line 2: there is no name; line 3.*line 11: .*; and 4 more$"):
         parse_roster(text.encode(), "r")
 
 
 def test_bytes_that_are_no_text_and_files_that_are_not_there(tmp_path):
-    with pytest.raises(RosterError, match="none of UTF-8, UTF-16 and GBK"):
+    with pytest.raises(Problem, match="none of UTF-8, UTF-16 and GBK"):
         parse_roster(b"id,name\n\xff\xff\xff\n", "r")
-    with pytest.raises(RosterError, match="cannot be read"):
+    with pytest.raises(Problem, match="cannot be read"):
         read_roster(tmp_path / "none.csv")

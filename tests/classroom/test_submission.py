@@ -1,8 +1,6 @@
 """Answers are found by our own ids, whatever a tool or a student has done to the notebook."""
 
-import ast
 import json
-from dataclasses import dataclass
 
 import pytest
 
@@ -11,22 +9,10 @@ from labkit.classroom.assignment import Cell
 from labkit.classroom.handout.edition import notebook
 from labkit.classroom.intake.answers import Claim, claims_of, read_answers
 from labkit.classroom.intake.document import WrongFile, read_document
+from labkit.classroom.source import Asked
 
-
-@dataclass(frozen=True)
-class Question:
-    """What reading asks of a question."""
-
-    id: str
-    defines: tuple
-    stub: str
-
-    def unanswered(self, source, numbers):
-        return ast.dump(ast.parse(source)) == ast.dump(ast.parse(self.stub))
-
-
-SPLIT = Question("split", ("split",), "def split(rows, gpus):\n    ...")
-SCATTER = Question("scatter", ("scatter",), "def scatter(x, n):\n    ...")
+SPLIT = Asked("split", ("split",), "def split(rows, gpus):\n    ...")
+SCATTER = Asked("scatter", ("scatter",), "def scatter(x, n):\n    ...")
 QUESTIONS = (SPLIT, SCATTER)
 CELLS = [
     Cell("intro", "text", "text", "# A small assignment"),
@@ -59,7 +45,7 @@ def answered(split=RIGHT, scatter=OTHER):
 
 def read(found, name="x.ipynb", given="import torch\nbase = 3"):
     content = found if isinstance(found, bytes) else json.dumps(found).encode()
-    return read_answers(read_document(content, name), "small", QUESTIONS, {}, given)
+    return read_answers(read_document(content, name), "small", QUESTIONS, given)
 
 
 def kinds(result):

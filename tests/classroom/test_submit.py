@@ -7,8 +7,7 @@ import pytest
 
 from labkit.classroom.handout.release import release
 from labkit.classroom.handout.roster import Student
-from labkit.classroom.intake.collecting import collect
-from labkit.classroom.results.present import read_submission
+from labkit.classroom.intake.collecting import collect, take_in
 from labkit.cli import main
 
 ROSTER = [Student("20231001", "张三"), Student("ada", "Ada Lovelace", "en")]
@@ -61,9 +60,9 @@ def test_one_file_which_says_what_is_in_it(day, tmp_path):
 def test_what_it_makes_is_what_is_graded(day, small):
     folder, submit = day
     submit(notebook(folder), "--to", folder.submitted)
-    came = collect(folder)
+    came, answers = take_in(folder, small)
     assert came.submissions["ada"].file.stamped
-    answers = read_submission(folder, small, came, "ada")
+    answers = answers["ada"]
     assert answers.answers == {"split": ANSWER.strip("\n"), "scatter": None}
 
 

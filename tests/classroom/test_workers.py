@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labkit import content
-from labkit.classroom.wall.session import Ask, Session
+from labkit.classroom.wall.session import Session
 from labkit.classroom.wall.workers import _FIRST_ID, PACKAGE, Limits, Template, environment
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -30,7 +30,7 @@ def template():
 
 def answer(template, source, while_there=lambda: None):
     with Session(template, [("prologue", ""), ("q", source)], LIMITS) as session:
-        found = Ask(session, LIMITS)(drivers.double, x=1)
+        found = session.answer(drivers.double, {"x": 1})
         return found, while_there()
 
 
@@ -157,7 +157,7 @@ def test_another_answer_that_ends_its_process_costs_this_one_nothing(template):
     ):
         sources = [("prologue", ""), ("other", other), ("q", "def double(x):\n    return 2 * x")]
         with Session(template, sources, LIMITS) as session:
-            assert Ask(session, LIMITS)(drivers.double, x=21).value == 42
+            assert session.answer(drivers.double, {"x": 21}).value == 42
             assert [why for why, _ in session.troubles] == ([ended] if ended else [])
 
 
@@ -166,6 +166,6 @@ def test_a_driver_that_stands_beside_a_judge_is_not_sent(template):
 
     with Session(template, [("prologue", ""), ("q", "")], LIMITS) as session:
         with pytest.raises(ValueError, match="keep drivers in a module of their own"):
-            Ask(session, LIMITS)(judges.ints.hints)
+            session.answer(judges.ints.hints, {})
         with pytest.raises(ValueError, match="at the top of a module"):
-            Ask(session, LIMITS)(lambda student: 1)
+            session.answer(lambda student: 1, {})

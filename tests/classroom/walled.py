@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from labkit.classroom.wall import isolation
+from labkit.classroom.words import Problem
 
 # Set it to the reason where the kernel truly forbids every wall: the tests that need one are then skipped.
 VARIABLE = "LABKIT_TESTS_WITHOUT_WALL"
@@ -15,7 +16,7 @@ def way():
     """The strongest wall of this computer. Called by a module of tests as it is imported."""
     try:
         return isolation.best()
-    except isolation.NoWall as none:
+    except Problem as none:
         if sys.platform == "linux" and not os.environ.get(VARIABLE):
             tried = {one.way: one.why for one in isolation.tried()}
             pytest.fail(

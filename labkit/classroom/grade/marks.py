@@ -11,15 +11,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ...base.language import say
-from ..intake.answers import Note
-
-
-class MarksError(ValueError):
-    """The file of marks cannot be understood, or another grading is writing it; the message says what to do."""
+from ..words import Note, Problem
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,11 @@ class QuestionMark:
     of: float
     parts: list[PartMark] = field(default_factory=list)
     state: str = "judged"
+
+    @classmethod
+    def read(cls, told: dict[str, Any]) -> QuestionMark:
+        """The mark that ``asdict`` made into plain data."""
+        return cls(**told | {"parts": [PartMark(**part) for part in told["parts"]]})
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,18 @@ class Mark:
         return any(question.state == "failed" for question in self.questions.values())
 
 
+def now() -> str:
+    """The time of a mark."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
 def read(path: Path) -> dict[str, Mark]:
-    """The marks by student, {} if nothing is graded yet; :class:`MarksError` if a line is no mark."""
+    """The marks by student, {} if nothing is graded yet; :class:`Problem` if a line is no mark."""
     return {student: marks[-1] for student, marks in history(path).items()}
 
 
 def history(path: Path) -> dict[str, list[Mark]]:
-    """All marks that each student has had, the last of which counts; :class:`MarksError` if a line is no mark.
+    """All marks that each student has had, the last of which counts; :class:`Problem` if a line is no mark.
 
     A last line without its end is of a grading that was killed while it wrote: no mark yet.
     """
@@ -95,12 +101,10 @@ def history(path: Path) -> dict[str, list[Mark]]:
         try:
             mark = _mark(json.loads(line.decode("utf-8")))
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise MarksError(
-                say(
-                    en=f"{path}, line {number} is no mark: the file has been changed. Take it from your backup, or "
-                    f"delete this line and grade again",
-                    zh=f"{path} 第 {number} 行不是成绩：文件被改动过。请从备份中恢复，或删除这一行后重新批改",
-                )
+            raise Problem(
+                en=f"{path}, line {number} is no mark: the file has been changed. Take it from your backup, or "
+                f"delete this line and grade again",
+                zh=f"{path} 第 {number} 行不是成绩：文件被改动过。请从备份中恢复，或删除这一行后重新批改",
             ) from None
         found.setdefault(mark.student, []).append(mark)
     return found
@@ -108,7 +112,7 @@ def history(path: Path) -> dict[str, list[Mark]]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Writer]:
-    """The one who may add to the file; :class:`MarksError` if another grading is at it."""
+    """The one who may add to the file; :class:`Problem` if another grading is at it."""
     from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,11 +120,9 @@ def writing(path: Path) -> Iterator[Writer]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise MarksError(
-            say(
-                en=f"another labkit grade is writing {path}: wait until it has ended",
-                zh=f"另一个 labkit grade 正在写 {path}：请等它结束",
-            )
+        raise Problem(
+            en=f"another labkit grade is writing {path}: wait until it has ended",
+            zh=f"另一个 labkit grade 正在写 {path}：请等它结束",
         ) from None
     try:
         read(path)  # nothing is added to a file that cannot be understood
@@ -153,9 +155,6 @@ def _cut_off_torn(path: Path, fd: int) -> None:
 
 
 def _mark(told: dict[str, Any]) -> Mark:
-    questions = {
-        id: QuestionMark(**{**mark, "parts": [PartMark(**part) for part in mark["parts"]]})
-        for id, mark in told["questions"].items()
-    }
+    questions = {id: QuestionMark.read(mark) for id, mark in told["questions"].items()}
     notes = {name: [Note(**note) for note in told[name]] for name in ("notes", "troubles")}
-    return Mark(**{**told, **notes, "questions": questions})
+    return Mark(**told | notes | {"questions": questions})

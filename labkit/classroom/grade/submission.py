@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from ..assignment import Assignment, Question
 from ..draw import Draw, Numbers
-from ..intake.answers import Note
-from ..judging import Part
-from ..verdict import Verdict
-from ..wall.session import Ask, Session
+from ..judging import Part, share_kept
+from ..source import unanswered
+from ..verdict import Hint
+from ..wall.session import Session
 from ..wall.workers import Bare, CannotStart, Limits, Template
+from ..words import Note, Words
 from .marks import PartMark, QuestionMark
 
 BUDGET = 180.0  # seconds on the clock for one submission, after which waits are cut short
@@ -45,11 +46,10 @@ def grade(
     start = time.monotonic()
     for question in assignment.questions:
         source = answers.get(question.id)
-        if question.unanswered(source, numbers):
+        if source is None or unanswered(source, question.stub(numbers)):
             parts = [PartMark(part.id, 0.0, part.points) for part in question.parts]
             graded.questions[question.id] = QuestionMark(0.0, question.points, parts, "unanswered")
             continue
-        assert source is not None
         before = [(need, text) for need in question.needs if (text := answers.get(need)) is not None]
         sources = [("prologue", assignment.prologue(numbers)), *before, (question.id, source)]
         judged = _Judged(question, sources, template, limits or Limits(), start, graded.troubles)
@@ -73,66 +73,52 @@ class _Judged:
     def mark(self, draw: Callable[[str, str], Draw], numbers: Numbers) -> QuestionMark:
         question = self.question
         refused = question.refused(self.sources[-1][1])
-        parts, last = [], None
+        parts: list[PartMark] = []
+        hint: Hint | None = None
         for part in question.parts:
-            if refused is not None:
-                verdict = refused
-            elif self.undefined and last is not None:
-                verdict = last
-            else:
-                verdict = self._judge(part, draw(question.id, part.id).having(numbers))
-            last = verdict
-            score = min(1.0, max(0.0, float(verdict.score)))
-            parts.append(PartMark(part.id, score, part.points, verdict.hint, verdict.en, verdict.zh))
+            if not self.undefined:
+                hint = refused or self._judge(part, draw(question.id, part.id).having(numbers))
+            told = (hint.id, hint.en, hint.zh) if hint else ()
+            parts.append(PartMark(part.id, share_kept(hint), part.points, *told))
         points = round(sum(mark.score * mark.points for mark in parts), 2)
         return QuestionMark(points, question.points, parts, "failed" if self.failed else "judged")
 
-    def _judge(self, part: Part, draw: Draw) -> Verdict:
+    def _judge(self, part: Part, draw: Draw) -> Hint | None:
         left = BUDGET - (time.monotonic() - self.start)
         limits = self.limits if left > self.limits.clock else replace(self.limits, wall=max(left, _SHORT))
         with Session(self.template, self.sources, limits) as session:
             try:
-                verdict = part.judge(Ask(session, limits), draw)
+                hint = part.judge(session.answer, draw)
             except CannotStart:
                 raise
             except Exception as error:  # a fault of the judge's, or of what it makes of an odd value
                 self.failed = True
                 self._tell("judge", part.id, f"{type(error).__name__}: {error}", traceback.format_exc())
-                verdict = Verdict(
-                    0.0,
-                    "judge-error",
-                    "this part could not be judged; your teacher has been told",
-                    "这一项没能判分，已经告诉老师",
-                )
+                hint = _NOT_JUDGED
             for why, told in session.troubles:
                 self._tell(why, part.id, told)
             self.undefined = session.undefined
-        return verdict
+        return hint
 
     def _tell(self, kind: str, part: str, told: str, more: str = "") -> None:
         where = f"{self.question.id}.{part}"
-        en = f"{where}: {_WORDS_EN.get(kind, kind)}: {told}"
-        zh = f"{where}：{_WORDS_ZH.get(kind, kind)}：{told}"
-        self.troubles.append(
-            Note(kind, en + (f"\n{more}" if more else ""), zh + (f"\n{more}" if more else ""))
-        )
+        words, more = _TROUBLES[kind], f"\n{more}" if more else ""
+        note = Note(kind, f"{where}: {words.en}: {told}{more}", f"{where}：{words.zh}：{told}{more}")
+        self.troubles.append(note)
 
 
-_WORDS_EN = {
-    "cpu": "stopped, too much work",
-    "wall": "stopped, no answer in time",
-    "memory": "stopped, too much memory",
-    "died": "the code ended its own process",
-    "garbled": "what came back was no answer",
-    "judge": "the judge itself failed",
-}
-_WORDS_ZH = {
-    "cpu": "计算量过大，已终止",
-    "wall": "迟迟没有结果，已终止",
-    "memory": "占用内存过多，已终止",
-    "died": "代码结束了自己的进程",
-    "garbled": "返回的不是结果",
-    "judge": "判分程序自身出错",
+_NOT_JUDGED = Hint(
+    "judge-error",
+    "this part could not be judged; your teacher has been told",
+    "这一项没能判分，已经告诉老师",
+)
+_TROUBLES = {
+    "cpu": Words("stopped, too much work", "计算量过大，已终止"),
+    "wall": Words("stopped, no answer in time", "迟迟没有结果，已终止"),
+    "memory": Words("stopped, too much memory", "占用内存过多，已终止"),
+    "died": Words("the code ended its own process", "代码结束了自己的进程"),
+    "garbled": Words("what came back was no answer", "返回的不是结果"),
+    "judge": Words("the judge itself failed", "判分程序自身出错"),
 }
 
 

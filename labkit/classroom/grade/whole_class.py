@@ -16,17 +16,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from ...base.language import VARIABLE, get_language, say
 from ..assignment import Assignment
 from ..handout.folder import ClassFolder
 from ..handout.release import assignment_of, numbers_of
-from ..intake.answers import Answers, Note
-from ..intake.collecting import Collection, collect, read_submission
+from ..intake.answers import Answers
+from ..intake.collecting import Collection, take_in
 from ..wall.workers import PACKAGE
-from .marks import Mark, PartMark, QuestionMark, read, writing
+from ..words import Note
+from .marks import Mark, QuestionMark, now, read, writing
 from .submission import fingerprint
 
 _PATIENCE = 1800.0  # seconds for one submission, after which its judge is taken to hang
@@ -47,6 +47,7 @@ class Marking:
     """What a grading did. ``kept``: students whose marks were there, of the same answers."""
 
     came: Collection
+    answers: dict[str, Answers]
     graded: list[Mark] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
 
@@ -60,45 +61,31 @@ def mark_class(
 ) -> Marking:
     """Grade all that came back and has no mark yet (``again``: all), ``jobs`` submissions at a time.
 
-    MarksError, FolderError, OSError with what to do; a submission that cannot be judged gets a mark that says so, and
-    is tried again by the next grading.
+    Problem or OSError with what to do; a submission that cannot be judged gets a mark that says so, and is tried again
+    by the next grading.
     """
     assignment = assignment_of(folder)
     judged_by = fingerprint(assignment)
     with writing(folder.marks) as writer:
         marks = read(folder.marks)
-        came = collect(folder)
-        done = Marking(came)
-        todo: list[tuple[str, Answers]] = []
-        for student in came.submissions:
-            answers = read_submission(folder, assignment, came, student)
-            before = marks.get(student)
-            same = (
-                before
-                and not before.failed
-                and (before.digest, before.graded_with) == (answers.digest, judged_by)
-            )
-            if same and not again:
+        done = Marking(*take_in(folder, assignment))
+        orders = []
+        for student, found in done.answers.items():
+            mark = marks.get(student)
+            known = mark and not mark.failed and (mark.digest, mark.graded_with) == (found.digest, judged_by)
+            if known and not again:
                 done.kept.append(student)
-            else:
-                todo.append((student, answers))
-        found = dict(todo)
-        orders = [
-            {
-                "student": student,
-                "answers": answers.answers,
-                "numbers": numbers_of(folder, assignment, student),
-            }
-            for student, answers in todo
-        ]
+                continue
+            numbers = numbers_of(folder, assignment, student)
+            orders.append({"student": student, "answers": found.answers, "numbers": numbers})
         with _Lanes(folder, assignment, way, min(jobs, len(orders))) as lanes:
             for order, reply, seconds in lanes.judge(orders):
-                student = order["student"]
-                answers = found[student]
-                when = datetime.now().astimezone().isoformat(timespec="seconds")
-                questions = {id: _question(told) for id, told in reply["questions"].items()}
+                found = done.answers[order["student"]]
+                questions = {id: QuestionMark.read(told) for id, told in reply["questions"].items()}
                 troubles = [Note(**note) for note in reply["troubles"]]
-                mark = Mark(student, answers.digest, when, questions, answers.notes, troubles, judged_by)
+                mark = Mark(
+                    order["student"], found.digest, now(), questions, found.notes, troubles, judged_by
+                )
                 writer.add(mark)
                 done.graded.append(mark)
                 tell(Progress(len(done.graded), len(orders), mark, seconds))
@@ -198,10 +185,6 @@ class _Lanes:
 def _path() -> str:
     """Where the judges' Python finds this labkit, besides what it would search."""
     return os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
-
-
-def _question(told: dict[str, Any]) -> QuestionMark:
-    return QuestionMark(**{**told, "parts": [PartMark(**part) for part in told["parts"]]})
 
 
 def _not_judged(assignment: Assignment) -> dict[str, Any]:

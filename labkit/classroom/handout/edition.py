@@ -7,60 +7,50 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from ..source import Asked
 
-class Part(Protocol):
-    """What is to be known of a cell of an assignment: of :class:`labkit.classroom.assignment.Cell`."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def role(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def question(self) -> str | None: ...
+if TYPE_CHECKING:
+    from ..assignment import Cell
 
 
 def notebook(
     name: str,
-    cells: Iterable[Part],
+    cells: Iterable[Cell],
     student: str | None = None,
     edition: str | None = None,
-    questions: Mapping[str, Mapping[str, Any]] | None = None,
+    questions: Iterable[Asked] = (),
     more: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
     """The text of an edition of assignment ``name``.
 
     student, edition   whose it is and its tag, in the notebook's metadata and in the first line of its first code
                        cell; without them it is nobody's, the same for everybody.
-    questions          what ``labkit submit`` is to know of each, by id: ``defines`` and ``stub``.
+    questions          what ``labkit submit`` has to know of each.
     more               further metadata of cells, by their ids: another engine's.
     """
     whose = f"# labkit: {name} student={student} edition={edition}" if student else ""
     made = []
     for cell in cells:
-        told: dict[str, Any] = {"labkit": {"assignment": name, "role": cell.role}}
+        metadata: dict[str, Any] = {"labkit": {"assignment": name, "role": cell.role}}
         if cell.question:
-            told["labkit"]["question"] = cell.question
-        told |= (more or {}).get(cell.id, {})
+            metadata["labkit"]["question"] = cell.question
+        metadata |= (more or {}).get(cell.id, {})
         source = cell.source
         if cell.kind == "code":
             source = _marked(name, cell)
             if whose:
                 source, whose = f"{whose}\n{source}", ""
             if cell.role not in ("answer", "own"):
-                told |= {"editable": False, "deletable": False}
+                metadata |= {"editable": False, "deletable": False}
             elif cell.role == "answer":
-                told["deletable"] = False
+                metadata["deletable"] = False
         id = answer_id(cell.question) if cell.role == "answer" and cell.question else cell.id
-        made.append(made_cell(id, cell.kind, source, told))
+        made.append(made_cell(id, cell.kind, source, metadata))
     ours: dict[str, Any] = {"assignment": name}
-    if questions:
-        ours["questions"] = questions
+    if told := {asked.id: {"defines": list(asked.defines), "stub": asked.stub} for asked in questions}:
+        ours["questions"] = told
     if student and edition:
         ours |= {"student": student, "edition": edition}
     return to_json(made, {"labkit": ours})
@@ -86,7 +76,7 @@ def answer_id(question: str) -> str:
     return f"{question}-answer"
 
 
-def _marked(name: str, cell: Part) -> str:
+def _marked(name: str, cell: Cell) -> str:
     """The source under the line that says which cell it is."""
     lines = cell.source.split("\n")
     if lines[0].startswith("# labkit:"):

@@ -22,16 +22,13 @@ from datetime import datetime
 from pathlib import Path
 
 from ...base.files import reason, write_whole
-from ...base.language import LANGUAGES, say
+from ...base.language import LANGUAGES
+from ..words import Problem
 from .roster import Student
 
 _VERSION = 1
 EVERYBODY = "-"  # whose the edition is that all students share; no id is that
 _CLASS = Path("teacher", "class.json")
-
-
-class FolderError(ValueError):
-    """The folder is not what it should be; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -132,16 +129,13 @@ def is_class(path: Path) -> bool:
 
 
 def open_class(path: Path) -> ClassFolder:
-    """The class folder ``path``; FolderError if it is none, or cannot be read."""
+    """The class folder ``path``; Problem if it is none, or cannot be read."""
     file = path / _CLASS
     try:
         told = json.loads(file.read_text("utf-8"))
         if told["labkit class"] != _VERSION:
-            raise FolderError(
-                say(
-                    en=f"{file} is of a newer labkit: update this one",
-                    zh=f"{file} 来自更新版本的 labkit：请升级",
-                )
+            raise Problem(
+                en=f"{file} is of a newer labkit: update this one", zh=f"{file} 来自更新版本的 labkit：请升级"
             )
         students = [Student(**student) for student in told["students"]]
         deadline = datetime.fromisoformat(told["deadline"]) if told["deadline"] else None
@@ -157,25 +151,21 @@ def open_class(path: Path) -> ClassFolder:
             bool(told["individual"]),
         )
     except FileNotFoundError:
-        raise FolderError(
-            say(
-                en=f"{path} is no folder that `labkit assignment release` made: it has no {_CLASS.as_posix()}",
-                zh=f"{path} 不是 `labkit assignment release` 建立的文件夹：里面没有 {_CLASS.as_posix()}",
-            )
+        raise Problem(
+            en=f"{path} is no folder that `labkit assignment release` made: it has no {_CLASS.as_posix()}",
+            zh=f"{path} 不是 `labkit assignment release` 建立的文件夹：里面没有 {_CLASS.as_posix()}",
         ) from None
     except OSError as error:
-        raise FolderError(
-            say(en=f"{file} cannot be read: {reason(error)}", zh=f"无法读取 {file}：{reason(error)}")
+        raise Problem(
+            en=f"{file} cannot be read: {reason(error)}", zh=f"无法读取 {file}：{reason(error)}"
         ) from error
-    except FolderError:
+    except Problem:
         raise
     except (ValueError, KeyError, TypeError) as error:
-        raise FolderError(
-            say(
-                en=f"{file} has been changed and cannot be understood. Take it from your backup: "
-                "without its secret this class cannot be graded as it was released",
-                zh=f"{file} 被改动过，无法识别。请从备份中恢复：没有其中的密钥，就无法按发放时的版本批改",
-            )
+        raise Problem(
+            en=f"{file} has been changed and cannot be understood. Take it from your backup: "
+            "without its secret this class cannot be graded as it was released",
+            zh=f"{file} 被改动过，无法识别。请从备份中恢复：没有其中的密钥，就无法按发放时的版本批改",
         ) from error
 
 
@@ -187,11 +177,9 @@ def moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text.strip().replace("/", "-"))
     except ValueError:
-        raise ValueError(
-            say(
-                en=f"the deadline must be like 2026-12-01 or “2026-12-01 18:00”, got {text!r}",
-                zh=f"截止时间要写成 2026-12-01 或 “2026-12-01 18:00” 的样子，现在是 {text!r}",
-            )
+        raise Problem(
+            en=f"the deadline must be like 2026-12-01 or “2026-12-01 18:00”, got {text!r}",
+            zh=f"截止时间要写成 2026-12-01 或 “2026-12-01 18:00” 的样子，现在是 {text!r}",
         ) from None
     if len(text.strip()) <= 10:
         found = found.replace(hour=23, minute=59)

@@ -13,8 +13,9 @@ from ...base.language import say, using
 from ...course import class_mode
 from ..assignment import Assignment, load
 from ..draw import Draw
+from ..words import Problem
 from .edition import notebook
-from .folder import EVERYBODY, ClassFolder, FolderError, is_class, new_class, open_class
+from .folder import EVERYBODY, ClassFolder, is_class, new_class, open_class
 from .roster import Student
 
 
@@ -40,24 +41,20 @@ def release(
     """Write the class folder ``path``, or add to it who is new on the roster.
 
     A class keeps its secret, and each student the edition that was given out; ``force`` writes all editions again,
-    with the same numbers and tags. FolderError if the folder is another's; OSError if it cannot be written.
+    with the same numbers and tags. Problem if the folder is another's; OSError if it cannot be written.
     """
     if is_class(path):
         folder = open_class(path)
         if folder.assignment != assignment.name or folder.individual != individual:
-            raise FolderError(
-                say(
-                    en=f"{path} is the folder of another release ({folder.assignment}): name another one with --to",
-                    zh=f"{path} 是另一次发放（{folder.assignment}）的文件夹：请用 --to 指定别的",
-                )
+            raise Problem(
+                en=f"{path} is the folder of another release ({folder.assignment}): name another one with --to",
+                zh=f"{path} 是另一次发放（{folder.assignment}）的文件夹：请用 --to 指定别的",
             )
         folder = replace(folder, deadline=deadline or folder.deadline)
     elif path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FolderError(
-            say(
-                en=f"{path} exists, and is no class folder: name another one with --to",
-                zh=f"{path} 已经存在，而且不是班级文件夹：请用 --to 指定别的",
-            )
+        raise Problem(
+            en=f"{path} exists, and is no class folder: name another one with --to",
+            zh=f"{path} 已经存在，而且不是班级文件夹：请用 --to 指定别的",
         )
     else:
         folder = new_class(path, assignment.name, language, deadline, individual)
@@ -118,14 +115,9 @@ def _editions(
 def edition_of(folder: ClassFolder, assignment: Assignment, student: str, language: str) -> str:
     """The text of a student's notebook."""
     numbers = numbers_of(folder, assignment, student)
-    told = {
-        question.id: {"defines": list(question.defines), "stub": question.stub(numbers)}
-        for question in assignment.questions
-    }
+    cells, asked = assignment.cells(language, numbers), assignment.asked(numbers)
     with using(language):
-        return notebook(
-            assignment.name, assignment.cells(language, numbers), student, folder.tag(student), told
-        )
+        return notebook(assignment.name, cells, student, folder.tag(student), asked)
 
 
 def _explain(folder: ClassFolder) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...base.files import reason
-from ...base.language import LANGUAGES, say
+from ...base.language import LANGUAGES
+from ..words import Problem
 
 # What a column may be called, in lower case; the first of each is how we write it ourselves.
 _COLUMNS = {
@@ -38,10 +39,6 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _ROUNDED = re.compile(r"\d(\.\d+)?E\+\d+", re.IGNORECASE)
 
 
-class RosterError(ValueError):
-    """The roster cannot be used; the message names each line and what to do."""
-
-
 @dataclass(frozen=True)
 class Student:
     """One line of the roster. ``language`` is None where the roster does not say; ``more`` are its other columns."""
@@ -54,14 +51,14 @@ class Student:
 
 
 def read_roster(path: Path) -> list[Student]:
-    """The students in the order of the file; RosterError says what is wrong, line by line."""
+    """The students in the order of the file; Problem says what is wrong, line by line."""
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise RosterError(say(en=f"{path} is too large for a roster", zh=f"{path} 太大，不像是学生名单"))
+            raise Problem(en=f"{path} is too large for a roster", zh=f"{path} 太大，不像是学生名单")
         content = path.read_bytes()
     except OSError as error:
-        raise RosterError(
-            say(en=f"{path} cannot be read: {reason(error)}", zh=f"无法读取 {path}：{reason(error)}")
+        raise Problem(
+            en=f"{path} cannot be read: {reason(error)}", zh=f"无法读取 {path}：{reason(error)}"
         ) from error
     return parse_roster(content, str(path))
 
@@ -71,57 +68,49 @@ def parse_roster(content: bytes, name: str) -> list[Student]:
     rows = _rows(_text(content, name))
     heading = next((at for at, (_, row) in enumerate(rows[:_HEADING_WITHIN]) if "id" in _columns(row)), None)
     if heading is None:
-        raise RosterError(
-            say(
-                en=f"{name}: there is no column of ids. The first line should name the columns, "
-                "such as id,name or 学号,姓名",
-                zh=f"{name}：没有学号这一列。第一行要写列名，例如 学号,姓名",
-            )
+        raise Problem(
+            en=f"{name}: there is no column of ids. The first line should name the columns, "
+            "such as id,name or 学号,姓名",
+            zh=f"{name}：没有学号这一列。第一行要写列名，例如 学号,姓名",
         )
     columns = _columns(rows[heading][1])
     if "name" not in columns and not {"first", "last"} <= columns.keys():
-        raise RosterError(
-            say(
-                en=f"{name}, line {rows[heading][0]}: there is no column of names (name, or 姓名)",
-                zh=f"{name} 第 {rows[heading][0]} 行：没有姓名这一列",
-            )
+        raise Problem(
+            en=f"{name}, line {rows[heading][0]}: there is no column of names (name, or 姓名)",
+            zh=f"{name} 第 {rows[heading][0]} 行：没有姓名这一列",
         )
     students: list[Student] = []
-    wrong: list[str] = []
+    wrong: list[Problem] = []
     lines: dict[str, int] = {}
     for line, row in rows[heading + 1 :]:
         try:
             student = _student(row, columns, rows[heading][1])
             if student.id.casefold() in lines:  # one folder for both, on many systems
-                raise RosterError(
-                    say(
-                        en=f"the id {student.id} stands on line {lines[student.id.casefold()]} already",
-                        zh=f"学号 {student.id} 在第 {lines[student.id.casefold()]} 行已经出现过",
-                    )
+                raise Problem(
+                    en=f"the id {student.id} stands on line {lines[student.id.casefold()]} already",
+                    zh=f"学号 {student.id} 在第 {lines[student.id.casefold()]} 行已经出现过",
                 )
-        except RosterError as error:
-            wrong.append(say(en=f"line {line}: {error}", zh=f"第 {line} 行：{error}"))
+        except Problem as error:
+            wrong.append(Problem(en=f"line {line}: {error.en}", zh=f"第 {line} 行：{error.zh}"))
             continue
         lines[student.id.casefold()] = line
         students.append(student)
     if wrong:
-        more = len(wrong) - _MOST_TOLD
-        told = say(en="; ", zh="；").join(wrong[:_MOST_TOLD])
+        told, more = wrong[:_MOST_TOLD], len(wrong) - _MOST_TOLD
+        en, zh = "; ".join(one.en for one in told), "；".join(one.zh for one in told)
         if more > 0:
-            told += say(en=f"; and {more} more", zh=f"；另有 {more} 处")
-        raise RosterError(say(en=f"{name}: {told}", zh=f"{name}：{told}"))
+            en, zh = f"{en}; and {more} more", f"{zh}；另有 {more} 处"
+        raise Problem(en=f"{name}: {en}", zh=f"{name}：{zh}")
     if not students:
-        raise RosterError(say(en=f"{name}: there is nobody in it", zh=f"{name}：里面一个学生也没有"))
+        raise Problem(en=f"{name}: there is nobody in it", zh=f"{name}：里面一个学生也没有")
     return students
 
 
 def _text(content: bytes, name: str) -> str:
     if content.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
-        raise RosterError(
-            say(
-                en=f"{name} is an Excel workbook: save it as “CSV UTF-8” and name that file",
-                zh=f"{name} 是 Excel 工作簿：请另存为“CSV UTF-8（逗号分隔）”，再用那个文件",
-            )
+        raise Problem(
+            en=f"{name} is an Excel workbook: save it as “CSV UTF-8” and name that file",
+            zh=f"{name} 是 Excel 工作簿：请另存为“CSV UTF-8（逗号分隔）”，再用那个文件",
         )
     wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     # gb18030 is what Excel in China writes, GBK and more.
@@ -130,11 +119,9 @@ def _text(content: bytes, name: str) -> str:
             return content.decode(code)
         except UnicodeDecodeError:
             continue
-    raise RosterError(
-        say(
-            en=f"{name} is in none of UTF-8, UTF-16 and GBK: save it as “CSV UTF-8”",
-            zh=f"{name} 的编码不是 UTF-8、UTF-16 或 GBK：请另存为“CSV UTF-8（逗号分隔）”",
-        )
+    raise Problem(
+        en=f"{name} is in none of UTF-8, UTF-16 and GBK: save it as “CSV UTF-8”",
+        zh=f"{name} 的编码不是 UTF-8、UTF-16 或 GBK：请另存为“CSV UTF-8（逗号分隔）”",
     )
 
 
@@ -150,9 +137,7 @@ def _rows(text: str) -> list[tuple[int, list[str]]]:
             if any(fields):
                 found.append((reader.line_num, fields))
     except csv.Error as error:
-        raise RosterError(
-            say(en=f"line {reader.line_num}: {error}", zh=f"第 {reader.line_num} 行：{error}")
-        ) from None
+        raise Problem(en=f"line {reader.line_num}: {error}", zh=f"第 {reader.line_num} 行：{error}") from None
     return found
 
 
@@ -182,7 +167,7 @@ def _student(row: list[str], columns: dict[str, int], heading: list[str]) -> Stu
 
     return Student(
         _checked_id(field_of("id")),
-        _checked_name(list(_names(field_of("name"), field_of("last"), field_of("first")))),
+        _checked_name(field_of("name"), field_of("last"), field_of("first")),
         _checked_language(field_of("language")),
         field_of("email"),
         {
@@ -193,37 +178,25 @@ def _student(row: list[str], columns: dict[str, int], heading: list[str]) -> Stu
     )
 
 
-def _names(name: str, last: str, first: str) -> Iterator[str]:
-    if name:
-        yield name
-    elif re.search("[一-鿿]", last + first):
-        yield last + first
-    else:
-        yield f"{first} {last}".strip()
-
-
-def _checked_name(names: list[str]) -> str:
-    if not names[0]:
-        raise RosterError(say(en="there is no name", zh="没有姓名"))
-    return names[0][:200]
+def _checked_name(name: str, last: str, first: str) -> str:
+    joined = last + first if re.search("[一-鿿]", last + first) else f"{first} {last}".strip()
+    if not (name or joined):
+        raise Problem(en="there is no name", zh="没有姓名")
+    return (name or joined)[:200]
 
 
 def _checked_id(text: str) -> str:
     if not text:
-        raise RosterError(say(en="there is no id", zh="没有学号"))
+        raise Problem(en="there is no id", zh="没有学号")
     if _ROUNDED.fullmatch(text):
-        raise RosterError(
-            say(
-                en=f"the id {text} has been rounded by a spreadsheet: make the column text, and enter it again",
-                zh=f"学号 {text} 被电子表格改成了科学计数法：请把这一列设为“文本”，再重新填写",
-            )
+        raise Problem(
+            en=f"the id {text} has been rounded by a spreadsheet: make the column text, and enter it again",
+            zh=f"学号 {text} 被电子表格改成了科学计数法：请把这一列设为“文本”，再重新填写",
         )
     if not _ID.fullmatch(text) or _RESERVED.fullmatch(text):
-        raise RosterError(
-            say(
-                en=f"the id {text!r} cannot be a folder's name: letters, digits, . _ - and @, at most 64",
-                zh=f"学号 {text!r} 不能用作文件夹名：只能有字母、数字和 . _ - @，最多 64 个",
-            )
+        raise Problem(
+            en=f"the id {text!r} cannot be a folder's name: letters, digits, . _ - and @, at most 64",
+            zh=f"学号 {text!r} 不能用作文件夹名：只能有字母、数字和 . _ - @，最多 64 个",
         )
     return text
 
@@ -231,10 +204,8 @@ def _checked_id(text: str) -> str:
 def _checked_language(text: str) -> str | None:
     if text and text.casefold() not in _LANGUAGES:
         known = ", ".join(LANGUAGES)
-        raise RosterError(
-            say(
-                en=f"the language must be one of {known}, got {text!r}",
-                zh=f"语言要写 {known} 之一，现在是 {text!r}",
-            )
+        raise Problem(
+            en=f"the language must be one of {known}, got {text!r}",
+            zh=f"语言要写 {known} 之一，现在是 {text!r}",
         )
     return _LANGUAGES.get(text.casefold()) if text else None

@@ -14,42 +14,21 @@ import builtins
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from ...base.language import say
-from ..draw import Numbers
 from ..handout.edition import answer_id
+from ..source import MOST, Asked, bound_by, defined, parsed, unanswered
+from ..words import Note
 from .document import Cell, Document
+from .notes import note
 
-MOST_SOURCE = 200_000  # letters of one answer: a long one has a thousand
 _LINE = re.compile(r"^[ \t]*#+[ \t]*labkit[ \t]*[:：][ \t]*(?P<rest>.*?)[ \t]*$", re.IGNORECASE)
 _WHOSE = re.compile(r"(?P<assignment>[\w-]+)[ \t]+student=(?P<student>\S+)[ \t]+edition=(?P<edition>\w+)")
 _WHICH = re.compile(r"(?P<assignment>[\w-]+)(?:[.．。](?P<question>[\w-]+))?(?:[ \t]+(?P<role>\w+))?")
 _MAGIC = re.compile(r"^([ \t]*)([%!].*|\?{1,2}\w[\w.]*|[\w.]+\?{1,2})[ \t]*$", re.MULTILINE)
 
-
-class Asked(Protocol):
-    """What is to be known of a question: of :class:`labkit.classroom.assignment.Question`."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def defines(self) -> Sequence[str]: ...
-    def unanswered(self, source: str, numbers: Numbers) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Note:
-    """Something that the student and the teacher should know; ``kind`` is a word for programs."""
-
-    kind: str
-    en: str
-    zh: str
-
-    def __str__(self) -> str:
-        return say(en=self.en, zh=self.zh)
+_Place = tuple[int, int]  # of a definition: cell, line
 
 
 @dataclass(frozen=True)
@@ -102,9 +81,7 @@ def claims_of(document: Document) -> list[Claim]:
     if all(isinstance(told.get(name), str) for name in ("assignment", "student", "edition")):
         found.append(Claim(told["assignment"], told["student"], told["edition"]))
     for cell in document.cells:
-        for line in cell.source.splitlines() if "labkit" in cell.source else ():
-            if (ours := _LINE.match(line)) and (whose := _WHOSE.fullmatch(ours["rest"])):
-                found.append(Claim(whose["assignment"], whose["student"], whose["edition"]))
+        found += [Claim(**whose.groupdict()) for mark in _marks(cell) if (whose := _WHOSE.fullmatch(mark))]
     return list(dict.fromkeys(found))
 
 
@@ -112,66 +89,57 @@ def assignments_of(document: Document) -> list[str]:
     """The assignments whose cells are in it, the one with the most first."""
     counts: dict[str, int] = {}
     for cell in document.cells:
-        named = cell.labkit.get("assignment")
-        for line in cell.source.splitlines() if "labkit" in cell.source else ():
-            if (ours := _LINE.match(line)) and (which := _WHICH.match(ours["rest"])):
-                named = which["assignment"]
-                break
+        marked = [which["assignment"] for mark in _marks(cell) if (which := _WHICH.match(mark))]
+        named = marked[0] if marked else cell.labkit.get("assignment")
         if isinstance(named, str):
             counts[named] = counts.get(named, 0) + 1
     return sorted(counts, key=lambda name: -counts[name])
 
 
-def read_answers(
-    document: Document,
-    assignment: str,
-    questions: Iterable[Asked],
-    numbers: Numbers,
-    given: str = "",
-) -> Answers:
-    """The answers to ``questions`` of the edition with these ``numbers``.
+def _marks(cell: Cell) -> Iterator[str]:
+    """What follows ``# labkit:`` in each line of ours."""
+    for line in cell.source.splitlines() if "labkit" in cell.source.lower() else ():
+        if ours := _LINE.match(line):
+            yield ours["rest"]
+
+
+def read_answers(document: Document, assignment: str, questions: Iterable[Asked], given: str = "") -> Answers:
+    """The answers to ``questions``.
 
     given   the source of what every answer may use, so that nobody's own variant of it is taken for a helper.
     """
     questions = list(questions)
     pieces = _pieces(document, assignment, {question.id for question in questions})
     notes: list[Note] = []
-    answers: dict[str, str | None] = {}
-    for question in questions:
-        answers[question.id] = _answer(question, numbers, pieces, notes)
-    known = _defined(given) | {name for question in questions for name in question.defines}
-    own = [piece.source for piece in pieces if piece.question is None and not piece.ours and piece.code]
-    defined = _own_definitions(own)
+    answers = {question.id: _answer(question, pieces, notes) for question in questions}
+    known = {*defined(given), *(name for question in questions for name in question.defines)}
+    own = _own_definitions(pieces)
     for name, source in answers.items():
         if source is not None:
-            answers[name] = _with_helpers(name, source, defined, known, notes)
+            answers[name] = _with_helpers(name, source, own, known, notes)
     return Answers(answers, notes, claims_of(document))
 
 
 def _pieces(document: Document, assignment: str, questions: set[str]) -> list[_Piece]:
+    """The cells, cut at the lines of ours; what follows such a line belongs to the question that it names."""
     found: list[_Piece] = []
     for cell in document.cells:
         question, ours = _told_by_metadata(cell, assignment, questions)
-        lines: list[str] = []
-
-        def end(question: str | None, ours: bool, lines: list[str], code: bool = cell.code) -> None:
-            source = "\n".join(lines).strip("\n")
-            if source.strip() and (code or question):
-                found.append(_Piece(source[: MOST_SOURCE + 1], question, ours, code))
-
+        parts: list[tuple[str | None, bool, list[str]]] = [(question, ours, [])]
         for line in cell.source.split("\n"):
             mark = _LINE.match(line) if "labkit" in line.lower() else None
             which = _WHICH.fullmatch(mark["rest"]) if mark else None
-            whose = _WHOSE.fullmatch(mark["rest"]) if mark else None
-            if whose or (which and which["assignment"] == assignment):
-                end(question, ours, lines)
-                lines = []
-                question = which["question"] if which and not which["role"] else None
-                question = question if question in questions else None
-                ours = question is None
+            if which and which["assignment"] == assignment:
+                question = which["question"] if which["question"] in questions and not which["role"] else None
+                parts.append((question, question is None, []))
+            elif mark and _WHOSE.fullmatch(mark["rest"]):
+                parts.append((None, True, []))
             else:
-                lines.append(line)
-        end(question, ours, lines)
+                parts[-1][2].append(line)
+        for question, ours, lines in parts:
+            source = "\n".join(lines).strip("\n")
+            if source.strip() and (cell.code or question):
+                found.append(_Piece(source[: MOST + 1], question, ours, cell.code))
     return found
 
 
@@ -189,106 +157,69 @@ def _told_by_metadata(cell: Cell, assignment: str, questions: set[str]) -> tuple
     return None, False
 
 
-def _answer(question: Asked, numbers: Numbers, pieces: list[_Piece], notes: list[Note]) -> str | None:
+def _answer(question: Asked, pieces: list[_Piece], notes: list[Note]) -> str | None:
+    def odd(kind: str, **facts: object) -> None:
+        notes.append(note(kind, question=question.id, **facts))
+
     mine = [piece for piece in pieces if piece.question == question.id]
     sources = []
     for piece in mine:
         source = _without_magics(piece.source)
         if source != piece.source:
-            notes.append(_note_magics(question.id))
-        if not _is_unanswered(question, source, numbers) and source not in sources:
+            odd("magics")
+        if not unanswered(source, question.stub) and source not in sources:
             sources.append(source)
             if not piece.code:
-                notes.append(_note_retyped(question.id))
+                odd("retyped")
     if not sources:
-        return _elsewhere(question, numbers, pieces, notes, deleted=not mine)
+        found = _elsewhere(question, pieces)
+        if found is not None or not mine:
+            odd("deleted" if found is None else "elsewhere")
+        return found
+    whole = [source for source in sources if parsed(source)]
+    if whole and len(whole) < len(sources):
+        odd("broken-copy")
+        sources = whole
     if len(sources) > 1:
-        parsed = [source for source in sources if _parsed(source) is not None]
-        if parsed and len(parsed) < len(sources):
-            notes.append(_note_broken_copy(question.id))
-            sources = parsed
-        if len(sources) > 1:
-            notes.append(_note_several(question.id, len(sources)))
+        odd("several", count=len(sources))
     source = "\n\n".join(sources)
-    if len(source) > MOST_SOURCE:
-        notes.append(_note_too_long(question.id))
-        return source[:MOST_SOURCE]
-    missing = [name for name in question.defines if name not in _defined(source)]
-    if missing and _parsed(source) is not None:
-        notes.append(_note_undefined(question.id, missing))
+    if len(source) > MOST:
+        odd("too-long", most=MOST)
+        return source[:MOST]
+    missing = [name for name in question.defines if name not in defined(source)]
+    if missing and parsed(source):
+        odd("undefined", names=", ".join(missing))
     return source
 
 
-def _is_unanswered(question: Asked, source: str, numbers: Numbers) -> bool:
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False  # something was written
-    return not tree.body or question.unanswered(source, numbers)
-
-
-def _elsewhere(
-    question: Asked, numbers: Numbers, pieces: list[_Piece], notes: list[Note], deleted: bool
-) -> str | None:
+def _elsewhere(question: Asked, pieces: list[_Piece]) -> str | None:
     """An answer in a cell that has lost every sign of being one, or was written into another one."""
-    wanted = set(question.defines)
     for piece in reversed(pieces):
-        if piece.question is None and piece.code and wanted:
+        if piece.question is None and piece.code and question.defines:
             source = _without_magics(piece.source)
-            if wanted <= _defined(source) and not _is_unanswered(question, source, numbers):
-                notes.append(_note_elsewhere(question.id))
+            if {*question.defines} <= {*defined(source)} and not unanswered(source, question.stub):
                 return source
-    if deleted:
-        notes.append(_note_deleted(question.id))
     return None
 
 
 def _without_magics(source: str) -> str:
     """Without IPython's own lines, where nothing else keeps it from being Python."""
-    if _parsed(source) is not None:
+    if parsed(source):
         return source
     # %%time and the like take the rest of the cell as Python; %%bash and the like do not, and stay as they are.
     without = _MAGIC.sub(lambda found: f"{found[1]}pass", source)
-    return without if _parsed(without) is not None else source
+    return without if parsed(without) else source
 
 
-def _parsed(source: str) -> ast.Module | None:
-    if len(source) > MOST_SOURCE:
-        return None
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _names_bound(node: ast.stmt) -> set[str]:
-    """The names that a statement at the top of a cell gives a meaning."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return {node.name}
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-    if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return {inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)}
-    return set()
-
-
-def _defined(source: str) -> set[str]:
-    tree = _parsed(source)
-    return set().union(*(_names_bound(node) for node in tree.body)) if tree else set()
-
-
-def _own_definitions(sources: list[str]) -> dict[str, tuple[int, str]]:
+def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
     """What the student defines in cells of their own: name -> (its place, its source); the last one counts."""
-    found: dict[str, tuple[int, str]] = {}
-    place = 0
-    for source in sources:
-        source = _without_magics(source)
-        tree = _parsed(source)
+    found: dict[str, tuple[_Place, str]] = {}
+    own = [piece.source for piece in pieces if piece.question is None and not piece.ours and piece.code]
+    for at, source in enumerate(map(_without_magics, own)):
+        tree = parsed(source)
         for node in tree.body if tree else ():
-            place += 1
-            for name in _names_bound(node):
-                found[name] = (place, _lines(source, node))
+            for name in bound_by(node):
+                found[name] = ((at, node.lineno), _lines(source, node))
     return found
 
 
@@ -298,10 +229,10 @@ def _lines(source: str, node: ast.stmt) -> str:
 
 
 def _with_helpers(
-    question: str, source: str, own: dict[str, tuple[int, str]], known: set[str], notes: list[Note]
+    question: str, source: str, own: dict[str, tuple[_Place, str]], known: set[str], notes: list[Note]
 ) -> str:
     """The answer, after those of the student's own definitions in other cells that it cannot do without."""
-    taken: dict[int, str] = {}
+    taken: dict[_Place, str] = {}
     helpers: list[str] = []
     todo = [source]
     while todo:
@@ -312,13 +243,13 @@ def _with_helpers(
                 todo.append(own[name][1])
     if not taken:
         return source
-    notes.append(_note_helpers(question, sorted(helpers)))
+    notes.append(note("helpers", question=question, names=", ".join(sorted(helpers))))
     return "\n".join(taken[place] for place in sorted(taken)) + "\n\n" + source
 
 
 def _used(source: str) -> set[str]:
     """The names that ``source`` uses and does not define."""
-    tree = _parsed(source)
+    tree = parsed(source)
     if tree is None:
         return set()
     used: set[str] = set()
@@ -329,79 +260,5 @@ def _used(source: str) -> set[str]:
         elif isinstance(node, ast.arg):
             bound.add(node.arg)
         elif isinstance(node, ast.stmt):
-            bound |= _names_bound(node)
+            bound |= {*bound_by(node)}
     return used - bound
-
-
-def _note_deleted(question: str) -> Note:
-    return Note(
-        "deleted",
-        f"{question}: its cell is not in the file; it counts as not answered",
-        f"{question}：文件里没有这道题的单元格，按未作答处理",
-    )
-
-
-def _note_several(question: str, count: int) -> Note:
-    return Note(
-        "several",
-        f"{question}: {count} cells belong to it; they were taken together, from top to bottom",
-        f"{question}：有 {count} 个单元格属于这道题，已按从上到下的顺序合在一起",
-    )
-
-
-def _note_broken_copy(question: str) -> Note:
-    return Note(
-        "broken-copy",
-        f"{question}: of several cells those that are not Python were left out",
-        f"{question}：几个单元格中，有语法错误的没有采用",
-    )
-
-
-def _note_retyped(question: str) -> Note:
-    return Note(
-        "retyped",
-        f"{question}: its cell was no code cell any more; its text was taken as code",
-        f"{question}：单元格已不是代码类型，其中的文字按代码处理",
-    )
-
-
-def _note_elsewhere(question: str) -> Note:
-    return Note(
-        "elsewhere",
-        f"{question}: the answer stood in a cell without its mark; it was found by what it defines",
-        f"{question}：答案所在的单元格没有标记，是根据它定义的名字找到的",
-    )
-
-
-def _note_magics(question: str) -> Note:
-    return Note(
-        "magics",
-        f"{question}: lines that begin with % or ! were left out",
-        f"{question}：以 % 或 ! 开头的行没有采用",
-    )
-
-
-def _note_helpers(question: str, names: list[str]) -> Note:
-    listed = ", ".join(names)
-    return Note(
-        "helpers",
-        f"{question}: it needs {listed}, which was taken from your other cells",
-        f"{question}：用到了 {listed}，已从你的其他单元格中取来",
-    )
-
-
-def _note_undefined(question: str, names: list[str]) -> Note:
-    listed = ", ".join(names)
-    return Note(
-        "undefined",
-        f"{question}: the answer does not define {listed}",
-        f"{question}：答案里没有定义 {listed}",
-    )
-
-
-def _note_too_long(question: str) -> Note:
-    return Note(
-        "too-long",
-        f"{question}: only the first {MOST_SOURCE:,} letters were taken",
-        f"{question}：只取了前 {MOST_SOURCE:,} 个字符",
-    )

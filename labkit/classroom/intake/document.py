@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...base.language import say
+from ..words import Problem
 
 MOST_BYTES = 20_000_000
 _MOST_CELLS = 20_000
@@ -28,18 +28,8 @@ _KINDS = {
 }
 
 
-class WrongFile(ValueError):
-    """The file holds no cells; the message says what it is instead, and what to hand in.
-
-    It is kept in both languages: the student may read it in another one than the teacher.
-    """
-
-    def __init__(self, *, en: str, zh: str) -> None:
-        super().__init__(en, zh)
-        self.en, self.zh = en, zh
-
-    def __str__(self) -> str:
-        return say(en=self.en, zh=self.zh)
+class WrongFile(Problem):
+    """The file holds no cells; the message says what it is instead, and what to hand in."""
 
 
 @dataclass(frozen=True)

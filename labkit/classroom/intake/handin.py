@@ -10,33 +10,16 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from ...base.files import write_whole
-from ...base.language import say
-from ..draw import Numbers
 from ..handout.edition import made_cell, to_json
 from ..handout.folder import EVERYBODY
+from ..source import Asked, parsed
+from ..words import Problem
 from .answers import Answers, Claim, assignments_of, claims_of, read_answers
 from .document import Document, read_document
 
 _ID = re.compile(r"[\w@][\w.@-]{0,63}")
-
-
-class HandInError(ValueError):
-    """The notebook cannot be handed in; the message says what to do."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """What was asked, as the edition's metadata tells it."""
-
-    id: str
-    defines: tuple[str, ...]
-    stub: str
-
-    def unanswered(self, source: str, numbers: Numbers) -> bool:
-        return ast.dump(ast.parse(source)) == ast.dump(ast.parse(self.stub))
 
 
 @dataclass(frozen=True)
@@ -60,20 +43,18 @@ def prepare(path: Path, student: str | None = None) -> HandIn:
 
     student   whose it is: for an edition that all share, which does not say so.
 
-    Raises HandInError, WrongFile, OSError.
+    Raises Problem, OSError.
     """
     document = read_document(path.read_bytes(), path.name)
     named = assignments_of(document)
     if not named:
-        raise HandInError(
-            say(
-                en=f"{path} has no cells of an assignment: is it the notebook that your teacher gave you?",
-                zh=f"{path} 里没有作业的单元格：这是老师发给你的那个笔记本吗？",
-            )
+        raise Problem(
+            en=f"{path} has no cells of an assignment: is it the notebook that your teacher gave you?",
+            zh=f"{path} 里没有作业的单元格：这是老师发给你的那个笔记本吗？",
         )
     claim = _claim(claims_of(document), named[0], student)
     questions = _questions(document)
-    answers = read_answers(document, named[0], questions, {}) if questions else None
+    answers = read_answers(document, named[0], questions) if questions else None
     troubles = {}
     for question, source in (answers.answers if answers else {}).items():
         try:
@@ -119,52 +100,40 @@ def write(found: HandIn, folder: Path, when: datetime) -> Path:
 
 def _claim(claims: list[Claim], assignment: str, student: str | None) -> Claim:
     if student is not None and not _ID.fullmatch(student):
-        raise HandInError(
-            say(
-                en=f"--id must be your student id: letters, digits, . _ - and @, got {student!r}",
-                zh=f"--id 应是你的学号，只能有字母、数字和 . _ - @，现在是 {student!r}",
-            )
+        raise Problem(
+            en=f"--id must be your student id: letters, digits, . _ - and @, got {student!r}",
+            zh=f"--id 应是你的学号，只能有字母、数字和 . _ - @，现在是 {student!r}",
         )
     mine = [claim for claim in claims if claim.assignment == assignment]
     shared = not mine or mine[0].student == EVERYBODY
     if len({claim.student for claim in mine}) > 1:
         listed = ", ".join(claim.student for claim in mine)
-        raise HandInError(
-            say(
-                en=f"cells of several editions are in it ({listed}): hand in your own notebook",
-                zh=f"里面混有几个人的版本（{listed}）：请提交你自己的笔记本",
-            )
+        raise Problem(
+            en=f"cells of several editions are in it ({listed}): hand in your own notebook",
+            zh=f"里面混有几个人的版本（{listed}）：请提交你自己的笔记本",
         )
     if not shared and student not in (None, mine[0].student):
-        raise HandInError(
-            say(
-                en=f"this is the edition of {mine[0].student}, not of {student}: each student has their own",
-                zh=f"这是 {mine[0].student} 的版本，不是 {student} 的：每个人的版本不同",
-            )
+        raise Problem(
+            en=f"this is the edition of {mine[0].student}, not of {student}: each student has their own",
+            zh=f"这是 {mine[0].student} 的版本，不是 {student} 的：每个人的版本不同",
         )
     if shared and student is None:
-        raise HandInError(
-            say(
-                en="the notebook does not say whose it is: add --id and your student id",
-                zh="笔记本里没有写明是谁的：请加上 --id 和你的学号",
-            )
+        raise Problem(
+            en="the notebook does not say whose it is: add --id and your student id",
+            zh="笔记本里没有写明是谁的：请加上 --id 和你的学号",
         )
     edition = mine[0].edition if mine else ""
     return Claim(assignment, student or mine[0].student, edition)
 
 
-def _questions(document: Document) -> list[Question]:
+def _questions(document: Document) -> list[Asked]:
+    """What was asked, as the edition's metadata tells it; anything else there is passed over."""
     found = []
     told = document.labkit.get("questions")
     for id, question in told.items() if isinstance(told, dict) else ():
-        if _is_question(question):
-            found.append(Question(id, tuple(question["defines"]), question["stub"]))
+        stub, defines = (
+            (question.get(name) for name in ("stub", "defines")) if isinstance(question, dict) else (0, 0)
+        )
+        if isinstance(stub, str) and parsed(stub) and isinstance(defines, list):
+            found.append(Asked(id, tuple(name for name in defines if isinstance(name, str)), stub))
     return found
-
-
-def _is_question(told: Any) -> bool:
-    try:
-        ast.parse(told["stub"])
-        return all(isinstance(name, str) for name in told["defines"])
-    except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
-        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from statistics import mean, median
 
@@ -12,70 +12,59 @@ from ...base.language import say
 from ..assignment import Assignment
 from ..grade.marks import Mark
 from ..handout.folder import ClassFolder
-from ..intake.answers import Note
-from .html import meter, notes, page, points, prose, share_of, table
+from ..intake.collecting import Collection
+from .page import listed, meter, page, points, prose, section, share_of, table, text
 from .similar import Pair
 
 _BINS = 10
+_MOST_PAIRS = 50
 
 
 @dataclass(frozen=True)
 class Class:
     """What is known of a class when it has been graded.
 
-    marks     by student; ``before``: those of the last grading, where they were others.
-    notes     what was odd about each student's file.
-    missing   ids of those from whom nothing came that could be graded.
-    strangers (file, why) of what was graded for nobody.
+    marks     by student; ``before``: the points of the last grading, where they were others.
     """
 
     folder: ClassFolder
     assignment: Assignment
     marks: Mapping[str, Mark]
-    before: Mapping[str, float] = field(default_factory=dict)
-    notes: Mapping[str, list[Note]] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-    strangers: list[tuple[str, Note]] = field(default_factory=list)
-    similar: list[Pair] = field(default_factory=list)
+    before: Mapping[str, float]
+    came: Collection
+    similar: list[Pair]
+
+    def named(self, student: str) -> str:
+        known = self.folder.students.get(student)
+        return f"{known.name} ({student})" if known else student
 
 
 def overview_page(found: Class) -> str:
     """The page, in the language in use."""
-    title = say(en=f"{found.assignment.title}: the class", zh=f"{found.assignment.title}：班级总览")
-    parts = [
+    title = text("class", title=found.assignment.title)
+    return page(
+        title,
         f"<h1>{escape(title)}</h1>",
         _summary(found),
         _distribution(found),
-        _questions(found),
-        _hints(found),
-        _odd(found),
-        _similar(found),
-        _students(found),
-        f'<p class="soft">{_for_teachers()}</p>',
-    ]
-    return page(title, "\n".join(part for part in parts if part))
-
-
-def _for_teachers() -> str:
-    return say(
-        en="This page holds names and marks: it is for the teacher, and stays in the teacher's folder.",
-        zh="本页含有姓名和成绩，供教师使用，请留在教师文件夹里。",
+        section("hardest-first", _questions(found)),
+        section("hints", _hints(found)),
+        section("odd", _odd(found)),
+        section("similar", _similar(found)),
+        section("students", _students(found)),
+        f'<p class="soft">{text("for-teachers")}</p>',
     )
 
 
 def _summary(found: Class) -> str:
     totals = [mark.points for mark in found.marks.values()]
-    late = sum(any(note.kind == "late" for note in odd) for odd in found.notes.values())
-    size = len(found.folder.students)
-    told = say(
-        en=f"{len(found.marks)} of {size} students graded, {len(found.missing)} without a submission, {late} late.",
-        zh=f"{size} 名学生中批改了 {len(found.marks)} 名，{len(found.missing)} 名没有提交，{late} 名迟交。",
-    )
+    late = sum(any(note.kind == "late" for note in mark.notes) for mark in found.marks.values())
+    size, missing = len(found.folder.students), len(found.came.missing)
+    told = text("counts", graded=len(found.marks), size=size, missing=missing, late=late)
     if totals:
-        most = points(found.assignment.points)
-        told += say(
-            en=f" Mean {points(mean(totals))}, median {points(median(totals))} of {most} points.",
-            zh=f"满分 {most} 分，平均 {points(mean(totals))} 分，中位数 {points(median(totals))} 分。",
+        middle, half = points(mean(totals)), points(median(totals))
+        told += say(en=" ", zh="") + text(
+            "middle", mean=middle, median=half, most=points(found.assignment.points)
         )
     return f"<p>{told}</p>"
 
@@ -99,39 +88,30 @@ def _distribution(found: Class) -> str:
         drawn.append(
             f'<text x="{left + step / 2}" y="{bottom + 16}" opacity=".7">{at * 10}–{at * 10 + 10}</text>'
         )
-    label = say(en="students by their share of the points, in percent", zh="按得分率（%）分段的人数")
-    return (
-        f"<h2>{say(en='Distribution', zh='成绩分布')}</h2>"
+    label = text("bins")
+    return section(
+        "distribution",
         f'<svg viewBox="0 0 {width} {height + 24}" role="img" aria-label="{label}" style="max-width:40rem" '
         f'font-size="12" text-anchor="middle" fill="CanvasText">{"".join(drawn)}</svg>'
-        f'<p class="soft">{label}</p>'
+        f'<p class="soft">{label}</p>',
     )
 
 
 def _questions(found: Class) -> str:
     """Ordered by difficulty, the hardest first."""
-    if not found.marks:
-        return ""
-    rows = []
-    for question in found.assignment.questions:
+    rows: list[tuple[float, list[str]]] = []
+    for question in found.assignment.questions if found.marks else ():
         marks = [
             mark.questions[question.id] for mark in found.marks.values() if question.id in mark.questions
         ]
         share = mean([mark.points / question.points for mark in marks]) if marks and question.points else 0
         full = sum(mark.points >= question.points for mark in marks)
-        open_ = sum(mark.state == "unanswered" for mark in marks)
-        rows.append((share, [
-            f"{escape(str(question.title))}{meter(share)}", f"{share:.0%}", str(full), str(open_),
-        ]))  # fmt: skip
+        unanswered = sum(mark.state == "unanswered" for mark in marks)
+        head = f"{escape(str(question.title))}{meter(share)}"
+        rows.append((share, [head, f"{share:.0%}", str(full), str(unanswered)]))
     rows.sort(key=lambda row: row[0])
-    heads = [
-        say(en="Question", zh="题目"),
-        say(en="mean share", zh="平均得分率"),
-        say(en="full marks", zh="满分人数"),
-        say(en="not answered", zh="未作答人数"),
-    ]
-    title = say(en="Questions, the hardest first", zh="各题难度（由难到易）")
-    return f"<h2>{title}</h2>" + table(heads, [row for _, row in rows], {1, 2, 3})
+    heads = [text(key) for key in ("question-title", "mean-share", "full-marks", "unanswered")]
+    return table(heads, [row for _, row in rows], {1, 2, 3})
 
 
 def _hints(found: Class) -> str:
@@ -144,68 +124,45 @@ def _hints(found: Class) -> str:
                 if part.hint:
                     students.setdefault((question, part.hint), set()).add(student)
                     words.setdefault((question, part.hint), say(en=part.en, zh=part.zh))
-    if not students:
-        return ""
     titles = {question.id: str(question.title) for question in found.assignment.questions}
-    rows = [
-        [
-            str(len(students[key])),
-            f"{escape(titles.get(key[0], key[0]))}<br><span class=soft>{escape(key[1])}</span>",
-            f"{prose(words[key])}<details><summary>{say(en='who', zh='哪些人')}</summary>"
-            f"{escape(', '.join(_named(found, student) for student in sorted(students[key])))}</details>",
-        ]
-        for key in sorted(students, key=lambda key: (-len(students[key]), key))
-    ]
-    heads = [
-        say(en="students", zh="人数"),
-        say(en="question", zh="题目"),
-        say(en="hint, in the words of one of them", zh="提示（取其中一人的措辞）"),
-    ]
-    return f"<h2>{say(en='Which hint fired how often', zh='哪些提示出现最多')}</h2>" + table(heads, rows, {0})
+    rows = []
+    for question, hint in sorted(students, key=lambda key: (-len(students[key]), key)):
+        who = escape(", ".join(found.named(student) for student in sorted(students[question, hint])))
+        rows.append([
+            str(len(students[question, hint])),
+            f"{escape(titles.get(question, question))}<br><span class=soft>{escape(hint)}</span>",
+            f"{prose(words[question, hint])}<details><summary>{text('who')}</summary>{who}</details>",
+        ])  # fmt: skip
+    return table([text("how-many"), text("question"), text("hint")], rows, {0})
 
 
 def _odd(found: Class) -> str:
-    texts = [f"{name}: {note}" for name, note in found.strangers]
-    texts += [f"{_named(found, student)}: {note}" for student, odd in found.notes.items() for note in odd]
-    failed = [
-        f"{_named(found, student)}: "
-        + say(en=f"{question} could not be graded: ", zh=f"{question} 没能批改：")
-        + "; ".join(say(en=part.en, zh=part.zh) for part in answered.parts if part.en)
-        for student, mark in found.marks.items()
-        for question, answered in mark.questions.items()
-        if answered.state == "failed"
-    ]
-    texts += [
-        f"{_named(found, student)}: {str(note).splitlines()[0]}"
-        for student, mark in found.marks.items()
-        for note in mark.troubles
-    ]
-    if not texts and not failed:
-        return ""
-    return f"<h2>{say(en='What was odd', zh='需要留意')}</h2>" + notes(failed + texts)
+    failed, told, troubles = [], [f"{name}: {note}" for name, note in found.came.strangers], []
+    for student, mark in found.marks.items():
+        who = found.named(student)
+        for question, answered in mark.questions.items():
+            if answered.state == "failed":
+                why = "; ".join(say(en=part.en, zh=part.zh) for part in answered.parts if part.en)
+                failed.append(f"{who}: {text('failed', question=question, why=why)}")
+        told += [f"{who}: {note}" for note in mark.notes]
+        troubles += [f"{who}: {str(note).splitlines()[0]}" for note in mark.troubles]
+    return listed([*failed, *told, *troubles])
 
 
 def _similar(found: Class) -> str:
-    if not found.similar:
-        return ""
     rows = [
         [
-            escape(_named(found, pair.one)),
-            escape(_named(found, pair.other)),
+            escape(found.named(pair.one)),
+            escape(found.named(pair.other)),
             escape(pair.question),
             f"{pair.share:.0%}",
         ]
-        for pair in found.similar[:50]
+        for pair in found.similar[:_MOST_PAIRS]
     ]
-    told = say(
-        en="Names set aside, and left out what many have in common. It is a hint to look at both answers, no proof of "
-        "anything: who sat together may write alike.",
-        zh="已忽略变量名，并去掉了多数人共有的写法。这只是提示您对照两份答案，不能证明什么：一起讨论过的人写法也会相近。",
-    )
-    heads = ["", "", say(en="question", zh="题目"), say(en="in common", zh="相同部分")]
-    return f"<h2>{say(en='Similar answers', zh='相似的答案')}</h2><p class=soft>{told}</p>" + table(
-        heads, rows, {3}
-    )
+    if not rows:
+        return ""
+    heads = ["", "", text("question"), text("in-common")]
+    return f"<p class=soft>{text('no-proof')}</p>" + table(heads, rows, {3})
 
 
 def _students(found: Class) -> str:
@@ -215,33 +172,18 @@ def _students(found: Class) -> str:
         mark = found.marks.get(student.id)
         head = [escape(student.id), escape(student.name)]
         if mark is None:
-            cells = [""] * len(questions) + [f'<span class="bad">{say(en="nothing", zh="未提交")}</span>']
-        else:
-            cells = [
-                points(mark.questions[question.id].points)
-                if question.id in mark.questions and mark.questions[question.id].state != "unanswered"
-                else '<span class="soft">–</span>'
-                for question in questions
-            ]
-            head[0] = f'<a href="../feedback/{escape(student.id)}.html">{head[0]}</a>'
-            total = share_of(mark.points, found.assignment.points)
-            if student.id in found.before:
-                was = points(found.before[student.id])
-                total += f' <span class="part">({say(en=f"was {was}", zh=f"原为 {was}")})</span>'
-            cells.append(total)
-        rows.append([*head, *cells])
-    heads = [
-        say(en="id", zh="学号"),
-        say(en="name", zh="姓名"),
-        *(
-            f'<span title="{escape(str(question.title))}">{escape(question.id)}</span>'
-            for question in questions
-        ),
-        say(en="total", zh="总分"),
-    ]
-    return f"<h2>{say(en='Students', zh='学生')}</h2>" + table(heads, rows, set(range(2, len(heads))))
-
-
-def _named(found: Class, student: str) -> str:
-    known = found.folder.students.get(student)
-    return f"{known.name} ({student})" if known else student
+            rows.append([*head, *[""] * len(questions), f'<span class="bad">{text("nothing")}</span>'])
+            continue
+        head[0] = f'<a href="../feedback/{escape(student.id)}.html">{head[0]}</a>'
+        cells = []
+        for question in questions:
+            answered = mark.questions.get(question.id)
+            judged = answered is not None and answered.state != "unanswered"
+            cells.append(points(answered.points) if answered and judged else '<span class="soft">–</span>')
+        total = share_of(mark.points, found.assignment.points)
+        if student.id in found.before:
+            total += f' <span class="part">({text("was", points=points(found.before[student.id]))})</span>'
+        rows.append([*head, *cells, total])
+    titles = [f'<span title="{escape(str(one.title))}">{escape(one.id)}</span>' for one in questions]
+    heads = [text("id"), text("name"), *titles, text("total")]
+    return table(heads, rows, set(range(2, len(heads))))

@@ -8,32 +8,33 @@ from pathlib import Path
 from ...base.files import write_whole
 from ...base.language import using
 from ..assignment import Assignment
-from ..grade.marks import Mark, history
+from ..grade.marks import history
 from ..handout.folder import ClassFolder
 from ..handout.release import assignment_of, numbers_of
 from ..intake.answers import Answers
-from ..intake.collecting import Collection, collect, read_submission, strangers_of
+from ..intake.collecting import Collection, strangers_of, take_in
 from .feedback import feedback_page, no_submission_page
 from .overview import Class, overview_page
-from .similar import similar
+from .similar import Pair, similar
 
 
-def present(folder: ClassFolder) -> list[Path]:
+def present(
+    folder: ClassFolder, came: Collection | None = None, answers: Mapping[str, Answers] | None = None
+) -> list[Path]:
     """Write ``feedback/<id>.html``, each in its student's language, and ``teacher/overview.html``; gives their paths.
 
     They are made from the marks anew each time, so they replace those of an earlier grading, whose marks stay in
     ``teacher/marks.jsonl``. OSError if one cannot be written.
+
+    came, answers   what has been taken in already, where a grading has just done so.
     """
     assignment = assignment_of(folder)
-    all_marks = {id: marks for id, marks in history(folder.marks).items() if id in folder.students}
-    marks = {student: mine[-1] for student, mine in all_marks.items()}
-    before = {
-        student: mine[-2].points
-        for student, mine in all_marks.items()
-        if len(mine) > 1 and mine[-2].points != mine[-1].points
-    }
-    came = collect(folder)
-    answers = {student: read_submission(folder, assignment, came, student) for student in came.submissions}
+    if came is None or answers is None:
+        came, answers = take_in(folder, assignment)
+    graded = {id: marks for id, marks in history(folder.marks).items() if id in folder.students}
+    marks = {student: mine[-1] for student, mine in graded.items()}
+    former = {student: mine[-2].points for student, mine in graded.items() if len(mine) > 1}
+    before = {student: points for student, points in former.items() if points != marks[student].points}
     strange = strangers_of(came, folder)
     written = []
     for student in folder.students.values():
@@ -43,43 +44,26 @@ def present(folder: ClassFolder) -> list[Path]:
                 # The answers that were graded; a file that came since shows with the next grading.
                 mine = answers.get(student.id)
                 current = mine.answers if mine and mine.digest == mark.digest else {}
-                text = feedback_page(assignment, student, mark, current, mark.notes)
+                page = feedback_page(assignment, student, mark, current)
             elif student.id in strange:
-                text = no_submission_page(assignment, student, strange[student.id])
+                page = no_submission_page(assignment, student, strange[student.id])
             else:
                 continue
         folder.feedback.mkdir(exist_ok=True)
-        file = folder.feedback / f"{student.id}.html"
-        write_whole(file, text)
-        written.append(file)
-    overview = folder.teacher / "overview.html"
-    write_whole(overview, overview_page(_class(folder, assignment, marks, before, came, answers)))
-    return [*written, overview]
+        written.append(folder.feedback / f"{student.id}.html")
+        write_whole(written[-1], page)
+    alike = _similar(folder, assignment, answers)
+    written.append(folder.teacher / "overview.html")
+    write_whole(written[-1], overview_page(Class(folder, assignment, marks, before, came, alike)))
+    return written
 
 
-def _class(
-    folder: ClassFolder,
-    assignment: Assignment,
-    marks: Mapping[str, Mark],
-    before: Mapping[str, float],
-    came: Collection,
-    answers: Mapping[str, Answers],
-) -> Class:
-    known: dict[str, list[str]] = {question.id: [] for question in assignment.questions}
+def _similar(folder: ClassFolder, assignment: Assignment, answers: Mapping[str, Answers]) -> list[Pair]:
+    """Answers that are alike, apart from what the notebooks gave and the solutions say."""
+    known: dict[str, list[str]] = {}
     for student in answers:
         numbers = numbers_of(folder, assignment, student)
         for question in assignment.questions:
-            known[question.id] += [question.stub(numbers), question.solution(numbers)]
-    return Class(
-        folder,
-        assignment,
-        marks,
-        before,
-        notes={student: mark.notes for student, mark in marks.items()},
-        missing=came.missing,
-        strangers=came.strangers,
-        similar=similar(
-            {student: found.answers for student, found in answers.items()},
-            {question: list(dict.fromkeys(sources)) for question, sources in known.items()},
-        ),
-    )
+            known.setdefault(question.id, []).extend([question.stub(numbers), question.solution(numbers)])
+    given = {question: list(dict.fromkeys(sources)) for question, sources in known.items()}
+    return similar({student: found.answers for student, found in answers.items()}, given)

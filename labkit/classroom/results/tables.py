@@ -8,46 +8,45 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from ...base.files import write_whole
-from ...base.language import say
 from ..assignment import Assignment
 from ..grade.marks import Mark, read
-from ..handout.folder import ClassFolder, FolderError
+from ..handout.folder import ClassFolder
 from ..handout.release import assignment_of
-from .html import points
+from ..handout.roster import Student
+from ..words import Problem
+from .page import points, text
 
 _BOM = "\ufeff"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def export(folder: ClassFolder, force: bool = False) -> list[Path]:
-    """Write the tables into ``teacher/export``; FolderError if some are there and ``force`` is not given."""
+    """Write the tables into ``teacher/export``; Problem if some are there and ``force`` is not given."""
     assignment = assignment_of(folder)
     marks = read(folder.marks)
     if not marks:
-        raise FolderError(
-            say(
-                en=f"nothing is graded in {folder.path} yet: labkit grade {folder.path}",
-                zh=f"{folder.path} 还没有批改过：请先运行 labkit grade {folder.path}",
-            )
+        raise Problem(
+            en=f"nothing is graded in {folder.path} yet: labkit grade {folder.path}",
+            zh=f"{folder.path} 还没有批改过：请先运行 labkit grade {folder.path}",
         )
     target = folder.teacher / "export"
+    lines = [_Line(student, marks.get(student.id)) for student in folder.students.values()]
     tables = {
-        "marks.csv": _marks(folder, assignment, marks),
-        "nbgrader.csv": _nbgrader(folder, assignment, marks),
-        "canvas.csv": _canvas(folder, assignment, marks),
-        "moodle.csv": _moodle(folder, assignment, marks),
+        name: [[title for title, _ in columns], *([value(line) for _, value in columns] for line in lines)]
+        for name, columns in _columns(folder, assignment).items()
     }
+    tables["canvas.csv"].insert(1, ["    Points Possible", "", "", "", "", points(assignment.points)])
     there = [target / name for name in tables if (target / name).exists()]
     if there and not force:
-        raise FolderError(
-            say(
-                en=f"{there[0]} exists: --force overwrites the tables in {target}",
-                zh=f"{there[0]} 已经存在：加 --force 会覆盖 {target} 里的表",
-            )
+        raise Problem(
+            en=f"{there[0]} exists: --force overwrites the tables in {target}",
+            zh=f"{there[0]} 已经存在：加 --force 会覆盖 {target} 里的表",
         )
     target.mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():
@@ -68,78 +67,84 @@ def _harmless(cell: str) -> str:
     return f"'{cell}" if cell.startswith(_FORMULA) and not number else cell
 
 
-def _total(mark: Mark | None) -> str:
-    return "" if mark is None else points(mark.points)
+@dataclass(frozen=True)
+class _Line:
+    """A student and their mark, None if there is none."""
+
+    student: Student
+    mark: Mark | None
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return _two_names(self.student.name)
+
+    @property
+    def total(self) -> str:
+        return points(self.mark.points) if self.mark else ""
+
+    def of(self, question: str) -> str:
+        answered = self.mark.questions.get(question) if self.mark else None
+        return "" if answered is None or answered.state == "unanswered" else points(answered.points)
+
+    @property
+    def remarks(self) -> str:
+        if self.mark is None:
+            return text("no-submission")
+        return text("late") if any(note.kind == "late" for note in self.mark.notes) else ""
 
 
-def _kinds(mark: Mark) -> set[str]:
-    return {note.kind for note in mark.notes}
+# The columns of a table: (title, what stands in it for a student).
+_Columns = list[tuple[str, Callable[[_Line], str]]]
 
 
-def _marks(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark]) -> list[list[str]]:
-    more = list(dict.fromkeys(title for student in folder.students.values() for title in student.more))
-    rows = [[
-        say(en="id", zh="学号"), say(en="name", zh="姓名"), *more,
-        *(f"{question.title} ({points(question.points)})" for question in assignment.questions),
-        say(en="total", zh="总分"), say(en="of", zh="满分"), say(en="remarks", zh="备注"),
-    ]]  # fmt: skip
-    for student in folder.students.values():
-        mark = marks.get(student.id)
-        remarks = []
-        if mark is None:
-            remarks.append(say(en="no submission", zh="未提交"))
-        elif "late" in _kinds(mark):
-            remarks.append(say(en="late", zh="迟交"))
-        each = []
-        for question in assignment.questions:
-            answered = mark.questions.get(question.id) if mark else None
-            each.append("" if answered is None or answered.state == "unanswered" else points(answered.points))
-        rows.append([
-            student.id, student.name, *(student.more.get(title, "") for title in more), *each,
-            _total(mark), points(assignment.points), "; ".join(remarks),
-        ])  # fmt: skip
-    return rows
-
-
-def _nbgrader(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark]) -> list[list[str]]:
-    """The columns of ``nbgrader export``."""
-    rows = [[
-        "assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email",
-        "raw_score", "late_submission_penalty", "score", "max_score",
-    ]]  # fmt: skip
+def _columns(folder: ClassFolder, assignment: Assignment) -> dict[str, _Columns]:
+    """The columns of each table, by its file's name."""
+    most = points(assignment.points)
+    more = dict.fromkeys(title for student in folder.students.values() for title in student.more)
+    questions = [question.id for question in assignment.questions]
     due = folder.deadline.isoformat() if folder.deadline else ""
-    for student in folder.students.values():
-        first, last = _two_names(student.name)
-        mark = marks.get(student.id)
-        score = points(mark.points) if mark else "0"
-        rows.append([
-            assignment.name, due, _moment(mark), student.id, last, first, student.email,
-            score, "0", score, points(assignment.points),
-        ])  # fmt: skip
-    return rows
-
-
-def _moment(mark: Mark | None) -> str:
-    return "" if mark is None else datetime.fromisoformat(mark.when).isoformat()
-
-
-def _canvas(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark]) -> list[list[str]]:
-    """What Canvas' gradebook imports: it knows the students by their SIS ids."""
-    title = f"{assignment.title}"
-    rows = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", title]]
-    rows.append(["    Points Possible", "", "", "", "", points(assignment.points)])
-    for student in folder.students.values():
-        rows.append([student.name, "", student.id, "", "", _total(marks.get(student.id))])
-    return rows
-
-
-def _moodle(folder: ClassFolder, assignment: Assignment, marks: dict[str, Mark]) -> list[list[str]]:
-    """What Moodle's grade import takes: it knows the students by their ID number, or the address."""
-    rows = [["ID number", "First name", "Last name", "Email address", f"{assignment.title}"]]
-    for student in folder.students.values():
-        first, last = _two_names(student.name)
-        rows.append([student.id, first, last, student.email, _total(marks.get(student.id))])
-    return rows
+    return {
+        "marks.csv": [
+            (text("id"), lambda line: line.student.id),
+            (text("name"), lambda line: line.student.name),
+            *((title, lambda line, title=title: line.student.more.get(title, "")) for title in more),
+            *((question, lambda line, question=question: line.of(question)) for question in questions),
+            (text("total"), lambda line: line.total),
+            (text("of"), lambda line: most),
+            (text("remarks"), lambda line: line.remarks),
+        ],
+        "nbgrader.csv": [  # those of `nbgrader export`
+            ("assignment", lambda line: assignment.name),
+            ("duedate", lambda line: due),
+            (
+                "timestamp",
+                lambda line: datetime.fromisoformat(line.mark.when).isoformat() if line.mark else "",
+            ),
+            ("student_id", lambda line: line.student.id),
+            ("last_name", lambda line: line.names[1]),
+            ("first_name", lambda line: line.names[0]),
+            ("email", lambda line: line.student.email),
+            ("raw_score", lambda line: line.total or "0"),
+            ("late_submission_penalty", lambda line: "0"),
+            ("score", lambda line: line.total or "0"),
+            ("max_score", lambda line: most),
+        ],
+        "canvas.csv": [  # what Canvas' gradebook imports: it knows the students by their SIS ids
+            ("Student", lambda line: line.student.name),
+            ("ID", lambda line: ""),
+            ("SIS User ID", lambda line: line.student.id),
+            ("SIS Login ID", lambda line: ""),
+            ("Section", lambda line: ""),
+            (str(assignment.title), lambda line: line.total),
+        ],
+        "moodle.csv": [  # what Moodle's grade import takes: it knows the students by ID number, or by address
+            ("ID number", lambda line: line.student.id),
+            ("First name", lambda line: line.names[0]),
+            ("Last name", lambda line: line.names[1]),
+            ("Email address", lambda line: line.student.email),
+            (str(assignment.title), lambda line: line.total),
+        ],
+    }
 
 
 # Surnames of two characters that are met; of any other Chinese name the first is the surname.

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from ...base.language import say
+from ..words import Problem
 from .workers import PACKAGE, configuration, environment
 
 WALLS = ("root", "user")  # ways that keep strangers in
-
-
-class NoWall(RuntimeError):
-    """Strangers' code cannot be kept in here; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +34,18 @@ def tried() -> tuple[Tried, ...]:
 
 
 def best(trust: bool = False) -> str:
-    """The strongest way that works here; :class:`NoWall` if none does, unless the students are trusted."""
+    """The strongest way that works here; :class:`Problem` if none does, unless the students are trusted."""
     for one in tried():
         if not one.why:
             return one.way
     if trust:
         return "limits" if sys.platform == "linux" else "bare"
-    raise NoWall(
-        say(
-            en="students' code cannot be kept from your files and the network on this computer "
-            "(see labkit grade --isolation): grade on Linux, or, if you would run their code anyway, add "
-            "--trust-students",
-            zh="在这台电脑上无法阻止学生的代码接触你的文件和网络（详见 labkit grade --isolation）："
-            "请在 Linux 上批改；如果你本来就愿意直接运行他们的代码，请加上 --trust-students",
-        )
+    raise Problem(
+        en="students' code cannot be kept from your files and the network on this computer "
+        "(see labkit grade --isolation): grade on Linux, or, if you would run their code anyway, add "
+        "--trust-students",
+        zh="在这台电脑上无法阻止学生的代码接触你的文件和网络（详见 labkit grade --isolation）："
+        "请在 Linux 上批改；如果你本来就愿意直接运行他们的代码，请加上 --trust-students",
     )
 
 

@@ -1,4 +1,4 @@
-"""Questions to a student's code: what a judge sees of a worker."""
+"""A student's code behind the wall, as the judge outside sees it: questions in, answers out."""
 
 from __future__ import annotations
 
@@ -8,40 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...base.language import say
+from ..judging import Answer, Raised
+from ..words import Problem
 from .inside import frames
 from .workers import Bare, Ended, Limits, Template, Worker
-
-
-@dataclass(frozen=True)
-class Error:
-    """What the student's code raised. All of it is the worker's word: plain text within bounds.
-
-    line  of the answer's cell, None if it is not known.
-    """
-
-    kind: str
-    message: str
-    line: int | None = None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back.
-
-    value    plain data (see :mod:`.worker.frames`); None unless ``ok``.
-    printed  the first letters of what the code printed.
-    ended    why nothing came: "cpu", "wall", "memory", "died", "garbled"; None if something did.
-    """
-
-    value: Any = None
-    error: Error | None = None
-    printed: str = ""
-    ended: str | None = None
-
-    @property
-    def ok(self) -> bool:
-        return self.error is None and self.ended is None
 
 
 @dataclass
@@ -59,27 +29,20 @@ class Session:
     _worker: Worker | None = None
     _undefined: Answer | None = None
 
-    def answer(self, driver: Callable[..., Any], data: dict[str, Any], limits: Limits) -> Answer:
-        """What ``driver(student, **data)`` gives, if the answers can be run at all."""
+    def answer(self, driver: Callable[..., Any], data: dict[str, Any], cpu: float | None = None) -> Answer:
+        """What ``driver(student, **data)`` gives, if the answers can be run at all; ``cpu``: see :data:`.Engine`."""
         module, source = _source(driver)
-        if self._undefined:
-            return self._undefined
-        if self._worker is None:
+        if self._worker is None and self._undefined is None:
             defined = self._define(self.sources)
             if defined.ended and len(self.sources) > 2:
                 # It may have been another answer that this one may call; an error there costs nothing here.
                 defined = self._define([self.sources[0], self.sources[-1]])
-            if not defined.ok:
-                self._undefined = defined
-                return defined
-        question = {
-            "do": "ask",
-            "module": source,
-            "module_name": module,
-            "driver": driver.__name__,
-            "data": data,
-        }
-        return self._ask(question, limits)
+            self._undefined = None if defined.ok else defined
+        if self._undefined is not None:
+            return self._undefined
+        limits = self.limits if cpu is None else self.limits.with_cpu(cpu)
+        asked = {"module": source, "module_name": module, "driver": driver.__name__, "data": data}
+        return self._ask({"do": "ask", **asked}, limits)
 
     def _define(self, sources: Sequence[tuple[str, str]]) -> Answer:
         self._worker = self.template.worker(self.limits)
@@ -93,11 +56,10 @@ class Session:
     def _ask(self, message: dict[str, Any], limits: Limits) -> Answer:
         assert self._worker is not None
         try:
-            reply = self._worker.request(message, limits)
-            return _read(reply)
+            return _read(self._worker.request(message, limits))
         except (Ended, frames.Garbled) as ended:
-            why, told = (ended.why, ended.told) if isinstance(ended, Ended) else ("garbled", str(ended))
-            self.troubles.append((why, told))
+            why = ended.why if isinstance(ended, Ended) else "garbled"
+            self.troubles.append((why, str(ended)))
             self.close()
             return Answer(ended=why)
 
@@ -111,21 +73,6 @@ class Session:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What a judge is given: ``ask(drivers.split, rows=30, gpus=8)`` -> :class:`Answer`."""
-
-    session: Session
-    limits: Limits
-
-    def __call__(self, driver: Callable[..., Any], /, **data: Any) -> Answer:
-        return self.session.answer(driver, data, self.limits)
-
-    def within(self, *, cpu: float) -> Ask:
-        """The same with another limit: seconds of processor time for each answer."""
-        return Ask(self.session, self.limits.with_cpu(cpu))
 
 
 def _read(reply: dict[str, Any]) -> Answer:
@@ -144,7 +91,7 @@ def _read(reply: dict[str, Any]) -> Answer:
     ):
         raise frames.Garbled("no error")
     line = error["line"] if error["line"] is None or 0 < error["line"] < 1 << 31 else None
-    told = Error(harmless(error["kind"][:200]) or "Exception", harmless(error["message"][:2000]), line)
+    told = Raised(harmless(error["kind"][:200]) or "Exception", harmless(error["message"][:2000]), line)
     return Answer(None, told, printed)
 
 
@@ -164,23 +111,19 @@ def _source(driver: Callable[..., Any]) -> tuple[str, str]:
     """The name and the source of the module in which ``driver`` stands; ValueError if it may not be sent."""
     module = inspect.getmodule(driver)
     if module is None or not inspect.isfunction(driver) or driver.__qualname__ != driver.__name__:
-        raise ValueError(
-            say(
-                en=f"ask: {driver!r} must be a function at the top of a module of drivers",
-                zh=f"ask：{driver!r} 必须是 drivers 模块顶层的函数",
-            )
+        raise Problem(
+            en=f"ask: {driver!r} must be a function at the top of a module of drivers",
+            zh=f"ask：{driver!r} 必须是 drivers 模块顶层的函数",
         )
     if module.__name__ not in _sources:
         source = inspect.getsource(module)
         for node in ast.parse(source).body:
             name = getattr(node, "name", "")
             if name.startswith(("judge", "solution")) or _declares_part(node):
-                raise ValueError(
-                    say(
-                        en=f"{module.__name__} is sent to the student's process and holds `{name}`: "
-                        "keep drivers in a module of their own",
-                        zh=f"{module.__name__} 会发送到学生的进程里，却含有 `{name}`：请把 drivers 放在单独的模块中",
-                    )
+                raise Problem(
+                    en=f"{module.__name__} is sent to the student's process and holds `{name}`: "
+                    "keep drivers in a module of their own",
+                    zh=f"{module.__name__} 会发送到学生的进程里，却含有 `{name}`：请把 drivers 放在单独的模块中",
                 )
         _sources[module.__name__] = source
     return module.__name__, _sources[module.__name__]

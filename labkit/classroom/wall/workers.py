@@ -66,11 +66,11 @@ class Limits:
 
 
 class Ended(Exception):
-    """No answer came. ``why``: cpu, wall, memory, died, garbled. ``told``: in words, for the teacher."""
+    """No answer came. ``why``: cpu, wall, memory, died, garbled; ``str()`` says it in words, for the teacher."""
 
-    def __init__(self, why: str, told: str = "") -> None:
-        super().__init__(told or why)
-        self.why, self.told = why, told
+    def __init__(self, why: str, told: str) -> None:
+        super().__init__(told)
+        self.why = why
 
 
 class CannotStart(RuntimeError):

@@ -1,12 +1,17 @@
-"""What the classroom's pages have in common: one file each, no network, no script, light and dark, fit to print."""
+"""How the classroom's pages are made: one file each, no network, no script, light and dark, fit to print.
+
+What they say stands in ``page.txt``.
+"""
 
 from __future__ import annotations
 
 import re
 from html import escape
 
-from ...base.language import get_language, say
+from ...base.language import get_language
+from ..words import texts_beside
 
+_TEXTS = texts_beside(__file__)
 _STYLE = """
 :root { color-scheme: light dark; --good: light-dark(#1a7f37, #4ac26b); --part: light-dark(#9a6700, #d4a72c);
   --bad: light-dark(#bc4c00, #f0883e); --soft: light-dark(#59636e, #9198a1); --line: light-dark(#d1d9e0, #3d444d);
@@ -33,8 +38,14 @@ ul { padding-left: 1.2em }
 """
 
 
-def page(title: str, body: str) -> str:
-    """A page in the language in use."""
+def text(key: str, **facts: object) -> str:
+    """The text of ``page.txt`` under ``key``, in the language in use."""
+    return _TEXTS[key,](**facts)
+
+
+def page(title: str, *parts: str) -> str:
+    """A page in the language in use, of these parts; those that are empty are left out."""
+    body = "\n".join(filter(None, parts))
     return (
         f'<!DOCTYPE html>\n<html lang="{get_language()}">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -42,10 +53,16 @@ def page(title: str, body: str) -> str:
     )
 
 
-def prose(text: str) -> str:
+def section(key: str, *inner: str) -> str:
+    """What is in a section, under the heading ``key``; "" if nothing is."""
+    found = "".join(inner)
+    return f"<h2>{text(key)}</h2>{found}" if found else ""
+
+
+def prose(words: str) -> str:
     """A text of ours as HTML: escaped, `code` in its own letters, **what matters** in bold ones."""
-    text = re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text, quote=False))
-    return re.sub(r"\*\*([^*\n<>]+)\*\*", r"<b>\1</b>", text)
+    words = re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(words, quote=False))
+    return re.sub(r"\*\*([^*\n<>]+)\*\*", r"<b>\1</b>", words)
 
 
 def points(value: float) -> str:
@@ -58,23 +75,23 @@ def meter(share: float) -> str:
 
 
 def table(heads: list[str], rows: list[list[str]], numeric: set[int]) -> str:
-    """A table; cells are HTML already, those of the columns in ``numeric`` are set to the right."""
+    """A table, "" without rows; cells are HTML already, those of the columns in ``numeric`` are set to the right."""
 
-    def cells(kind: str, row: list[str]) -> str:
-        return "".join(
-            f"<{kind}{' class=n' * (at in numeric)}>{cell}</{kind}>" for at, cell in enumerate(row)
-        )
+    def line(kind: str, row: list[str]) -> str:
+        cells = [f"<{kind}{' class=n' * (at in numeric)}>{cell}</{kind}>" for at, cell in enumerate(row)]
+        return f"<tr>{''.join(cells)}</tr>"
 
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{cells("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
+    body = "".join(line("td", row) for row in rows)
+    head = f"<thead>{line('th', heads)}</thead>"
+    return f'<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>' if rows else ""
 
 
-def notes(texts: list[str]) -> str:
+def listed(texts: list[str]) -> str:
     """A list of remarks, "" if there is none."""
     return f"<ul>{''.join(f'<li>{prose(text)}</li>' for text in texts)}</ul>" if texts else ""
 
 
 def share_of(got: float, most: float) -> str:
     """``5 / 8``, with the words that a reader of the screen aloud needs."""
-    spoken = say(en=f"{points(got)} of {points(most)} points", zh=f"{points(most)} 分中得 {points(got)} 分")
+    spoken = text("got", got=points(got), most=points(most))
     return f'<span aria-label="{spoken}">{points(got)} / {points(most)}</span>'

@@ -1,0 +1,58 @@
+"""Python text that a student wrote. It is parsed where it can be, and never run here."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+MOST = 200_000  # letters of one answer: a long one has a thousand
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What reading a notebook has to know of a question: the names that its answer defines, and the untouched cell."""
+
+    id: str
+    defines: tuple[str, ...]
+    stub: str
+
+
+def parsed(source: str) -> ast.Module | None:
+    """The syntax tree; None if the text is too long, or is not Python."""
+    if len(source) > MOST:
+        return None
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def unanswered(source: str | None, stub: str) -> bool:
+    """Whether ``source`` is still the stub, whatever its blanks and comments. No text at all counts as that."""
+    if source is None:
+        return True
+    tree, untouched = parsed(source), parsed(stub)
+    if tree is None:
+        return not source.strip()
+    return not tree.body or bool(untouched and ast.dump(tree) == ast.dump(untouched))
+
+
+def bound_by(node: ast.stmt) -> list[str]:
+    """The names that a statement at the top of a cell gives a meaning, in order."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [inner for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)]
+        return [name.id for name in names if isinstance(name.ctx, ast.Store)]
+    return []
+
+
+def defined(source: str, imports: bool = True) -> list[str]:
+    """The names that ``source`` defines, in order; ``imports``: those that it imports as well."""
+    skipped = () if imports else (ast.Import, ast.ImportFrom)
+    tree = parsed(source)
+    nodes = tree.body if tree else []
+    return [name for node in nodes if not isinstance(node, skipped) for name in bound_by(node)]

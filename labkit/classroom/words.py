@@ -1,0 +1,51 @@
+"""Texts kept in both languages, because a student may read another language than the teacher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base.language import say
+from ..base.texts import Text, parse
+
+
+class InBoth:
+    """Has a text in both languages; ``str()`` gives that of the language in use."""
+
+    en: str
+    zh: str
+
+    def __str__(self) -> str:
+        return say(en=self.en, zh=self.zh)
+
+
+@dataclass(frozen=True)
+class Words(InBoth):
+    en: str
+    zh: str
+
+    def of(self, language: str) -> str:
+        return self.zh if language == "zh" else self.en
+
+
+@dataclass(frozen=True)
+class Note(InBoth):
+    """Something that the student and the teacher should know; ``kind`` is a word for programs."""
+
+    kind: str
+    en: str
+    zh: str
+
+
+class Problem(InBoth, ValueError):
+    """What keeps a command from being done; the message says what to do about it."""
+
+    def __init__(self, *, en: str, zh: str) -> None:
+        super().__init__(en, zh)
+        self.en, self.zh = en, zh
+
+
+def texts_beside(module: str) -> dict[tuple[str, ...], Text]:
+    """The texts in the file ``.txt`` beside a module's ``.py``, by the words of their ``%%`` lines."""
+    entries = parse(Path(module).with_suffix(".txt").read_text("utf-8"))
+    return {entry.words: entry.texts[""] for entry in entries}
