@@ -1,7 +1,8 @@
 """What a simulated machine tells the processes that are started while it is in use: their environment says it.
 
-``LABKIT_MACHINE`` describes the machine, and the folder ``bootstrap`` is first in ``PYTHONPATH``: the Python of every
-child runs the ``sitecustomize`` there, which opens such a machine when torch is imported. So whatever starts Python
+``LABKIT_MACHINE`` describes the machine, ``LABKIT_ENTER`` names the functions that open it, and the folder
+``bootstrap`` is first in ``PYTHONPATH``: the Python of every child runs the ``sitecustomize`` there, which calls these
+functions when torch has been imported. So whatever starts Python
 (subprocess, a shell script, torchrun) needs no more than to hand its environment on, as it does on its own.
 
 Only the standard library: ``labkit run`` tells its script before torch is loaded.
@@ -15,13 +16,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .. import CHILDREN_ENTER
 from ..base.language import say
 from ..base.numbers import MOST_GPUS, must, whole
 from ..base.units import parse_bytes
 from .bootstrap import sitecustomize
 
 FOLDER, BOOTSTRAP = sitecustomize.HERE, sitecustomize.__file__
-MACHINE, PATH, VISIBLE = sitecustomize.MACHINE, sitecustomize.PATH, "CUDA_VISIBLE_DEVICES"
+MACHINE, PATH, ENTER, RUN = sitecustomize.MACHINE, sitecustomize.PATH, sitecustomize.ENTER, sitecustomize.RUN
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+ENTRIES = " ".join(CHILDREN_ENTER)
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ def uuid(number: int) -> str:
 
 def told(environment: Mapping[str, str], text: str) -> dict[str, str]:
     """``environment`` with what makes a child see the machine that ``text`` describes."""
-    return {**environment, MACHINE: text, PATH: with_bootstrap(environment.get(PATH))}
+    return {**environment, MACHINE: text, ENTER: ENTRIES, PATH: with_bootstrap(environment.get(PATH))}
 
 
 def with_bootstrap(path: str | None) -> str:

@@ -21,8 +21,6 @@ from ..base.units import cuda_bytes
 from ..trace.events import Event
 from ..trace.trace import Trace
 
-VARIABLE = "LABKIT_RUN"
-
 # Beginnings of what torch says, and the lesson about it. Of these the first that is found counts.
 LESSONS = (
     ("module must have its parameters and buffers on device", "05_devices"),
@@ -148,7 +146,7 @@ def hint_of(error: BaseException) -> str | None:
 def summary(kept: Kept) -> str:
     """What happened on each GPU, and what could not be simulated."""
     from ..machine import machine_in_use
-    from ..machine.features.refused import REFUSED
+    from ..machine.torch_api.absent import REFUSED
 
     machine = machine_in_use()
     if machine is None:

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     # The script may go to another folder.
     wanted = ending.Wanted(options.timeline and str(options.timeline.resolve()), options.summary)
     told = children.told(os.environ, _machine(options).text())
-    environment = {**told, ending.VARIABLE: wanted.text()}
+    environment = {**told, children.RUN: f"{ending.__name__}:begin {wanted.text()}"}
     sys.stdout.flush()
     if options.alone and sys.platform != "win32":
         os.execve(sys.executable, command, environment)

@@ -1,9 +1,7 @@
 """The simulated multi-GPU machine: torch sees several GPUs, values live on the CPU or on one real GPU."""
 
-from .features import batch_norms as batch_norms
-from .features import odd_places as odd_places
+from . import features
 from .machine import Machine
-from .ops import moves as moves
 from .real_gpus import RealGpus
 from .simulate import inherit, simulate, use_gpus
 from .state.gpu import Gpu
@@ -13,3 +11,5 @@ from .state.in_use import machine_in_use
 __all__ = [
     "Gpu", "Machine", "OutOfHostMemory", "RealGpus", "inherit", "machine_in_use", "simulate", "use_gpus",
 ]  # fmt: skip
+
+FEATURES = features.load()

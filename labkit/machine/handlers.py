@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -19,19 +19,19 @@ class ByDtype(dict[torch.dtype | None, Handler]):
 # function -> its handler; None: it is called as it is, since nothing is made and nothing can mix.
 # Getters of C classes are fresh objects at every access but equal ones, so a dict finds them.
 HANDLERS: dict[object, Handler | ByDtype | None] = {}
-# Names that stand in labkit's tables and not in the torch in use: a test holds this empty, name by name.
-GONE: list[str] = []
 
 
 def named(names: str) -> list[Any]:
     """The functions that ``names`` are in torch (``"cat Tensor.add Tensor.grad.__get__"``), those that are there."""
-    found = []
-    for name in names.split():
-        try:
-            found.append(reduce(getattr, name.split("."), torch))
-        except AttributeError:
-            GONE.append(name)
-    return found
+    found = (_found(name) for name in names.split())
+    return [function for function in found if function is not None]
+
+
+def _found(name: str) -> Any:
+    try:
+        return reduce(getattr, name.split("."), torch)
+    except AttributeError:
+        return None  # another version of torch
 
 
 def handles(*functions: object) -> Callable[[Handler], Handler]:
@@ -42,3 +42,18 @@ def handles(*functions: object) -> Callable[[Handler], Handler]:
         return handler
 
     return register
+
+
+def around(*functions: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Put the decorated function around what answers ``functions`` so far, which it is given as its first argument."""
+
+    def register(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        for function in dict.fromkeys(functions):
+            HANDLERS[function] = partial(wrapper, HANDLERS.get(function) or _ordinarily)
+        return wrapper
+
+    return register
+
+
+def _ordinarily(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.general(func, args, kwargs)

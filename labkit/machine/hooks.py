@@ -33,12 +33,12 @@ answers: Hook[Callable[[Any], object]] = Hook()
 opened: Hook[Callable[[Any], object]] = Hook()
 # (function of torch) -> whether its call checks and places its tensors itself, though their devices differ.
 by_itself: Hook[Callable[[Any], bool]] = Hook()
-# (function, args, kwargs, error, gpu) -> what a call on the GPU gives instead, or raise what CUDA raises. NotImplemented
-# lets the next one answer, and at last the error itself.
+# (function, args, kwargs, error, gpu) -> what a call on the GPU gives instead, or raise what CUDA raises. After
+# NotImplemented the next one is asked, and in the end the error is raised.
 failed: Hook[Callable[[Any, tuple[Any, ...], dict[str, Any], Exception, Any], Any]] = Hook()
 # (machine, outputs) -> a context manager in which autograd's engine runs from these outputs on.
 backward: Hook[Callable[[Any, Any], AbstractContextManager[Any]]] = Hook()
-# (machine, whether the host gives or takes): the host waits for a GPU.
+# (machine): the host waits for a GPU.
 waited: Hook[Callable[[Any], object]] = Hook()
 # (class of tensors or of dispatch modes): it was made while the machine is in use.
 class_made: Hook[Callable[[type], object]] = Hook()

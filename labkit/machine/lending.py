@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .machine import Machine
-from .state.gpu import Gpu
+from .state.gpu import Gpu, TheMachine
 
 # What a GPU is and has counted. Its marks stay: they are the tensors that live there.
 _LENT = sorted({*Gpu.__slots__} - {"marks", "clock", "suspended", "room", "_counted", "_granted"})
 
 
 @contextmanager
-def lent(owner: Machine, gpus: int, memory: str | int) -> Iterator[Machine]:
+def lent(owner: TheMachine, gpus: int, memory: str | int) -> Iterator[Machine]:
     """Inside, torch sees a machine with the GPUs of ``owner``, the machine in use, and as many more as make ``gpus``.
 
     Each has ``memory``, replicas run in device order, and random states are the new machine's own. Afterwards

@@ -17,7 +17,6 @@ from ..base.patches import Patches
 from ..base.units import cuda_bytes, parse_bytes
 from ..children.told import VISIBLE, Described
 from ..plans.footprint import Occupancy
-from .features.watching.syncs import Syncs
 from .ops.mode import MachineMode
 from .stack import Entered, leave
 from .state.cuda_errors import cuda_error
@@ -59,8 +58,7 @@ class Machine:
         self.random = DeviceRandom(self.gpus)
         self.mode = MachineMode(self)
         self.current = Current()
-        self.syncs = Syncs()
-        self.stream_ids = itertools.count(32)  # CUDA's pools of streams begin there too
+        self.stream_ids: Iterator[int] = itertools.count(32)  # CUDA's pools of streams begin there too
         self.closed = self.chosen = False
         self.numbers = tuple(range(gpus) if numbers is None else numbers)
         self.told = self._described().text() if told is None else told

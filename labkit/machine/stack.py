@@ -8,11 +8,16 @@ from contextlib import contextmanager
 import torch
 from torch._C import (
     _get_function_stack_at,
+    _is_torch_function_enabled,
     _len_torch_function_stack,
     _pop_torch_function_stack,
     _push_on_torch_function_stack,
 )
 from torch.overrides import TorchFunctionMode
+
+# Whether a function mode that is given types of subclasses hands the call on to these (see ops/mode.py): not within
+# DisableTorchFunctionSubclass, which a subclass's own code puts around what is to be a tensor's.
+hands_on = _is_torch_function_enabled
 
 
 class Entered:

@@ -14,8 +14,10 @@ from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MACHINE, PATH = "LABKIT_MACHINE", "PYTHONPATH"
-# What `labkit run` wants to be said at the end (cli/ending.py): of this process, and of none of its children.
-ENDING = os.environ.pop("LABKIT_RUN", None)
+# What is called when torch is there ("labkit.machine:inherit …"), and what `labkit run` wants to be called with a text:
+# by this process, and by none of its children.
+ENTER, RUN = "LABKIT_ENTER", "LABKIT_RUN"
+ONCE = os.environ.pop(RUN, None)
 
 
 def begin() -> None:
@@ -24,10 +26,10 @@ def begin() -> None:
         sys.meta_path.insert(0, Finder())
 
 
-def follow(told: str, path: str) -> None:
+def follow(told: str, path: str, enter: str) -> None:
     """See the machine that ``told`` describes, from now on: the environment of a fork server is of another time."""
     known = os.environ.get(MACHINE)
-    os.environ[MACHINE], os.environ[PATH] = told, path
+    os.environ[MACHINE], os.environ[PATH], os.environ[ENTER] = told, path, enter
     if "torch" not in sys.modules:
         begin()
     elif known != told:
@@ -36,7 +38,6 @@ def follow(told: str, path: str) -> None:
 
 def open_machine() -> None:
     """Open the machine that the environment tells of, by the labkit that told it."""
-    import importlib
     import importlib.util
 
     try:
@@ -47,13 +48,28 @@ def open_machine() -> None:
             )
             sys.modules["labkit"] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(sys.modules["labkit"])
-        importlib.import_module("labkit.machine").inherit()
-        importlib.import_module("labkit.distributed.processes.torch_patches").inherit()
-        if ENDING is not None:
-            importlib.import_module("labkit.cli.ending").begin(ENDING)
+        for entry in os.environ.get(ENTER, "").split():
+            call(entry)
+        if ONCE is not None:
+            entry, _, text = ONCE.partition(" ")
+            call(entry, text)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         sys.stderr.write(f"labkit: this process ({sys.executable}) sees no simulated GPU: {why}\n")
+
+
+def call(entry: str, *args: str) -> None:
+    """Call an entry point, ``"module:function"``; a room of labkit that is not installed has none."""
+    import importlib
+
+    name, _, function = entry.partition(":")
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        return
+    getattr(module, function)(*args)
 
 
 class Finder:

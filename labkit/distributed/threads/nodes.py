@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ...base.units import parse_bytes
-from ...machine.machine import Machine
-from ...machine.state.gpu import Gpu
+from ...machine.state.gpu import Gpu, TheMachine
 from ...machine.state.random import DeviceRandom
 
 
@@ -20,7 +19,7 @@ class Nodes:
     gpus   of each node; the first node's are the machine's own.
     """
 
-    def __init__(self, machine: Machine, count: int, memory: str | int | Sequence[str | int]) -> None:
+    def __init__(self, machine: TheMachine, count: int, memory: str | int | Sequence[str | int]) -> None:
         self._machine = machine
         self._own = machine.gpus, machine.random
         sizes = memory if isinstance(memory, (list, tuple)) else [memory] * len(machine.gpus)

@@ -1,1 +1,22 @@
-"""Features of torch on the simulated machine, one to a file; an ordinary training script needs none of them."""
+"""Features of torch on the simulated machine, one to a file or folder; an ordinary training script needs none of them.
+
+Each registers itself as it is imported, in :mod:`..handlers` and :mod:`..hooks`, and nothing else of the machine knows
+it by name: a file that is deleted leaves the rest as it is, but for the features that stand on it.
+"""
+
+from importlib import import_module
+from pkgutil import walk_packages
+
+
+def load() -> list[str]:
+    """Import all that are here, in the order of their names; which ones these are."""
+    loaded = []
+    for found in walk_packages(__path__, f"{__name__}."):
+        try:
+            import_module(found.name)
+        except ImportError as error:
+            if not (error.name or "").startswith(__name__):
+                raise
+            continue  # it stands on one that is not there
+        loaded.append(found.name)
+    return loaded

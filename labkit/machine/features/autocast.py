@@ -9,7 +9,7 @@ losses, exponentials). Tensors on the host are left alone, as CUDA's autocast le
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,12 +17,11 @@ from torch.overrides import TorchFunctionMode
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
-from ..ops.below import hands_on
+from .. import hooks
+from ..stack import hands_on
 from ..stack import leave as take_off
+from ..state.gpu import TheMachine
 from ..state.placement import gpu_of
-
-if TYPE_CHECKING:
-    from ..machine import Machine
 
 # The functions that CUDA's autocast runs in float32 ("CUDA Ops that can autocast to float32" in PyTorch's
 # documentation of torch.amp; aten/src/ATen/autocast_mode.h, AT_FORALL_FP32).
@@ -92,7 +91,8 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """Let ``torch.autocast("cuda")`` bring the mode with it. A real GPU has CUDA's own autocast."""
     if machine.backing.type != "cpu":
         return

@@ -10,20 +10,18 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.dlpack import DLDeviceType
 
 from ...base.patches import Patch
+from .. import hooks
 from ..handlers import handles
-from ..state.gpu import Gpu
+from ..state.gpu import Gpu, TheMachine
 from ..state.in_use import machine_in_use, seeing
 from ..state.placement import gpu_of, name_of, put_wrapper
-
-if TYPE_CHECKING:
-    from ..machine import Machine
 
 _CUDA = int(DLDeviceType.kDLCUDA)
 # The name of a capsule that nobody has taken yet -> where in its structure the device is: two int32, kind and number.
@@ -78,7 +76,8 @@ def _dlpack(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     )  # everything ran when it was called: there is nothing to wait for
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """What makes capsules, and what takes them."""
     exporters = {name: getattr(torch._C, name) for name in ("_to_dlpack", "_to_dlpack_versioned")}
     for name, real in exporters.items():

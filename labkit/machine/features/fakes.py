@@ -10,28 +10,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
+from torch.utils._device import _device_constructors
 
 from ...base.language import say
 from ...base.patches import Patch
-from ..state.gpu import Gpu
+from ...base.tree import tensors_in
+from .. import hooks
+from ..handlers import Handler, around
+from ..state.gpu import Gpu, TheMachine
 from ..state.in_use import machine_in_use, seeing
 from ..state.not_simulated import NotSimulated
 from ..state.placement import gpu_of, name_of
-
-if TYPE_CHECKING:
-    from ..machine import Machine
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _current = torch._C._get_dispatch_mode
 
 
-def faking() -> bool:
-    """Whether this thread makes fake tensors."""
+def _faking() -> bool:
+    """Whether this thread makes fake tensors, which say themselves where they are."""
     return _current(_FAKE) is not None
+
+
+hooks.by_itself.add(lambda _: _faking())
 
 
 class NoGradient(NotSimulated, NotImplementedError):
@@ -51,7 +56,30 @@ def check_gradient(requires_grad: Any, gpu: Gpu | None) -> None:
         )
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+@around(
+    Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type_as, torch.ops.aten.to.device,
+    *_device_constructors(), torch.from_numpy, torch.frombuffer, torch.from_file,
+)  # fmt: skip
+def _placed(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call that makes or moves tensors: where these are fake, torch is told of the simulated GPU by name."""
+    if not _faking():
+        return go_on(mode, func, args, kwargs)
+    moved = func in (Tensor.to, Tensor.cuda) and len(args) > 1
+    device = args[1] if moved and isinstance(args[1], (str, int, torch.device)) else kwargs.get("device")
+    if device is None and func is Tensor.cuda:
+        device = "cuda"
+    gpu = None if device is None else mode.machine.resolve(device)
+    if gpu is not None:
+        check_gradient(kwargs.get("requires_grad") or any(t.requires_grad for t in tensors_in(args[:1])), gpu)
+        kwargs = {**kwargs, "device": gpu.device}
+        if moved or func is Tensor.cuda:
+            func, args = Tensor.to, (args[0], gpu.device, *args[2:])
+            del kwargs["device"]
+    return func(*args, **kwargs)
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """The mode knows that there is no GPU for it to touch."""
     if machine.backing.type != "cpu":
         return

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..handlers import handles
+from ..ops.failures import refusals
 from ..ops.mode import MachineMode
 from ..ops.moves import move
 from ..rules.functions import check_function
@@ -65,12 +66,8 @@ def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
         wanted = (math.prod(sizes) + tensor.storage_offset()) * tensor.element_size()
         if wanted > tensor.untyped_storage().nbytes():
             gpu.make_room(wanted, written=False)  # beside the old one (aten/src/ATen/native/cuda/Resize.cpp)
-    try:
+    with refusals(gpu):
         result = func(*args, **kwargs)
-    except RuntimeError as error:
-        if gpu is None or (raised := gpu.refused(error)) is error:
-            raise
-        raise raised from None
     put_again(tensor.untyped_storage())
     return result
 

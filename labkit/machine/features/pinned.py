@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
+from torch.utils._device import _device_constructors
 
-from ..handlers import handles
+from ..handlers import Handler, around, handles, named
+from ..ops.mode import MachineMode
 from ..rules.functions import check_function, check_new_pinned
-from ..state.gpu import Gpu
-from ..state.placement import keep_on_host, parts
-
-if TYPE_CHECKING:
-    from ..ops.mode import MachineMode
+from ..state.placement import gpu_of, parts, pin
 
 
-def without_pinning(kwargs: dict[str, Any], gpu: Gpu | None) -> dict[str, Any]:
-    """The keywords of a call that makes a tensor on ``gpu``, for a computer without pinned memory.
-
-    What was asked for is the caller's to :func:`remember`.
-    """
-    check_new_pinned(gpu)
-    return {**kwargs, "pin_memory": False}
-
-
-def remember(tensor: Tensor) -> None:
-    """``tensor`` is in pinned memory from now on."""
-    keep_on_host(tensor)
-    for part in parts(tensor):
-        part.untyped_storage()._labkit_pinned = True
+@around(
+    *_device_constructors(),
+    *named(
+        "sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
+        "sparse_bsc_tensor zeros_like ones_like full_like empty_like rand_like randn_like randint_like "
+        "Tensor.new_tensor Tensor.new_empty Tensor.new_empty_strided Tensor.new_zeros Tensor.new_ones Tensor.new_full"
+    ),
+)
+def _made(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call that makes a tensor: the computer has no pinned memory, so that what was asked for is remembered."""
+    if not kwargs.get("pin_memory"):
+        return go_on(mode, func, args, kwargs)
+    made = go_on(mode, func, args, {**kwargs, "pin_memory": False})
+    check_new_pinned(gpu_of(made))
+    pin(made)
+    return made
 
 
 # Memory that was pinned where it is, by ``cudaHostRegister``: address -> bytes.
@@ -59,7 +59,7 @@ def _pin_memory(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dic
     tensor: Tensor = args[0]
     if not _is_pinned(mode, func, args, kwargs):
         tensor = tensor.clone()
-        remember(tensor)
+        pin(tensor)
     return tensor
 
 

@@ -6,15 +6,14 @@ import functools
 import itertools
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...base.patches import Patch
+from .. import hooks
+from ..state.gpu import TheMachine
 from ..state.in_use import below_modes
-
-if TYPE_CHECKING:
-    from ..machine import Machine
 
 
 class _Ranges(threading.local):
@@ -62,7 +61,8 @@ def _leave_nvtx(ranges: Any, *exc_info: object) -> bool | None:
     return False if ranges.enabled else None
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """Give torch.cuda its NVTX, and the profiler a machine whose GPUs it need not time itself."""
     yield Patch(torch.cuda.nvtx, "_nvtx", _Ranges())
     profiler = torch.autograd.profiler

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...base.patches import Patch
-from ..state.gpu import Gpu
+from .. import hooks
+from ..state.gpu import Gpu, TheMachine
 from ..state.in_use import machine_in_use
 from ..state.leaves import Held
 from ..state.placement import gpu_of, put
-
-if TYPE_CHECKING:
-    from ..machine import Machine
 
 
 def arrived(tensor: Tensor, gpu: Gpu | None) -> None:
@@ -41,7 +39,8 @@ def whose(tensor: Tensor, gpu: Gpu) -> Gpu | None:
     return gpu if gpu.leaves.holds(tensor.untyped_storage().nbytes()) else None
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """The Reducer, and what a communication hook is given."""
     distributed: Any = torch.distributed
     if not distributed.is_available():

@@ -1,58 +1,19 @@
-"""What the simulated machine does not have says so, by name, instead of ending the process or answering wrongly."""
+"""Parts of torch's Python that a simulated machine does not have: graphs, memory pools, compilation, Triton, export."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
 from ...base.language import say
 from ...base.patches import Patch
-from ..state.not_simulated import NotSimulated
-
-if TYPE_CHECKING:
-    from ..machine import Machine
-
-
-class Absent(NotSimulated, AttributeError, NotImplementedError):
-    """Something of torch that the simulated machine does not have. What was asked for and refused is counted."""
-
-    def __init__(self, text: str, *, asked: bool = True) -> None:
-        super().__init__(text)
-        if asked:
-            REFUSED[text] += 1
-
-
-# How often what was refused, by what the error says: `labkit run --summary` tells.
-REFUSED: Counter[str] = Counter()
-
-
-def refusing(name: str) -> Callable[..., NoReturn]:
-    """A function that stands for ``torch._C.name`` and raises :class:`Absent`."""
-    return functools.partial(_refuse, name)
-
-
-def _refuse(name: str, *_: object, asked: bool = True, **__: object) -> NoReturn:
-    raise Absent(
-        say(
-            en=f"labkit's simulated machine has no torch._C.{name}: this part of torch.cuda needs a real GPU "
-            "(python -m labkit.machine prints what is simulated)",
-            zh=f"labkit 的模拟机器没有 torch._C.{name}：torch.cuda 的这一部分需要真 GPU"
-            "（python -m labkit.machine 会列出模拟了什么）",
-        ),
-        asked=asked,
-    )
-
-
-def absent(name: str) -> NoReturn:
-    """What ``torch._C`` says of a name that it does not have."""
-    if name.startswith(("_cuda_", "_nccl_", "_cudnn_", "_cublas")):
-        _refuse(name, asked=False)  # whoever looks whether it is there
-    raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
+from .. import hooks
+from ..state.gpu import TheMachine
+from ..torch_api.absent import Absent, refusing
 
 
 def _no_export(*args: object, **kwargs: object) -> NoReturn:
@@ -98,7 +59,8 @@ def _no_triton(*args: object, **kwargs: object) -> NoReturn:
     )
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """What is refused in Python; the functions of torch._C that are not answered stand with those that are."""
     cuda = torch.cuda
     # Their bases in torch._C are C++ classes on a CUDA build: Python's own classes are what can be stopped.

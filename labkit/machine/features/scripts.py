@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
+from .. import hooks
+from ..state.gpu import TheMachine
 from ..state.in_use import machine_in_use
 from ..state.placement import gpu_of, put_all
 
-if TYPE_CHECKING:
-    from ..machine import Machine
 
-
-def patches(machine: Machine) -> Iterator[Patch]:
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """Place what scripted functions and methods return, and scripts that are loaded onto a GPU."""
     load = torch.jit.load
 

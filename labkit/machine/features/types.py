@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...base.patches import CType, Patch
+from .. import hooks
 from ..handlers import handles
+from ..ops.mode import MachineMode
 from ..ops.moves import move
+from ..state.gpu import TheMachine
 from ..state.placement import gpu_of, type_name
-
-if TYPE_CHECKING:
-    from ..machine import Machine
-    from ..ops.mode import MachineMode
 
 
 @handles(Tensor.type)
@@ -48,22 +47,23 @@ _NOT_RECOMMENDED = (
     "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use methods such as "
     "torch.tensor(data, dtype=*, device='cuda') to create tensors."
 )
-_warned = False
 
 
 class LegacyType(type):
     """The metaclass of the stand-ins for ``torch.cuda.FloatTensor`` and its kind."""
 
     name: str
+    warned = False  # once a process
 
     def __instancecheck__(cls, tensor: object) -> bool:
         return isinstance(tensor, Tensor) and tensor.type() == cls.name
 
     def __call__(cls, *args: Any, device: Any = None) -> Tensor:
-        global _warned
-        if not _warned or torch.is_warn_always_enabled():  # torch/csrc/tensor/python_tensor.cpp, Tensor_new
+        if (
+            not LegacyType.warned or torch.is_warn_always_enabled()
+        ):  # torch/csrc/tensor/python_tensor.cpp, Tensor_new
             warnings.warn(_NOT_RECOMMENDED, stacklevel=2)
-            _warned = True
+            LegacyType.warned = True
         kind: Any = getattr(torch, cls.__name__)
         if args and all(type(size) is int for size in args):
             return torch.empty(args, dtype=kind.dtype, device="cuda" if device is None else device)
@@ -71,7 +71,8 @@ class LegacyType(type):
         return host.cuda(device)
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """Put the stand-ins into ``torch.cuda``."""
     set_default = torch._C._set_default_tensor_type
     chosen = False

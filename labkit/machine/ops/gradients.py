@@ -13,8 +13,8 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,20 +25,18 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
-from ..features.watching.telling import watched_backward
+from .. import hooks
 from ..handlers import handles
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
-from ..state.gpu import Gpu
+from ..state.gpu import Gpu, TheMachine
 from ..state.in_use import machine_in_use, seeing
 from ..state.leaves import backward_runs
 from ..state.marks import KEPT
 from ..state.placement import gpu_of, keep_on_host, note_leaf, put
 from ..state.streams import Stream, back_on, stream_on
 from ..state.work import at_work
-
-if TYPE_CHECKING:
-    from ..machine import Machine
-    from .mode import MachineMode
+from .failures import refusals
+from .mode import MachineMode
 
 _grads: Any = Tensor.grad  # a property in C, which torch's stubs have as its value
 _get_grad, _set_grad = _grads.__get__, _grads.__set__
@@ -177,7 +175,7 @@ def _run_backward(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs
     return func(*args, **kwargs)
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """The places where gradients surface."""
     yield from _of_the_engine()
     yield from _of_functions()
@@ -186,7 +184,9 @@ def patches(machine: Machine) -> Iterator[Patch]:
     yield Patch(torch.utils, "swap_tensors", _swapping(machine, torch.utils.swap_tensors))
 
 
-def _swapping(machine: Machine, swap: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor, Tensor], None]:
+def _swapping(
+    machine: TheMachine, swap: Callable[[Tensor, Tensor], None]
+) -> Callable[[Tensor, Tensor], None]:
     """Two tensors change places, to which nobody may have a weak reference (Module.to_empty of DTensors)."""
 
     @functools.wraps(swap)
@@ -231,20 +231,15 @@ def _of_the_engine() -> Iterator[Patch]:
         for output, grad in zip(outputs, grad_tensors, strict=False):
             check_seed(output, grad)
         grad_tensors = tuple(map(_seed, outputs, grad_tensors))
-        try:
-            machine = machine_in_use()
-            runs = (
-                nullcontext()
-                if machine is None
-                else backward_runs(set(map(_gpu_of_root, outputs)), machine.gpus)
-            )
-            with runs, watched_backward(machine, outputs), at_work(None, engine=True):
-                result = seeing(engine, t_outputs, grad_tensors, keep, create, inputs, *args, **kwargs)
-        except RuntimeError as error:
-            gpu = _gpu_of_root(outputs[0]) if outputs else None
-            if gpu is None or (raised := gpu.refused(error)) is error:
-                raise
-            raise raised from None
+        machine = machine_in_use()
+        with ExitStack() as stack:
+            stack.enter_context(refusals(_gpu_of_root(outputs[0]) if outputs else None))
+            if machine is not None:
+                stack.enter_context(backward_runs(set(map(_gpu_of_root, outputs)), machine.gpus))
+                for inside in hooks.backward:
+                    stack.enter_context(inside(machine, outputs))
+            stack.enter_context(at_work(None, engine=True))
+            result = seeing(engine, t_outputs, grad_tensors, keep, create, inputs, *args, **kwargs)
         if isinstance(result, tuple):
             wanted = (inputs,) if isinstance(inputs, Tensor) else inputs
             result = tuple(

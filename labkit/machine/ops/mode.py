@@ -2,15 +2,17 @@
 
 Every call of torch's Python API passes :meth:`MachineMode.__torch_function__`. Most take the short path:
 see that all tensors are on one device, call the function, mark what it made as living there too. The
-functions for which that is not true have a handler in :data:`HANDLERS`, filled by the modules beside this.
+functions for which that is not true have a handler in :data:`HANDLERS`, filled by the modules beside this and by
+those of :mod:`..features`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,23 +29,17 @@ from torch.utils._device import DeviceContext
 
 from ...base.patches import Patch
 from ...base.tree import tensors_in
-from ..features.fakes import faking
-from ..features.kernels.answers import instead
-from ..features.libraries import by_python
-from ..features.pinned import remember, without_pinning
+from .. import hooks
 from ..handlers import HANDLERS, ByDtype, handles, named
 from ..rules.functions import ALWAYS, check_function
-from ..stack import without_modes
-from ..state.gpu import Gpu
+from ..stack import hands_on, without_modes
+from ..state.gpu import Gpu, TheMachine
 from ..state.in_use import seeing
 from ..state.marks import HOST
 from ..state.placement import gpu_of, note_leaf, put, put_again, put_all
 from ..state.work import at_work
-from .below import hands_on
+from .failures import answered
 from .mixed import run_mixed
-
-if TYPE_CHECKING:
-    from ..machine import Machine
 
 _storage: Any = Tensor.untyped_storage
 # What neither is a tensor nor has one inside, as argument or as result.
@@ -83,10 +79,7 @@ class MachineMode(TorchFunctionMode):
         if kwargs:
             # A device says where the result is to be; an out tensor may be given another size.
             special = (
-                kwargs.get("device") is not None
-                or kwargs.get("out") is not None
-                or "pin_memory" in kwargs
-                or "requires_grad" in kwargs
+                kwargs.get("device") is not None or kwargs.get("out") is not None or "requires_grad" in kwargs
             )
             values = (*args, *kwargs.values())
         home: Any = False  # no tensor seen yet; None is the host
@@ -124,7 +117,7 @@ class MachineMode(TorchFunctionMode):
         except (RuntimeError, IndexError) as error:
             if not home:
                 raise
-            result = instead(func, args, kwargs or {}, error, home)
+            result = answered(func, args, kwargs or {}, error, home)
         if home:
             if result.__class__ is Tensor:
                 try:
@@ -148,9 +141,24 @@ class MachineMode(TorchFunctionMode):
                 put_all(result, home)
         return result
 
+    def answer_by(self, answer: Callable[..., Any] | None) -> None:
+        """From now on ``answer(mode, func, types, args, kwargs)`` answers each call; None: this class does again.
+
+        C++ and Python look ``__torch_function__`` up on the mode itself, so that the path above has nothing to ask.
+        """
+        if answer is None:
+            vars(self).pop("__torch_function__", None)
+        else:
+            vars(self)["__torch_function__"] = MethodType(answer, self)
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is this class that answers."""
+        return "__torch_function__" not in vars(self)
+
     def retire(self) -> None:
-        """Do nothing from now on, on whichever threads' stacks this mode still is."""
-        self.__class__ = _Retired  # type: ignore[assignment]  # a class of the same layout
+        """Only hand on from now on: threads that outlive the machine see the one in use, if there is one."""
+        self.answer_by(_hand_on)
 
     def general(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Any call: tensors in lists and keywords, a ``device=`` keyword, devices that differ."""
@@ -158,7 +166,7 @@ class MachineMode(TorchFunctionMode):
         gpus = {gpu_of(tensor) for tensor in tensors}
         for gpu in gpus:
             self.own(gpu)
-        if (len(gpus) > 1 or "device" in kwargs) and (faking() or by_python(func)):
+        if (len(gpus) > 1 or "device" in kwargs) and any(itself(func) for itself in hooks.by_itself):
             return func(*args, **kwargs)
         chosen = kwargs.get("device")
         if chosen is None:
@@ -166,9 +174,6 @@ class MachineMode(TorchFunctionMode):
         else:
             target = self.machine.resolve(chosen)
             kwargs = {**kwargs, "device": self.machine.real(target, chosen)}
-        pinned = kwargs.get("pin_memory")
-        if pinned:
-            kwargs = without_pinning(kwargs, target)
         try:
             if len(gpus) > 1:
                 result = run_mixed(func, args, kwargs, gpu_of(tensors[0]))
@@ -179,13 +184,11 @@ class MachineMode(TorchFunctionMode):
             home = target or (gpu_of(tensors[0]) if tensors else None)
             if home is None:
                 raise
-            result = instead(func, args, kwargs, error, home)
+            result = answered(func, args, kwargs, error, home)
         if target is not None and result is not None:
             put_all(result, target)
             if kwargs.get("requires_grad"):
                 note_leaf(result)
-        elif pinned:
-            remember(result)
         if "out" in kwargs:  # an out tensor of another size was given a new one
             for out in tensors_in(kwargs["out"]):
                 put_again(out.untyped_storage())
@@ -214,11 +217,8 @@ def _shared_gpu(values: Any) -> Gpu | None:
     return None if gpu is None or gpu.suspended else gpu
 
 
-class _Retired(TorchFunctionMode):
-    """What the mode of a closed machine becomes: threads that outlive it see the one in use, if there is one."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return seeing(func, *args, **(kwargs or {}))
+def _hand_on(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    return seeing(func, *args, **(kwargs or {}))
 
 
 def stale(gpu: Gpu) -> RuntimeError:
@@ -226,7 +226,7 @@ def stale(gpu: Gpu) -> RuntimeError:
     return RuntimeError(gpu.machine.stale_text(gpu))
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """What has its own idea of the stack of modes.
 
     The switch of grad mode, which has nothing to do with devices, passes below the machine's mode:

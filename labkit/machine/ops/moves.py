@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, TypedStorage, UntypedStorage
@@ -16,22 +16,19 @@ from torch.utils._device import DeviceContext, _device_constructors
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ...trace import emitting as trace
-from ..features.fakes import check_gradient, faking
-from ..features.pinned import remember, without_pinning
+from .. import hooks
 from ..handlers import handles, named
 from ..rules.functions import check_alias
 from ..stack import on_stack
-from ..state.gpu import Gpu
+from ..state.gpu import Gpu, TheMachine
 from ..state.in_use import machine_in_use, seeing
-from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, put, put_all, type_name
+from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all, type_name
 from ..state.work import at_work
 from .draws import with_generator
+from .failures import refusals
 from .gradients import surface
 from .mode import MachineMode
 from .sizes import make_room
-
-if TYPE_CHECKING:
-    from ..machine import Machine
 
 _to: Any = Tensor.to
 
@@ -50,19 +47,17 @@ def move(
     place, copy = () if stays else (machine.real(target),), copy or source is not target
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
-    try:
-        with at_work(target, whole=target is None):  # what a DTensor wraps goes to the host with it
-            moved: Tensor = _to(tensor, *place, dtype or tensor.dtype, copy=copy, **options)
-    except RuntimeError as error:
-        if target is None or (raised := target.refused(error)) is error:
-            raise
-        raise raised from None
+    with (
+        refusals(target),
+        at_work(target, whole=target is None),
+    ):  # what a DTensor wraps goes to the host with it
+        moved: Tensor = _to(tensor, *place, dtype or tensor.dtype, copy=copy, **options)
     if target is not None:
         put(moved, target)
     elif source is not None and tensor.layout is torch.strided:
         keep_on_host(moved)
     if target is None and non_blocking and source is not None and tensor.layout is torch.strided:
-        remember(moved)  # only to pinned memory is a copy without waiting (TensorConversions.cpp, _to_copy)
+        pin(moved)  # only to pinned memory is a copy without waiting (TensorConversions.cpp, _to_copy)
     if source is not target and moved.requires_grad and moved.grad_fn is not None:
         moved.grad_fn.register_hook(functools.partial(_back, source, target))
     if trace.recording is not None:
@@ -72,8 +67,9 @@ def move(
 
 def _wait(machine: Any, source: Gpu | None, target: Gpu | None, non_blocking: bool) -> None:
     """The host waits for what it gives or takes (``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``)."""
-    if machine.syncs.level and not non_blocking and (source is None) is not (target is None):
-        machine.syncs.tell()
+    if not non_blocking and (source is None) is not (target is None):
+        for tell in hooks.waited:
+            tell(machine)
 
 
 def _back(source: Gpu | None, target: Gpu | None, grads: tuple[Any, ...], _: Any) -> tuple[Any, ...] | None:
@@ -96,26 +92,8 @@ def note_copy(source: Gpu | None, target: Gpu | None, tensor: Tensor, started: f
         )  # fmt: skip
 
 
-def _fake(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call that makes or moves fake tensors, which say themselves where they are."""
-    moved = func in (Tensor.to, Tensor.cuda) and len(args) > 1
-    device = args[1] if moved and isinstance(args[1], (str, int, torch.device)) else kwargs.get("device")
-    if device is None and func is Tensor.cuda:
-        device = "cuda"
-    gpu = None if device is None else mode.machine.resolve(device)
-    if gpu is not None:
-        check_gradient(kwargs.get("requires_grad") or any(t.requires_grad for t in tensors_in(args[:1])), gpu)
-        kwargs = {**kwargs, "device": gpu.device}
-        if moved or func is Tensor.cuda:
-            func, args = Tensor.to, (args[0], gpu.device, *args[2:])
-            del kwargs["device"]
-    return func(*args, **kwargs)
-
-
 @handles(Tensor.to)
 def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    if faking():
-        return _fake(mode, func, args, kwargs)
     tensor, *rest = args
     # Three signatures (torch/csrc/autograd/utils/python_arg_parsing.h, parse_to_conversion):
     # (device, dtype, non_blocking, copy), (dtype, non_blocking, copy) and (other, non_blocking, copy).
@@ -154,8 +132,6 @@ def _type_as(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 @handles(Tensor.cuda)
 def _tensor_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    if faking():
-        return _fake(mode, func, args, kwargs)
     device = args[1] if len(args) > 1 else kwargs.get("device")
     target = mode.machine.resolve("cuda" if device is None else device)
     if target is None:
@@ -168,8 +144,6 @@ def _tensor_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles(Tensor.cpu)
 def _tensor_cpu(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    if faking():
-        return _fake(mode, func, args, kwargs)
     return move(mode.machine, args[0], None, memory_format=kwargs.get("memory_format"))
 
 
@@ -198,8 +172,6 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that make a tensor: on ``device=``, on the default device, or beside their data."""
     machine = mode.machine
-    if faking():
-        return _fake(mode, func, args, kwargs)
     if args and isinstance(args[0], (TypedStorage, UntypedStorage)):
         return _of_storage(machine, args[0], kwargs)
     if func is torch.randperm and not (args[0] if args else kwargs.get("n", 1)):
@@ -226,26 +198,16 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
         args, kwargs = (data, *args[1:]), {k: v for k, v in kwargs.items() if k not in ("copy", "device")}
     elif func in (torch.tensor, torch.as_tensor, torch.asarray):
         _wait(machine, None if data is None else source, target, False)  # made on the host, then copied
-    pinned = kwargs.get("pin_memory")
-    if pinned:
-        kwargs = without_pinning(kwargs, target)
     if target is not None:
         make_room(func, args, kwargs, target)
     # What C++ makes of plain data is there; data that are tensors, alone or in lists, are where they were.
     fresh = not tensors_in(args, kwargs)
-    try:
-        with at_work(target if fresh or data is not None else None, whole=fresh):
-            result = func(*args, **with_generator(mode, func, target, kwargs))
-    except RuntimeError as error:
-        if target is None or (raised := target.refused(error)) is error:
-            raise
-        raise raised from None
+    with refusals(target), at_work(target if fresh or data is not None else None, whole=fresh):
+        result = func(*args, **with_generator(mode, func, target, kwargs))
     if target is not None:
         put_all(result, target)
         if kwargs.get("requires_grad"):
             note_leaf(result)
-    elif pinned:
-        remember(result)
     if func is torch.tensor and trace.recording is not None:
         note_copy(source, target, result, started)
     return result
@@ -308,15 +270,10 @@ def _construct_sparse(mode: MachineMode, func: Any, args: tuple[Any, ...], kwarg
     kwargs = {name: brought(value) for name, value in kwargs.items()}
     if device is not None or target is not None:
         kwargs["device"] = machine.real(target, device)
-    pinned = kwargs.get("pin_memory")
-    if pinned:
-        kwargs = without_pinning(kwargs, target)
     result = func(*args, **kwargs)
     if target is not None:
         put_all(result, target)
         note_leaf(result)
-    elif pinned:
-        remember(result)
     return result
 
 
@@ -348,14 +305,17 @@ def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     return parsed if gpu is None else (gpu.device, *parsed[1:])
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """``torch.range`` tells no mode, nor the default device: torch/csrc/autograd/python_torch_functions_manual.cpp."""
     real, mode = torch.range, machine.mode
 
     @functools.wraps(real)
     def range_(*args: Any, **kwargs: Any) -> Tensor:
         placed = kwargs.keys() & {"device", "out"} and on_stack(mode)
-        return _construct(mode, real, args, kwargs) if placed else real(*args, **kwargs)
+        if not placed:
+            return real(*args, **kwargs)
+        made: Tensor = mode.__torch_function__(real, (), args, kwargs)
+        return made
 
     yield Patch(torch, "range", range_)
     yield Patch(torch._C._nested, "nested_tensor", _nesting(torch._C._nested.nested_tensor))

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...base.patches import Patch
 from ..rules.together import check_new_storage
 from ..stack import on_stack
+from ..state.gpu import TheMachine
 from ..state.in_use import machine_in_use
-from ..state.marks import HOST, MARK
+from ..state.marks import HOST, MARK, PINNED
 from ..state.placement import gpu_of, put, put_again
-
-if TYPE_CHECKING:
-    from ..machine import Machine
+from .failures import refusals
 
 _real_device = torch._C.StorageBase.device.__get__
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """``torch.UntypedStorage`` knows about simulated GPUs. Every storage without a mark of its own is the host's."""
     kind = torch.UntypedStorage
     real_new, real_resize = kind.__new__, kind.resize_
@@ -39,12 +38,8 @@ def patches(machine: Machine) -> Iterator[Patch]:
             return real_new(cls, *args, **options)
         if args and isinstance(args[0], int):
             gpu.make_room(args[0], written=False)
-        try:
+        with refusals(gpu):
             storage: torch.UntypedStorage = real_new(cls, *args, **options)
-        except RuntimeError as error:
-            if (raised := gpu.refused(error)) is error:
-                raise
-            raise raised from None
         gpu.put(storage)
         return storage
 
@@ -52,17 +47,13 @@ def patches(machine: Machine) -> Iterator[Patch]:
         gpu = getattr(storage, MARK).gpu
         if gpu is not None and size > storage.nbytes():
             gpu.make_room(size, written=False)
-        try:
+        with refusals(gpu):
             result = real_resize(storage, size)
-        except RuntimeError as error:
-            if gpu is None or (raised := gpu.refused(error)) is error:
-                raise
-            raise raised from None
         put_again(storage)
         return result
 
     yield Patch(kind, MARK, HOST)
-    yield Patch(kind, "_labkit_pinned", False)
+    yield Patch(kind, PINNED, False)
     yield Patch(kind, "__new__", new)
     yield Patch(kind, "resize_", resize)
     yield Patch(kind, "device", property(_device))

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 
@@ -17,9 +19,6 @@ from ...base.units import cuda_bytes
 from . import host
 from .leaves import Leaves
 from .marks import HOST, MARK, Mark
-
-if TYPE_CHECKING:
-    from ..machine import Machine
 
 # The peak may be missed by less than this many bytes: counting at every allocation would cost more than
 # most operations do. What is allocated now, and the limit, are always exact.
@@ -36,6 +35,33 @@ BANDWIDTH = 2e12
 def _block(size: int) -> int:
     """What CUDA's allocator hands out for ``size`` bytes."""
     return -(-size // BLOCK) * BLOCK
+
+
+class TheMachine(Protocol):
+    """A machine as all that stands below :mod:`labkit.machine.machine` knows it, which says there what each is."""
+
+    backing: torch.device
+    chosen: bool
+    closed: bool
+    current: Any
+    gpus: tuple[Gpu, ...]
+    mode: Any
+    numbers: tuple[int, ...]
+    order: str | tuple[int, ...] | None
+    random: Any
+    stream_ids: Iterator[int]
+    told: str
+
+    def used(self) -> bool: ...
+    def gpu(self, index: int | None) -> Gpu: ...
+    def resolve(self, device: int | str | torch.device) -> Gpu | None: ...
+    def real(self, target: Gpu | None, device: Any = None) -> torch.device: ...
+    def entered(self) -> AbstractContextManager[None]: ...
+    def describe(self) -> str: ...
+    def stale_text(self, gpu: Gpu) -> str: ...
+    def activate(self) -> None: ...
+    def deactivate(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Clock:
@@ -79,7 +105,7 @@ class Gpu:
         "_seen",
     )  # fmt: skip
 
-    def __init__(self, index: int, capacity: int, machine: Machine) -> None:
+    def __init__(self, index: int, capacity: int, machine: TheMachine) -> None:
         self.index = index
         self.capacity = capacity
         self.machine = machine

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...base.language import say
+from .gpu import TheMachine
 
-if TYPE_CHECKING:
-    from ..machine import Machine
-
-_active: Machine | None = None
+_active: TheMachine | None = None
 
 
-def machine_in_use() -> Machine | None:
+def machine_in_use() -> TheMachine | None:
     """The machine that torch sees now."""
     return _active
 
 
-def machine_here() -> Machine:
+def machine_here() -> TheMachine:
     """The machine in use, for what makes no sense without one: a stream, an event."""
     if _active is None:
         raise RuntimeError(say(en="no simulated machine is in use any more", zh="已经没有模拟机器在使用"))
@@ -50,7 +48,7 @@ def below_modes(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def use(machine: Machine | None) -> None:
+def use(machine: TheMachine | None) -> None:
     """From now on :func:`machine_in_use` is ``machine``. Only :mod:`.machine` says so."""
     global _active
     _active = machine

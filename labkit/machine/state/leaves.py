@@ -11,15 +11,12 @@ import functools
 import threading
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .marks import HOST
-
-if TYPE_CHECKING:
-    from .gpu import Gpu
 
 _grads: Any = Tensor.grad  # a property in C, which torch's stubs have as its value
 _get_grad = _grads.__get__
@@ -27,7 +24,7 @@ _storage: Any = Tensor.untyped_storage
 # A weak reference to a tensor that only C++ holds must be made good before use (torch/utils/weak.py, WeakIdRef).
 _make_good: Any = getattr(Tensor, "_fix_weakref", None)
 # The threads that are in a backward pass -> where the passes began that they are in, one inside another.
-_running: dict[int, list[set[Gpu | None]]] = {}
+_running: dict[int, list[set[Any]]] = {}
 
 
 class Held:
@@ -36,7 +33,7 @@ class Held:
     def __init__(self) -> None:
         self._marks: list[Any] = []
 
-    def hold(self, gpu: Gpu, size: int, *, met: bool = True) -> None:
+    def hold(self, gpu: Any, size: int, *, met: bool = True) -> None:
         """One more tensor of ``size`` bytes is on ``gpu``. Raises torch.OutOfMemoryError when the GPU is full.
 
         met   whether Python may meet it.
@@ -53,7 +50,7 @@ class Held:
         for mark in self._marks:
             mark.gpu.leaves.held.add(self)
 
-    def release(self, gpu: Gpu | None = None, size: int = 0) -> bool:
+    def release(self, gpu: Any = None, size: int = 0) -> bool:
         """A tensor of ``size`` bytes on ``gpu`` was met, and counts by itself: whether it was one of these.
 
         Without arguments: all are gone.
@@ -68,7 +65,7 @@ class Held:
         gpu.room += mark.block
         return True
 
-    def has(self, gpu: Gpu, size: int) -> bool:
+    def has(self, gpu: Any, size: int) -> bool:
         """Whether a tensor of ``size`` bytes on ``gpu`` is among them."""
         return gpu.marks.get(size) in self._marks
 
@@ -78,7 +75,7 @@ class Leaves:
 
     __slots__ = ("_gpu", "_refs", "due", "held")
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Any) -> None:
         self._gpu = gpu
         # The id of a tensor -> a weak reference to it.
         self._refs: dict[int, weakref.ref[Tensor]] = {}
@@ -162,7 +159,7 @@ class backward_runs:
 
     __slots__ = ("_every", "_gpus")
 
-    def __init__(self, gpus: set[Gpu | None], every: Iterable[Gpu]) -> None:
+    def __init__(self, gpus: set[Any], every: Iterable[Any]) -> None:
         self._gpus = gpus
         self._every = every
 

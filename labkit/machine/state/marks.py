@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .gpu import Gpu
+from typing import Any
 
 # The attribute of ``torch.UntypedStorage`` that holds the mark.
 MARK = "_labkit_mark"
+# And the one that says whether it is in pinned memory.
+PINNED = "_labkit_pinned"
 
 
 class Mark:
@@ -16,7 +15,7 @@ class Mark:
 
     __slots__ = ("block", "gpu")
 
-    def __init__(self, gpu: Gpu | None, block: int) -> None:
+    def __init__(self, gpu: Any, block: int) -> None:
         self.gpu = gpu
         self.block = block
 

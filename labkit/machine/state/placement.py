@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...base.tree import tensors_in
 from .gpu import Gpu
-from .marks import HOST, KEPT, MARK
+from .marks import HOST, KEPT, MARK, PINNED
 
 _storage: Any = Tensor.untyped_storage
 _real_type = Tensor.type
@@ -119,6 +119,13 @@ def keep_on_host(tensor: Tensor) -> None:
     for storage in storages:
         if storage._labkit_mark is HOST:
             setattr(storage, MARK, KEPT)
+
+
+def pin(tensor: Tensor) -> None:
+    """Remember that ``tensor`` is in pinned memory of the host."""
+    keep_on_host(tensor)
+    for part in parts(tensor):
+        setattr(part.untyped_storage(), PINNED, True)
 
 
 def is_kept(tensor: Tensor) -> bool:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...base.patches import Patch
-from .gpu import Gpu
+from .gpu import Gpu, TheMachine
 from .in_use import machine_in_use
-
-if TYPE_CHECKING:
-    from ..machine import Machine
 
 _RealGenerator = torch.Generator
 _real_device = _RealGenerator.device.__get__
@@ -189,7 +186,7 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
             self._known()[offset] = self.get_state()
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """Generators that can be made for a simulated GPU, and the machine's own."""
     for owner in (torch, torch._C):
         yield Patch(owner, "Generator", Generator)

@@ -11,18 +11,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...base.language import say
 from ...base.patches import Patch
+from .. import hooks
+from .gpu import Gpu, TheMachine
 from .in_use import machine_here, machine_in_use
 from .placement import gpu_of
-
-if TYPE_CHECKING:
-    from ..machine import Machine
-    from .gpu import Gpu
 
 LAUNCH = 5e-6  # seconds
 CUDA = 1  # the device type's number in C++ (c10/core/DeviceType.h)
@@ -94,7 +92,8 @@ class Stream:
         return False
 
     def synchronize(self) -> None:
-        machine_here().syncs.tell()
+        for tell in hooks.waited:
+            tell(machine_here())
 
     def record_event(self, event: Event | None = None) -> Event:
         event = Event() if event is None else event
@@ -223,7 +222,8 @@ def stream_on(gpu: Gpu | None) -> Stream | None:
     """The stream that this thread has chosen on ``gpu``; None for the host, and for a GPU of no machine in use."""
     if gpu is None or gpu.machine is not machine_in_use():
         return None
-    return gpu.machine.current.stream(gpu.index)
+    stream: Stream = gpu.machine.current.stream(gpu.index)
+    return stream
 
 
 def back_on(stream: Stream | None) -> AbstractContextManager[object]:
@@ -247,7 +247,7 @@ def _record_stream(tensor: torch.Tensor, stream: Stream) -> None:
         )
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """Streams and events, wherever torch has a name for them."""
     for owner in (torch, torch.cuda, torch.cuda.streams):
         yield Patch(owner, "Stream", Stream)

@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache, partial
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from ... import turns
 from ...base.patches import Patch
 from ...turns.locks import waits, watching
+from .gpu import TheMachine
 from .in_use import machine_in_use
 
 _M_ARENA_MAX = -8  # malloc.h
@@ -44,14 +45,7 @@ def share_one_arena() -> None:
         return  # another C library: nothing to gain
 
 
-class _Ordered(Protocol):
-    """What is asked of a machine here: who goes first, second, …; ``"threads"`` if nobody takes turns."""
-
-    @property
-    def order(self) -> object: ...
-
-
-def patches(machine: _Ordered) -> Iterator[Patch]:
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """New threads enter the machine; unless they are to race, replicas take turns."""
     yield from _entering()
     order: Any = machine.order

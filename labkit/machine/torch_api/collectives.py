@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +19,10 @@ from torch._C import DispatchKey, DispatchKeySet
 from ...trace import emitting as trace
 from ..ops.moves import move, note_copy
 from ..rules.together import check_broadcast_from, check_on_gpu, check_streams
-from ..state.gpu import Gpu
+from ..state.gpu import Gpu, TheMachine
 from ..state.in_use import below_modes
 from ..state.placement import gpu_of, put
 from ..state.streams import Stream
-
-if TYPE_CHECKING:
-    from ..machine import Machine
 
 # The dispatch keys by which a view gets its base's version counter. Without them it is as if .data were taken of
 # it, at a third of the price.
@@ -53,7 +50,7 @@ def _chunks(tensors: Sequence[Tensor], most: int) -> list[list[int]]:
 class Collectives:
     """The collectives of one machine; each method stands for the ``torch._C`` function of its name."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: TheMachine) -> None:
         self._machine = machine
 
     @below_modes

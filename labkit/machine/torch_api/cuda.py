@@ -6,30 +6,23 @@ CPU build lacks are filled in, each method here under its own name.
 
 from __future__ import annotations
 
-import types
 import uuid
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from ...base.patches import Patch
-from ..features.pinned import register, unregister
-from ..features.refused import absent, refusing
-from ..features.watching.syncs import warn
-from ..features.watching.telling import settle
+from .. import hooks
 from ..rules.together import check_optimizer_entry
-from ..state.gpu import Gpu
-from ..state.in_use import below_modes, machine_here
+from ..state.gpu import Gpu, TheMachine
+from ..state.in_use import below_modes
 from ..state.placement import gpu_of
 from ..state.streams import CUDA, Stream
+from .absent import absent, refusing
 from .collectives import Collectives
-
-if TYPE_CHECKING:
-    from ..machine import Machine
-
 
 # One invented GPU; bytes, kHz and counts as CUDA gives them.
 _PROPERTIES: dict[str, Any] = {
@@ -96,23 +89,16 @@ _ASKED: dict[str, Callable[..., Any]] = {
     "_get_accelerator": lambda machine, check=None: torch.device("cuda" if machine.gpus else "cpu"),
     "_accelerator_getAccelerator": lambda machine: torch.device("cuda") if machine.gpus else None,
     "_accelerator_getStream": lambda machine, index: machine.current.stream(machine.gpu(index).index),
-    "_accelerator_getMemoryInfo": lambda machine, index: _memory_info(machine.gpu(index)),
+    "_accelerator_getMemoryInfo": lambda machine, index: memory_info(machine.gpu(index)),
 }
 _ASKED["_accelerator_getDeviceIndex"] = _ASKED["_cuda_getDevice"]
 _ASKED["_accelerator_getDeviceStats"] = _ASKED["_cuda_memoryStats"]
 
 
-@cache
-def _say_that_it_is_a_prototype() -> None:
-    warn(
-        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
-    )
-
-
 class CudaFunctions:
     """The other functions of ``torch._C`` for one machine, by name."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: TheMachine) -> None:
         self._machine = machine
         self._chosen: set[int] = set()
 
@@ -144,19 +130,6 @@ class CudaFunctions:
     def _accelerator_getDeviceCapability(self, index: int) -> NoReturn:
         # c10/core/impl/DeviceGuardImplInterface.h, which c10/cuda/impl/CUDAGuardImpl.h leaves as it is
         raise RuntimeError("Backend doesn't support getting device capabilities.")
-
-    def _cuda_get_sync_debug_mode(self) -> int:
-        return self._machine.syncs.level
-
-    def _cuda_set_sync_debug_mode(self, value: int) -> None:
-        # torch/csrc/cuda/Module.cpp, THCPModule_cudaSetSyncDebugMode
-        _say_that_it_is_a_prototype()
-        if not isinstance(value, int):
-            raise RuntimeError("invalid argument to set_sync_debug_mode")
-        if not 0 <= value <= 2:
-            raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
-        self._machine.syncs.level = value
-        settle(self._machine)
 
     # Streams and time.
     def _cuda_setStream(self, stream_id: int, device_index: int, device_type: int) -> None:
@@ -192,14 +165,6 @@ class CudaFunctions:
 
     _accelerator_emptyCache = _cuda_emptyCache
 
-    def _cuda_memorySnapshot(self, *_: object) -> dict[str, Any]:
-        return {
-            "segments": [segment for gpu in self._machine.gpus for segment in _segments(gpu)],
-            "device_traces": [[] for _ in self._machine.gpus],
-            "allocator_settings": {},
-            "external_annotations": [],
-        }
-
     # torch.optim.
     @below_modes
     def _group_tensors_by_device_and_dtype(
@@ -227,7 +192,7 @@ def _numbers(stream: Stream) -> tuple[int, int, int]:
 
 # CUDA's allocator has a pool for blocks of up to 1 MiB and one for the others, and asks the driver for at least 2 MiB
 # at a time (c10/core/AllocatorConfig.h, kSmallSize and kSmallBuffer).
-_SMALL, _SEGMENT = 1 << 20, 2 << 20
+SMALL, _SEGMENT = 1 << 20, 2 << 20
 
 
 def _memory_stats(gpu: Gpu) -> dict[str, Any]:
@@ -240,8 +205,8 @@ def _memory_stats(gpu: Gpu) -> dict[str, Any]:
     none = _now(0)
     pools = {
         "all": blocks,
-        "small_pool": [each for each in blocks if each[1] <= _SMALL],
-        "large_pool": [each for each in blocks if each[1] > _SMALL],
+        "small_pool": [each for each in blocks if each[1] <= SMALL],
+        "large_pool": [each for each in blocks if each[1] > SMALL],
     }
     size = {pool: _now(sum(block * many for _, block, many in those)) for pool, those in pools.items()}
     asked = {pool: _now(sum(bytes_ * many for bytes_, _, many in those)) for pool, those in pools.items()}
@@ -268,62 +233,7 @@ def _now(value: int) -> dict[str, int]:
     return {"current": value, "peak": value, "allocated": value, "freed": 0}
 
 
-def _segments(gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """The segments of a snapshot, each with its one block; the addresses are invented, one after the other."""
-    address = (gpu.index + 1) << 40
-    for asked, size, many in gpu.blocks():
-        for _ in range(many):
-            block = {
-                "address": address, "size": size, "requested_size": asked, "state": "active_allocated", "frames": [],
-            }  # fmt: skip
-            yield {
-                "device": gpu.index, "address": address, "total_size": size, "allocated_size": size,
-                "active_size": size, "requested_size": asked, "stream": 0,
-                "segment_type": "small" if size <= _SMALL else "large",
-                "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [block],
-            }  # fmt: skip
-            address += size
-
-
-class _Runtime(types.SimpleNamespace):
-    """A module of the CUDA runtime's functions, that refuses those it lacks by name."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):  # Python's own questions
-            raise AttributeError(name)
-        refusing(f"_cudart.{name}")()
-
-
-# As the CUDA runtime's documentation has them (cudaError_t).
-_ERRORS = {
-    0: "no error", 1: "invalid argument", 2: "out of memory", 3: "initialization error", 4: "driver shutting down",
-    35: "CUDA driver version is insufficient for CUDA runtime version",
-    46: "all CUDA-capable devices are busy or unavailable", 98: "invalid device function",
-    100: "no CUDA-capable device is detected", 101: "invalid device ordinal",
-    209: "no kernel image is available for execution on the device", 400: "invalid resource handle",
-    600: "device not ready", 700: "an illegal memory access was encountered",
-    701: "too many resources requested for launch", 702: "the launch timed out and was terminated",
-    704: "peer access is already enabled", 705: "peer access has not been enabled",
-    710: "device-side assert triggered", 712: "part or all of the requested memory range is already mapped",
-    713: "pointer does not correspond to a registered memory region", 716: "misaligned address",
-    719: "unspecified launch failure",
-    800: "operation not permitted", 801: "operation not supported", 999: "unknown error",
-}  # fmt: skip
-
-
-def _cudart() -> types.SimpleNamespace:
-    """Stands for ``torch.cuda.cudart()``: what torch.cuda itself uses of the CUDA runtime."""
-    runtime = _Runtime()
-    runtime.cudaError = type("cudaError", (int,), {"success": 0})
-    runtime.cudaGetErrorString = lambda code: _ERRORS.get(int(code), "unrecognized error code")
-    runtime.cudaMemGetInfo = lambda index: _memory_info(machine_here().gpu(index))
-    runtime.cudaProfilerStart = runtime.cudaProfilerStop = lambda: 0
-    runtime.cudaHostRegister = register
-    runtime.cudaHostUnregister = unregister
-    return runtime
-
-
-def _memory_info(gpu: Gpu) -> tuple[int, int]:
+def memory_info(gpu: Gpu) -> tuple[int, int]:
     """The bytes that are free, and all."""
     return gpu.free(), gpu.capacity
 
@@ -331,7 +241,7 @@ def _memory_info(gpu: Gpu) -> tuple[int, int]:
 _ANSWERED = ("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_scatter", "_gather")
 
 
-def functions_of(machine: Machine) -> dict[str, Callable[..., Any]]:
+def functions_of(machine: TheMachine) -> dict[str, Callable[..., Any]]:
     """What ``machine`` answers, by the names in ``torch._C``."""
     constant = {name: lambda *_, value=value: value for name, value in _CONSTANT.items()}
     asked = {name: partial(answer, machine) for name, answer in _ASKED.items()}
@@ -340,14 +250,14 @@ def functions_of(machine: Machine) -> dict[str, Callable[..., Any]]:
         | asked
         | {
             name: getattr(provider, name)
-            for provider in (CudaFunctions(machine), Collectives(machine))
+            for provider in (make(machine) for make in (CudaFunctions, Collectives, *hooks.answers))
             for name in dir(provider)
             if name.startswith(_ANSWERED)
         }
     )
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """What torch.cuda and torch.accelerator ask of C++, and what they have looked up there before."""
     cuda, core = torch.cuda, torch._C
     has_gpus = bool(machine.gpus)
@@ -369,7 +279,6 @@ def patches(machine: Machine) -> Iterator[Patch]:
     yield Patch(cuda, "_exchange_device", answered["_cuda_exchangeDevice"])
     yield Patch(cuda, "_maybe_exchange_device", answered["_cuda_maybeExchangeDevice"])
     yield Patch(cuda, "_get_device_properties", cache(lambda index: DeviceProperties(machine.gpu(index))))
-    yield Patch(cuda, "_cudart", _cudart())
     yield Patch(cuda, "_initialized", has_gpus)
     yield Patch(cuda, "_cached_device_count", None)
     # utilization(), temperature() and their like: a driver has nothing to say of GPUs that it does not have.

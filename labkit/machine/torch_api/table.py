@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ...base.patches import Patch
-from ..features import (
-    autocast,
-    dlpack,
-    fakes,
-    libraries,
-    processes,
-    profiling,
-    reducers,
-    refused,
-    saved_tensors,
-    scripts,
-    types,
-)
-from ..features.dtensors import wrappers as dtensors
-from ..features.watching import telling as watching
-from ..ops import below, gradients, mode, moves, storages
+from .. import hooks
+from ..ops import gradients, mode, moves, storages
 from ..state import random, streams, threads
+from ..state.gpu import TheMachine
 from . import cuda
 
-if TYPE_CHECKING:
-    from ..machine import Machine
-
-SUBJECTS = (
-    storages, streams, random, cuda, refused, types, scripts, gradients, saved_tensors, autocast, below, libraries,
-    dlpack, dtensors, fakes, mode, moves, reducers, watching, threads, processes, profiling,
-)  # fmt: skip
+SUBJECTS = (storages, streams, random, cuda, gradients, mode, moves, threads)
 
 # What no closing takes back, and why that is harmless.
 STAYS = (
@@ -53,17 +33,18 @@ STAYS = (
 )
 
 
-def table(machine: Machine) -> Iterator[Patch]:
+def table(machine: TheMachine) -> Iterator[Patch]:
     """Every change in torch and Python while ``machine`` is in use; each row is made from what stands there now.
 
     While replicas take turns :func:`labkit.turns.locks.waits` is in too.
     """
-    for subject in SUBJECTS:
-        yield from subject.patches(machine)
+    for rows in (*(subject.patches for subject in SUBJECTS), *hooks.patches):
+        yield from rows(machine)
 
 
-def prepare_process(machine: Machine) -> None:
+def prepare_process(machine: TheMachine) -> None:
     """Do what :data:`STAYS`, once for the process."""
     if machine.order != "threads":
         threads.share_one_arena()
-    processes.watch_forks()
+    for opened in hooks.opened:
+        opened(machine)

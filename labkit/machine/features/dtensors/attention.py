@@ -16,7 +16,7 @@ import torch
 from ....base.patches import Patch
 
 
-def patches(dispatcher: Any) -> Iterator[Patch]:
+def rows(dispatcher: Any) -> Iterator[Patch]:
     """For the operators' dispatcher of DTensor."""
     aten, propagator = torch.ops.aten, dispatcher.sharding_propagator
     known, of_schemas = propagator.op_strategy_funcs, propagator.op_to_schema_info

@@ -75,7 +75,7 @@ def _tracker(base: Any) -> Any:
     return Tracker
 
 
-def patches() -> Iterator[Patch]:
+def rows() -> Iterator[Patch]:
     """The tracker of DTensor's offsets, and the operator that is one; while DTensor is there."""
     tracker: Any = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
 

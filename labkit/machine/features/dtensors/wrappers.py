@@ -8,23 +8,20 @@ or, in backward, on the thread's current GPU, which is the rank's.
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....base.patches import Patch
+from ... import hooks
+from ...state.gpu import TheMachine
 from ...state.in_use import machine_in_use, seeing
 from ...state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
 from ...state.work import work
-from . import attention
-from . import draws as sharded_draws
-
-if TYPE_CHECKING:
-    from ...machine import Machine
+from . import attention, draws
 
 
 class _Answers(dict[Any, Any]):
@@ -52,7 +49,8 @@ def _answer_by(dispatcher: Any, answers: dict[Any, Any]) -> None:
     vars(dispatcher)["_custom_op_handlers"] = answers
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """How DTensors are made, and what of their Python C++ calls."""
     make = getattr(Tensor, "_dtensor__new__", None)
     if make is None:
@@ -64,6 +62,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
         yield from _rows(loaded.DTensor)
 
 
+@hooks.class_made.add
 def class_made(kind: Any) -> None:
     """``kind`` is a new class of tensors: DTensor, which a script imports while the machine is in use, is looked after.
 
@@ -72,35 +71,6 @@ def class_made(kind: Any) -> None:
     if (kind.__module__, kind.__name__) == ("torch.distributed.tensor._api", "DTensor"):
         for owner, name, value in _rows(kind):
             setattr(owner, name, value)
-
-
-@functools.cache
-def _attend_by_shards(kind: Any) -> None:
-    """Attention by the CPU's kernel is sharded as by CUDA's: by heads, or by the batch.
-
-    DTensor has rules for CUDA's kernels alone (torch/distributed/tensor/_ops/_matrix_ops.py). These stay.
-    """
-    aten = torch.ops.aten
-    forward = aten._scaled_dot_product_flash_attention_for_cpu.default
-    known = kind._op_dispatcher.sharding_propagator.op_strategy_funcs
-    if forward in known:
-        return
-    ops: Any = importlib.import_module("torch.distributed.tensor._ops.utils")
-    placed: Any = importlib.import_module("torch.distributed.tensor.placement_types")
-
-    def rule(operator: Any, outputs: int, static: int) -> None:
-        def strategy(schema: Any) -> Any:
-            given = sum(isinstance(each, type(schema.args_schema[0])) for each in schema.args_schema)
-            kinds = (placed.Replicate(), placed.Shard(1), placed.Shard(0))
-            ways = [[kind] * (outputs + given) for kind in kinds]
-            mesh = schema.get_mesh_from_args()
-            return ops.expand_to_full_mesh_op_strategy(mesh, schema, ways, input_index=outputs)
-
-        info = importlib.import_module("torch.distributed.tensor._op_schema").RuntimeSchemaInfo(static)
-        ops.register_op_strategy(operator, schema_info=info)(strategy)
-
-    rule(forward, 2, 3)
-    rule(aten._scaled_dot_product_flash_attention_for_cpu_backward.default, 3, 6)
 
 
 def _rows(kind: Any) -> Iterator[Patch]:
@@ -117,8 +87,8 @@ def _rows(kind: Any) -> Iterator[Patch]:
 
         yield Patch(dispatcher, tail.__name__, answered)
     yield Patch(dispatcher, "_custom_op_handlers", property(_answers, _answer_by))
-    yield from sharded_draws.patches()
-    yield from attention.patches(kind._op_dispatcher)
+    yield from draws.rows()
+    yield from attention.rows(kind._op_dispatcher)
     schemas: Any = sys.modules["torch.distributed.tensor._op_schema"]
     yield Patch(schemas, "_rebuild_tensor_from_dtensor_meta", _shape_of)
 
@@ -141,7 +111,6 @@ def _making(make: Callable[..., Any]) -> Callable[..., Any]:
         machine = machine_in_use()
         meta = local_tensor.device.type == "meta"
         if machine is not None and machine.gpus and spec.mesh.device_type == "cuda" and not meta:
-            _attend_by_shards(cls)
             # Shards are kept on the host where they are offloaded, and so is what comes of them.
             offloaded = is_kept(local_tensor) or (work.whole and work.gpu is None and not work.engine)
             gpu = gpu_of(local_tensor) or (None if offloaded else work.gpu or machine.gpu(None))

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....base.language import say
 from ....base.tree import mapped, tensors_in
+from ... import hooks
 from ...handlers import HANDLERS, ByDtype, handles
 from ...state.gpu import Gpu
 from ...state.placement import gpu_of
@@ -24,14 +25,10 @@ from .asserts import device_assert, of_a_value
 from .dtypes import NAMES, NO_KERNEL, lacking, of_the_cpu, refusal, refusing
 
 
-def instead(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError | IndexError, home: Gpu
-) -> Any:
+@hooks.failed.add
+def instead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, home: Gpu) -> Any:
     """What ``func`` on ``home`` gives on CUDA, where the CPU's kernels raised ``error``; or raise what CUDA raises."""
     words = str(error)
-    raised = home.refused(error)
-    if raised is not error:
-        raise raised from None
     found = lacking(words)
     if found is not None:
         return _widened(func, args, kwargs, *found)
@@ -57,7 +54,7 @@ def instead(
                 zh="labkit：模拟 GPU 用 CPU 的算子来计算，而 CPU 没有这个算子；CUDA 可能有。",
             )
         )
-    raise error
+    return NotImplemented
 
 
 # What CUDA refuses.
@@ -189,9 +186,7 @@ _NORMS = {
 }
 
 
-def _normed(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError | IndexError
-) -> Any:
+def _normed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
     """``batch_norm`` of halves with weights of halves, beside statistics in float32, where the CPU wants all in that.
 
     CUDA's kernels take each dtype as it is, and compute in float32 as the CPU's do; of their backward those for images

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
+from weakref import WeakKeyDictionary
 
 from ....base import ours
+from ... import hooks
+from ...state.gpu import TheMachine
 
 # torch's Python between the machine and what called it.
 _BETWEEN = ours.torch_files(
@@ -13,23 +16,27 @@ _BETWEEN = ours.torch_files(
 )
 
 
-class Syncs:
-    """What one machine does about calls that wait: 0 nothing, 1 a warning, 2 an error.
+# What a machine does about calls that wait: nothing, where it is not here.
+_levels: WeakKeyDictionary[TheMachine, int] = WeakKeyDictionary()
 
-    ``c10/cuda/CUDAFunctions.cpp``, ``warn_or_error_on_sync``.
-    """
 
-    __slots__ = ("level",)
+def level(machine: TheMachine) -> int:
+    """What is done about calls that wait: 0 nothing, 1 a warning, 2 an error."""
+    return _levels.get(machine, 0)
 
-    def __init__(self) -> None:
-        self.level = 0
 
-    def tell(self) -> None:
-        """This call waits for a GPU."""
-        if self.level == 2:
-            raise RuntimeError("called a synchronizing CUDA operation")
-        if self.level == 1:
-            warn("called a synchronizing CUDA operation")
+def set_level(machine: TheMachine, value: int) -> None:
+    """From now on do this about calls that wait."""
+    _levels[machine] = value
+
+
+@hooks.waited.add
+def tell(machine: TheMachine) -> None:
+    """This call waits for a GPU (``c10/cuda/CUDAFunctions.cpp``, ``warn_or_error_on_sync``)."""
+    if level(machine) == 2:
+        raise RuntimeError("called a synchronizing CUDA operation")
+    if level(machine) == 1:
+        warn("called a synchronizing CUDA operation")
 
 
 def warn(text: str) -> None:

@@ -1,8 +1,8 @@
-"""The machine's mode while someone asked to be told: of operators without a fixed order, of waiting for a GPU.
+"""What the machine's mode does while someone asked to be told: of operators without an order, of waiting for a GPU.
 
-``torch.use_deterministic_algorithms`` and ``torch.cuda.set_sync_debug_mode`` change the mode's class, so that it costs
-nothing while neither is on. On, each call on a GPU runs under a dispatch mode that sees its operators, and so does
-each backward.
+``torch.use_deterministic_algorithms`` and ``torch.cuda.set_sync_debug_mode`` let the mode answer by another function,
+so that it costs nothing while neither is on. While one is, each call on a GPU runs under a dispatch mode that sees its
+operators, and so does each backward.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....base.patches import Patch
 from ....base.tree import tensors_in
+from ... import hooks
 from ...handlers import HANDLERS
 from ...ops.mode import MachineMode
+from ...state.gpu import TheMachine
 from ...state.placement import gpu_of
 from .operators import objection, unordered, waits
-from .syncs import warn
-
-if TYPE_CHECKING:
-    from ...machine import Machine
+from .syncs import level, set_level, tell, warn
 
 _here = threading.local()
 # These bring values to the host where no dispatch mode looks (torch/csrc/utils/tensor_list.cpp, tensor_numpy.cpp;
@@ -52,38 +51,34 @@ _ORDERED = {
 }
 
 
-class Watching(MachineMode):
-    """The machine's mode, that tells."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        plain = MachineMode.__torch_function__
-        tensors = () if HANDLERS.get(func, func) is None else tensors_in(args, kwargs)
-        if getattr(_here, "watched", False) or not any(gpu_of(tensor) is not None for tensor in tensors):
-            return plain(self, func, types, args, kwargs)
-        if func in _ORDERED and torch.are_deterministic_algorithms_enabled():
-            with self.machine.entered():
-                return _ORDERED[func](*args, **(kwargs or {}))
-        if func in _READ_ON_HOST:
-            self.machine.syncs.tell()
-        with _Watch(self.machine, {id(tensor) for tensor in tensors if gpu_of(tensor) is None}):
-            return plain(self, func, types, args, kwargs)
+def _watched(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """What ``mode`` answers, and what is told of it."""
+    plain = MachineMode.__torch_function__
+    tensors = () if HANDLERS.get(func, func) is None else tensors_in(args, kwargs)
+    if getattr(_here, "watched", False) or not any(gpu_of(tensor) is not None for tensor in tensors):
+        return plain(mode, func, types, args, kwargs)
+    if func in _ORDERED and torch.are_deterministic_algorithms_enabled():
+        with mode.machine.entered():
+            return _ORDERED[func](*args, **(kwargs or {}))
+    if func in _READ_ON_HOST:
+        tell(mode.machine)
+    with _Watch(mode.machine, {id(tensor) for tensor in tensors if gpu_of(tensor) is None}):
+        return plain(mode, func, types, args, kwargs)
 
 
-def watched_backward(machine: Machine | None, outputs: Any) -> AbstractContextManager[Any]:
+@hooks.backward.add
+def _watched_backward(machine: TheMachine, outputs: Any) -> AbstractContextManager[Any]:
     """What the engine runs in, from these ``outputs`` on."""
-    if machine is None or machine.mode.__class__ is not Watching or getattr(_here, "watched", False):
+    on_gpus = any(isinstance(output, Tensor) and gpu_of(output) is not None for output in outputs)
+    if not on_gpus or not _is_asked_for(machine) or getattr(_here, "watched", False):
         return nullcontext()
-    return (
-        _Watch(machine)
-        if any(isinstance(output, Tensor) and gpu_of(output) is not None for output in outputs)
-        else nullcontext()
-    )
+    return _Watch(machine)
 
 
 class _Watch(TorchDispatchMode):
     """Tells of the operators of one call, or one backward."""
 
-    def __init__(self, machine: Machine, on_host: set[int] | None = None) -> None:
+    def __init__(self, machine: TheMachine, on_host: set[int] | None = None) -> None:
         super().__init__()
         self._machine = machine
         self._on_host = on_host or set()  # the call's tensors that are: to read from them is no waiting
@@ -105,27 +100,58 @@ class _Watch(TorchDispatchMode):
                 if not warn_only:
                     raise RuntimeError(objection(caller, warn_only))
                 warn(objection(caller, warn_only))
-        if self._machine.syncs.level and waits(func, args, kwargs, self._on_host):
-            self._machine.syncs.tell()
+        if level(self._machine) and waits(func, args, kwargs, self._on_host):
+            tell(self._machine)
         with torch._C.DisableTorchFunction():  # the engine runs with the machine in sight
             return func(*args, **kwargs)
 
 
-def settle(machine: Machine) -> None:
+def _is_asked_for(machine: TheMachine) -> bool:
+    return level(machine) > 0 or torch.are_deterministic_algorithms_enabled()
+
+
+def _settle(machine: TheMachine) -> None:
     """Watch, or stop watching, as is asked for now."""
-    if isinstance(machine.mode, MachineMode):  # a closed machine's is none any more
-        asked = machine.syncs.level or torch.are_deterministic_algorithms_enabled()
-        machine.mode.__class__ = Watching if asked else MachineMode
+    if not machine.closed:
+        machine.mode.answer_by(_watched if _is_asked_for(machine) else None)
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+@hooks.answers.add
+class _Functions:
+    """What torch.cuda asks of C++ (torch/csrc/cuda/Module.cpp, THCPModule_cudaSetSyncDebugMode)."""
+
+    def __init__(self, machine: TheMachine) -> None:
+        self._machine = machine
+
+    def _cuda_get_sync_debug_mode(self) -> int:
+        return level(self._machine)
+
+    def _cuda_set_sync_debug_mode(self, value: int) -> None:
+        _say_that_it_is_a_prototype()
+        if not isinstance(value, int):
+            raise RuntimeError("invalid argument to set_sync_debug_mode")
+        if not 0 <= value <= 2:
+            raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
+        set_level(self._machine, value)
+        _settle(self._machine)
+
+
+@functools.cache
+def _say_that_it_is_a_prototype() -> None:
+    warn(
+        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
+    )
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """Determinism is switched in C++."""
     switch = torch._C._set_deterministic_algorithms
 
     @functools.wraps(switch)
     def set_deterministic(*args: Any, **kwargs: Any) -> None:
         switch(*args, **kwargs)
-        settle(machine)
+        _settle(machine)
 
-    settle(machine)  # it may be on already
+    _settle(machine)  # it may be on already
     yield Patch(torch._C, "_set_deterministic_algorithms", set_deterministic)

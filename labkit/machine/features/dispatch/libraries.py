@@ -11,7 +11,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet, _len_torch_dispatch_stack
@@ -19,14 +19,13 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.library import Library
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...base.patches import Patch
-from ...base.tree import tensors_in
-from ..ops.below import on_machine
-from ..state.in_use import machine_in_use
-from ..state.placement import gpu_of, keep_on_host
-
-if TYPE_CHECKING:
-    from ..machine import Machine
+from ....base.patches import Patch
+from ....base.tree import tensors_in
+from ... import hooks
+from ...state.gpu import TheMachine
+from ...state.in_use import machine_in_use
+from ...state.placement import gpu_of, keep_on_host
+from .noting import on_machine
 
 Kernel = Callable[..., Any]
 
@@ -51,6 +50,7 @@ _AUTOGRADS = "torch._library.autograd"
 _TORCHS = ("aten", "prims")
 
 
+@hooks.by_itself.add
 def by_python(func: Any) -> bool:
     """Whether ``func`` is an operator whose kernels Python registered: it checks and places its tensors itself."""
     if func.__class__ is OpOverload:
@@ -128,7 +128,8 @@ def _found(name: str, key: str) -> Kernel | None:
     return run
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """Kernels to come, and those that there are."""
     impl = Library.impl
 

@@ -9,32 +9,26 @@ and tensors that are where the call is at work. Ordinary calls pay nothing, for 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _is_torch_function_enabled, _len_torch_dispatch_stack
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...base import ours
-from ...base.patches import Patch
-from ...base.tree import tensors_in
-from ..features.dtensors.wrappers import class_made
-from ..handlers import handles
-from ..rules.operators import on_one_device
-from ..stack import leave as take_off
-from ..state.gpu import Gpu
-from ..state.in_use import machine_in_use
-from ..state.placement import gpu_of, keep_on_host, put, put_wrapper
-from ..state.work import at_work, work
+from ....base import ours
+from ....base.patches import Patch
+from ....base.tree import tensors_in
+from ... import hooks
+from ...handlers import handles
+from ...rules.operators import on_one_device
+from ...state.gpu import Gpu, TheMachine
+from ...state.in_use import machine_in_use
+from ...state.placement import gpu_of, put, put_wrapper
+from ...state.work import work
+from .noting import noting, on_machine
 
-if TYPE_CHECKING:
-    from ..machine import Machine
-
-# torch's own machinery of compilation, which is refused, and labkit's (.mixed, the check-up's draws): they want what
+# torch's own machinery of compilation, which is refused, and labkit's (ops/mixed, the check-up's draws): they want what
 # C++ has.
 _LEFT_ALONE = (
     "torch._subclasses.fake_tensor.",
@@ -54,41 +48,7 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-# Whether a function mode that is given types of subclasses hands the call on to these (see mode.py): not within
-# DisableTorchFunctionSubclass, which a subclass's own code puts around what is to be a tensor's.
-hands_on = _is_torch_function_enabled
-
-
-class NoteHome(TorchFunctionMode):
-    """Notes where each operation is at work, for Python below it that must know."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types and types[0] is not Tensor and hands_on():
-            return NotImplemented
-        kwargs = kwargs or {}
-        with (
-            torch._C.DisableTorchFunction()
-        ):  # the user's modes, which may be below this one, are not to see it
-            gpus = list(map(gpu_of, tensors_in(args, kwargs)))
-        gpu = next((gpu for gpu in gpus if gpu is not None), None)
-        with at_work(gpu, whole=all(at is gpu for at in gpus)):
-            return func(*args, **kwargs)
-
-
-def on_machine(machine: Machine, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call ``run``, Python that C++ came to in the middle of an operation: what it returns is where it says."""
-    home = work.gpu
-    # Below the mode that is called there may be another one.
-    noting = NoteHome() if _len_torch_dispatch_stack() else nullcontext()
-    with at_work(None), machine.entered(), noting:
-        result = run(*args, **kwargs)
-    if home is not None:  # or the machine's mode would place it there
-        for tensor in tensors_in(result):
-            keep_on_host(tensor)
-    return result
-
-
-def _bring(machine: Machine, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _bring(machine: TheMachine, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments of an operator as the real machine would hand them to Python."""
     tensors = tensors_in(args, kwargs)
     gpus = set(map(gpu_of, tensors))
@@ -111,14 +71,14 @@ def _bring(machine: Machine, func: Any, args: Any, kwargs: Any) -> tuple[Any, An
     return args, kwargs
 
 
-def _named(values: Any, home: Gpu, machine: Machine) -> Any:
+def _named(values: Any, home: Gpu, machine: TheMachine) -> Any:
     """``values`` (of a tuple or dict) with the device of the values told as that of the tensors."""
     if isinstance(values, dict):
         return {name: _name(value, home, machine) for name, value in values.items()}
     return tuple(_name(value, home, machine) for value in values)
 
 
-def _name(value: Any, home: Gpu, machine: Machine) -> Any:
+def _name(value: Any, home: Gpu, machine: TheMachine) -> Any:
     if value.__class__ is torch.device and value.type == machine.backing.type:
         return home.device
     return value
@@ -156,7 +116,8 @@ def _classes(base: Any) -> Iterator[type]:
         yield from _classes(kind)
 
 
-def patches(machine: Machine) -> Iterator[Patch]:
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """Classes that dispatch, those that there are and those to come; the tensors that wrap others."""
     for base in (Tensor, TorchDispatchMode):
         for kind in dict.fromkeys(_classes(base)):
@@ -164,7 +125,7 @@ def patches(machine: Machine) -> Iterator[Patch]:
             if raw is not None:
                 yield Patch(kind, "__torch_dispatch__", _dispatching(raw))
         yield Patch(base, "__init_subclass__", _watching(base))
-    yield from _of_modes()
+    yield from noting(TorchDispatchMode, lambda mode: not f"{type(mode).__module__}.".startswith(_LEFT_ALONE))
     yield from _of_wrappers()
 
 
@@ -178,33 +139,13 @@ def _watching(base: Any) -> Any:
             before.__func__(cls, **options)
         if machine_in_use() is None:
             return
-        class_made(cls)
+        for look in hooks.class_made:
+            look(cls)
         raw = _own_dispatch(cls)
         if raw is not None:
             cls.__torch_dispatch__ = _dispatching(raw)
 
     return classmethod(init_subclass)
-
-
-def _of_modes() -> Iterator[Patch]:
-    enter, leave = TorchDispatchMode.__enter__, TorchDispatchMode.__exit__
-
-    # As with saved_tensors_hooks: a mode can be entered several times, and entered ones can outlast the machine.
-    def enter_noting(self: Any) -> Any:
-        if not f"{type(self).__module__}.".startswith(_LEFT_ALONE):
-            self.__dict__.setdefault("_labkit_modes", []).append(NoteHome())
-            self._labkit_modes[-1].__enter__()
-        return enter(self)
-
-    def leave_noting(self: Any, *exc_info: Any) -> Any:
-        result = leave(self, *exc_info)
-        modes = self.__dict__.get("_labkit_modes")
-        if modes and take_off(modes[-1]):
-            modes.pop()
-        return result
-
-    yield Patch(TorchDispatchMode, "__enter__", enter_noting)
-    yield Patch(TorchDispatchMode, "__exit__", leave_noting)
 
 
 @handles(Tensor.__reduce_ex__)

@@ -1,0 +1,1 @@
+"""Python that C++ calls in the middle of an operation: dispatch modes, wrappers, kernels, hooks of saved tensors."""

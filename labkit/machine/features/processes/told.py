@@ -1,0 +1,148 @@
+"""Child processes see a machine like this one's: their environment says so (:mod:`labkit.children.told`).
+
+Here are the rows that put it there, and those for what starts processes with an environment of its own or of another
+time.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing.forkserver
+import multiprocessing.spawn
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ....base.patches import Patch
+from ....children import told as children
+from ... import hooks
+from ...state.gpu import TheMachine
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """The environment, and what hands one on."""
+    told = machine.told
+    yield Patch(ENVIRONMENT, children.MACHINE, told)
+    yield Patch(ENVIRONMENT, children.ENTER, children.ENTRIES)
+    yield Patch(PYTHONPATH, _BOOTSTRAP, True)
+    yield Patch(subprocess.Popen, "__init__", _handing_on(subprocess.Popen.__init__, told))
+    yield Patch(multiprocessing.spawn, "get_preparation_data", _telling(told))
+    # The server outlives the machine: it is to know of none, and what it forks is told as it begins.
+    server = multiprocessing.forkserver.ForkServer
+    yield Patch(server, "ensure_running", _untold(server.ensure_running))
+
+
+class _Environment:
+    """``os.environ`` as an owner of patches: a variable is an attribute."""
+
+    __name__ = "os.environ"
+
+    @property
+    def __dict__(self) -> dict[str, str]:  # type: ignore[override]
+        values = {name: value for name, value in os.environ.items() if name != children.PATH}
+        return {name: sys.intern(value) for name, value in values.items()}  # the same object at every look
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return vars(self)[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: str) -> None:
+        os.environ[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        os.environ.pop(name, None)  # the user may have taken it out already
+
+
+class _PythonPath:
+    """``PYTHONPATH`` as an owner of patches: whether the bootstrap's folder is in it. The rest is the user's."""
+
+    __name__ = "os.environ['PYTHONPATH']"
+
+    @property
+    def __dict__(self) -> dict[str, bool]:  # type: ignore[override]
+        path = os.environ.get(children.PATH, "")
+        return {_BOOTSTRAP: True} if children.FOLDER in path.split(os.pathsep) else {}
+
+    def __getattr__(self, name: str) -> bool:
+        if name in vars(self):
+            return True
+        raise AttributeError(name)
+
+    _empty = False  # whether it was there, and empty
+
+    def __setattr__(self, name: str, value: bool) -> None:
+        before = os.environ.get(children.PATH)
+        type(self)._empty = before == ""
+        os.environ[children.PATH] = children.with_bootstrap(before)
+
+    def __delattr__(self, name: str) -> None:
+        left = children.without_bootstrap(os.environ.pop(children.PATH, ""))
+        if left or self._empty:
+            os.environ[children.PATH] = left
+
+
+ENVIRONMENT, PYTHONPATH = _Environment(), _PythonPath()
+_BOOTSTRAP = "labkit/children/bootstrap"
+
+
+def _handing_on(start: Callable[..., None], told: str) -> Callable[..., None]:
+    """``Popen.__init__``, which hands on what children are told where the caller made their environment."""
+
+    @functools.wraps(start)
+    def init(process: Any, args: Any, *more: Any, env: Any = None, **options: Any) -> None:
+        if env is None and not vars(PYTHONPATH):  # the script has set a PYTHONPATH of its own
+            env = os.environ
+        if env is not None:
+            env = children.told({os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}, told)
+        start(process, args, *more, **({} if env is None else {"env": env}), **options)
+
+    return init
+
+
+def _telling(told: str) -> Callable[[str], dict[str, Any]]:
+    """What multiprocessing sends to a process that it starts, the first of which the process reads."""
+    prepare = multiprocessing.spawn.get_preparation_data
+
+    @functools.wraps(prepare)
+    def prepared(name: str) -> dict[str, Any]:
+        return {**prepare(name), "name": _Name(name, told)}
+
+    return prepared
+
+
+class _Name(str):
+    """The name of a process, from whose unpickling on the process sees the machine."""
+
+    told: str
+
+    def __new__(cls, name: str, told: str) -> _Name:
+        made = super().__new__(cls, name)
+        made.told = told
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By the file, since the child reads this before it has a path on which labkit is.
+        path = children.with_bootstrap(os.environ.get(children.PATH))
+        follow = f"__import__('runpy').run_path({children.BOOTSTRAP!r})['follow']"
+        follow += f"({self.told!r}, {path!r}, {children.ENTRIES!r})"
+        return eval, (f"({follow}, {str(self)!r})[1]",)
+
+
+def _untold(start: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(start)
+    def ensure_running(server: Any) -> None:
+        told, path = os.environ.pop(children.MACHINE, None), os.environ.get(children.PATH)
+        delattr(PYTHONPATH, _BOOTSTRAP)
+        try:
+            start(server)
+        finally:
+            for name, value in ((children.MACHINE, told), (children.PATH, path)):
+                if value is not None:
+                    os.environ[name] = value
+
+    return ensure_running

@@ -1,0 +1,41 @@
+"""What becomes of a call on a GPU that failed: the computer's words are not always CUDA's."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from .. import hooks
+from ..state.gpu import Gpu
+
+
+def answered(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError | IndexError, gpu: Gpu
+) -> Any:
+    """What ``func`` on ``gpu`` gives on CUDA, where the CPU's kernels raised ``error``; or raise what CUDA raises."""
+    with refusals(gpu):
+        for answer in hooks.failed:
+            result = answer(func, args, kwargs, error, gpu)
+            if result is not NotImplemented:
+                return result
+        raise error
+
+
+class refusals:
+    """Context manager: if the computer has no memory for a tensor on ``gpu`` inside, that is CUDA's error."""
+
+    __slots__ = ("_gpu",)
+
+    def __init__(self, gpu: Gpu | None) -> None:
+        self._gpu = gpu
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._gpu is not None and isinstance(error, RuntimeError):
+            raised = self._gpu.refused(error)
+            if raised is not error:
+                raise raised from None
