@@ -78,5 +78,6 @@ from .view.draw import draw_waits as draw_waits
 
 __version__: str
 __all__: list[str]
+_ENTRIES: tuple[str, ...]
 
 def load_ipython_extension(shell: object) -> None: ...

@@ -29,13 +29,14 @@ engine            | base turns
 trace.recording   | base trace engine
 
 children          | base
+machine.hooks     | base
 machine.handlers  |
 machine.stack     |
-machine.state     | base turns
+machine.state     | base turns machine.hooks
 machine.rules     | base machine.handlers machine.state
-machine.ops       | base machine.handlers machine.stack machine.state machine.rules machine.features trace
-machine.features  | base children machine.handlers machine.stack machine.state machine.rules machine.ops
-machine.torch_api | base machine.state machine.rules machine.ops machine.features trace
+machine.ops       | base machine.hooks machine.handlers machine.stack machine.state machine.rules trace
+machine.torch_api | base machine.hooks machine.state machine.rules machine.ops trace
+machine.features  | base children machine.hooks machine.handlers machine.stack machine.state machine.rules machine.ops machine.torch_api
 machine           | base turns children machine.stack machine.state machine.ops machine.features machine.torch_api plans
 
 distributed.calls     | base machine.state trace
@@ -65,8 +66,8 @@ classroom.results | base classroom classroom.handout classroom.intake classroom.
 classroom.nbgrader | base classroom classroom.handout
 content.assignments | plans course classroom
 
-cli               | base children distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.features machine.state trace trace.recording view diagnosis
-__init__          | base view distributed.notebook
+cli               | base children distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.torch_api machine.state trace trace.recording view diagnosis
+__init__          | base machine view distributed.processes distributed.notebook
 __main__          | cli
 """
 ROWS = [line.split("|") for line in TABLE.splitlines() if line]
@@ -77,23 +78,19 @@ ALLOWED = {room.strip(): set(others.split()) for room, others in ROWS}
 LATE = {
     "__init__": "public names, from the table in __init__.pyi",
     "base.extras": "packages of an extra, none of them labkit's",
-    "children.bootstrap.sitecustomize": "torch, which it waits for",
+    "children.bootstrap.sitecustomize": "torch, which it waits for, and what its environment names",
     "classroom.assignment": "the folder of an assignment, labkit's own or a teacher's",
     "classroom.checking": "the folder of an assignment, labkit's own or a teacher's",
     "classroom.wall.inside.student": "what the grader names, so that students' answers start at once",
     "classroom.wall.inside.template": "what the grader names, so that students' answers start at once",
     "content": "what a room asks for by its name: the content stands on the rooms that show and judge it",
     "cli.diagnose": "the user's module",
+    "machine.features": "whatever lies beside it",
     "distributed.torchrun.worker": "modules of the user's script",
 }
 
 # Imports that are still to be cut, importer and imported: they hold rings. This list only gets shorter.
 TO_CUT = """
-machine.*                   machine
-machine.*                   machine.machine
-machine.ops.*               machine.features.*
-machine.state.[lm]*         machine.state.gpu
-children.bootstrap.*        *
 diagnosis.*                 diagnosis.runs
 diagnosis.probes.probe      diagnosis.run
 course.exercises.primitives engine*

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .. import CHILDREN_ENTER
+from .. import _ENTRIES
 from ..base.language import say
 from ..base.numbers import MOST_GPUS, must, whole
 from ..base.units import parse_bytes
@@ -25,7 +25,7 @@ from .bootstrap import sitecustomize
 FOLDER, BOOTSTRAP = sitecustomize.HERE, sitecustomize.__file__
 MACHINE, PATH, ENTER, RUN = sitecustomize.MACHINE, sitecustomize.PATH, sitecustomize.ENTER, sitecustomize.RUN
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-ENTRIES = " ".join(CHILDREN_ENTER)
+ENTRIES = " ".join(_ENTRIES)
 
 
 @dataclass(frozen=True)

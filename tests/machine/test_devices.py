@@ -378,7 +378,7 @@ def written():
 
 def test_every_name_that_a_rule_stands_for_is_still_there():
     names = set(written())
-    assert len(names) > 300
+    assert len(names) > 250
     assert [name for name in names if not handlers.named(name)] == []
     assert [name for name in operators.RULES if not hasattr(torch.ops.aten, name)] == []
     known = {name.partition(".")[0] for name in wrappers.table()}

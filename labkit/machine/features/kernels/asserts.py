@@ -47,4 +47,4 @@ def device_assert(operator: str, device: torch.device, words: str) -> torch.Acce
             "此后这个进程里所有的 CUDA 调用都会失败；这里立刻报告，机器可以继续使用。",
         )
     )
-    return error  # type: ignore[no-any-return]
+    return error
