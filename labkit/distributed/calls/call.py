@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from os.path import basename
 from types import CodeType
@@ -30,60 +31,64 @@ def place_of(code: CodeType, line: int) -> str:
     return f"{name}:{line}" + ("" if function == "<module>" else f" in {function}")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """What one rank brings to a collective of a group.
 
     kind      "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
               "barrier", "send", "recv"; "all_gather_single", "reduce_scatter_single" and "all_to_all_single" where one
               tensor holds the pieces of all.
-    group     the group's name, and ``desc`` what it is for ("default_pg", "mesh_dp").
-    seq       its number among the rank's collectives of this group, from 1; of messages, among those of the pair.
-    at, rank  the caller's rank in the group, and in the world; ``ranks`` are the world's ranks of all members.
     inputs    tensors that are read, ``outputs`` those that are written (the same list, where all are both): of a
               coalesced call, several; of "all_gather", "gather", "scatter", "reduce_scatter" and "all_to_all", one for
               each member.
     op        the reduction, by name ("SUM"), and ``factor`` of PREMUL_SUM.
     root      the rank in the group that sends or receives all; the peer of a send or recv.
-    node      the caller's node, and ``codes`` what of torch stands between it and the user's line, innermost first.
     splits    of "all_to_all_single": how many rows go to each member, and come from each; None for equal ones.
-    backward  whether autograd called it, and ``async_op`` whether the caller means to go on meanwhile.
+    group     the group's name, and ``desc`` what it is for ("default_pg", "mesh_dp").
+    seq       its number among the rank's collectives of this group, from 1; of messages, among those of the pair.
+    at, rank  the caller's rank in the group, and in the world; ``ranks`` are the world's ranks of all members.
+    node      the caller's node.
     device    the GPU that the caller's tensors are on, "cuda:1"; "cpu".
     arrived   the rank's clock when it called, in seconds; ``timeout`` is for how long it waits for the others.
+    backward  whether autograd called it, and ``async_op`` whether the caller means to go on meanwhile.
+    code      the user's code that called it, in ``line``; ``codes`` what of torch stands between, innermost first.
+    memo      what its members' outputs share, while it is computed.
+    told      what an event says of its tensors, if they are gone and a recording was open: ``watched``.
     """
 
-    __slots__ = (
-        "arrived", "async_op", "at", "backend", "backward", "code", "codes", "desc", "device", "factor", "from_cpp",
-        "group", "inputs", "kind", "line", "memo", "node", "op", "outputs", "rank", "ranks", "root", "seq", "splits",
-        "tag", "timeout", "told", "watched",
-    )  # fmt: skip
+    kind: str
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    op: str = ""
+    factor: Any = None
+    root: int | None = None
+    splits: tuple[list[int] | None, list[int] | None] | None = None
+    tag: int = 0
+    group: str = ""
+    desc: str = ""
+    backend: str = ""
+    seq: int = 0
+    at: int = 0
+    rank: int = 0
+    ranks: tuple[int, ...] = ()
+    node: int = 0
+    device: str = ""
+    arrived: float = 0.0
+    timeout: timedelta | None = None
+    from_cpp: bool = False
+    backward: bool = False
+    async_op: bool = False
+    watched: bool = False
+    code: CodeType | None = None
+    line: int = 0
+    codes: list[CodeType] = field(default_factory=list)
+    memo: dict[Any, Any] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        kind: str,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        *,
-        op: str = "",
-        factor: Any = None,
-        root: int | None = None,
-        splits: tuple[list[int] | None, list[int] | None] | None = None,
-        tag: int = 0,
-    ) -> None:
-        self.kind, self.inputs = kind, list(inputs)
-        self.outputs = self.inputs if outputs is inputs else list(outputs)
-        self.op, self.factor, self.root, self.splits, self.tag = op, factor, root, splits, tag
-        self.group = self.desc = self.backend = self.device = ""
-        self.seq = self.at = self.rank = self.node = 0
-        self.ranks: tuple[int, ...] = ()
-        self.arrived = 0.0
-        self.timeout: timedelta | None = None
-        self.told: dict[str, Any] = {}
-        self.watched = False
-        self.from_cpp = self.backward = self.async_op = False
-        self.code: CodeType | None = None
-        self.codes: list[CodeType] = []
-        self.line = 0
-        self.memo: dict[Any, Any] = {}
+    def __post_init__(self) -> None:
+        alike = self.outputs is self.inputs
+        self.inputs = list(self.inputs)
+        self.outputs = self.inputs if alike else list(self.outputs)
 
     @property
     def place(self) -> str:

@@ -37,7 +37,6 @@ from .works import SlotWork, Works
 
 # The functions of torch.distributed hand over what users gave them; what comes from elsewhere comes from C++.
 _PYTHON = "distributed_c10d.py"
-_NO_ROOT = -1
 
 
 class _Asking(threading.local):
@@ -150,34 +149,19 @@ class Group(_Base):  # type: ignore[misc]
     def _has_hooks(self) -> bool:
         return False
 
-    def _wait_for_pending_works(self) -> None:
-        return None
-
-    def _set_sequence_number_for_group(self) -> None:
-        return None
-
     def _get_sequence_number_for_group(self) -> int:
         return self.latest
+
+    def _without_effect(self, *args: object) -> None:
+        """What moves no tensors: connections of NCCL, its own timing, C++'s counts."""
+
+    _wait_for_pending_works = _set_sequence_number_for_group = _enable_collectives_timing = _without_effect
+    _group_start = _group_end = eager_connect_single_device = perform_nocolor_split = _without_effect
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.timeout = self.options._timeout = timeout
 
     set_timeout = _add_ephemeral_timeout = _set_default_timeout
-
-    def _group_start(self) -> None:
-        return None
-
-    def _group_end(self) -> None:
-        return None
-
-    def eager_connect_single_device(self, device: object) -> None:
-        return None
-
-    def perform_nocolor_split(self, device: object) -> None:
-        return None
-
-    def _enable_collectives_timing(self) -> None:
-        return None
 
     @property
     def supports_splitting(self) -> bool:
@@ -215,110 +199,90 @@ class Group(_Base):  # type: ignore[misc]
     # Collectives.
 
     def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts = _options(c10d.AllreduceOptions, opts, *more, **named)
-        tensors = _listed(tensors)
-        op, factor = _reduction(opts.reduceOp)
-        return self._meet(Call("all_reduce", tensors, tensors, op=op, factor=factor), tensors, opts)
+        opts, tensors = _options(c10d.AllreduceOptions, opts, *more, **named), _listed(tensors)
+        return self._meet(Call("all_reduce", tensors, tensors, **_reduction(opts)), opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, c10d.AllreduceCoalescedOptions() if opts is None else opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts = _options(c10d.BroadcastOptions, opts, *more, **named)
-        tensors = _listed(tensors)
-        sends = opts.rootRank == self._rank
-        call = Call("broadcast", tensors if sends else (), tensors, root=opts.rootRank)
-        return self._meet(call, tensors, opts)
+        opts, tensors = _options(c10d.BroadcastOptions, opts, *more, **named), _listed(tensors)
+        sent = tensors if opts.rootRank == self._rank else []
+        return self._meet(Call("broadcast", sent, tensors, root=opts.rootRank), opts)
 
     def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts = _options(c10d.ReduceOptions, opts, *more, **named)
-        tensors = _listed(tensors)
-        op, factor = _reduction(opts.reduceOp)
-        call = Call("reduce", tensors, tensors, op=op, factor=factor, root=opts.rootRank)
-        return self._meet(call, tensors, opts)
+        opts, tensors = _options(c10d.ReduceOptions, opts, *more, **named), _listed(tensors)
+        return self._meet(Call("reduce", tensors, tensors, root=opts.rootRank, **_reduction(opts)), opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        outputs = _listed(outputs)
-        return self._meet(Call("all_gather", _listed(inputs), _flat(outputs)), outputs, opts)
+        return self._meet(Call("all_gather", _listed(inputs), _flat(_listed(outputs))), opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         # A list for each rank, of a tensor for each input.
-        works = [
-            self.allgather([[row[k] for row in outputs]], [tensor], opts) for k, tensor in enumerate(inputs)
-        ]
-        return Works(works)
+        of_each = [[[row[k] for row in outputs]] for k in range(len(inputs))]
+        return Works([self.allgather(out, [own], opts) for out, own in zip(of_each, inputs, strict=True)])
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        return self._meet(Call("all_gather_single", [tensor], [output]), [output], opts)
-
-    _allgather_base = all_gather_single
+        return self.all_gather_single_coalesced([output], [tensor], opts)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._meet(Call("all_gather_single", inputs, outputs), list(outputs), opts)
+        return self._meet(Call("all_gather_single", inputs, outputs), opts)
 
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts = _options(c10d.GatherOptions, opts, *more, **named)
         gathered = _flat(outputs) if outputs else []
-        return self._meet(Call("gather", _listed(inputs), gathered, root=opts.rootRank), gathered, opts)
+        return self._meet(Call("gather", _listed(inputs), gathered, root=opts.rootRank), opts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts = _options(c10d.ScatterOptions, opts, *more, **named)
         pieces = _flat(inputs) if inputs else []
-        return self._meet(
-            Call("scatter", pieces, _listed(outputs), root=opts.rootRank), _listed(outputs), opts
-        )
+        return self._meet(Call("scatter", pieces, _listed(outputs), root=opts.rootRank), opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts = _options(c10d.ReduceScatterOptions, opts, *more, **named)
-        op, factor = _reduction(opts.reduceOp)
-        call = Call("reduce_scatter", _flat(inputs), _listed(outputs), op=op, factor=factor)
-        return self._meet(call, _listed(outputs), opts)
+        return self._meet(Call("reduce_scatter", _flat(inputs), _listed(outputs), **_reduction(opts)), opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
-    _reduce_scatter_base = reduce_scatter_single
-
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = c10d.ReduceScatterOptions() if opts is None else opts
-        op, factor = _reduction(opts.reduceOp)
-        call = Call("reduce_scatter_single", inputs, outputs, op=op, factor=factor)
-        return self._meet(call, list(outputs), opts)
+        return self._meet(Call("reduce_scatter_single", inputs, outputs, **_reduction(opts)), opts)
 
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    _reduce_scatter_base, reduce_scatter_tensor_coalesced = (
+        reduce_scatter_single,
+        reduce_scatter_single_coalesced,
+    )
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._meet(Call("all_to_all", _listed(inputs), _listed(outputs)), _listed(outputs), opts)
+        return self._meet(Call("all_to_all", _listed(inputs), _listed(outputs)), opts)
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
     ) -> Any:
         splits = list(in_sizes or ()) or None, list(out_sizes or ()) or None
-        return self._meet(Call("all_to_all_single", [tensor], [output], splits=splits), [output], opts)
+        return self._meet(Call("all_to_all_single", [tensor], [output], splits=splits), opts)
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None) -> Any:
-        return self._meet(Call("barrier", (), ()), [], opts)
+        return self._meet(Call("barrier"), opts)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        self._meet(Call("barrier", (), ()), [], None).wait()
+        self.barrier().wait()
 
     # Messages.
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
-        tensors = _listed(tensors)
-        return self._meet(Call("send", tensors, (), root=to, tag=tag), tensors, None)
+        return self._meet(Call("send", _listed(tensors), root=to, tag=tag))
 
-    def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
-        tensors = _listed(tensors)
-        return self._meet(Call("recv", (), tensors, root=source, tag=tag), tensors, None)
+    def recv(self, tensors: Any, source: int | None, tag: int = 0) -> Any:
+        return self._meet(Call("recv", outputs=_listed(tensors), root=source, tag=tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        tensors = _listed(tensors)
-        return self._meet(Call("recv", (), tensors, root=None, tag=tag), tensors, None)
+        return self.recv(tensors, None, tag)
 
     def _start_coalescing(self, device: object) -> None:
         self._coalesced = []
@@ -329,18 +293,23 @@ class Group(_Base):  # type: ignore[misc]
 
     # Meeting.
 
-    def _meet(self, call: Call, results: list[Any], opts: Any) -> Any:
+    def _meet(self, call: Call, opts: Any = None) -> Any:
+        """The Work of ``call``, which this rank makes now."""
         rank = rank_here()
         call.group, call.desc, call.at = self._name, self._desc, self._rank
-        call.rank, call.ranks = (
-            (self._global, self.ranks) if rank is None else (rank.number, self.transport().ranks)
-        )
-        call.from_cpp = not sys._getframe(2).f_code.co_filename.endswith(_PYTHON)
+        if rank is None:
+            call.rank, call.ranks = self._global, self.ranks
+        else:
+            call.rank, call.ranks = rank.number, self.transport().ranks
+        caller: Any = sys._getframe(1)
+        while caller.f_code.co_filename == __file__:
+            caller = caller.f_back
+        call.from_cpp = not caller.f_code.co_filename.endswith(_PYTHON)
         call.locate()
         call.async_op = bool(getattr(opts, "asyncOp", False))
         if watched(call):
             return seen(self, call, lambda brought: self._come(brought, brought.outputs, opts))
-        return self._come(call, results, opts)
+        return self._come(call, list(call.inputs if call.kind == "send" else call.outputs), opts)
 
     def _come(self, call: Call, results: list[Any], opts: Any) -> Any:
         """The Work of a call whose tensors are those that have the memory."""
@@ -474,10 +443,11 @@ def _options(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
     return options
 
 
-def _reduction(op: Any) -> tuple[str, Any]:
-    """The name of a ReduceOp, and the factor of PREMUL_SUM."""
+def _reduction(opts: Any) -> dict[str, Any]:
+    """How ``opts`` say to reduce: the name of the ReduceOp, and the factor of PREMUL_SUM."""
+    op = opts.reduceOp
     name = _NAMES[int(getattr(op, "op", op))]
-    return name, op.__getstate__()[1] if name == "PREMUL_SUM" else None
+    return {"op": name, "factor": op.__getstate__()[1] if name == "PREMUL_SUM" else None}
 
 
 _NAMES = {int(getattr(ReduceOp.RedOpType, name)): name for name in ReduceOp.RedOpType.__members__}

@@ -90,7 +90,7 @@ def unpacked(whole: Tensor) -> Call:
 def told(text: bytes) -> tuple[Call, list[Any], list[Any]]:
     """The call that :func:`words` told of, without tensors, and the shapes and dtypes of those."""
     facts, inputs, outputs = pickle.loads(text)
-    call = Call(facts["kind"], (), ())
+    call = Call(facts["kind"])
     for name in _SENT:
         setattr(call, name, facts[name])
     code: Any = facts["code"] and Line(*facts["code"])

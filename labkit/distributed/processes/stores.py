@@ -65,7 +65,7 @@ def _stand_aside(store: Any, keys: Sequence[str], what: str, timeout: timedelta)
     there = watch.Keys(store, keys)
     if there.wait(min(watch.SOON, timeout.total_seconds())):
         return
-    call = Call(f"store.{what}", (), ())
+    call = Call(f"store.{what}")
     call.group = ", ".join(map(repr, keys))
     call.locate()
     left = timeout - timedelta(seconds=watch.SOON)

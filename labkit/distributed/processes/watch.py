@@ -184,7 +184,7 @@ class Watch:
     def stuck(self, what: str) -> str | None:
         """Why the main thread will never go on, which waits for ``what`` and for nobody here; None if it may."""
         if self._state != "waits":
-            call = Call(_OWN, (), ())
+            call = Call(_OWN)
             call.group = what
             self.waits(call)
         found = self.look()
@@ -342,7 +342,7 @@ def over(slot: Open) -> None:
 
 def gather(group: Group, name: str) -> None:
     """Wait until all members are about to connect, which could be told of no deadlock. ``name`` is theirs alone."""
-    call = Call(_NEW, (), ())
+    call = Call(_NEW)
     call.group, call.seq, call.rank, call.ranks = name, 1, group.ranks[group.rank()], group.ranks
     call.locate()
     note(call)

@@ -141,7 +141,7 @@ class SharedStore(Store):
 
         if ready():
             return
-        call = Call(f"store.{what}", (), ())
+        call = Call(f"store.{what}")
         call.group = say(en=f"store, keys {list(keys)}", zh=f"store，键 {list(keys)}")
         rank = rank_here()
         call.rank = -1 if rank is None else rank.number
