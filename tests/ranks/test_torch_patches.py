@@ -60,6 +60,39 @@ def test_gloo_takes_seconds_for_a_timeout():
         assert world.run(work) == [(2, 5)] * 2
 
 
+def test_a_group_that_a_script_makes_itself_is_what_it_asks_for():
+    """Not what the group before it was: the default one, of NCCL, and one of a single rank."""
+
+    def work(rank):
+        torch.cuda.set_device(rank.local)
+        dist.init_process_group("nccl")
+        dist.new_group([0])
+        group = dist.ProcessGroupGloo(dist.FileStore("own"), rank.number, 2)
+        x = torch.ones(1)
+        group.allreduce([x]).wait()
+        return x.item(), group.ranks
+
+    with World(2) as world:
+        assert world.run(work) == [(2, (0, 1))] * 2
+
+
+def test_tensors_of_the_host_are_refused_over_nccl_by_whatever_name():
+    def work(rank):
+        torch.cuda.set_device(rank.local)
+        dist.init_process_group("nccl")
+        x, y = torch.ones(2), torch.ones(4)
+        for collective in (
+            lambda: dist.reduce_scatter_tensor(x, y),
+            lambda: dist.all_gather_into_tensor(y, x),
+            lambda: dist.all_reduce_coalesced([x]),
+        ):
+            with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
+                collective()
+
+    with World(2) as world:
+        world.run(work)
+
+
 def test_float8_is_summed_and_complex_numbers_have_a_mean():
     def work(rank):
         dist.init_process_group("nccl")
