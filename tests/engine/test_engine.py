@@ -309,6 +309,24 @@ def test_sparse_gradients_of_some_replicas(wrap):
             assert model.seldom.weight.grad.sum(1).tolist() == rows
 
 
+def test_the_sum_of_sparse_gradients_leaves_each_replicas_own_as_it_was():
+    """A hook may have kept it."""
+    kept = {}
+
+    class Words(nn.Embedding):
+        def forward(self, x):
+            self.weight.register_hook(lambda grad, gpu=x.device.index: kept.update({gpu: grad}))
+            return super().forward(x)
+
+    with labkit.simulate(gpus=3):
+        model = Words(5, 2, sparse=True).cuda()
+        labkit.DataParallel(model)(torch.tensor([[0], [1], [2]])).sum().backward()
+        assert model.weight.grad.to_dense().sum(1).tolist() == [2, 2, 2, 0, 0]
+        for gpu, grad in kept.items():
+            assert grad.to_dense().sum(1).tolist() == [2.0 * (word == gpu) for word in range(5)]
+    assert sorted(kept) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_parameter_without_elements(wrap):
     class Empty(nn.Linear):

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 import labkit
+from labkit.machine.state.gpu import Gpu
 
 
 def allocated(gpu):
@@ -40,6 +41,21 @@ def test_the_peak_is_exact_to_16_kib():
         for _ in range(10):
             torch.zeros(128 * 2960, device="cuda")
         assert 0 <= 512 * (50 + 2960) - torch.cuda.max_memory_allocated() < 16 * 1024
+        assert keep.is_cuda
+
+
+def test_what_is_larger_than_16_kib_is_seen_at_the_peak_and_what_is_small_costs_no_count(monkeypatch):
+    counts, recount = [], Gpu.recount
+    monkeypatch.setattr(Gpu, "recount", lambda *args: (counts.append(1), recount(*args))[1])
+    with labkit.simulate(gpus=1):
+        keep = torch.zeros(1, device="cuda")
+        torch.zeros(16 * 256 + 1, device="cuda")  # a block more than 16 KiB, and gone again
+        assert torch.cuda.max_memory_allocated() == 512 + 16 * 1024 + 512
+        torch.cuda.reset_peak_memory_stats()
+        counts.clear()
+        for _ in range(32):
+            torch.zeros(1, device="cuda")  # 32 blocks of 512 bytes: 16 KiB
+        assert not counts
         assert keep.is_cuda
 
 
