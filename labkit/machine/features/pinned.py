@@ -17,8 +17,9 @@ from ..state.placement import gpu_of, parts, pin
     *_device_constructors(),
     *named(
         "sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
-        "sparse_bsc_tensor zeros_like ones_like full_like empty_like rand_like randn_like randint_like "
-        "Tensor.new_tensor Tensor.new_empty Tensor.new_empty_strided Tensor.new_zeros Tensor.new_ones Tensor.new_full"
+        "sparse_bsc_tensor normal from_file _empty_affine_quantized _empty_per_channel_affine_quantized zeros_like "
+        "ones_like full_like empty_like rand_like randn_like randint_like Tensor.new_tensor Tensor.new_empty "
+        "Tensor.new_empty_strided Tensor.new_zeros Tensor.new_ones Tensor.new_full"
     ),
 )
 def _made(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
