@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log2
 
 from .layout import legend, text_width
 from .palette import CPU
-from .picture import Box, Line, Text
+from .picture import Box, Line, Picture, Sketch, Text
 
 TOP, TALL = 78, 178
 HEIGHT = TOP + TALL + 68
@@ -38,7 +38,7 @@ class Axis:
     told: Callable[[float], str]
 
 
-def key(styles: Sequence[Style], names: dict[str, str]) -> list[Box | Line | Text]:
+def _key(styles: Sequence[Style], names: dict[str, str]) -> list[Box | Line | Text]:
     """The legend over the charts."""
     marks: list[tuple[str, list[Box | Line]]] = []
     for style in styles:
@@ -47,7 +47,7 @@ def key(styles: Sequence[Style], names: dict[str, str]) -> list[Box | Line | Tex
     return legend(CHARTS[0][0], 24, marks, mark=40, gap=24, size=12)
 
 
-def chart(
+def _chart(
     at: int,
     axis: Axis,
     counts: Sequence[int],
@@ -84,6 +84,29 @@ def chart(
         if points:
             ends.append((points[-1][0] + 9, points[-1][1], short))
     return found + _apart(ends)
+
+
+def charts_picture(
+    styles: Sequence[Style],
+    names: dict[str, str],
+    ends: dict[str, str],
+    counts: Sequence[int],
+    under: str,
+    measured: Sequence[tuple[Axis, Mapping[str, Sequence[float | None]]]],
+    hardware: str,
+    description: str,
+) -> Picture:
+    """Two charts side by side, of the same methods: ``names`` in full, ``ends`` at the ends of their lines.
+
+    measured   for each chart its axis, and by method a value for each count.
+    """
+    sketch = Sketch()
+    sketch.add(*_key(styles, names))
+    for at, (axis, values) in enumerate(measured):
+        curves = [(style, values[style.key], names[style.key], ends[style.key]) for style in styles]
+        sketch.add(*_chart(at, axis, counts, under, curves))
+    sketch.add(Text(12, HEIGHT - 10, hardware, 11, muted=True))
+    return sketch.picture(HEIGHT, description)
 
 
 def _marked(x: float, y: float, style: Style, label: str, tip: str = "") -> list[Box]:

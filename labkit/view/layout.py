@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .picture import WIDTH, Box, Line, Text
+from .picture import WIDTH, Box, Line, Sketch, Text
 
 # How far the baseline of a text in the middle of a lane is below that middle, as a share of the text's size.
 BASELINE = 0.35
@@ -51,12 +51,51 @@ class Lanes:
         """``words`` in lane ``at`` in place of anything else: what is told there, but not drawn."""
         return Text(self.left, self.line(at), words, sized(words, self.across, self.size), muted=True)
 
+    def one_by_one(
+        self, sketch: Sketch, shown: Sequence[int | range], told: Callable[[range], str]
+    ) -> Iterator[tuple[int, int]]:
+        """Each of ``shown`` that is drawn by itself, after the lane that it stands in; of those between, ``told``
+        says a line in their lane."""
+        for at, things in enumerate(shown):
+            if isinstance(things, range):
+                sketch.add(self.aside(at, told(things)))
+            else:
+                yield at, things
+
     def bar(self, at: int, x: float, width: float, gpu: int | None = None, *, dashed: bool = False,
             tint: float = 0.0, label: str = "", tip: str = "") -> Box:  # fmt: skip
         """A box in lane ``at``, as high as there is room."""
         return Box(
             x, self.y(at) + self.pad, width, self.high - 2 * self.pad, gpu, label, dashed, tint=tint, tip=tip
         )
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """Time along the lanes, from ``first`` at their left to ``last`` at their right, in seconds."""
+
+    lanes: Lanes
+    first: float
+    last: float
+
+    @property
+    def seconds(self) -> float:
+        return self.last - self.first
+
+    @property
+    def scale(self) -> float:
+        """Pixels for each second."""
+        return self.lanes.across / self.seconds
+
+    def x(self, at: float) -> float:
+        return self.lanes.left + (at - self.first) * self.scale
+
+    def marks(self, bottom: float) -> Iterator[Line | Text]:
+        """A line down to ``bottom`` at each round time, and under it how long that is after the first."""
+        for tick in ticks(self.seconds):
+            x = self.lanes.left + tick * self.scale
+            yield Line(x, self.lanes.top - 4, x, bottom, muted=True)
+            yield Text(x, bottom + 16, milliseconds(tick), 11, "middle", muted=True)
 
 
 def legend(
@@ -119,11 +158,25 @@ def fitted(text: str, width: float, size: float) -> str:
     return text and text + "…"
 
 
-def lanes(count: int, top: float, left: float, right: float) -> Lanes:
-    """``count`` lanes, the lower the more there are."""
-    sizes = ((8, 28, 13.0), (16, 22, 12.0), (32, 15, 10.5))
-    high, size = next(((high, size) for most, high, size in sizes if count <= most), (12.5, 9.5))
-    return Lanes(top, left, right, high, size)
+# Up to so many lanes: how high each is, the size of its text, how far what is in it stays from its edges.
+Heights = Sequence[tuple[int, float, float, float]]
+_HEIGHTS: Heights = ((8, 28, 13.0, 2.0), (16, 22, 12.0, 2.0), (32, 15, 10.5, 2.0))
+
+
+def lanes(
+    count: int, top: float, left: float, right: float, heights: Heights = _HEIGHTS, pad: float = 2.0
+) -> Lanes:
+    """``count`` lanes, the lower the more there are; ``pad`` is of more than ``heights`` speaks of."""
+    look = next((rest for most, *rest in heights if count <= most), [12.5, 9.5, pad])
+    return Lanes(top, left, right, *look)
+
+
+def gpu_lanes(
+    working: int, top: float, left: float, right: float, idle: int = 0
+) -> tuple[list[int | range], Lanes]:
+    """Which GPUs are drawn one by one, and a lane for each and for each line about the others."""
+    shown = shortened(working, idle, most=MOST_LANES, head=12, tail=3)
+    return shown, lanes(len(shown), top, left, right)
 
 
 def ticks(seconds: float) -> list[float]:

@@ -22,12 +22,7 @@ def batches_picture(plan: Batches) -> Picture:
     scale = lane.across / plan.batch_size
     shown = shortened(plan.total, most=_MOST, head=_MOST - 3, tail=2)
     sketch = Sketch()
-    for at, number in enumerate(shown):
-        if isinstance(number, range):
-            more = number.stop - number.start  # len cannot say every number
-            words = say(en=f"… {more} more batches like these …", zh=f"…… 还有 {more} 个这样的批次 ……")
-            sketch.add(lane.aside(at, words))
-            continue
+    for at, number in lane.one_by_one(sketch, shown, _counted):
         batch, short = plan[number], number == plan.full
         sketch.add(
             lane.name(at, say(en=f"batch {number}", zh=f"批次 {number}")),
@@ -45,6 +40,11 @@ def batches_picture(plan: Batches) -> Picture:
     if not plan.rows:
         sketch.add(lane.aside(0, say(en="no rows", zh="没有数据行")))
     return sketch.picture(lane.y(max(count, 1)) + _TOP, _description(plan))
+
+
+def _counted(numbers: range) -> str:
+    more = numbers.stop - numbers.start  # len cannot say every number
+    return say(en=f"… {more} more batches like these …", zh=f"…… 还有 {more} 个这样的批次 ……")
 
 
 def _description(plan: Batches) -> str:

@@ -6,7 +6,7 @@ from ...base.language import say
 from ...base.numbers import plural
 from ...base.units import bytes_text
 from ...plans.footprint import Occupancy
-from ..layout import MOST_LANES, devices, lanes, shortened
+from ..layout import devices, gpu_lanes
 from ..picture import Picture, Sketch, Text
 
 _LEFT, _RIGHT, _TOP = 76, 172, 34
@@ -16,18 +16,11 @@ _LEAST = 2.0
 
 def occupancy_picture(machine: Occupancy) -> Picture:
     """The GPUs of a machine; a byte is equally wide on all of them."""
-    shown = shortened(len(machine.used), most=MOST_LANES, head=12, tail=3)
-    lane = lanes(len(shown), _TOP, _LEFT, _RIGHT)
+    shown, lane = gpu_lanes(len(machine.used), _TOP, _LEFT, _RIGHT)
     scale = lane.across / max(machine.capacities, default=1)
     sketch = Sketch()
     sketch.add(Text(14, 22, _title(machine), 13, bold=True))
-    for at, gpu in enumerate(shown):
-        if isinstance(gpu, range):
-            used = bytes_text(sum(machine.used[k] for k in gpu))
-            count = plural(len(gpu), "more GPU")
-            words = say(en=f"{count}, {used} in use", zh=f"还有 {len(gpu)} 块 GPU，共用去 {used}")
-            sketch.add(lane.aside(at, devices(gpu) + say(en=": ", zh="：") + words))
-            continue
+    for at, gpu in lane.one_by_one(sketch, shown, lambda gpus: _counted(machine, gpus)):
         found = machine.used[gpu]
         used, capacity = bytes_text(found), bytes_text(machine.capacities[gpu])
         tip = f"cuda:{gpu} · {used} / {capacity}"
@@ -43,6 +36,13 @@ def occupancy_picture(machine: Occupancy) -> Picture:
     used = bytes_text(sum(machine.used))
     description = _title(machine) + say(en=f", {used} in use.", zh=f"，显存共用去 {used}。")
     return sketch.picture(lane.y(len(shown)) + 10, description)
+
+
+def _counted(machine: Occupancy, gpus: range) -> str:
+    used = bytes_text(sum(machine.used[k] for k in gpus))
+    count = plural(len(gpus), "more GPU")
+    words = say(en=f"{count}, {used} in use", zh=f"还有 {len(gpus)} 块 GPU，共用去 {used}")
+    return devices(gpus) + say(en=": ", zh="：") + words
 
 
 def _title(machine: Occupancy) -> str:

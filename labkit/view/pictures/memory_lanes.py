@@ -6,7 +6,7 @@ from ...base.language import say
 from ...base.numbers import plural
 from ...base.units import bytes_text
 from ...plans.footprint import KINDS, Footprints
-from ..layout import MOST_LANES, devices, lanes, legend, shortened, text_width
+from ..layout import devices, gpu_lanes, legend, text_width
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
 
 _LEFT, _RIGHT, _TOP = 76, 172, 50
@@ -17,8 +17,7 @@ _PALE = (0.0, 0.3, 0.5, 0.67, 0.82)
 
 def memory_picture(memory: Footprints) -> Picture:
     """What is on each GPU; a byte is equally wide on all of them."""
-    shown = shortened(len(memory.gpus), most=MOST_LANES, head=12, tail=3)
-    lane = lanes(len(shown), _TOP, _LEFT, _RIGHT)
+    shown, lane = gpu_lanes(len(memory.gpus), _TOP, _LEFT, _RIGHT)
     scale = lane.across / max([found.total for found in memory.gpus] + [memory.capacity or 0, 1])
     names = kind_names()
     limit = -99.0 if memory.capacity is None else _LEFT + memory.capacity * scale
@@ -29,10 +28,7 @@ def memory_picture(memory: Footprints) -> Picture:
     ]
     sketch.add(*legend(_LEFT, 23, marks, mark=_SWATCH + 5, gap=14))
     fine = min(lane.size, 11.5)
-    for at, gpu in enumerate(shown):
-        if isinstance(gpu, range):
-            sketch.add(lane.aside(at, _counted(memory, gpu)))
-            continue
+    for at, gpu in lane.one_by_one(sketch, shown, lambda gpus: _counted(memory, gpus)):
         found, x = memory.gpus[gpu], float(_LEFT)
         sketch.add(lane.name(at, f"cuda:{gpu}", muted=not found.total))
         for kind, tint in zip(KINDS, _PALE, strict=True):

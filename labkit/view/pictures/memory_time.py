@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from ...base.language import say
 from ...base.numbers import plural
 from ...base.units import bytes_text
 from ...trace.memory import MemorySample, MemoryTimeline
-from ..layout import MOST_LANES, Lanes, legend, milliseconds, shortened, ticks
+from ..layout import MOST_LANES, TimeAxis, lanes, legend, milliseconds, shortened
 from ..palette import CPU, number
 from ..picture import Box, Line, Picture, Sketch, Text
 
 _LEFT, _RIGHT, _TOP = 76, 118, 44
+_HEIGHTS = ((4, 52, 13.0, 3.0), (8, 38, 12.5, 3.0), (16, 26, 11.5, 2.0), (32, 17, 10.5, 1.5))
 _PALE = 0.6
 # The most that are drawn of one rank (which leaves two pixels for each), and of all together.
 _MOST, _MOST_BOXES = 240, 1800
@@ -23,63 +23,44 @@ def memory_time_picture(memory: MemoryTimeline) -> Picture:
     """How many bytes each rank had in use, when; a byte is equally high on all, and each one's peak is marked."""
     ranks = memory.ranks
     shown = shortened(len(ranks), most=MOST_LANES, head=40, tail=4)
-    lane = _lanes(len(shown))
+    lane = lanes(len(shown), _TOP, _LEFT, _RIGHT, _HEIGHTS, pad=1.0)
     drawn = [ranks[at] for at in shown if isinstance(at, int)]
     samples = {rank: memory.of(rank) for rank in drawn}
     first = min((one.at for one in memory.samples), default=0.0)
     last = max(max((one.at for one in memory.samples), default=0.0), first + 1e-6)
-    scale = lane.across / (last - first)
+    time = TimeAxis(lane, first, last)
     most = max([one.peak for one in memory.samples], default=0) or 1
     bottom = lane.y(max(len(shown), 1)) + 4
     sketch = Sketch()
-    for tick in ticks(last - first):
-        x = _LEFT + tick * scale
-        sketch.add(
-            Line(x, _TOP - 4, x, bottom, muted=True),
-            Text(x, bottom + 16, milliseconds(tick), 11, "middle", muted=True),
-        )
+    sketch.add(*time.marks(bottom))
     limit = max(min(_MOST, _MOST_BOXES // (2 * max(len(drawn), 1))) - 2, 2)
-    for place, at in enumerate(shown):
-        if isinstance(at, range):
-            sketch.add(lane.aside(place, _left_out(memory, [ranks[k] for k in at])))
-            continue
+    for place, at in lane.one_by_one(sketch, shown, lambda rest: _left_out(memory, [ranks[k] for k in rest])):
         sketch.add(lane.name(place, f"rank {ranks[at]}"))
-        found = _together(samples[ranks[at]], (last - first) / limit)
-        sketch.add(*_lane(lane, place, found, most, lambda when: _LEFT + (when - first) * scale))
+        found = _together(samples[ranks[at]], time.seconds / limit)
+        sketch.add(*_lane(time, place, found, most))
     if not ranks:
         words = say(en="nothing recorded", zh="没有记录")
         sketch.add(Text(_LEFT, _TOP + lane.high * 0.7, words, 13, muted=True))
     sketch.add(*_legend(samples))
-    return sketch.picture(bottom + 30, _description(memory, last - first))
+    return sketch.picture(bottom + 30, _description(memory, time.seconds))
 
 
-def _lane(
-    lane: Lanes, place: int, found: list[MemorySample], most: int, x: Callable[[float], float]
-) -> list[Box | Line | Text]:
+def _lane(time: TimeAxis, place: int, found: list[MemorySample], most: int) -> list[Box | Line | Text]:
     """One rank: between two samples what was in use at the first, over it what came and went, and its peak."""
     shapes: list[Box | Line | Text] = []
+    lane = time.lanes
     floor, tall = lane.y(place) + lane.high - lane.pad, lane.high - 2 * lane.pad - 2
     top = max(found, key=lambda one: one.peak)
     marked = None
     for before, after in zip([found[0], *found], found, strict=False):
-        left, width = x(before.at), max(x(after.at) - x(before.at), 0.0)
+        left, width = time.x(before.at), max(time.x(after.at) - time.x(before.at), 0.0)
         kept, peak = before.nbytes / most * tall, after.peak / most * tall
         gpu, rank = number(after.device), after.rank
         tip = _tip(after)
         if width:
             if after.peak > before.nbytes:
-                shapes.append(
-                    Box(
-                        left,
-                        floor - peak,
-                        width,
-                        peak - kept,
-                        gpu,
-                        f"rank {rank} came and went",
-                        tint=_PALE,
-                        tip=tip,
-                    )
-                )
+                label = f"rank {rank} came and went"
+                shapes.append(Box(left, floor - peak, width, peak - kept, gpu, label, tint=_PALE, tip=tip))
             if before.nbytes:
                 shapes.append(Box(left, floor - kept, width, kept, gpu, f"rank {rank} in use", tip=tip))
         if after is top and marked is None:
@@ -90,8 +71,7 @@ def _lane(
         left = min(max(at - mark / 2, _LEFT), _LEFT + lane.across - mark)
         label = f"rank {top.rank} at its peak"
         shapes.append(Box(left, y - mark / 2, mark, mark, CPU, label, round=True, tip=_tip(top)))
-    words = bytes_text(top.peak)
-    return [*shapes, lane.note(place, words)]
+    return [*shapes, lane.note(place, bytes_text(top.peak))]
 
 
 def _together(samples: tuple[MemorySample, ...], apart: float) -> list[MemorySample]:
@@ -106,13 +86,6 @@ def _together(samples: tuple[MemorySample, ...], apart: float) -> list[MemorySam
             found.append(replace(sample, peak=peak))
             peak = 0
     return found
-
-
-def _lanes(count: int) -> Lanes:
-    """``count`` lanes, as high as there is room."""
-    sizes = ((4, 52, 13.0, 3.0), (8, 38, 12.5, 3.0), (16, 26, 11.5, 2.0), (32, 17, 10.5, 1.5))
-    high, size, pad = next((rest for most, *rest in sizes if count <= most), (12.5, 9.5, 1.0))
-    return Lanes(_TOP, _LEFT, _RIGHT, high, size, pad)
 
 
 def _legend(samples: dict[int, tuple[MemorySample, ...]]) -> list[Box | Line | Text]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...base.language import say
 from ...base.numbers import plural
 from ...cost import Race
-from ..charts import HEIGHT, Axis, Style, chart, key, nice
-from ..picture import Picture, Sketch, Text
+from ..charts import Axis, Style, charts_picture, nice
+from ..picture import Picture
 
 _STYLES = (Style("star", strong=True, mark="square"), Style("ring", mark="disc"))
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
@@ -20,28 +20,24 @@ def race_picture(found: Race) -> Picture:
     }
     short = {"star": say(en="star", zh="星形"), "ring": names["ring"]}
     most = max(max(found.carried[style.key]) for style in _STYLES) or 1.0
-    size, unit = _unit(most)
     longest = max(max(found.seconds[style.key]) for style in _STYLES) * 1e3 or 1.0
-    axes = (
-        Axis(
-            say(en=f"busiest link, {unit} one way", zh=f"最忙的链路（单向，{unit}）"), nice(most / size),
-            "{:.4g}".format, f"{{:.4g}} {unit}".format,
+    size, unit = _unit(most)
+    link = say(en=f"busiest link, {unit} one way", zh=f"最忙的链路（单向，{unit}）")
+    time = say(en="all-reduce, ms", zh="全归约（毫秒）")
+    measured = [
+        (
+            Axis(link, nice(most / size), "{:.4g}".format, f"{{:.4g}} {unit}".format),
+            {way: [value * (1 / size) for value in values] for way, values in found.carried.items()},
         ),
-        Axis(say(en="all-reduce, ms", zh="全归约（毫秒）"), nice(longest), "{:.4g}".format, "{:.4g} ms".format),
-    )  # fmt: skip
-    sketch = Sketch()
-    sketch.add(*key(_STYLES, names))
+        (
+            Axis(time, nice(longest), "{:.4g}".format, "{:.4g} ms".format),
+            {way: [value * 1e3 for value in values] for way, values in found.seconds.items()},
+        ),
+    ]
     under = say(en="number of GPUs (ranks)", zh="GPU 数（rank 数）")
-    for at, (axis, values, scale) in enumerate(
-        zip(axes, (found.carried, found.seconds), (1 / size, 1e3), strict=True)
-    ):
-        curves = [
-            (style, [value * scale for value in values[style.key]], names[style.key], short[style.key])
-            for style in _STYLES
-        ]
-        sketch.add(*chart(at, axis, found.counts, under, curves))
-    sketch.add(Text(12, HEIGHT - 10, found.hardware, 11, muted=True))
-    return sketch.picture(HEIGHT, _description(found))
+    return charts_picture(
+        _STYLES, names, short, found.counts, under, measured, found.hardware, _description(found)
+    )
 
 
 def _unit(nbytes: float) -> tuple[int, str]:

@@ -10,12 +10,14 @@ from ...base.numbers import plural
 from ...base.units import bytes_text
 from ...trace.events import PAIRS, Event, Meeting
 from ...trace.trace import Trace
-from ..layout import MOST_LANES, Lanes, legend, milliseconds, shortened, sized, text_width, ticks
+from ..layout import MOST_LANES, Lanes, TimeAxis, lanes, legend, milliseconds, shortened, sized, text_width
 from ..palette import CPU, number
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
 from .timeline import timeline_picture
 
 _LEFT, _RIGHT = 76, 62
+# Lanes are higher than those of devices: in each are two bands.
+_HEIGHTS = ((4, 44, 13.0, 3.0), (8, 34, 12.5, 3.0), (16, 24, 11.5, 2.0), (32, 16, 10.5, 1.5))
 # How much of a lane is for the collectives; the rest is for computing and waiting.
 _MEETINGS = 0.42
 # Groups in more rows than this share the last.
@@ -64,34 +66,26 @@ def ranks_picture(trace: Trace) -> Picture:
     families = _families(meetings)
     first, last = _span(trace)
     top = 66.0 if len(families) > 1 else 50.0
-    lane = _lanes(len(shown), top)
-    scale = lane.across / (last - first)
+    lane = lanes(len(shown), top, _LEFT, _RIGHT, _HEIGHTS, pad=1.0)
+    time = TimeAxis(lane, first, last)
     bottom = lane.y(len(shown)) + 4
     sketch = Sketch()
-    for tick in ticks(last - first):
-        x = _LEFT + tick * scale
-        sketch.add(
-            Line(x, top - 4, x, bottom, muted=True),
-            Text(x, bottom + 16, milliseconds(tick), 11, "middle", muted=True),
-        )
-    paint = _Painter(sketch, lane, first, scale, families)
+    sketch.add(*time.marks(bottom))
+    paint = _Painter(sketch, time, families)
     drawn = {rows[at].rank: place for place, at in enumerate(shown) if isinstance(at, int)}
     boxes = sum(
         len(row.computing) + len(row.waiting) + 2 * len(row.parts) for row in rows if row.rank in drawn
     )
     slot = 0.0
     if len(meetings) > _MOST_MEETINGS or boxes > _MOST_BOXES:
-        slot = (last - first) / min(max(_MOST_BOXES // (3 * len(drawn)), 1), _MOST_SLOTS)
+        slot = time.seconds / min(max(_MOST_BOXES // (3 * len(drawn)), 1), _MOST_SLOTS)
     else:
         paint.links(meetings, drawn)
         sketch.add(*_kinds(paint, meetings, top))
-    for place, at in enumerate(shown):
-        if isinstance(at, range):
-            sketch.add(lane.aside(place, _left_out([rows[k] for k in at])))
-            continue
+    for place, at in lane.one_by_one(sketch, shown, lambda rest: _left_out([rows[k] for k in rest])):
         row = rows[at]
         sketch.add(*_name(lane, place, row))
-        sketch.add(lane.note(place, f"{_share(row, last - first):.0%}", muted=True))
+        sketch.add(lane.note(place, f"{_share(row, time.seconds):.0%}", muted=True))
         if slot:
             paint.added_up(place, row, slot)
         else:
@@ -99,7 +93,7 @@ def ranks_picture(trace: Trace) -> Picture:
     title = say(en="waiting", zh="等待")
     sketch.add(Text(WIDTH - _RIGHT + 8, top - 6, title, sized(title, _RIGHT - 10, 11), muted=True))
     sketch.add(*_legend(rows, meetings, families, slot))
-    return sketch.picture(bottom + 30, _description(trace, meetings, rows, last - first))
+    return sketch.picture(bottom + 30, _description(trace, meetings, rows, time.seconds))
 
 
 def rows_of(trace: Trace) -> list[Row]:
@@ -143,21 +137,20 @@ def _between(still: Iterable[Span], first: float, end: float) -> Iterable[Span]:
 
 @dataclass(frozen=True)
 class _Painter:
-    """Puts lanes into ``sketch``: ``first`` is the time at their left, ``scale`` pixels for each second."""
+    """Puts into ``sketch`` what ranks did along ``time``, the collectives of each of ``families`` in a row."""
 
     sketch: Sketch
-    lane: Lanes
-    first: float
-    scale: float
+    time: TimeAxis
     families: list[list[tuple[int, ...]]]
 
-    def x(self, at: float) -> float:
-        return _LEFT + (at - self.first) * self.scale
+    @property
+    def lane(self) -> Lanes:
+        return self.time.lanes
 
     def span(self, start: float, stop: float, least: float = 0.0) -> tuple[float, float]:
         """Left edge and width; of at least ``least`` pixels, inside the lane."""
-        width = max((stop - start) * self.scale, least)
-        return min(self.x(start), _LEFT + self.lane.across - width), width
+        width = max((stop - start) * self.time.scale, least)
+        return min(self.time.x(start), _LEFT + self.lane.across - width), width
 
     def band(self, place: int, ranks: tuple[int, ...] | None = None) -> tuple[float, float]:
         """Upper edge and height in a lane: of what is computed, or of the collectives of a group."""
@@ -215,7 +208,7 @@ class _Painter:
                 self.arrow(meeting, drawn)
                 continue
             places = [drawn[part.rank] for part in parts if part.rank is not None]
-            x = min(self.x(meeting.at) + _LEAST / 2, _LEFT + self.lane.across - _LEAST / 2)
+            x = min(self.time.x(meeting.at) + _LEAST / 2, _LEFT + self.lane.across - _LEAST / 2)
             ys = [y + tall / 2 for y, tall in (self.band(place, _members(parts[0])) for place in places)]
             self.sketch.add(Line(x, min(ys), x, max(ys)))
 
@@ -237,17 +230,16 @@ class _Painter:
     def added_up(self, place: int, row: Row, slot: float) -> None:
         """A rank's lane, in slots of which each says how much of it was computing and waiting, and whether it met."""
         y, tall = self.band(place)
-        count = round(self.lane.across / (slot * self.scale))
+        count = round(self.lane.across / (slot * self.time.scale))
         shares = [
-            [round(seconds / slot * _STEPS) for seconds in _by_slot(spans, self.first, slot, count)]
+            [round(seconds / slot * _STEPS) for seconds in _by_slot(spans, self.time.first, slot, count)]
             for spans in (row.computing, row.waiting)
         ]
         for run, (busy, still) in _runs(list(zip(*shares, strict=True))):
-            start, stop = (self.first + at * slot for at in (run.start, run.stop))
+            start, stop = (self.time.first + at * slot for at in (run.start, run.stop))
             x, width = self.span(start, stop)
-            tip = (
-                f"rank {row.rank} · {milliseconds(start - self.first)} – {milliseconds(stop - self.first)} · "
-            )
+            begin, end = (milliseconds(at - self.time.first) for at in (start, stop))
+            tip = f"rank {row.rank} · {begin} – {end} · "
             tip += say(
                 en=f"computing {busy / _STEPS:.0%}, waiting {still / _STEPS:.0%}",
                 zh=f"计算 {busy / _STEPS:.0%}，等待 {still / _STEPS:.0%}",
@@ -265,12 +257,14 @@ class _Painter:
             met = [0] * count
             for part, span in row.parts:
                 if _members(part) == ranks:
-                    met[min(int((span.start - self.first) / slot), count - 1)] += 1
+                    met[min(int((span.start - self.time.first) / slot), count - 1)] += 1
             above, high = self.band(place, ranks)
             for run, (some,) in _runs([(bool(many),) for many in met]):
                 if some:
                     many = sum(met[run.start : run.stop])
-                    x, width = self.span(self.first + run.start * slot, self.first + run.stop * slot)
+                    x, width = self.span(
+                        self.time.first + run.start * slot, self.time.first + run.stop * slot
+                    )
                     tip = f"rank {row.rank} · " + say(en=plural(many, "collective"), zh=f"集合通信 {many} 次")
                     self.sketch.add(Box(x, above, width, high, CPU, f"rank {row.rank} met ×{many}", tip=tip))
 
@@ -296,13 +290,6 @@ def _by_slot(spans: Iterable[Span], first: float, slot: float, count: int) -> li
     return [min(seconds, slot) for seconds in found]
 
 
-def _lanes(count: int, top: float) -> Lanes:
-    """``count`` lanes, higher than those of devices: in each are two bands."""
-    sizes = ((4, 44, 13.0, 3.0), (8, 34, 12.5, 3.0), (16, 24, 11.5, 2.0), (32, 16, 10.5, 1.5))
-    high, size, pad = next((rest for most, *rest in sizes if count <= most), (12.5, 9.5, 1.0))
-    return Lanes(top, _LEFT, _RIGHT, high, size, pad)
-
-
 def _name(lane: Lanes, place: int, row: Row) -> list[Text]:
     """A rank's number, and where there is room under it its GPU."""
     text = lane.name(place, f"rank {row.rank}")
@@ -319,7 +306,7 @@ def _kinds(paint: _Painter, meetings: Iterable[Meeting], top: float) -> list[Tex
     found, free = [], float("-inf")
     for meeting in meetings:
         half = text_width(meeting.kind, 10) / 2
-        x = max(paint.x(meeting.at) + _LEAST / 2, _LEFT + half)
+        x = max(paint.time.x(meeting.at) + _LEAST / 2, _LEFT + half)
         if x - half > free and x + half <= WIDTH - _RIGHT:
             found.append(Text(x, top - 7, meeting.kind, 10, "middle", muted=True))
             free = x + half + 8

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ...base.language import say
 from ...base.numbers import plural
 from ...cost import Scaling
-from ..charts import HEIGHT, Axis, Style, chart, key, nice
+from ..charts import Axis, Style, charts_picture, nice
 from ..layout import together
-from ..picture import Picture, Sketch, Text
+from ..picture import Picture
 
 _STYLES = (
     Style("perfect", dashed=True),
@@ -23,9 +23,8 @@ def scaling_picture(found: Scaling) -> Picture:
     # Of each group of neighbours the last is drawn, and the first count of all.
     shown = sorted({0, *(group[-1] for group in together(len(found.counts), _MOST_COUNTS))})
     counts = [found.counts[n] for n in shown]
-    names, sketch = method_names(), Sketch()
-    short = names | {"perfect": say(en="perfect", zh="理想"), "ddp": "DDP"}
-    sketch.add(*key(_STYLES, names))
+    names = method_names()
+    ends = names | {"perfect": say(en="perfect", zh="理想"), "ddp": "DDP"}
     longest = max(s * 1e3 for times in found.seconds.values() for s in times if s is not None)
     under = say(en="number of GPUs", zh="GPU 数")
     if len(counts) < len(found.counts):
@@ -33,25 +32,18 @@ def scaling_picture(found: Scaling) -> Picture:
             en=f" ({len(counts)} of {len(found.counts)} counts)",
             zh=f"（{len(found.counts)} 个中画出 {len(counts)} 个）",
         )
-    milliseconds = Axis(
-        say(en="training step, ms", zh="每个训练步（毫秒）"),
-        nice(longest),
-        "{:.4g}".format,
-        "{:.4g} ms".format,
-    )
-    efficiency = Axis(
-        say(en="efficiency, % of perfect", zh="效率（占理想的百分比）"), 1.0, "{:.0%}".format, "{:.1%}".format
-    )
-    for at, axis in enumerate((milliseconds, efficiency)):
-        curves = []
-        for style in _STYLES:
-            every = found.efficiency(style.key) if at else found.seconds[style.key]
-            values = [every[n] for n in shown]
-            scaled = values if at else [None if value is None else value * 1e3 for value in values]
-            curves.append((style, scaled, names[style.key], short[style.key]))
-        sketch.add(*chart(at, axis, counts, under, curves))
-    sketch.add(Text(12, HEIGHT - 10, found.hardware, 11, muted=True))
-    return sketch.picture(HEIGHT, _description(found))
+    time = say(en="training step, ms", zh="每个训练步（毫秒）")
+    share = say(en="efficiency, % of perfect", zh="效率（占理想的百分比）")
+    seconds, efficiency = {}, {}
+    for style in _STYLES:
+        found_seconds, shares = found.seconds[style.key], found.efficiency(style.key)
+        seconds[style.key] = [None if (s := found_seconds[n]) is None else s * 1e3 for n in shown]
+        efficiency[style.key] = [shares[n] for n in shown]
+    measured = [
+        (Axis(time, nice(longest), "{:.4g}".format, "{:.4g} ms".format), seconds),
+        (Axis(share, 1.0, "{:.0%}".format, "{:.1%}".format), efficiency),
+    ]
+    return charts_picture(_STYLES, names, ends, counts, under, measured, found.hardware, _description(found))
 
 
 def _description(found: Scaling) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...base.language import say
 from ...base.numbers import plural
 from ...plans.split import Piece, Split
-from ..layout import MOST_LANES, devices, lanes, shortened, sized, text_width, together
+from ..layout import MOST_LANES, devices, gpu_lanes, sized, text_width, together
 from ..picture import WIDTH, Box, Picture, Sketch, Text
 
 _LEFT, _RIGHT, _TOP = 76, 126, 30
@@ -16,8 +16,8 @@ _FINEST = 4.0
 
 def split_picture(plan: Split) -> Picture:
     """Who gets which rows: 0 to any number of rows; of very many GPUs the first and the last."""
-    shown = shortened(len(plan.sizes) if plan.batch else 0, len(plan.idle), most=MOST_LANES, head=12, tail=3)
-    lane = lanes(len(shown), _TOP + _BAR + 14, _LEFT, _RIGHT)
+    working = len(plan.sizes) if plan.batch else 0
+    shown, lane = gpu_lanes(working, _TOP + _BAR + 14, _LEFT, _RIGHT, len(plan.idle))
     scale = lane.across / max(plan.batch, 1)
     rows, line = rows_text(plan.batch), _TOP + _BAR * 0.68
     sketch = Sketch()
@@ -32,10 +32,7 @@ def split_picture(plan: Split) -> Picture:
     # The batch is cut into rows where they can be seen apart, else into pieces.
     if plan.batch and scale < _FINEST:
         sketch.add(*pieces_of(plan, _LEFT, _TOP, scale, _BAR))
-    for at, gpu in enumerate(shown):
-        if isinstance(gpu, range):
-            sketch.add(lane.aside(at, _counted(plan, gpu)))
-            continue
+    for at, gpu in lane.one_by_one(sketch, shown, lambda gpus: _counted(plan, gpus)):
         if gpu >= len(plan.sizes) or not plan.sizes[gpu]:
             sketch.add(
                 lane.name(at, f"cuda:{gpu}", muted=True),

@@ -8,7 +8,7 @@ from ...base.language import say
 from ...base.numbers import plural
 from ...trace.events import Event
 from ...trace.trace import Trace
-from ..layout import BASELINE, MOST_LANES, Lanes, lanes, legend, milliseconds, shortened, text_width, ticks
+from ..layout import BASELINE, MOST_LANES, TimeAxis, lanes, legend, milliseconds, shortened, text_width
 from ..palette import CPU, number
 from ..picture import Box, Line, Picture, Sketch, Text
 
@@ -29,32 +29,21 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
     shown = shortened(len(names), most=MOST_LANES + 1, head=40, tail=4)  # the CPU has one, too
     lane = lanes(len(shown), _TOP, _LEFT, _RIGHT)
     first, last = _span(trace)
-    scale = lane.across / (last - first)
+    time = TimeAxis(lane, first, last)
     bottom = lane.y(max(len(shown), 1)) + 4
     drawn = {names[at]: at for at in shown if isinstance(at, int)}
     bars, slot = _bars([event for event in trace if event.device in drawn], first, last)
     sketch = Sketch()
     sketch.add(*_legend(slot))
-    for tick in ticks(last - first):
-        x = _LEFT + tick * scale
-        sketch.add(
-            Line(x, _TOP - 4, x, bottom, muted=True),
-            Text(x, bottom + 16, milliseconds(tick), 11, "middle", muted=True),
-        )
+    sketch.add(*time.marks(bottom))
     if not len(trace):
-        sketch.add(
-            Text(_LEFT, _TOP + lane.high * 0.7, say(en="nothing recorded", zh="没有记录"), 13, muted=True)
-        )
-    for at, device in enumerate(shown):
-        if isinstance(device, range):
-            left_out = f"{names[device[0]]} – {names[device[-1]]}"
-            count = plural(len(device), "more device")
-            sketch.add(lane.aside(at, left_out + say(en=f": {count}", zh=f"：还有 {len(device)} 个设备")))
-            continue
-        sketch.add(lane.name(at, names[device]), *_lane(lane, at, bars.get(names[device], []), first, scale))
+        words = say(en="nothing recorded", zh="没有记录")
+        sketch.add(Text(_LEFT, _TOP + lane.high * 0.7, words, 13, muted=True))
+    for at, device in lane.one_by_one(sketch, shown, lambda rest: _left_out([names[at] for at in rest])):
+        sketch.add(lane.name(at, names[device]), *_lane(time, at, bars.get(names[device], [])))
     sketch.texts = _apart(sketch.texts, sketch.boxes)
     if moment is not None:
-        x = _LEFT + min(max(moment - first, 0.0), last - first) * scale
+        x = _LEFT + min(max(moment - first, 0.0), time.seconds) * time.scale
         sketch.add(
             Line(x, _TOP - 10, x, bottom, strong=True, over=True),
             Text(x, _TOP - 14, milliseconds(moment - first), 11, "middle", bold=True),
@@ -62,15 +51,18 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
     return sketch.picture(bottom + 30, _description(trace, moment))
 
 
-def _lane(
-    lane: Lanes, at: int, bars: list[tuple[Event, int]], first: float, scale: float
-) -> list[Box | Text]:
+def _left_out(names: list[str]) -> str:
+    count = plural(len(names), "more device")
+    return f"{names[0]} – {names[-1]}" + say(en=f": {count}", zh=f"：还有 {len(names)} 个设备")
+
+
+def _lane(time: TimeAxis, at: int, bars: list[tuple[Event, int]]) -> list[Box | Text]:
     """What happened on one device: a bar for each event, those of data arriving side by side where they overlap."""
-    found: list[Box | Text] = []
+    lane, found = time.lanes, list[Box | Text]()
     rows, count = _rows([event for event, _ in bars if event.phase != "parallel_apply"])
     for event, many in bars:
-        width = min(max(event.seconds * scale, 1.0), lane.across)
-        x = min(_LEFT + (event.start - first) * scale, _LEFT + lane.across - width)
+        width = min(max(event.seconds * time.scale, 1.0), lane.across)
+        x = min(time.x(event.start), _LEFT + lane.across - width)
         top, tall = lane.y(at) + 2, lane.high - 4
         if event.phase != "parallel_apply":
             band = tall * _THIN
