@@ -38,7 +38,7 @@ class Hardware:
 
 
 # Link speeds are the makers' figures per direction, where no measurement is named in labkit.cost.published;
-# what was fitted to a measurement, and to which, stands there.
+# what was fitted to a measurement, and to which, stands there; the H200's were fitted to NCCL's in tests/cost.
 PROFILES = {
     "v100-nvlink": Hardware(
         "V100, NVLink, 4 × 100 Gb InfiniBand", copy_bandwidth=50e9, reduce_bandwidth=130e9, network_bandwidth=40e9

@@ -75,12 +75,6 @@ FIGURES = (
     Figure(_HF, "GPT-2, PCIe", GPT2, PROFILES["titan-pcie"], "ddp", 2, 4, 131.44 / 200, "reduce_bandwidth"),
 )  # fmt: skip
 
-# NCCL's all-reduce on 8 H200: bytes, and bytes per second. The first and the last fitted latency and bandwidth.
-ALL_REDUCE = (
-    (32 * 2**10, 0.82e9), (2**20, 22.8e9), (16 * 2**20, 125.7e9), (64 * 2**20, 198.0e9), (256 * 2**20, 249.2e9),
-    (16 * 2**30, 275.6e9),
-)  # fmt: skip
-
 
 def mean_errors(figures: tuple[Figure, ...]) -> tuple[float, float]:
     """The mean absolute error of the model and of the null model, as shares."""

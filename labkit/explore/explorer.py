@@ -73,11 +73,18 @@ class Explorer:
         self._show()
 
     def labels(self) -> dict[str, str]:
-        """What the controls are called in the language in use; a subclass adds its own."""
+        """The names of the controls in the language in use; a subclass changes those that it means otherwise."""
         return {
             "rows": say(en="Rows in the batch", zh="批次行数"),
             "gpus": say(en="GPUs", zh="GPU 数"),
             "parameters": say(en="Million parameters", zh="参数（百万）"),
+            "ranks": say(en="Ranks", zh="rank 数"),
+            "step": say(en="Step", zh="步"),
+            "doublings": say(en="Doublings of GPUs", zh="GPU 数 2ⁿ，n ="),
+            "link": say(en="Hardware", zh="硬件"),
+            "batch_dim": say(en="Batch dimension", zh="批次维度"),
+            "optimizer": say(en="Optimizer", zh="优化器"),
+            "moment": say(en="Moment", zh="时刻"),
         }
 
     def called(self, name: str) -> dict[str, str]:

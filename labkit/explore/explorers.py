@@ -69,9 +69,6 @@ class _AllReduceExplorer(Explorer):
     def span(self, name: str) -> tuple[int, int]:
         return (0, 2 * (self.ranks - 1)) if name == "step" else super().span(name)
 
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"ranks": say(en="Ranks", zh="rank 数"), "step": say(en="Step", zh="步")}
-
     def drawn(self) -> Picture:
         return all_reduce_picture(self._way(self.ranks, min(self.step, self.span("step")[1])))
 
@@ -105,12 +102,6 @@ class RaceExplorer(Explorer):
     def __init__(self, doublings: int = 5, parameters: int = 110, link: str = "v100-nvlink") -> None:
         super().__init__(doublings=doublings, parameters=parameters, link=link)
 
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {
-            "doublings": say(en="Doublings of GPUs", zh="GPU 数 2ⁿ，n ="),
-            "link": say(en="Hardware", zh="硬件"),
-        }
-
     def called(self, name: str) -> dict[str, str]:
         return {key: profile.name for key, profile in PROFILES.items()}
 
@@ -133,9 +124,6 @@ class ShapesExplorer(Explorer):
         self._others = tuple(others)
         self.limits = {"batch_dim": (0, len(self._others)), "gpus": (1, 64), "rows": (1, 128)}
         super().__init__(batch_dim=batch_dim, gpus=gpus, rows=rows)
-
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"batch_dim": say(en="Batch dimension", zh="批次维度")}
 
     def drawn(self) -> Picture:
         shape = (*self._others[: self.batch_dim], self.rows, *self._others[self.batch_dim :])
@@ -161,12 +149,6 @@ class MemoryExplorer(Explorer):
     ) -> None:  # fmt: skip
         self._sizes = {"activations": activations, "outputs": outputs, "capacity": capacity}
         super().__init__(rows=rows, gpus=gpus, parameters=parameters, optimizer=optimizer, moment=moment)
-
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {
-            "optimizer": say(en="Optimizer", zh="优化器"),
-            "moment": say(en="Moment", zh="时刻"),
-        }
 
     def called(self, name: str) -> dict[str, str]:
         if name == "optimizer":
@@ -203,11 +185,7 @@ class ScalingExplorer(Explorer):
         super().__init__(rows=rows, parameters=parameters, doublings=doublings, link=link)
 
     def labels(self) -> dict[str, str]:
-        return super().labels() | {
-            "rows": say(en="Rows per GPU", zh="每块 GPU 的行数"),
-            "doublings": say(en="Doublings of GPUs", zh="GPU 数 2ⁿ，n ="),
-            "link": say(en="Hardware", zh="硬件"),
-        }
+        return super().labels() | {"rows": say(en="Rows per GPU", zh="每块 GPU 的行数")}
 
     def called(self, name: str) -> dict[str, str]:
         return {key: profile.name for key, profile in PROFILES.items()}

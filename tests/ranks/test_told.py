@@ -10,7 +10,7 @@ from torch import nn
 import labkit
 from labkit.distributed.threads.world import World
 from labkit.trace import emitting as trace
-from labkit.view.pictures.rank_lanes import rows_of
+from labkit.view.rank_times import rank_times
 
 MIB = 2**20
 
@@ -52,7 +52,7 @@ def test_a_collective_is_told_by_each_member_on_clocks_that_agree():
         last = next(part for part in meeting.parts if part.rank == meeting.last)
         assert (last.waited, last.start) == (0.0, meeting.at)
         assert len({round(part.stop, 9) for part in meeting.parts}) == 1
-    for row in rows_of(found):
+    for row in rank_times(found):
         spans = sorted([*row.computing, *row.waiting], key=lambda span: span.start)
         assert all(one.stop <= other.start + 1e-9 for one, other in zip(spans, spans[1:], strict=False))
 

@@ -10,8 +10,9 @@ from torch import nn
 import labkit
 from labkit.trace.events import Event
 from labkit.trace.trace import Trace
+from labkit.view.flow import flow_of_split, flow_of_trace
 from labkit.view.palette import colour
-from labkit.view.pictures.call_flow import STEPS, flow_of_split, flow_of_trace, flow_picture
+from labkit.view.pictures.call_flow import STEPS, flow_picture
 from labkit.view.svg import to_svg
 
 mpl.use("Agg")

@@ -17,8 +17,9 @@ from labkit.view.page import timeline_page
 from labkit.view.palette import CPU, colour
 from labkit.view.picture import Box
 from labkit.view.pictures.memory_time import memory_time_picture
-from labkit.view.pictures.rank_lanes import ranks_picture, rows_of
+from labkit.view.pictures.rank_lanes import ranks_picture
 from labkit.view.pictures.wait_graphs import stands, wait_for_picture, waited_picture
+from labkit.view.rank_times import rank_times
 from labkit.view.svg import to_svg
 
 mpl.use("Agg")
@@ -193,7 +194,7 @@ def test_a_line_links_the_members_where_they_meet():
 
 def test_who_goes_on_meanwhile_computes_under_the_collective():
     trace = overlapped()
-    first, second = rows_of(trace)
+    first, second = rank_times(trace)
     assert [(span.start, span.stop) for span in first.computing] == [(0, 2e-3), (5e-3, 6e-3)]
     assert [(span.start, span.stop) for span in first.waiting] == [(2e-3, 3e-3)]
     assert [(span.start, span.stop) for span in second.computing] == [(0, 6e-3)]
@@ -246,7 +247,7 @@ def test_what_was_sent_before_the_receiver_came_lets_the_sender_go_on(told):
         ],
         samples=[MemorySample(0, "cuda:0", at, 1, 1) for at in (0.0, 3e-3)],
     )
-    sender = rows_of(trace)[0]
+    sender = rank_times(trace)[0]
     assert [(span.start, span.stop) for span in sender.computing] == [(0, 1e-3), (1e-3, 3e-3)]
     assert sender.waiting == ()
     picture = ranks_picture(trace)

@@ -13,6 +13,17 @@ from ...trace.trace import Trace
 from ..layout import MOST_LANES, Lanes, TimeAxis, lanes, legend, milliseconds, shortened, sized, text_width
 from ..palette import CPU, number
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ..rank_times import (
+    RankTimes,
+    Span,
+    families_of,
+    family_name,
+    first_and_last,
+    listed,
+    members,
+    purpose,
+    rank_times,
+)
 from .timeline import timeline_picture
 
 _LEFT, _RIGHT = 76, 62
@@ -30,30 +41,6 @@ _MOST_MEETINGS, _MOST_BOXES = 150, 1900
 _MOST_SLOTS, _STEPS = 150, 20
 
 
-@dataclass(frozen=True)
-class Span:
-    """What a rank does from one moment to another, in seconds on its clock. ``of`` the collective that it waits for."""
-
-    start: float
-    stop: float
-    of: Event | None = None
-
-    @property
-    def seconds(self) -> float:
-        return self.stop - self.start
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one rank did: by turns computing and waiting; beside that its parts in collectives, once all had come."""
-
-    rank: int
-    device: str
-    computing: tuple[Span, ...]
-    waiting: tuple[Span, ...]
-    parts: tuple[tuple[Event, Span], ...]
-
-
 def when_picture(trace: Trace) -> Picture:
     """What happened when: on each rank if ranks ran, else on each device."""
     return ranks_picture(trace) if trace.ranks else timeline_picture(trace)
@@ -61,10 +48,10 @@ def when_picture(trace: Trace) -> Picture:
 
 def ranks_picture(trace: Trace) -> Picture:
     """What each rank did when: computing, waiting for the last to come, meeting it."""
-    meetings, rows = trace.meetings(), rows_of(trace)
-    shown = shortened(len(rows), most=MOST_LANES, head=40, tail=4)
-    families = _families(meetings)
-    first, last = _span(trace)
+    meetings, times = trace.meetings(), rank_times(trace)
+    shown = shortened(len(times), most=MOST_LANES, head=40, tail=4)
+    families = families_of(meetings)
+    first, last = first_and_last(trace)
     top = 66.0 if len(families) > 1 else 50.0
     lane = lanes(len(shown), top, _LEFT, _RIGHT, _HEIGHTS, pad=1.0)
     time = TimeAxis(lane, first, last)
@@ -72,9 +59,9 @@ def ranks_picture(trace: Trace) -> Picture:
     sketch = Sketch()
     sketch.add(*time.marks(bottom))
     paint = _Painter(sketch, time, families)
-    drawn = {rows[at].rank: place for place, at in enumerate(shown) if isinstance(at, int)}
+    drawn = {times[at].rank: place for place, at in enumerate(shown) if isinstance(at, int)}
     boxes = sum(
-        len(row.computing) + len(row.waiting) + 2 * len(row.parts) for row in rows if row.rank in drawn
+        len(one.computing) + len(one.waiting) + 2 * len(one.parts) for one in times if one.rank in drawn
     )
     slot = 0.0
     if len(meetings) > _MOST_MEETINGS or boxes > _MOST_BOXES:
@@ -82,57 +69,18 @@ def ranks_picture(trace: Trace) -> Picture:
     else:
         paint.links(meetings, drawn)
         sketch.add(*_kinds(paint, meetings, top))
-    for place, at in lane.one_by_one(sketch, shown, lambda rest: _left_out([rows[k] for k in rest])):
-        row = rows[at]
-        sketch.add(*_name(lane, place, row))
-        sketch.add(lane.note(place, f"{_share(row, time.seconds):.0%}", muted=True))
+    for place, at in lane.one_by_one(sketch, shown, lambda rest: _left_out([times[k] for k in rest])):
+        one = times[at]
+        sketch.add(*_name(lane, place, one))
+        sketch.add(lane.note(place, f"{_share(one, time.seconds):.0%}", muted=True))
         if slot:
-            paint.added_up(place, row, slot)
+            paint.added_up(place, one, slot)
         else:
-            paint.row(place, row)
+            paint.rank(place, one)
     title = say(en="waiting", zh="等待")
     sketch.add(Text(WIDTH - _RIGHT + 8, top - 6, title, sized(title, _RIGHT - 10, 11), muted=True))
-    sketch.add(*_legend(rows, meetings, families, slot))
-    return sketch.picture(bottom + 30, _description(trace, meetings, rows, time.seconds))
-
-
-def rows_of(trace: Trace) -> list[Row]:
-    """What each rank did, in the order of ranks."""
-    first, _ = _span(trace)
-    met = {id(part): meeting.at for meeting in trace.meetings() for part in meeting.parts}
-    rows = []
-    for rank in trace.ranks:
-        own = sorted((e for e in trace if e.rank == rank), key=lambda event: event.start)
-        samples = [sample for sample in trace.samples if sample.rank == rank]
-        parts = [(event, _met(event, met[id(event)])) for event in own if event.phase == "collective"]
-        ends = [span.stop for _, span in parts] + [e.stop for e in own if e.phase != "collective"]
-        end = max(ends + [sample.at for sample in samples], default=first)
-        waiting = [Span(span.start - e.waited, span.start, e) for e, span in parts if e.waited > 0]
-        # It stands still while the collective goes on, too, unless it asked not to, and came too late to wait.
-        still = [
-            Span(span.start - e.waited, span.stop) for e, span in parts if e.waited > 0 or not e.async_op
-        ]
-        device = next((e.device for e in own), samples[0].device if samples else "cpu")
-        rows.append(Row(rank, device, tuple(_between(still, first, end)), tuple(waiting), tuple(parts)))
-    return rows
-
-
-def _met(part: Event, at: float) -> Span:
-    """When a rank's part in a collective that met ``at`` went on."""
-    if part.name == PAIRS[0] and part.start + part.waited < at:
-        return Span(part.start, part.start)  # what it sent was taken over for a receiver that came later
-    return Span(at, max(part.stop, at))
-
-
-def _between(still: Iterable[Span], first: float, end: float) -> Iterable[Span]:
-    """From ``first`` to ``end``, what is in none of ``still``."""
-    at = first
-    for span in sorted(still, key=lambda span: span.start):
-        if span.start > at:
-            yield Span(at, span.start)
-        at = max(at, span.stop)
-    if end > at:
-        yield Span(at, end)
+    sketch.add(*_legend(times, meetings, families, slot))
+    return sketch.picture(bottom + 30, _description(trace, meetings, times, time.seconds))
 
 
 @dataclass(frozen=True)
@@ -166,28 +114,28 @@ class _Painter:
         """Upper edge and height of a collective: of the whole lane where nothing can be below it."""
         if len(self.families) < 2 and not part.async_op:
             return self.lane.y(place) + self.lane.pad, self.lane.high - 2 * self.lane.pad
-        return self.band(place, _members(part))
+        return self.band(place, members(part))
 
-    def row(self, place: int, row: Row) -> None:
+    def rank(self, place: int, one: RankTimes) -> None:
         """All that a rank did."""
         y, tall = self.band(place)
-        gpu = number(row.device)
-        for span in row.computing:
+        gpu = number(one.device)
+        for span in one.computing:
             x, width = self.span(span.start, span.stop)
-            tip = f"rank {row.rank} · " + say(en="computing", zh="计算") + f" · {milliseconds(span.seconds)}"
-            self.sketch.add(Box(x, y, width, tall, gpu, f"rank {row.rank} computing", tip=tip))
-        for span in row.waiting:
+            tip = f"rank {one.rank} · " + say(en="computing", zh="计算") + f" · {milliseconds(span.seconds)}"
+            self.sketch.add(Box(x, y, width, tall, gpu, f"rank {one.rank} computing", tip=tip))
+        for span in one.waiting:
             x, width = self.span(span.start, span.stop)
             assert span.of is not None
             self.sketch.add(
-                Box(x, y, width, tall, label=f"rank {row.rank} waiting", tip=_tip(span.of), hatched=True)
+                Box(x, y, width, tall, label=f"rank {one.rank} waiting", tip=_tip(span.of), hatched=True)
             )
-        for part, met in row.parts:
+        for part, met in one.parts:
             self.part(place, part, met)
 
     def part(self, place: int, part: Event, met: Span) -> None:
         """A collective, from when all had come; before that, what a rank called without waiting for it."""
-        y, tall = self.band(place, _members(part))
+        y, tall = self.band(place, members(part))
         if part.async_op and met.start > part.start:
             x, width = self.span(part.start, met.start)
             self.sketch.add(
@@ -209,7 +157,7 @@ class _Painter:
                 continue
             places = [drawn[part.rank] for part in parts if part.rank is not None]
             x = min(self.time.x(meeting.at) + _LEAST / 2, _LEFT + self.lane.across - _LEAST / 2)
-            ys = [y + tall / 2 for y, tall in (self.band(place, _members(parts[0])) for place in places)]
+            ys = [y + tall / 2 for y, tall in (self.band(place, members(parts[0])) for place in places)]
             self.sketch.add(Line(x, min(ys), x, max(ys)))
 
     def arrow(self, meeting: Meeting, drawn: dict[int, int]) -> None:
@@ -227,36 +175,36 @@ class _Painter:
             Line(x1 + half, y1 + tall1 * down, x2 + half, y2 + tall2 * (not down), arrow=True, over=True)
         )
 
-    def added_up(self, place: int, row: Row, slot: float) -> None:
+    def added_up(self, place: int, one: RankTimes, slot: float) -> None:
         """A rank's lane, in slots of which each says how much of it was computing and waiting, and whether it met."""
         y, tall = self.band(place)
         count = round(self.lane.across / (slot * self.time.scale))
         shares = [
             [round(seconds / slot * _STEPS) for seconds in _by_slot(spans, self.time.first, slot, count)]
-            for spans in (row.computing, row.waiting)
+            for spans in (one.computing, one.waiting)
         ]
         for run, (busy, still) in _runs(list(zip(*shares, strict=True))):
             start, stop = (self.time.first + at * slot for at in (run.start, run.stop))
             x, width = self.span(start, stop)
             begin, end = (milliseconds(at - self.time.first) for at in (start, stop))
-            tip = f"rank {row.rank} · {begin} – {end} · "
+            tip = f"rank {one.rank} · {begin} – {end} · "
             tip += say(
                 en=f"computing {busy / _STEPS:.0%}, waiting {still / _STEPS:.0%}",
                 zh=f"计算 {busy / _STEPS:.0%}，等待 {still / _STEPS:.0%}",
             )
             high, above = tall * busy / _STEPS, tall * min(still, _STEPS - busy) / _STEPS
             if busy:
-                gpu, label = number(row.device), f"rank {row.rank} computing"
+                gpu, label = number(one.device), f"rank {one.rank} computing"
                 self.sketch.add(Box(x, y + tall - high, width, high, gpu, label, tip=tip))
             if above:
-                label = f"rank {row.rank} waiting"
+                label = f"rank {one.rank} waiting"
                 self.sketch.add(
                     Box(x, y + tall - high - above, width, above, label=label, tip=tip, hatched=True)
                 )
-        for ranks in dict.fromkeys(_members(part) for part, _ in row.parts):
+        for ranks in dict.fromkeys(members(part) for part, _ in one.parts):
             met = [0] * count
-            for part, span in row.parts:
-                if _members(part) == ranks:
+            for part, span in one.parts:
+                if members(part) == ranks:
                     met[min(int((span.start - self.time.first) / slot), count - 1)] += 1
             above, high = self.band(place, ranks)
             for run, (some,) in _runs([(bool(many),) for many in met]):
@@ -265,8 +213,8 @@ class _Painter:
                     x, width = self.span(
                         self.time.first + run.start * slot, self.time.first + run.stop * slot
                     )
-                    tip = f"rank {row.rank} · " + say(en=plural(many, "collective"), zh=f"集合通信 {many} 次")
-                    self.sketch.add(Box(x, above, width, high, CPU, f"rank {row.rank} met ×{many}", tip=tip))
+                    tip = f"rank {one.rank} · " + say(en=plural(many, "collective"), zh=f"集合通信 {many} 次")
+                    self.sketch.add(Box(x, above, width, high, CPU, f"rank {one.rank} met ×{many}", tip=tip))
 
 
 def _runs(values: list[tuple[int, ...]]) -> Iterable[tuple[range, tuple[int, ...]]]:
@@ -290,14 +238,14 @@ def _by_slot(spans: Iterable[Span], first: float, slot: float, count: int) -> li
     return [min(seconds, slot) for seconds in found]
 
 
-def _name(lane: Lanes, place: int, row: Row) -> list[Text]:
+def _name(lane: Lanes, place: int, one: RankTimes) -> list[Text]:
     """A rank's number, and where there is room under it its GPU."""
-    text = lane.name(place, f"rank {row.rank}")
+    text = lane.name(place, f"rank {one.rank}")
     if lane.high < 30:
         return [text]
     return [
         replace(text, y=text.y - 6),
-        Text(text.x, text.y + 8, row.device, min(lane.size - 2, 11), "end", muted=True),
+        Text(text.x, text.y + 8, one.device, min(lane.size - 2, 11), "end", muted=True),
     ]
 
 
@@ -313,69 +261,9 @@ def _kinds(paint: _Painter, meetings: Iterable[Meeting], top: float) -> list[Tex
     return found
 
 
-def _span(trace: Trace) -> tuple[float, float]:
-    """When the first rank began and the last ended."""
-    own = [event for event in trace if event.rank is not None]
-    first = min([event.start for event in own] + [sample.at for sample in trace.samples], default=0.0)
-    last = max([event.stop for event in own] + [sample.at for sample in trace.samples], default=0.0)
-    return first, max(last, first + 1e-6)
-
-
-def _share(row: Row, seconds: float) -> float:
+def _share(one: RankTimes, seconds: float) -> float:
     """How much of the time a rank waited."""
-    return sum(span.seconds for span in row.waiting) / seconds
-
-
-def _members(part: Event) -> tuple[int, ...]:
-    """The group of a collective; () of a pair of ranks."""
-    return () if part.name in PAIRS else part.ranks
-
-
-def _families(meetings: Iterable[Meeting]) -> list[list[tuple[int, ...]]]:
-    """Groups that divide the ranks among them, as a mesh's do along one dimension, together; () are pairs of ranks.
-
-    The groups with the most members first, pairs of ranks last.
-    """
-    groups = dict.fromkeys(_members(meeting.parts[0]) for meeting in meetings)
-    families: list[list[tuple[int, ...]]] = []
-    for group in sorted(groups, key=lambda ranks: (-len(ranks), ranks)):
-        home = next((f for f in families if _fits(group, f)), None)
-        if home is None:
-            families.append(home := [])
-        home.append(group)
-    return families
-
-
-def _fits(group: tuple[int, ...], family: list[tuple[int, ...]]) -> bool:
-    return all(len(group) == len(other) and not set(group) & set(other) for other in family)
-
-
-def _family_name(family: list[tuple[int, ...]], everyone: int) -> str:
-    first, count = family[0], len(family)
-    if not first:
-        return say(en="two ranks", zh="两个 rank")
-    if len(first) == everyone:
-        return say(en=f"all {everyone} ranks", zh=f"全部 {everyone} 个 rank")
-    if count == 1:
-        return say(en=f"ranks {_listed(first)}", zh=f"rank {_listed(first)}")
-    return say(
-        en=f"{count} groups of {len(first)}, as {_listed(first)}",
-        zh=f"{count} 组，每组 {len(first)} 个 rank，如 {_listed(first)}",
-    )
-
-
-def _purpose(family: list[tuple[int, ...]], meetings: Iterable[Meeting]) -> str:
-    """What the groups of a family are for, if their names begin with that, as those of a mesh do: ``" (mesh_tp)"``."""
-    names = {m.parts[0].group for m in meetings if _members(m.parts[0]) in family}
-    words = {name.rpartition(" ")[0] for name in names}
-    return say(en=f" ({word})", zh=f"（{word}）") if len(words) == 1 and (word := words.pop()) else ""
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    """``0–3``, ``0, 2``, ``0, 4, 8, …``."""
-    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}–{ranks[-1]}"
-    return say(en=", ", zh="、").join(map(str, ranks[:3])) + (" …" if len(ranks) > 3 else "")
+    return sum(span.seconds for span in one.waiting) / seconds
 
 
 def _tip(part: Event) -> str:
@@ -384,7 +272,7 @@ def _tip(part: Event) -> str:
     if part.name in PAIRS:
         words.append(f"rank {part.ranks[0]} → rank {part.ranks[-1]}")
     elif part.ranks:
-        words.append(say(en=f"ranks {_listed(part.ranks)}", zh=f"rank {_listed(part.ranks)}"))
+        words.append(say(en=f"ranks {listed(part.ranks)}", zh=f"rank {listed(part.ranks)}"))
     if part.nbytes:
         words.append(bytes_text(part.nbytes))
     if part.waited:
@@ -394,11 +282,11 @@ def _tip(part: Event) -> str:
 
 
 def _legend(
-    rows: list[Row], meetings: Sequence[Meeting], families: list[list[tuple[int, ...]]], slot: float
+    times: list[RankTimes], meetings: Sequence[Meeting], families: list[list[tuple[int, ...]]], slot: float
 ) -> list[Box | Line | Text]:
     """What boxes mean; and under that in which row of a lane which groups are."""
-    gpu = number(rows[0].device) if rows else 0
-    late = any(e.async_op and met.start > e.start for row in rows for e, met in row.parts) and not slot
+    gpu = number(times[0].device) if times else 0
+    late = any(e.async_op and met.start > e.start for one in times for e, met in one.parts) and not slot
     marks: list[tuple[str, list[Box | Line]]] = [
         (say(en="computing", zh="计算"), [Box(0, 11, 18, 13, gpu, "legend")]),
         (
@@ -420,7 +308,7 @@ def _legend(
         for at, family in enumerate(families[:count]):
             lane, high = Box(0, 29, 18, 14, label="legend"), 14 / count
             row = Box(0, 29 + at * high, 18, high, CPU, "legend")
-            name = _family_name(family, len(rows)) + _purpose(family, meetings)
+            name = family_name(family, len(times)) + purpose(family, meetings)
             marks.append((name, [lane, row]))
         found += legend(_LEFT, 40, marks, mark=24, gap=14, size=_fits_in([words for words, _ in marks]))
     return found
@@ -433,15 +321,15 @@ def _fits_in(words: list[str]) -> float:
     return 11 * min(1.0, room / wanted)
 
 
-def _left_out(rows: list[Row]) -> str:
-    first, last = rows[0].rank, rows[-1].rank
+def _left_out(times: list[RankTimes]) -> str:
+    first, last = times[0].rank, times[-1].rank
     return say(
-        en=f"rank {first} – rank {last}: {plural(len(rows), 'more rank')}",
-        zh=f"rank {first} – rank {last}：还有 {len(rows)} 个 rank",
+        en=f"rank {first} – rank {last}: {plural(len(times), 'more rank')}",
+        zh=f"rank {first} – rank {last}：还有 {len(times)} 个 rank",
     )
 
 
-def _description(trace: Trace, meetings: Sequence[Meeting], rows: list[Row], seconds: float) -> str:
+def _description(trace: Trace, meetings: Sequence[Meeting], times: list[RankTimes], seconds: float) -> str:
     kinds: dict[str, int] = {}
     late: dict[int, int] = {}
     for meeting in meetings:
@@ -451,14 +339,14 @@ def _description(trace: Trace, meetings: Sequence[Meeting], rows: list[Row], sec
     counted = ", ".join(f"{kind} × {count}" for kind, count in list(kinds.items())[:6])
     time = milliseconds(seconds)
     text = say(
-        en=f"{plural(len(rows), 'rank')} in {time}; {plural(len(meetings), 'collective')}"
+        en=f"{plural(len(times), 'rank')} in {time}; {plural(len(meetings), 'collective')}"
         + (f" ({counted})" if counted else ""),
-        zh=f"{len(rows)} 个 rank，历时 {time}；集合通信 {len(meetings)} 次"
+        zh=f"{len(times)} 个 rank，历时 {time}；集合通信 {len(meetings)} 次"
         + (f"（{counted}）" if counted else ""),
     )
     if late:
         rank = max(late, key=lambda rank: late[rank])
-        most = max(rows, key=lambda row: _share(row, seconds))
+        most = max(times, key=lambda one: _share(one, seconds))
         share = f"{_share(most, seconds):.0%}"
         text += say(
             en=f"; rank {rank} comes last {plural(late[rank], 'time')}; "

@@ -1,0 +1,134 @@
+"""What ranks did, from a trace: by turns computing and waiting, and which groups they met in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..base.language import say
+from ..trace.events import PAIRS, Event, Meeting
+from ..trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Span:
+    """From one moment to another, in seconds on a rank's clock; ``of`` is the collective that it waits for."""
+
+    start: float
+    stop: float
+    of: Event | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """When one rank computed and waited, by turns; beside that its parts in collectives, once all had come."""
+
+    rank: int
+    device: str
+    computing: tuple[Span, ...]
+    waiting: tuple[Span, ...]
+    parts: tuple[tuple[Event, Span], ...]
+
+
+def rank_times(trace: Trace) -> list[RankTimes]:
+    """What each rank did, in the order of ranks."""
+    first, _ = first_and_last(trace)
+    met = {id(part): meeting.at for meeting in trace.meetings() for part in meeting.parts}
+    found = []
+    for rank in trace.ranks:
+        own = sorted((e for e in trace if e.rank == rank), key=lambda event: event.start)
+        samples = [sample for sample in trace.samples if sample.rank == rank]
+        parts = [(event, _met(event, met[id(event)])) for event in own if event.phase == "collective"]
+        ends = [span.stop for _, span in parts] + [e.stop for e in own if e.phase != "collective"]
+        end = max(ends + [sample.at for sample in samples], default=first)
+        waiting = [Span(span.start - e.waited, span.start, e) for e, span in parts if e.waited > 0]
+        # It stands still while the collective goes on, too, unless it asked not to, and came too late to wait.
+        still = [
+            Span(span.start - e.waited, span.stop) for e, span in parts if e.waited > 0 or not e.async_op
+        ]
+        device = next((e.device for e in own), samples[0].device if samples else "cpu")
+        computing = tuple(_between(still, first, end))
+        found.append(RankTimes(rank, device, computing, tuple(waiting), tuple(parts)))
+    return found
+
+
+def _met(part: Event, at: float) -> Span:
+    """When a rank's part in a collective that met ``at`` went on."""
+    if part.name == PAIRS[0] and part.start + part.waited < at:
+        return Span(part.start, part.start)  # what it sent was taken over for a receiver that came later
+    return Span(at, max(part.stop, at))
+
+
+def _between(still: Iterable[Span], first: float, end: float) -> Iterable[Span]:
+    """From ``first`` to ``end``, what is in none of ``still``."""
+    at = first
+    for span in sorted(still, key=lambda span: span.start):
+        if span.start > at:
+            yield Span(at, span.start)
+        at = max(at, span.stop)
+    if end > at:
+        yield Span(at, end)
+
+
+def first_and_last(trace: Trace) -> tuple[float, float]:
+    """When the first rank began and the last ended."""
+    own = [event for event in trace if event.rank is not None]
+    first = min([event.start for event in own] + [sample.at for sample in trace.samples], default=0.0)
+    last = max([event.stop for event in own] + [sample.at for sample in trace.samples], default=0.0)
+    return first, max(last, first + 1e-6)
+
+
+def members(part: Event) -> tuple[int, ...]:
+    """The group of a collective; () of a pair of ranks."""
+    return () if part.name in PAIRS else part.ranks
+
+
+def families_of(meetings: Iterable[Meeting]) -> list[list[tuple[int, ...]]]:
+    """Groups that divide the ranks among them, as a mesh's do along one dimension, together; () are pairs of ranks.
+
+    The groups with the most members first, pairs of ranks last.
+    """
+    groups = dict.fromkeys(members(meeting.parts[0]) for meeting in meetings)
+    families: list[list[tuple[int, ...]]] = []
+    for group in sorted(groups, key=lambda ranks: (-len(ranks), ranks)):
+        home = next((f for f in families if _fits(group, f)), None)
+        if home is None:
+            families.append(home := [])
+        home.append(group)
+    return families
+
+
+def _fits(group: tuple[int, ...], family: list[tuple[int, ...]]) -> bool:
+    return all(len(group) == len(other) and not set(group) & set(other) for other in family)
+
+
+def family_name(family: list[tuple[int, ...]], everyone: int) -> str:
+    first, count = family[0], len(family)
+    if not first:
+        return say(en="two ranks", zh="两个 rank")
+    if len(first) == everyone:
+        return say(en=f"all {everyone} ranks", zh=f"全部 {everyone} 个 rank")
+    if count == 1:
+        return say(en=f"ranks {listed(first)}", zh=f"rank {listed(first)}")
+    return say(
+        en=f"{count} groups of {len(first)}, as {listed(first)}",
+        zh=f"{count} 组，每组 {len(first)} 个 rank，如 {listed(first)}",
+    )
+
+
+def purpose(family: list[tuple[int, ...]], meetings: Iterable[Meeting]) -> str:
+    """What the groups of a family are for, if their names begin with that, as those of a mesh do: ``" (mesh_tp)"``."""
+    names = {m.parts[0].group for m in meetings if members(m.parts[0]) in family}
+    words = {name.rpartition(" ")[0] for name in names}
+    return say(en=f" ({word})", zh=f"（{word}）") if len(words) == 1 and (word := words.pop()) else ""
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """``0–3``, ``0, 2``, ``0, 4, 8, …``."""
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}–{ranks[-1]}"
+    return say(en=", ", zh="、").join(map(str, ranks[:3])) + (" …" if len(ranks) > 3 else "")
