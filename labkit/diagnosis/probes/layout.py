@@ -258,7 +258,7 @@ def unexplained(runs: Runs) -> Iterator[Finding]:
     error = runs.mode.many.error
     if error is None and runs.mode.unlike and runs.mode.reductions is None and not runs.has("returned"):
         expected, found = runs.mode.one.tensors, runs.mode.many.tensors
-        for path in expected.keys() | found.keys():
+        for path in dict.fromkeys((*expected, *found)):
             if path not in expected or path not in found or not runs.mode.same(expected[path], found[path]):
                 yield KINDS["outputs_differ"](path, gap=gap_text(inf))
     if error is None or known(runs, error):
