@@ -6,7 +6,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MOST = 2_000
-MAKE = "from tools.reading import *; told = chapters(); sys.stderr.write(str(total(told))); sys.stdout.write(page(told))"
+MAKE = """\
+import sys
+from tools.reading import chapters, page, total
+
+told = chapters()
+sys.stderr.write(str(total(told)))
+sys.stdout.write(page(told))
+"""
 
 
 def test_the_list_is_made_by_running_and_is_short():
@@ -14,6 +21,6 @@ def test_the_list_is_made_by_running_and_is_short():
         [sys.executable, "-c", MAKE], cwd=ROOT, capture_output=True, text=True, encoding="utf-8", check=False
     )
     assert made.returncode == 0, made.stderr
-    assert int(made.stderr) <= MOST, "an ordinary script runs more lines than a newcomer can read"
+    assert int(made.stderr.split()[-1]) <= MOST, "an ordinary script runs more lines than a newcomer can read"
     written = (ROOT / "docs" / "reading.md").read_text("utf-8")
     assert written == made.stdout, "python -m tools.reading > docs/reading.md"

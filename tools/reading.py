@@ -83,7 +83,7 @@ class Function:
     """A function of labkit.
 
     name    with the class or the function in which it stands.
-    lines   how many lines of code are its own: no docstring, no comment, and nothing of the functions within it.
+    lines   how many of its own lines there are to read: no docstring, no comment, no function within it.
     says    the first sentences of its docstring.
     """
 
@@ -183,12 +183,12 @@ def _functions(node: ast.AST, path: str, within: str, code: set[int]) -> Iterato
 
 
 def _lines_of_code(text: str, tree: ast.Module) -> set[int]:
-    """The numbers of the lines that hold code: neither blank nor a comment, and no docstring."""
+    """The numbers of the lines where there is something to read: no docstring, no comment, no brackets alone."""
     spaces = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     lines = {
         number
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type not in spaces
+        if token.type not in spaces and token.string not in "()[]{},"
         for number in range(token.start[0], token.end[0] + 1)
     }
     for node in ast.walk(tree):
