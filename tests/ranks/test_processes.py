@@ -6,12 +6,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from labkit.distributed.calls.call import Call
-from labkit.distributed.processes import packing, watch
+from labkit.distributed.processes import packing
+from labkit.distributed.processes.lookout import Lookout
+from labkit.distributed.processes.notes import Note, is_stuck
 from labkit.distributed.threads.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -294,7 +298,7 @@ def test_a_call_arrives_as_it_was_sent(tensor):
 def standing(call, **issued):
     """What a rank wrote that waits in ``call`` and has made so many calls."""
     counts = {tuple(name.split("_")): count for name, count in issued.items()}
-    return {"calls": [(packing.words(call), watch._key(call), call.seq)], "issued": counts}
+    return Note(waits=[packing.words(call)], issued=counts)
 
 
 def waiting(kind, seq, rank, root=None):
@@ -304,7 +308,7 @@ def waiting(kind, seq, rank, root=None):
 
 
 def stuck(*found):
-    return [watch._is_stuck(one["calls"][0], list(found)) for one in found]
+    return [is_stuck(one.waits[0], found) for one in found]
 
 
 def test_who_is_stuck():
@@ -317,8 +321,28 @@ def test_a_message_on_its_way_is_no_deadlock():
     asks, sends = waiting("recv", 1, 0, root=1), waiting("send", 1, 0, root=1)
     busy = standing(waiting("all_reduce", 1, 1), g_all=1)
     assert stuck(standing(asks), busy)[0]
-    busy["issued"]["g", "send", 1, 0] = 1
+    busy.issued["g", "send", 1, 0] = 1
     assert not stuck(standing(asks), busy)[0]
     assert stuck(standing(sends), busy)[0]
-    busy["issued"]["g", "recv", 0, 1] = 1
+    busy.issued["g", "recv", 0, 1] = 1
     assert not stuck(standing(sends), busy)[0]
+
+
+def test_a_note_is_written_by_one_thread_at_a_time():
+    """Each note has a number: two that were written at once would have the same."""
+    held = []
+
+    class Store:
+        def set(self, key, value):
+            held.append(lookout._lock.locked())
+
+    group = SimpleNamespace(rank=lambda: 0, size=lambda: 1, store=dist.HashStore())
+    lookout = Lookout(group, 1)
+    lookout.store = Store()
+    call = waiting("all_reduce", 1, 0)
+    lookout.note(call)
+    lookout.waits(call)
+    lookout.looked()
+    lookout.goes_on()
+    lookout.end()
+    assert held == [True] * 4

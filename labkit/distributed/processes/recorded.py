@@ -102,7 +102,7 @@ def _record(me: Timed, folder: Path, most: int) -> None:
         trace.recording = None
         file.end()
 
-    Finalize(None, end, exitpriority=50)  # after that of watch, which waits for those who are late
+    Finalize(None, end, exitpriority=50)  # after that of .lookout, which waits for those who are late
 
 
 def read(folder: Path, kept: Kept) -> list[Part]:

@@ -16,7 +16,7 @@ from torch.distributed import DistStoreError
 from ...base.patches import Patch
 from ..calls.call import Call
 from ..rank.rank import aside
-from . import watch
+from . import lookout
 
 _FOR_GOOD = timedelta(seconds=60)  # who waits for so long does not expect to be let down
 
@@ -54,7 +54,7 @@ def _wait(wait: Callable[..., None]) -> Callable[..., None]:
 
 def _stand(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> bool:
     """Wait until ``keys`` are there; False where nobody watches: C++ waits then. Raises DistStoreError in time."""
-    if not watch.is_on():
+    if not lookout.is_on():
         return False
     with aside():
         _stand_aside(store, keys, what, timeout)
@@ -62,16 +62,16 @@ def _stand(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> bo
 
 
 def _stand_aside(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> None:
-    there = watch.Keys(store, keys)
-    if there.wait(min(watch.SOON, timeout.total_seconds())):
+    there = lookout.Keys(store, keys)
+    if there.wait(min(lookout.SOON, timeout.total_seconds())):
         return
     call = Call(f"store.{what}")
     call.group = ", ".join(map(repr, keys))
     call.locate()
-    left = timeout - timedelta(seconds=watch.SOON)
+    left = timeout - timedelta(seconds=lookout.SOON)
     # Another thread of this process may be about to set it, and who waits for a short time may mean to go on after it.
     alone = all(one.daemon or one is threading.current_thread() for one in threading.enumerate())
-    if not watch.stand(call, there.is_set, there, left, shown=alone and timeout >= _FOR_GOOD):
+    if not lookout.stand(call, there.is_set, there, left, shown=alone and timeout >= _FOR_GOOD):
         # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
         ms = int(timeout.total_seconds() * 1000)
         raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")

@@ -31,7 +31,7 @@ from ..calls.call import Call
 from ..group.group import Group
 from ..group.slot import BUFFER, Plain, Slot
 from ..rank.rank import aside
-from . import packing, watch
+from . import lookout, packing
 
 # Bytes of a head: a call in words, and ten or a hundred numbers.
 HEAD = 2048
@@ -58,24 +58,24 @@ class Exchange(Slot):
 
     def is_over(self) -> bool:
         if self.lost is not None and self.error is None and monotonic() - self.lost_at > _GRACE:
-            self.error = watch.gone(self.call, self.lost)
+            self.error = lookout.gone(self.call, self.lost)
         return super().is_over()
 
     def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
         """Wait until ``ready()``; False if time ran out. Raises Deadlock when no rank can go on."""
         with aside():
-            if self.over.wait(watch.SOON) and self.lost is None:
+            if self.over.wait(lookout.SOON) and self.lost is None:
                 return True
-            return watch.stand(call, ready, self.over, timeout)
+            return lookout.stand(call, ready, self.over, timeout)
 
     def missing(self) -> list[int]:
-        return watch.missing(self.call)
+        return lookout.missing(self.call)
 
     def end(self) -> None:
         """It is over: whoever waits may go on."""
         self.call.release()
         self.heads = self.mine = None
-        watch.over(self)
+        lookout.over(self)
         self.over.set()
 
     def fail(self, error: Exception) -> None:
@@ -92,12 +92,12 @@ class Gloo:
 
     def __init__(self, group: Group) -> None:
         self.size, self.at, self.ranks = group.size(), group.rank(), group.ranks
-        watch.begin(group)
+        lookout.begin(group)
         _made[self.ranks] += 1
         name = f"{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}"
         with aside():
-            watch.gather(group, name)
-        name = watch.prefix(name)
+            lookout.gather(group, name)
+        name = lookout.prefix(name)
         with Plain(), aside():
             self._heads, self._bodies = (
                 _gloo(c10d.PrefixStore(f"{name}/{part}", group.store), self.at, self.size, group.timeout)
@@ -112,7 +112,7 @@ class Gloo:
         call.node = int(os.environ.get("GROUP_RANK", "0"))  # two nodes have a cuda:0 each
         slot = Exchange(call, self.size)
         with Plain(), aside():
-            watch.note(call, slot)
+            lookout.note(call, slot)
             slot.mine = packing.packed(call)
             if call.is_message:
                 self._message(slot)

@@ -315,7 +315,8 @@ def _standing(rank: Rank) -> faults.Standing:
         for (code, line, kind), times in rank.came.items()
         if code is not None
     }
-    return faults.Standing(rank.number, call, what, rank.error, came, dict(rank.seqs), rank.last)
+    error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
+    return faults.Standing(rank.number, call, what, error, came, dict(rank.seqs), rank.last)
 
 
 def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:

@@ -25,7 +25,7 @@ import torch
 from ...base import as_main
 from ...machine import inherit
 from ...machine.tracebacks import without_ours
-from ..processes import torch_patches, watch
+from ..processes import lookout, torch_patches
 
 # What most scripts load as they make an optimizer or a parallel model, whatever they import by name: half a second.
 _LATE = ("torch._dynamo",)
@@ -75,9 +75,9 @@ def work(arguments: list[str]) -> int:
     program = as_main.Program(arguments[0], arguments[1:], module)
     code = _ended(lambda: program.run(ModuleType("__main__")))
     # As Python ends; but C++ is not taken apart: gloo aborts now and then while other ranks do the same.
-    watch.ends(_ended(threading._shutdown) or code)  # type: ignore[attr-defined]
+    lookout.ends(_ended(threading._shutdown) or code)  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    return watch.code()
+    return lookout.code()
 
 
 def _unbuffered(stream: object) -> io.TextIOWrapper:

@@ -50,7 +50,6 @@ def check(call: Call, group: Checked) -> None:
     if group._destroyed:
         # NCCLUtils.cpp, NCCLComm::getNcclComm
         raise DistBackendError(f"NCCL communicator was aborted on rank {call.at}. ")
-    checks = nccl.CHECKS if backend == "nccl" else gloo.CHECKS
     if backend == "nccl" and call.kind != "barrier":
         bound = group.bound_device_id
         if bound is not None and str(bound) != call.device:
@@ -58,7 +57,8 @@ def check(call: Call, group: Checked) -> None:
             raise DistBackendError(
                 "Attempt to perform collective on tensor not on device passed to init_process_group"
             )
-    found = checks.get(call.kind)
+    # Their functions are called as the kinds of calls are.
+    found = getattr(nccl if backend == "nccl" else gloo, call.kind, None)
     if found is not None:
         found(call)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,7 +53,7 @@ def _reduction(call: Call, tensor: Tensor) -> None:
         raise RuntimeError(f"Cannot use ReduceOp.{op} with non-integral dtype")
 
 
-def _all_reduce(call: Call) -> None:
+def all_reduce(call: Call) -> None:
     if not call.inputs:
         refuse(call, "ProcessGroupGloo", "requires non-empty tensor list")
     for tensor in call.inputs:
@@ -68,7 +68,7 @@ def _all_reduce(call: Call) -> None:
         _reduction(call, tensor)
 
 
-def _broadcast(call: Call) -> None:
+def broadcast(call: Call) -> None:
     root_rank(call, "ProcessGroupGloo")
     tensors = call.outputs or call.inputs
     _dense(call, tensors)
@@ -76,13 +76,13 @@ def _broadcast(call: Call) -> None:
         _known_type(tensor, pairs=True)
 
 
-def _reduce(call: Call) -> None:
+def reduce(call: Call) -> None:
     root_rank(call, "ProcessGroupGloo")
     _dense(call, call.inputs)
     _reduction(call, call.inputs[0])
 
 
-def _all_gather(call: Call) -> None:
+def all_gather(call: Call) -> None:
     mine = call.inputs[0]
     _dense(call, call.inputs)
     if len(call.outputs) != len(call.ranks):
@@ -95,7 +95,7 @@ def _all_gather(call: Call) -> None:
     _known_type(mine)
 
 
-def _all_gather_single(call: Call) -> None:
+def all_gather_single(call: Call) -> None:
     for tensor, output in zip(call.inputs, call.outputs, strict=True):
         _dense(call, (tensor, output))
         members = len(call.ranks)
@@ -112,7 +112,7 @@ def _all_gather_single(call: Call) -> None:
         _known_type(tensor)
 
 
-def _gather(call: Call) -> None:
+def gather(call: Call) -> None:
     root_rank(call, "ProcessGroupGloo")
     _dense(call, call.inputs)
     if call.at == call.root:
@@ -120,7 +120,7 @@ def _gather(call: Call) -> None:
     _known_type(call.inputs[0])
 
 
-def _scatter(call: Call) -> None:
+def scatter(call: Call) -> None:
     root_rank(call, "ProcessGroupGloo")
     _dense(call, call.outputs)
     if call.at == call.root:
@@ -128,7 +128,7 @@ def _scatter(call: Call) -> None:
     _known_type(call.outputs[0])
 
 
-def _reduce_scatter(call: Call) -> None:
+def reduce_scatter(call: Call) -> None:
     if len(call.inputs) != len(call.ranks):
         raise RuntimeError("invalid input tensor list size, must be world size")
     for tensor in call.inputs:
@@ -136,7 +136,7 @@ def _reduce_scatter(call: Call) -> None:
     _reduction(call, call.outputs[0])
 
 
-def _reduce_scatter_single(call: Call) -> None:
+def reduce_scatter_single(call: Call) -> None:
     for tensor, output in zip(call.inputs, call.outputs, strict=True):
         _failed("outputTensors[i].dtype() == inputTensors[i].dtype()", output.dtype, tensor.dtype)
         rows = (output.size(0) if output.dim() else 1) * len(call.ranks)
@@ -155,7 +155,7 @@ def _failed(text: str, left: Any, right: Any) -> None:
         raise RuntimeError(f"Check failed: {text} ({names[0]} vs. {names[1]}). ")
 
 
-def _all_to_all_single(call: Call) -> None:
+def all_to_all_single(call: Call) -> None:
     tensor, output = call.inputs[0], call.outputs[0]
     if not is_contiguous(tensor):
         raise ValueError("Tensors must be contiguous")
@@ -164,7 +164,7 @@ def _all_to_all_single(call: Call) -> None:
     splits(call, tensor, output)
 
 
-def _all_to_all(call: Call) -> None:
+def all_to_all(call: Call) -> None:
     for tensors, side in ((call.inputs, "input"), (call.outputs, "output")):
         if len(tensors) != len(call.ranks):
             raise RuntimeError(
@@ -185,18 +185,4 @@ def _message(call: Call) -> None:
         raise RuntimeError("Tag must be nonnegative")
 
 
-CHECKS: dict[str, Callable[[Call], None]] = {
-    "all_reduce": _all_reduce,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
-    "all_gather": _all_gather,
-    "all_gather_single": _all_gather_single,
-    "gather": _gather,
-    "scatter": _scatter,
-    "reduce_scatter": _reduce_scatter,
-    "reduce_scatter_single": _reduce_scatter_single,
-    "all_to_all": _all_to_all,
-    "all_to_all_single": _all_to_all_single,
-    "send": _message,
-    "recv": _message,
-}
+send = recv = _message

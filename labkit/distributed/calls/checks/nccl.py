@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -120,7 +120,7 @@ def _root(call: Call, name: str) -> None:
         )
 
 
-def _all_reduce(call: Call) -> None:
+def all_reduce(call: Call) -> None:
     tensors = call.inputs
     if tensors[0].layout is not torch.strided:
         raise RuntimeError(
@@ -147,7 +147,7 @@ def _coalesced(call: Call, tensors: Sequence[Tensor]) -> None:
     _same_gpu(call, tensors)
 
 
-def _broadcast(call: Call) -> None:
+def broadcast(call: Call) -> None:
     for tensor in call.outputs or call.inputs:
         _dense(tensor)
         if not tensor.is_complex():
@@ -155,13 +155,13 @@ def _broadcast(call: Call) -> None:
     _root(call, "Broadcast")
 
 
-def _reduce(call: Call) -> None:
+def reduce(call: Call) -> None:
     _dense(call.inputs[0])
     _summed(call, call.inputs)
     _root(call, "Reduce")
 
 
-def _all_gather(call: Call) -> None:
+def all_gather(call: Call) -> None:
     mine, outputs = call.inputs[0], call.outputs
     _dense(mine)
     _known_type(mine)
@@ -178,7 +178,7 @@ def _all_gather(call: Call) -> None:
         raise ValueError("Tensor input and output of _broadcast_oop must have the same number of elements ")
 
 
-def _all_gather_single(call: Call) -> None:
+def all_gather_single(call: Call) -> None:
     for tensor, output in zip(call.inputs, call.outputs, strict=True):
         _dense(tensor)
         _dense(output)
@@ -190,7 +190,7 @@ def _all_gather_single(call: Call) -> None:
         _same_gpu(call, (tensor, output))
 
 
-def _reduce_scatter(call: Call) -> None:
+def reduce_scatter(call: Call) -> None:
     output, pieces = call.outputs[0], call.inputs
     _dense(output)
     as_many(call, pieces)
@@ -206,7 +206,7 @@ def _reduce_scatter(call: Call) -> None:
         raise ValueError("Tensor input and output of _reduce_oop must have the same number of elements ")
 
 
-def _reduce_scatter_single(call: Call) -> None:
+def reduce_scatter_single(call: Call) -> None:
     for tensor, output in zip(call.inputs, call.outputs, strict=True):
         if tensor.dtype != output.dtype:
             raise TypeError("input tensor must be the same type as the output tensor.")
@@ -216,7 +216,7 @@ def _reduce_scatter_single(call: Call) -> None:
         _same_gpu(call, (tensor, output))
 
 
-def _all_to_all_single(call: Call) -> None:
+def all_to_all_single(call: Call) -> None:
     tensor, output = call.inputs[0], call.outputs[0]
     _dense(output)
     _dense(tensor)
@@ -227,7 +227,7 @@ def _all_to_all_single(call: Call) -> None:
     splits(call, tensor, output)
 
 
-def _all_to_all(call: Call) -> None:
+def all_to_all(call: Call) -> None:
     as_many(call, call.inputs)
     as_many(call, call.outputs)
     for output, tensor in zip(call.outputs, call.inputs, strict=True):
@@ -250,7 +250,7 @@ def _not_in_place(call: Call) -> None:
         )
 
 
-def _gather(call: Call) -> None:
+def gather(call: Call) -> None:
     root_rank(call, "ProcessGroupNCCL")
     _dense(call.inputs[0])
     if call.at == call.root:
@@ -259,7 +259,7 @@ def _gather(call: Call) -> None:
     _known_type(call.inputs[0])
 
 
-def _scatter(call: Call) -> None:
+def scatter(call: Call) -> None:
     root_rank(call, "ProcessGroupNCCL")
     if call.at == call.root:
         listed(call, "ProcessGroupNCCL", call.inputs, call.outputs[0])
@@ -276,18 +276,4 @@ def _message(call: Call) -> None:
     _root(call, call.kind.capitalize())
 
 
-CHECKS: dict[str, Callable[[Call], None]] = {
-    "all_reduce": _all_reduce,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
-    "all_gather": _all_gather,
-    "all_gather_single": _all_gather_single,
-    "gather": _gather,
-    "scatter": _scatter,
-    "reduce_scatter": _reduce_scatter,
-    "reduce_scatter_single": _reduce_scatter_single,
-    "all_to_all": _all_to_all,
-    "all_to_all_single": _all_to_all_single,
-    "send": _message,
-    "recv": _message,
-}
+send = recv = _message

@@ -27,7 +27,7 @@ class Standing:
 
     call    the collective or message that it waits in.
     what    what else it waits for: ``"Lock.acquire at train.py:12"``; "" if it has ended.
-    error   what it raised, if it has ended by that.
+    error   the name and the text of what it raised, if it has ended by that.
     came    how often it has come to a line with a call of a kind: (line of code, kind) -> times.
     seqs    how many calls of a group it has made: group -> number of its last.
     last    the last call that it made.
@@ -36,7 +36,7 @@ class Standing:
     rank: int
     call: Call | None = None
     what: str = ""
-    error: BaseException | None = None
+    error: tuple[str, str] | None = None
     came: Mapping[tuple[str, str], int] = field(default_factory=dict)
     seqs: Mapping[str, int] = field(default_factory=dict)
     last: Call | None = None
@@ -95,7 +95,7 @@ def _wait(one: Standing, standings: Sequence[Standing]) -> Wait:
     if one.what:
         return Wait(one.rank, "waits", one.what)
     if one.error is not None:
-        return Wait(one.rank, "failed", type(one.error).__name__)
+        return Wait(one.rank, "failed", one.error[0])
     return Wait(one.rank, "ended")
 
 
@@ -152,8 +152,8 @@ def _standing(one: Standing, standings: Sequence[Standing]) -> str:
         return say(en=f"waits for {one.what}", zh=f"在等 {one.what}")
     if one.error is not None:
         return say(
-            en=f"failed with {type(one.error).__name__}: {one.error}",
-            zh=f"出错退出：{type(one.error).__name__}：{one.error}",
+            en=f"failed with {one.error[0]}: {one.error[1]}",
+            zh=f"出错退出：{one.error[0]}：{one.error[1]}",
         )
     last = one.last
     if last is None:

@@ -36,7 +36,8 @@ from ..calls import faults
 from ..calls.call import Call
 from ..group.group import Group
 from ..rank.rank import aside
-from . import packing
+from . import notes, packing
+from .notes import NEW, OWN, STORE, Note, key_of
 
 # Seconds after which one who waits writes it down, and between two looks.
 SOON, _BEAT = 0.1, 0.05
@@ -44,22 +45,13 @@ _PATIENCE = 20  # looks at ranks that have ended
 # Seconds that whoever started the processes gets to end them all, when one has said why: then one rank tells, not all.
 _GRACE = 5.0
 
-_STORE = "store"
-_NEW = "new_group"
-_OWN = "own"  # something of the process's own
 # As they are in C++: here they are asked for what is there.
 _get = c10d.Store.get
 _sleep = time.sleep
 _FIRST, _LATER = 0.0005, 0.02  # seconds between two looks into a store
-# Of a rank that has not begun.
-_NOTHING = {
-    "number": 0, "looks": 0, "state": "runs", "calls": [], "issued": {}, "came": {}, "last": None, "error": None,
-    "open": [],
-}  # fmt: skip
-
-_now: Watch | None = None
+_now: Lookout | None = None
 # For good: a forked child drops what is to be called at the end, and would take gloo apart, whose threads it has not.
-_all: list[Watch] = []
+_all: list[Lookout] = []
 _main: turns.Member | None = None  # this process's main thread
 
 
@@ -98,8 +90,8 @@ class Open(Protocol):
     def is_over(self) -> bool: ...
 
 
-class Watch:
-    """The world of a default group: its store, and how far this rank has come.
+class Lookout:
+    """The members of a default group: its store, and how far this rank has come.
 
     issued   how many calls it has made, of each group and each pair in it.
     """
@@ -107,7 +99,7 @@ class Watch:
     def __init__(self, group: Group, number: int) -> None:
         self.group, self.number = group, number
         self.rank, self.size = group.rank(), group.size()
-        self.store = c10d.PrefixStore(prefix(f"watch/{number}"), group.store)
+        self.store = c10d.PrefixStore(prefix(f"lookout/{number}"), group.store)
         self.issued: Counter[Any] = Counter()
         self.came: Counter[tuple[str, str]] = Counter()
         self.last: Call | None = None
@@ -127,9 +119,9 @@ class Watch:
     def note(self, call: Call, slot: Open | None = None) -> None:
         if slot is not None:
             self.open[slot] = None
-        self.issued[_key(call)] += 1
+        self.issued[key_of(call)] += 1
         self.came[call.short_place, call.kind] += 1
-        if call.kind != _NEW:
+        if call.kind != NEW:
             self.last = call
         thread = threading.current_thread()
         self._callers[thread.ident or 0] = thread
@@ -152,11 +144,11 @@ class Watch:
         pause = _FIRST
         while open_calls := self._not_over():
             found = self.read()
-            if any(one["error"] for one in found):
+            if any(one.error for one in found):
                 return
-            if all(one["state"] == "ended" for one in found):
+            if all(one.state == "ended" for one in found):
                 # A member that has ended is gone for gloo, perhaps before this rank has read that nobody comes.
-                if (unmet := _unmet(found)) and unmet[0].rank == self.rank:
+                if (unmet := notes.unmet(found)) and unmet[0].rank == self.rank:
                     _tell(unmet)
                 if unmet or all(slot.lost is not None for slot in open_calls):
                     return
@@ -167,8 +159,9 @@ class Watch:
         return [slot for slot in tuple(self.open) if not slot.is_over()]
 
     def waits(self, call: Call) -> None:
-        self._looks = 0
+        """This thread waits in ``call``; all have to, until it is written down."""
         with self._lock:
+            self._looks = 0
             self._waiting[threading.get_ident()] = call
             others = {number for number, thread in self._callers.items() if thread.is_alive()}
             if others <= self._waiting.keys() and threading.main_thread().ident in self._waiting:
@@ -184,7 +177,7 @@ class Watch:
     def stuck(self, what: str) -> str | None:
         """Why the main thread will never go on, which waits for ``what`` and for nobody here; None if it may."""
         if self._state != "waits":
-            call = Call(_OWN)
+            call = Call(OWN)
             call.group = what
             self.waits(call)
         found = self.look()
@@ -192,7 +185,7 @@ class Watch:
             return None
         if not self.is_first():
             _sleep(_GRACE)
-        return str(faults.deadlock(_standings(found), self.group.timeout))
+        return str(faults.deadlock(notes.standings(found), self.group.timeout))
 
     def goes_on(self) -> None:
         with self._lock:
@@ -203,47 +196,46 @@ class Watch:
     def _write(self, state: str, *, again: bool = False) -> None:
         self._written += not again
         self._state = state
-        calls = [(packing.words(call), _key(call), self._ordinal(call)) for call in self._waiting.values()]
-        last = packing.words(self.last) if self.last is not None else None
-        error = _error() if state == "ended" else None
-        left = [slot.call for slot in self._not_over()] if state == "ended" else []
-        fact = {
-            "number": self._written, "looks": self._looks, "state": state, "calls": calls, "issued": dict(self.issued),
-            "came": dict(self.came), "last": last, "error": error,
-            "open": [(packing.words(call), _key(call), self._ordinal(call)) for call in left],
-        }  # fmt: skip
-        self.store.set(str(self.rank), pickle.dumps(fact))  # type: ignore[arg-type]  # bytes are taken too
-
-    def _ordinal(self, call: Call) -> int:
-        """Which of its kind (``_key``) the call is."""
-        return call.seq
+        ended = state == "ended"
+        note = Note(
+            self._written,
+            self._looks,
+            state,
+            waits=[packing.words(call) for call in self._waiting.values()],
+            open=[packing.words(slot.call) for slot in self._not_over()] if ended else [],
+            issued=dict(self.issued),
+            came=dict(self.came),
+            last=None if self.last is None else packing.words(self.last),
+            error=_error() if ended else None,
+        )
+        self.store.set(str(self.rank), pickle.dumps(note))  # type: ignore[arg-type]  # bytes are taken too
 
     # What it reads.
 
-    def read(self) -> list[Any]:
-        """What each rank wrote last."""
+    def read(self) -> list[Note]:
+        """The last note of each rank."""
         return [
-            pickle.loads(_get(self.store, str(rank))) if self.store.check([str(rank)]) else dict(_NOTHING)
+            pickle.loads(_get(self.store, str(rank))) if self.store.check([str(rank)]) else Note()
             for rank in range(self.size)
         ]
 
-    def look(self) -> list[Any] | None:
-        """What all ranks wrote, if none of them will ever go on; else None."""
+    def look(self) -> list[Note] | None:
+        """The notes of all ranks, if none of them will ever go on; else None."""
         found = self.read()
-        before, self._before = self._before, [one["number"] for one in found]
+        before, self._before = self._before, [one.number for one in found]
         self._same = self._same + 1 if before == self._before else 0
-        looks = [one["looks"] for one in found]
+        looks = [one.looks for one in found]
         if not self._same:
             self._looks_before = looks
-        states = [one["state"] for one in found]
+        states = [one.state for one in found]
         # One who has ended may have failed, and whoever started the ranks be about to end them all.
         if "runs" in states or self._same < (_PATIENCE if "ended" in states else 1):
             return None
-        if any(not _is_stuck(call, found) for one in found for call in one["calls"]):
+        if any(not notes.is_stuck(text, found) for one in found for text in one.waits):
             return None
         # Who waits in a store has looked, begin and end, since all stood as they stand.
         for one, look, then in zip(found, looks, self._looks_before, strict=True):
-            if any(key[1] == _STORE for _, key, _ in one["calls"]) and look < then + 2:
+            if one.waits_in_a_store and look < then + 2:
                 return None
         return found
 
@@ -261,7 +253,7 @@ def begin(group: Group) -> None:
     """The default group of a process is made before all others: the first, or the first after another was destroyed."""
     global _now
     if _now is None or _now.group._destroyed:
-        _now = Watch(group, len(_all) + 1)
+        _now = Lookout(group, len(_all) + 1)
         _all.append(_now)
         _enter()
 
@@ -342,7 +334,7 @@ def over(slot: Open) -> None:
 
 def gather(group: Group, name: str) -> None:
     """Wait until all members are about to connect, which could be told of no deadlock. ``name`` is theirs alone."""
-    call = Call(_NEW)
+    call = Call(NEW)
     call.group, call.seq, call.rank, call.ranks = name, 1, group.ranks[group.rank()], group.ranks
     call.locate()
     note(call)
@@ -367,11 +359,11 @@ def stand(
     over    an Event, or what stands for one: when it is set, ``ready()`` is worth asking.
     shown   whether the others may be told that this rank waits.
     """
-    watch = _now
-    assert watch is not None
-    end = monotonic() + (watch.group.timeout if timeout is None else timeout).total_seconds()
+    lookout = _now
+    assert lookout is not None
+    end = monotonic() + (lookout.group.timeout if timeout is None else timeout).total_seconds()
     if shown:
-        watch.waits(call)
+        lookout.waits(call)
     try:
         while not (ready() or over.wait(_BEAT) and ready()):
             if (
@@ -383,31 +375,27 @@ def stand(
             if not shown:
                 continue
             try:
-                if call.kind.startswith(_STORE):
-                    watch.looked()
-                found = watch.look()
+                if call.kind.startswith(STORE):
+                    lookout.looked()
+                found = lookout.look()
             except Exception:
                 continue  # whoever kept the store is gone; gloo will say so
             if found is not None:
-                standings = _standings(found)
-                error = Deadlock(str(faults.deadlock(standings, watch.group.timeout)))
+                standings = notes.standings(found)
+                error = Deadlock(str(faults.deadlock(standings, lookout.group.timeout)))
                 error.waits = faults.graph(standings)  # type: ignore[attr-defined]  # as World's
-                if watch.is_first() or not over.wait(_GRACE):
+                if lookout.is_first() or not over.wait(_GRACE):
                     raise error
         return True
     finally:
         with suppress(Exception):  # the store is gone
-            watch.goes_on()
+            lookout.goes_on()
 
 
 def missing(call: Call) -> list[int]:
     """The ranks that have not come to it, as far as is known of those that wait themselves."""
     assert _now is not None
-    key = _key(call)
-    if key[1] not in ("all", _NEW):
-        return []
-    issued = [one["issued"].get(key, 0) for one in _now.read()]
-    return [rank for rank in call.ranks if issued[rank] < call.seq]
+    return notes.missing(call, _now.read())
 
 
 def gone(call: Call, error: Exception) -> Exception:
@@ -421,44 +409,6 @@ def gone(call: Call, error: Exception) -> Exception:
     )
 
 
-def _key(call: Call) -> tuple[Any, ...]:
-    if call.kind == "send":
-        return call.group, "send", call.rank, call.ranks[call.root or 0]
-    if call.kind == "recv":
-        return call.group, "recv", None if call.root is None else call.ranks[call.root], call.rank
-    if call.kind.startswith(_STORE):
-        return call.group, _STORE
-    if call.kind in (_NEW, _OWN):
-        return call.group, call.kind
-    return call.group, "all"
-
-
-def _is_stuck(waits: tuple[bytes, Any, int], found: list[Any]) -> bool:
-    """Whether somebody has still to come to this call."""
-    text, key, ordinal = waits
-    if key[1] in (_STORE, _OWN):
-        return True  # all that could set the key wait themselves
-    call = packing.told(text)[0]
-    if key[1] in ("all", _NEW):
-        return any(found[rank]["issued"].get(key, 0) < ordinal for rank in call.ranks)
-    group, kind, source, to = key
-    other = group, "recv" if kind == "send" else "send", source, to
-    if source is None:
-        sent = sum(
-            one["issued"].get((group, "send", rank, to), 0)
-            - found[to]["issued"].get((group, "recv", rank, to), 0)
-            for rank, one in enumerate(found)
-        )
-        return bool(sent < ordinal)
-    partner = found[to if kind == "send" else source]
-    return bool(partner["issued"].get(other, 0) < ordinal)
-
-
-def _unmet(found: list[Any]) -> list[Call]:
-    """The calls that ranks, all of whom have ended, made and nobody came to, in the order of ranks."""
-    return [packing.described(one[0]) for fact in found for one in fact["open"] if _is_stuck(one, found)]
-
-
 def _tell(unmet: list[Call]) -> None:
     """Say it as the launcher of ranks in one process does, and fail."""
     global _code
@@ -466,23 +416,3 @@ def _tell(unmet: list[Call]) -> None:
     sys.stderr.write("".join(traceback.format_exception_only(faults.unmet(unmet))))
     if parent_process() is not None:  # of multiprocessing, which asks nobody for a code
         raise SystemExit(_code)
-
-
-def _standings(found: list[Any]) -> list[faults.Standing]:
-    standings = []
-    for rank, one in enumerate(found):
-        call = packing.described(one["calls"][0][0]) if one["calls"] else None
-        last = packing.described(one["last"]) if one["last"] else None
-        seqs = {key[0]: count for key, count in one["issued"].items() if key[1] in ("all", _NEW)}
-        error = None
-        if one["error"]:
-            name, text = one["error"]
-            error = type(name, (Exception,), {})(text)
-        what = ""
-        if call is not None and call.kind == _OWN:
-            what, call = call.group, None
-        if call is not None and call.kind.startswith(_STORE):
-            what = f"{call.kind}({call.group}) at {call.short_place}"
-            call = None
-        standings.append(faults.Standing(rank, call, what, error, one["came"], seqs, last))
-    return standings
