@@ -6,13 +6,14 @@ its id, so that their code is the same in every language. Texts may hold `code` 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..base.language import say
-from ..base.numbers import must
 from . import class_mode, progress
-from .exercise import Exercise, Unreadable
-from .exercises import EXERCISES
+from .exercise import find
+from .judging import Unreadable
+from ..base.sections import Words
 from .kinds import shown
 from .lesson import begun
 from .names import word_on
@@ -20,7 +21,7 @@ from .words import as_html
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Shown:
     """What the learner sees after an answer; ``right`` is None when there is none yet."""
 
     right: bool | None
@@ -54,7 +55,7 @@ class Solution:
         return self.hidden
 
 
-def check(exercise: str, answer: object, **facts: int) -> Verdict:
+def check(exercise: str, answer: object, **facts: int) -> Shown:
     """Judge ``answer``; None (or ...) counts as not answered yet. The solution is folded below the verdict.
 
     facts   the numbers that the question was asked with, for those that take some (see :mod:`.predict`).
@@ -69,19 +70,19 @@ def check(exercise: str, answer: object, **facts: int) -> Verdict:
             en="Not answered yet: replace `None` with your answer and run the cell again.",
             zh="还没有作答：把 `None` 换成你的答案，再运行一次这个单元格。",
         )
-        return Verdict(None, text, solution)
-    hint, counts = judged(found, answer, facts)
+        return Shown(None, text, solution)
+    hint, counts = judged(answer, lambda answer: found.hint(answer, **facts), found.kind.wanted)
     if counts:
         progress.note(exercise, hint is None)
     if hint is None:
         right = say(en="Right.", zh="正确。")
         # After a prediction the reason is worth a line; after an exercise the reader has just written the solution.
         return (
-            Verdict(True, right, solution)
-            if found.ask is None
-            else Verdict(True, f"{right} {found.solution(**facts)}", None)
+            Shown(True, right, solution)
+            if not found.asks
+            else Shown(True, f"{right} {found.solution(**facts)}", None)
         )
-    return Verdict(False, hint, solution)
+    return Shown(False, hint, solution)
 
 
 def reveal(exercise: str, **facts: int) -> Solution:
@@ -103,32 +104,30 @@ def reveal(exercise: str, **facts: int) -> Solution:
     )
 
 
-def judged(found: Exercise, answer: object, facts: dict[str, int]) -> tuple[str | None, bool]:
-    """What is wrong, None if nothing is; and whether this was an answer at all, rather than a slip of the pen."""
-    wanted = found.kind.wanted
+def judged(
+    answer: object, hint: Callable[[object], object | None], wanted: Words
+) -> tuple[str | None, bool]:
+    """What ``hint`` says is wrong with ``answer``, None if nothing is; and whether it was an answer at all.
+
+    An answer that is of another kind than what is ``wanted``, or that raises an error, was a slip of the pen.
+    """
     try:
-        return found.hint(answer, **facts), True
+        found = hint(answer)
+        return None if found is None else str(found), True
     except Unreadable as refused:
         asks = say(
-            en=f"the question asks for {wanted()}; this is {shown(answer)}",
-            zh=f"这道题要的是{wanted()}；现在给的是 {shown(answer)}",
+            en=f"the question asks for {wanted}; this is {shown(answer)}",
+            zh=f"这道题要的是{wanted}；现在给的是 {shown(answer)}",
         )
         return str(refused) or asks, False
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the learner's own code, or an object that no judge thought of
         raised = say(
-            en=f"trying this answer raised {_named(error, ': ')}. The question asks for {wanted()}",
-            zh=f"试用这个答案时出现 {_named(error, '：')}。这道题要的是{wanted()}",
+            en=f"trying this answer raised {_named(error, ': ')}. The question asks for {wanted}",
+            zh=f"试用这个答案时出现 {_named(error, '：')}。这道题要的是{wanted}",
         )
         return "\n".join(filter(None, [raised, word_on(error, begun())])), False
-
-
-def find(exercise: str) -> Exercise:
-    if not isinstance(exercise, str) or exercise not in EXERCISES:
-        names = ", ".join(sorted(EXERCISES))
-        raise ValueError(must("exercise", exercise, en=f"one of {names}", zh=f"是 {names} 之一"))
-    return EXERCISES[exercise]
 
 
 def _named(error: BaseException, colon: str) -> str:

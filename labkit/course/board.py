@@ -17,7 +17,7 @@ from ..base.language import get_language, say, using
 from ..base.widgets import live
 from . import progress
 from .broken.shown import in_text, table
-from .exercises import EXERCISES
+from .exercise import ids
 from .lesson import begun
 from .outline import lessons
 
@@ -77,8 +77,7 @@ def score(done: set[str], first: set[str]) -> str:
 
 def _exercises() -> list[tuple[str, list[str]]]:
     """(lesson's title, ids of its exercises), for every lesson that has some."""
-    names = sorted(EXERCISES)
-    found = [(entry.title, [n for n in names if n.startswith(entry.number + ".")]) for entry in lessons()]
+    found = [(entry.title, [n for n in ids() if n.startswith(entry.number + ".")]) for entry in lessons()]
     return [(title, ids) for title, ids in found if ids]
 
 

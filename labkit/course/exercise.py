@@ -1,62 +1,159 @@
-"""What an exercise is: the kind of answer it asks for, how one is judged, and its solution; and the table of them."""
+"""What an exercise is: its texts, the kind of answer it asks for and how one is judged; and how content declares one.
+
+The texts stand in ``content/exercises/NN_lesson.txt`` (see :mod:`labkit.base.sections`): ``?`` is the question, if it
+is a prediction, ``=`` the solution, ``wanted:`` what an answer looks like, and other names are those of hints. Below
+the question stand answers: ``-`` a wrong one, with its hint, ``+`` the right one. They are choices to click, unless
+``typed:`` names a kind of :data:`KINDS`: then they are answers as a learner types them, several with "or" between
+them, ``…`` is every other, and if two lines name the same answer, the later one counts. ``like:`` takes the answers of
+another exercise.
+
+What needs code stands in the Python module of the lesson: :func:`derived` works out numbers for the texts,
+:func:`judge` judges answers where a table cannot.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from ..base.language import say
-from ..base.numbers import whole
+from ..base.numbers import must, whole
+from ..base.sections import Entry, Words, entries
+from ..content import FOLDER, module
+from . import kinds
+from .judging import Hint, Hints, Kind, Named, Unreadable, worded
 
-# What a table of hints says of a right answer, and the key under which every answer is that it does not name.
-RIGHT = None
-ANY_OTHER = object()
-
-Hints = Mapping[Any, str | None]
-Judge = Callable[..., Hints | Iterator[str]]
 Fact = tuple[int, int, int]
 Fresh = Callable[[Random], Mapping[str, int]]
-# What can be clicked, in order: the words, and what is wrong with them (RIGHT for the one that is right).
-Choices = Sequence[tuple[str, str | None]]
 
-
-class Unreadable(Exception):
-    """The answer is not of the kind that the question asks for; ``str()`` says more, if more can be said."""
+KINDS = {
+    "whole": kinds.A_WHOLE_NUMBER,
+    "number": kinds.A_NUMBER,
+    "numbers": kinds.SOME_WHOLE_NUMBERS,
+    "shape": kinds.A_SHAPE,
+    "device": kinds.A_DEVICE,
+    "gpu": kinds.A_GPU,
+}
+Derive = TypeVar("Derive", bound=Callable[..., Mapping[str, Any]])
+Judge = TypeVar("Judge", bound=Callable[..., Hints])
+_ANY_OTHER = "…"
+_FOLDER = FOLDER / "exercises"
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of answer.
+class Code:
+    """What a lesson's Python module says of an exercise.
 
-    read(answer)   the answer in the form that judges work with; raises :class:`Unreadable`.
-    wanted()       what an answer looks like ("a whole number"), said when one cannot be read.
+    facts    the numbers that the question is asked with: name -> what it usually is, its least and its greatest.
+    fresh    draws other facts, worth another try, where a prediction can be asked again.
+    derived  works out of the facts what the texts name besides them.
+    kind     the kind of answer, or how one is read if the texts say what it looks like.
+    judge    is asked about an answer that was read, with the facts; yields a hint for each thing that is wrong.
     """
 
-    read: Callable[[object], Any]
-    wanted: Callable[[], str]
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    fresh: Fresh | None = None
+    derived: Callable[..., Mapping[str, Any]] = lambda **facts: {}
+    kind: Kind | Callable[[object], Any] | None = None
+    judge: Callable[..., Hints] | None = None
+
+
+# What has been declared, by the exercise's id; filled as modules of the content are imported.
+_declared: dict[str, Code] = {}
+
+
+def _declare(id: str, known: str, **parts: Any) -> None:
+    code = _declared.get(id, Code())
+    if getattr(code, known) is not getattr(Code, known):
+        raise ValueError(f"there are two exercises {id!r}")
+    _declared[id] = replace(code, **{name: part for name, part in parts.items() if part})
+
+
+def derived(id: str, *, fresh: Fresh | None = None, **facts: Fact) -> Callable[[Derive], Derive]:
+    """Declare what follows from an exercise's facts: the decorated function gives it by the names that texts use."""
+
+    def declare(function: Derive) -> Derive:
+        _declare(id, "derived", derived=function, fresh=fresh, facts=facts)
+        return function
+
+    return declare
+
+
+def judge(
+    id: str, kind: Kind | Callable[[object], Any], *, fresh: Fresh | None = None, **facts: Fact
+) -> Callable[[Judge], Judge]:
+    """Declare the judge of an exercise: given an answer and the facts, the decorated function yields hints."""
+
+    def declare(function: Judge) -> Judge:
+        _declare(id, "judge", judge=function, kind=kind, fresh=fresh, facts=facts)
+        return function
+
+    return declare
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """``judge`` is asked about answers that ``kind`` has read; ``solution()`` is the worked answer.
+    """An exercise: its texts, and what code says of it."""
 
-    ask       the question in words, where it is a prediction (see :mod:`.predict`).
-    choices   what can be clicked, where a click answers; the answer is then a choice's number, from 1.
-    facts     the numbers that question, choices, judge and solution are asked with:
-              name -> what it usually is, its least and its greatest.
-    fresh     draws other facts, worth another try, where a prediction can be asked again.
-    """
+    texts: Sequence[Entry]
+    code: Code
 
-    kind: Kind
-    judge: Judge
-    solution: Callable[..., str]
-    ask: Callable[..., str] | None = None
-    choices: Callable[..., Choices] | None = None
-    facts: Mapping[str, Fact] = field(default_factory=dict)
-    fresh: Fresh | None = None
+    @cached_property
+    def _named(self) -> dict[str, Words]:
+        """The texts by their keys, but for the answers."""
+        named = {}
+        for key, text, _, code in self.texts:
+            block = f"\n```\n{code}```".replace("{", "{{").replace("}", "}}") if code else ""
+            named[key] = Words(text.en + block, text.zh + block)
+        return named
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is a prediction: a question that is answered before the next cell runs."""
+        return "?" in self._named
+
+    @property
+    def _clicked(self) -> bool:
+        return self.code.judge is None and "typed" not in self._named
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        return self.code.facts
+
+    @property
+    def fresh(self) -> Fresh | None:
+        return self.code.fresh
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of answer: one of its own, one by its name, or the number of a choice."""
+        kind = self.code.kind or (_A_CHOICE if self._clicked else KINDS[self._named["typed"].en])
+        if isinstance(kind, Kind):
+            return replace(kind, wanted=self._named.get("wanted", kind.wanted))
+        return Kind(kind, self._named["wanted"])
+
+    def question(self, **facts: int) -> str:
+        """The question in the language in use."""
+        return str(self._said(Named("?"), facts))
+
+    def choices(self) -> list[str]:
+        """What can be clicked, in order; [] where a value is typed."""
+        return [str(entry.text.filled({})) for entry in self._answers] if self._clicked else []
+
+    def solution(self, **facts: int) -> str:
+        """The worked answer in the language in use."""
+        return str(self._said(Named("="), facts))
+
+    def _said(self, named: Named, facts: Mapping[str, int]) -> Words:
+        return worded(self._named, named, {**facts, **self.code.derived(**facts)})
+
+    @property
+    def _answers(self) -> list[Entry]:
+        return [entry for entry in self.texts if entry.key in "+-"]
 
     def checked(self, given: Mapping[str, int]) -> dict[str, int]:
         """All facts, those not given as usual; TypeError or ValueError names the first that is not one of them."""
@@ -74,68 +171,73 @@ class Exercise:
             for name, (usual, least, most) in self.facts.items()
         }
 
-    def hint(self, answer: object, **facts: int) -> str | None:
+    def hint(self, answer: object, **facts: int) -> Hint | None:
         """What is wrong with ``answer``, None if it is right; raises Unreadable, or what the learner's code raises."""
         value = self.kind.read(answer)
-        found = self.judge(value, **facts)
-        if isinstance(found, Mapping):
-            return found[value if value in found else ANY_OTHER]
-        with closing(found) as hints:  # type: ignore[type-var]  # judges are generators: they hold simulated GPUs
-            return next(hints, None)
+        if self.code.judge is None:
+            return self._looked_up(value, facts)
+        with closing(self.code.judge(value, **facts)) as hints:  # type: ignore[type-var]  # they hold simulated GPUs
+            found = next(hints, None)
+        if not isinstance(found, Named):
+            return found
+        said = self._said(Named(found.name, answer=value, **found.values), facts)
+        return Hint(found.name, said.en, said.zh)
 
-
-# All exercises of the course by id, in the order of the lessons (filled as .exercises is imported).
-EXERCISES: dict[str, Exercise] = {}
-
-
-def exercise(
-    id: str,
-    kind: Kind,
-    *,
-    solution: Callable[..., str],
-    ask: Callable[..., str] | None = None,
-    facts: Mapping[str, Fact] | None = None,
-    fresh: Fresh | None = None,
-) -> Callable[[Judge], Judge]:
-    """Declare an exercise: the decorated function is its judge, given an answer that ``kind`` has read.
-
-    It gives a table, answer -> hint (RIGHT for right answers, ANY_OTHER for all that are not named), or, where
-    more than a comparison is needed, it yields a hint for each thing that is wrong, the first of which is shown.
-    """
-
-    def declare(judge: Judge) -> Judge:
-        _declare(id, Exercise(kind, judge, solution, ask, None, facts or {}, fresh))
-        return judge
-
-    return declare
-
-
-def choice(
-    id: str,
-    ask: Callable[..., str],
-    choices: Callable[..., Choices],
-    *,
-    solution: Callable[..., str],
-    **facts: Fact,
-) -> None:
-    """Declare a prediction that a click among ``choices`` answers; each wrong one has a hint for its misconception."""
-
-    def read(answer: object) -> int:
-        if isinstance(answer, bool) or not isinstance(answer, int):
+    def _looked_up(self, value: Any, facts: Mapping[str, int]) -> Hint | None:
+        """What the table of answers says of one."""
+        values = {**facts, **self.code.derived(**facts), "answer": value}
+        table: dict[Any, Entry] = {}
+        for number, entry in enumerate(self._answers, 1):
+            if self._clicked:
+                table[number] = entry
+                continue
+            for text in entry.text.filled(values).en.split(" or "):
+                table[text if text == _ANY_OTHER else self.kind.read(kinds.typed(text))] = entry
+        entry = table.get(value, table.get(_ANY_OTHER))
+        if entry is None:
             raise Unreadable
-        return answer
-
-    def judge(number: int, **given: int) -> Hints:
-        hints = dict(enumerate((hint for _, hint in choices(**given)), 1))
-        if number not in hints:
-            raise Unreadable
-        return hints
-
-    kind = Kind(read, lambda: say(en="the number of a choice, from 1", zh="选项的编号，从 1 开始"))
-    _declare(id, Exercise(kind, judge, solution, ask, choices, facts))
+        if entry.below is None:
+            return None
+        said = entry.below.filled(values)
+        return Hint(entry.text.en.strip("{}"), said.en, said.zh)
 
 
-def _declare(id: str, exercise: Exercise) -> None:
-    if id in EXERCISES:
-        raise ValueError(f"there are two exercises {id!r}")
-    EXERCISES[id] = exercise
+def _number_of_a_choice(answer: object) -> int:
+    if isinstance(answer, bool) or not isinstance(answer, int):
+        raise Unreadable
+    return answer
+
+
+_A_CHOICE = Kind(_number_of_a_choice, Words("the number of a choice, from 1", "选项的编号，从 1 开始"))
+
+
+def find(id: str) -> Exercise:
+    """The exercise ``id``, such as ``"03.idle"``; ValueError, with all there are, if there is none."""
+    found = _of_lesson(id.partition(".")[0]).get(id) if isinstance(id, str) else None
+    if found is None:
+        known = ", ".join(ids())
+        raise ValueError(must("exercise", id, en=f"one of {known}", zh=f"是 {known} 之一"))
+    return found
+
+
+@cache
+def ids() -> tuple[str, ...]:
+    """The ids of all exercises, in order."""
+    found = (entries(file.read_text("utf-8")) for file in _FOLDER.glob("*.txt"))
+    return tuple(sorted(id for file in found for id in file))
+
+
+@cache
+def _of_lesson(number: str) -> dict[str, Exercise]:
+    """The exercises of one lesson; the texts and the code of the others are not read."""
+    file = next((file for file in _FOLDER.glob("*.txt") if file.stem.partition("_")[0] == number), None)
+    if file is None:
+        return {}
+    name = file.stem.partition("_")[2]
+    if (_FOLDER / f"{name}.py").exists():
+        module(f"exercises.{name}")
+    texts = entries(file.read_text("utf-8"))
+    for id, own in texts.items():
+        if like := next((entry.text.en for entry in own if entry.key == "like"), None):
+            own += [entry for entry in texts[like] if entry.key in "+-"]
+    return {id: Exercise(own, _declared.get(id, Code())) for id, own in texts.items()}

@@ -5,14 +5,16 @@ A hint repeats the answer, and a generator may never end: so there is a most of 
 
 from __future__ import annotations
 
+import ast
 import re
+import unicodedata
 from collections.abc import Callable
 from itertools import islice
 from operator import index
 from typing import Any
 
-from ..base.language import say
-from .exercise import Kind, Unreadable
+from ..base.sections import Words
+from .judging import Kind, Unreadable
 
 _MOST_NUMBERS = 200
 _GREATEST = 10**12
@@ -78,39 +80,54 @@ def shape(answer: object) -> tuple[int, ...]:
     return found
 
 
-A_WHOLE_NUMBER = Kind(whole, lambda: say(en="a whole number", zh="一个整数"))
-SOME_WHOLE_NUMBERS = Kind(numbers, lambda: say(en="a list of whole numbers", zh="一个整数列表"))
-A_NUMBER = Kind(number, lambda: say(en="a number", zh="一个数"))
+A_WHOLE_NUMBER = Kind(whole, Words(en="a whole number", zh="一个整数"))
+SOME_WHOLE_NUMBERS = Kind(numbers, Words(en="a list of whole numbers", zh="一个整数列表"))
+A_NUMBER = Kind(number, Words(en="a number", zh="一个数"))
 A_DEVICE = Kind(
     device,
-    lambda: say(en='a device, such as `"cuda:0"` or `"cpu"`', zh='一个设备，例如 `"cuda:0"` 或 `"cpu"`'),
+    Words(en='a device, such as `"cuda:0"` or `"cpu"`', zh='一个设备，例如 `"cuda:0"` 或 `"cpu"`'),
 )
-A_SHAPE = Kind(shape, lambda: say(en="a shape, such as `[1, 2, 3]`", zh="一个形状，例如 `[1, 2, 3]`"))
+A_GPU = Kind(
+    lambda answer: whole(gpu_number(answer)),
+    Words(en="the number of a GPU, such as `0`", zh="GPU 的编号，例如 `0`"),
+)
+A_SHAPE = Kind(shape, Words(en="a shape, such as `[1, 2, 3]`", zh="一个形状，例如 `[1, 2, 3]`"))
 
 
-def a_function(name: str, wanted: Callable[[], str]) -> Kind:
-    """Functions; ``name`` is what the lesson calls the one that is to be written."""
+def typed(text: str) -> object:
+    """What somebody typed, as a value: ``3``, ``3, 2, 2``, ``[3，2]``, ``cuda:1``; text where it is none."""
+    text = (
+        unicodedata.normalize("NFKC", text).replace("、", ",").replace("【", "[").replace("】", "]").strip()
+    )
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def a_function(name: str) -> Callable[[object], object]:
+    """How a function is read; ``name`` is what the lesson calls the one that is to be written."""
 
     def read(answer: object) -> object:
         if callable(answer):
             return answer
         raise Unreadable(
-            say(
-                en=f"put the function itself here, `answer = {name}`, without calling it",
-                zh=f"这里放函数本身，写 `answer = {name}`，不要调用它",
+            Words(
+                f"put the function itself here, `answer = {name}`, without calling it",
+                f"这里放函数本身，写 `answer = {name}`，不要调用它",
             )
         )
 
-    return Kind(read, wanted)
+    return read
 
 
 def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", zh: str = "函数") -> Any:
     """What the learner's function gave back, read as ``kind``; Unreadable is about that, not about the answer."""
     if value is None or value is ...:
         raise Unreadable(
-            say(
-                en=f"{en} gives nothing back yet: does it end in `return`?",
-                zh=f"{zh}还没有返回任何东西：最后写了 `return` 吗？",
+            Words(
+                f"{en} gives nothing back yet: does it end in `return`?",
+                f"{zh}还没有返回任何东西：最后写了 `return` 吗？",
             )
         )
     if kind is None:
@@ -118,18 +135,20 @@ def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", 
     try:
         return kind.read(value)
     except Unreadable:
-        raise wrong_return(value, kind.wanted(), en=en, zh=zh) from None
+        raise wrong_return(value, kind.wanted, en=en, zh=zh) from None
 
 
-def wrong_return(value: object, wanted: str, *, en: str = "the function", zh: str = "函数") -> Unreadable:
+def wrong_return(
+    value: object, wanted: Words, *, en: str = "the function", zh: str = "函数"
+) -> Unreadable:
     """That the learner's function gave back something else than ``wanted``."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     fraction = any(isinstance(part, float) and not part.is_integer() for part in parts)
     return Unreadable(
-        say(
-            en=f"{en} has to return {wanted}; it returned {shown(value)}"
+        Words(
+            f"{en} has to return {wanted.en}; it returned {shown(value)}"
             + (": `/` gives fractions, `//` rounds down to whole numbers" if fraction else ""),
-            zh=f"{zh}应该返回{wanted}，现在返回的是 {shown(value)}"
+            f"{zh}应该返回{wanted.zh}，现在返回的是 {shown(value)}"
             + ("：`/` 得到的是小数，`//` 向下取整，得到整数" if fraction else ""),
         )
     )

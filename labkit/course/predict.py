@@ -9,16 +9,15 @@ Enter, or ``check(id, answer)``.
 
 from __future__ import annotations
 
-import ast
-import unicodedata
 from random import Random
 from typing import Any
 
 from ..base.extras import need
 from ..base.language import get_language, say, using
 from ..base.widgets import PAGE_STYLE, live
-from .answers import Verdict, check, find
-from .exercise import Exercise
+from .answers import Shown, check
+from .exercise import Exercise, find
+from .kinds import typed
 from .words import as_html
 
 # Buttons as long as their words, which may take two lines on a narrow page.
@@ -32,24 +31,23 @@ class Prediction:
     def __init__(self, name: str, facts: dict[str, int]) -> None:
         self.exercise: Exercise = find(name)
         self.name, self.facts = name, self.exercise.checked(facts)
-        if self.exercise.ask is None:
+        if not self.exercise.asks:
             raise ValueError(f"exercise {name!r} has no question to predict; its answers go to check()")
-        self.verdict: Verdict | None = None
+        self.verdict: Shown | None = None
         self._language = get_language()
         self._widget: Any = None
 
     @property
     def question(self) -> str:
         """The question in the language in use."""
-        assert self.exercise.ask is not None
-        return self.exercise.ask(**self.facts)
+        return self.exercise.question(**self.facts)
 
     @property
     def choices(self) -> list[str]:
         """What can be clicked; [] where a value is typed."""
-        return [words for words, _ in self.exercise.choices(**self.facts)] if self.exercise.choices else []
+        return self.exercise.choices()
 
-    def answer(self, given: object) -> Verdict:
+    def answer(self, given: object) -> Shown:
         """Judge ``given``: a value, or the number of a choice, from 1."""
         with using(self._language):
             self.verdict = check(self.name, given, **self.facts)
@@ -62,10 +60,10 @@ class Prediction:
         how = say(
             en=f"Run the notebook to click your answer; {call} takes it too."
             if ways
-            else f"Run the notebook to type your answer ({self.exercise.kind.wanted()}); {call} takes it too.",
+            else f"Run the notebook to type your answer ({self.exercise.kind.wanted}); {call} takes it too.",
             zh=f"运行笔记本，点选你的答案；也可以写 {call}。"
             if ways
-            else f"运行笔记本，输入你的答案：{self.exercise.kind.wanted()}；也可以写 {call}。",
+            else f"运行笔记本，输入你的答案：{self.exercise.kind.wanted}；也可以写 {call}。",
         )
         return "\n".join([self.question, *ways, how])
 
@@ -127,7 +125,7 @@ class Prediction:
 
     def _field(self, widgets: Any, told: Any) -> Any:
         field = widgets.Text(
-            placeholder=self.exercise.kind.wanted().replace("`", ""), continuous_update=False
+            placeholder=str(self.exercise.kind.wanted).replace("`", ""), continuous_update=False
         )
         button = widgets.Button(description=say(en="Answer", zh="作答"))
         last = [""]
@@ -142,7 +140,7 @@ class Prediction:
         button.on_click(given)
         return widgets.HBox([field, button])
 
-    def _tell(self, told: Any, verdict: Verdict) -> None:
+    def _tell(self, told: Any, verdict: Shown) -> None:
         with using(self._language):
             told.value = f'<div role="status" aria-live="polite">{verdict._repr_html_()}</div>'
 
@@ -155,14 +153,3 @@ def predict(exercise: str, **facts: int) -> Prediction:
     Raises ValueError or TypeError for an exercise, or a fact, that there is not.
     """
     return Prediction(exercise, facts)
-
-
-def typed(text: str) -> object:
-    """What somebody typed, as a value: ``3``, ``3, 2, 2``, ``[3，2]``, ``cuda:1``; text where it is none."""
-    text = (
-        unicodedata.normalize("NFKC", text).replace("、", ",").replace("【", "[").replace("】", "]").strip()
-    )
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text

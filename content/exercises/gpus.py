@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
-from ...machine import simulate
+from labkit.machine import simulate
 
 
 @contextmanager

@@ -1,0 +1,73 @@
+"""Exercises of lesson 05: which device_ids, the first row's GPU, and keys without ``module.``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from labkit.base.sections import Words
+from labkit.course.exercise import derived, judge
+from labkit.course.judging import Hints, Named
+from labkit.course.kinds import a_function, gpu_number, numbers, returned, wrong_return
+
+
+def _gpu_numbers(answer: object) -> tuple[int, ...]:
+    return numbers(map(gpu_number, answer) if isinstance(answer, (list, tuple)) else answer)
+
+
+@judge("05.ids", _gpu_numbers)
+def _ids(ids: tuple[int, ...]) -> Hints:
+    if ids == (1, 0):
+        return
+    if len(set(ids)) < len(ids):
+        yield Named("twice")
+    if any(gpu not in (0, 1) for gpu in ids):
+        yield Named("from_one")
+    if ids == (1,):
+        yield Named("one_only")
+    if ids == (0, 1):
+        yield Named("default")
+    yield Named("home")
+
+
+@derived("05.first", gpus=(3, 1, 64))
+def _first(gpus: int) -> dict[str, object]:
+    return {"ids": [*reversed(range(gpus))], "first": gpus - 1}
+
+
+@judge("05.plain", a_function("plain"))
+def _plain(answer: Callable[..., Any]) -> Hints:
+    for wanted in (
+        ["weight", "bias"],
+        ["encoder.module.weight", "submodule.bias"],  # a block inside is wrapped too
+        ["module.weight", "model.bias"],
+    ):
+        yield from _stripped(answer, [f"module.{key}" for key in wanted], wanted)
+    yield from _stripped(answer, ["weight", "head.bias"], ["weight", "head.bias"])
+
+
+def _stripped(answer: Callable[..., Any], keys: list[str], wanted: list[str]) -> Hints:
+    values = [torch.tensor([float(at)]) for at in range(len(keys))]
+    got = returned(answer(dict(zip(keys, values, strict=True))))
+    if not isinstance(got, Mapping):
+        if isinstance(got, (list, tuple)) and list(got) == wanted:
+            yield Named("no_values")
+        raise wrong_return(got, Words("a dict", "一个字典"))
+    if list(got) == wanted:
+        same = all(
+            isinstance(value, torch.Tensor) and torch.equal(value, mine)
+            for value, mine in zip(got.values(), values, strict=True)
+        )
+        if not same:
+            yield Named("changed")
+        return
+    mistakes = {
+        "lstrip": [key.lstrip("module.") for key in keys],  # noqa: B005 (the mistake itself)
+        "replace": [key.replace("module.", "") for key in keys],
+        "sliced": [key[7:] for key in keys],
+        "unchanged": keys,
+    }
+    name = next((name for name, made in mistakes.items() if list(got) == made), "other")
+    yield Named(name, case=Named("case"), keys=keys, got=list(got), wanted=wanted)

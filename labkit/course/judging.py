@@ -1,0 +1,66 @@
+"""The words of judging, which the course and the classroom share: kinds of answers, hints, and what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..base.language import say
+from ..base.sections import Words
+
+
+class Unreadable(Exception):
+    """The answer is not of the kind that the question asks for; ``words`` say more, if more can be said."""
+
+    def __init__(self, words: Words | None = None) -> None:
+        super().__init__(*filter(None, [words]))
+        self.words = words
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of answer.
+
+    read(answer)   the answer in the form that judges work with; raises :class:`Unreadable`.
+    wanted         what an answer looks like ("a whole number"), said when one cannot be read.
+    """
+
+    read: Callable[[object], Any]
+    wanted: Words
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What is wrong with an answer, and why; ``id`` names the misconception, whatever the numbers in the words.
+
+    score   the share of the part's points that the answer keeps all the same, 0 to 1.
+    """
+
+    id: str
+    en: str
+    zh: str
+    score: float = 0.0
+
+    def __str__(self) -> str:
+        return say(en=self.en, zh=self.zh)
+
+
+class Named:
+    """A text of the content by its name, and the values that its words need: ``Named("rounded", rows=9)``."""
+
+    def __init__(self, name: str, /, **values: Any) -> None:
+        self.name, self.values = name, values
+
+
+# What a judge gives: a hint for each thing that is wrong, the first of which is shown.
+Hints = Iterator[Hint | Named]
+
+
+def worded(texts: Mapping[str, Words], named: Named, values: Mapping[str, Any]) -> Words:
+    """The text that ``named`` names, filled with its own values and the others; values that are Named are texts too."""
+    values = {**values, **named.values}
+    for name, value in values.items():
+        if isinstance(value, Named):
+            values[name] = worded(texts, value, values)
+    return texts[named.name].filled(values)
