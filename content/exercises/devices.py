@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from labkit.base.sections import Words
+from labkit.base.texts import Text
 from labkit.course.exercise import derived, judge
 from labkit.course.judging import Hints, Named
 from labkit.course.kinds import a_function, gpu_number, numbers, returned, wrong_return
@@ -54,7 +54,7 @@ def _stripped(answer: Callable[..., Any], keys: list[str], wanted: list[str]) ->
     if not isinstance(got, Mapping):
         if isinstance(got, (list, tuple)) and list(got) == wanted:
             yield Named("no_values")
-        raise wrong_return(got, Words("a dict", "一个字典"))
+        raise wrong_return(got, Text("a dict", "一个字典"))
     if list(got) == wanted:
         same = all(
             isinstance(value, torch.Tensor) and torch.equal(value, mine)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from labkit.base.sections import Words
+from labkit.base.texts import Text
 from labkit.course.exercise import derived, judge
 from labkit.course.judging import Hints, Named
 from labkit.course.kinds import a_function, numbers, returned, wrong_return
@@ -83,7 +83,7 @@ def _add(answer: Callable[..., Any]) -> Hints:
                 yield Named("raised", error=error, **seen)
                 return
             if not isinstance(got, torch.Tensor):
-                raise wrong_return(got, Words("a tensor", "一个张量"))
+                raise wrong_return(got, Text("a tensor", "一个张量"))
             if str(got.device) != here:
                 yield Named("elsewhere", device=got.device, **seen)
             if got.shape != x.shape or not torch.equal(got.cpu(), torch.arange(3.0) + 2):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit.base.sections import Words
+from labkit.base.texts import Text
 from labkit.course.exercise import Fact, derived, judge
 from labkit.course.judging import Hints, Named
 from labkit.course.kinds import a_function, returned, wrong_return
@@ -73,12 +73,12 @@ def _made_for(gpus: int, answer: Callable[..., Any]) -> Hints:
 
     made = returned(answer(Watched(5, 2)))
     if not isinstance(made, nn.Module):
-        raise wrong_return(made, Words("a model", "一个模型"))
+        raise wrong_return(made, Text("a model", "一个模型"))
     home = "cuda:0" if gpus else "cpu"
     places = sorted({str(weight.device) for weight in made.parameters()})
     case = {"case": Named("case"), "gpus": gpus, "home": home}
     if places != [home]:
-        where = Words(", ".join(places), "、".join(places)) if places else Named("nowhere")
+        where = Text(", ".join(places), "、".join(places)) if places else Named("nowhere")
         yield Named("misplaced", places=where, **case)
         return
     made(torch.ones(6, 5, device=home))

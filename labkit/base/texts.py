@@ -5,6 +5,7 @@
     zh: 有一个输入是稀疏张量，分发（scatter）无法切分它：{problem}。
     fix en: Pass it dense, `x.to_dense()`.
     fix zh: 以稠密形式传入：`x.to_dense()`。
+    | code, the same in both languages
 
 An entry begins with ``%%`` and its words; who reads the file says what these mean. A text may go on in the lines below
 it: English lines are joined by a space, Chinese ones without, so a Chinese line ends where no space is wanted. A line
@@ -14,22 +15,31 @@ that begins with ``#`` is a comment.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from string import Formatter
+from typing import Any
 
 from .language import say
+from .numbers import plural
 
 _LABEL = re.compile(r"(?:(?P<label>[a-z]+) )?(?P<language>en|zh): ")
 
 
 @dataclass(frozen=True)
 class Text:
-    """One text in both languages."""
+    """One text in both languages; ``str()`` is the one in use."""
 
     en: str
     zh: str
+
+    def __str__(self) -> str:
+        return say(en=self.en, zh=self.zh)
+
+    def of(self, language: str) -> str:
+        """The text in ``language``."""
+        return self.zh if language == "zh" else self.en
 
     @cached_property
     def facts(self) -> frozenset[str]:
@@ -40,6 +50,27 @@ class Text:
         """The text in the language in use, with its facts. Raises TypeError if these are not the ones it wants."""
         return filled([self], **facts)[0]
 
+    def filled(self, facts: Mapping[str, Any]) -> Text:
+        """The text with its facts, in both languages; of a fact that is a Text, each language takes its own.
+
+        ``{rows:row}`` is a number with its English noun, ``1 row`` or ``2 rows``, ``{n:batch/batches}`` one with an odd
+        plural; any other format is Python's own.
+        """
+        return Text(*(_Filling(language).vformat(self.of(language), (), facts) for language in ("en", "zh")))
+
+
+class _Filling(Formatter):
+    def __init__(self, language: str) -> None:
+        self.language = language
+
+    def format_field(self, value: Any, spec: str) -> Any:
+        if isinstance(value, Text):
+            return value.of(self.language)
+        if len(spec) > 1 and spec[0].isalpha():
+            one, _, many = spec.partition("/")
+            return f"{value} {many}" if many and value != 1 else plural(value, one)
+        return super().format_field(value, spec)
+
 
 def filled(texts: Iterable[Text], **facts: object) -> list[str]:
     """``texts`` in the language in use, each with those of the facts that it wants; together they want all of them."""
@@ -47,36 +78,50 @@ def filled(texts: Iterable[Text], **facts: object) -> list[str]:
     wanted = frozenset[str]().union(*(text.facts for text in texts))
     if facts.keys() != wanted:
         raise TypeError(f"{texts[0].en!r} wants the facts {sorted(wanted)}, got {sorted(facts)}")
-    return [say(en=text.en, zh=text.zh).format(**facts) for text in texts]
+    return [str(text.filled(facts)) for text in texts]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The words of one ``%%`` line and the texts below it, by their labels; that of ``en:`` and ``zh:`` is ``""``."""
+    """The words of one ``%%`` line and what stands below it.
+
+    texts   by their labels; that of ``en:`` and ``zh:`` is ``""``.
+    code    the lines that begin with ``|``.
+    """
 
     words: tuple[str, ...]
     texts: dict[str, Text]
+    code: str = ""
 
 
 def parse(text: str) -> list[Entry]:
-    """The entries of a file. Raises ValueError that names a line out of place, or an entry that lacks something."""
-    entries: list[tuple[tuple[str, ...], dict[str, dict[str, str]]]] = []
+    """The entries of a file. Raises ValueError that names a line out of place, or a text that lacks a language."""
+    heads: list[tuple[str, ...]] = []
+    texts: list[dict[str, dict[str, str]]] = []  # of each entry: label -> language -> text
+    code: list[str] = []
     both: dict[str, str] = {}  # the text that may go on, by language
     language = ""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         if line.startswith("%%"):
-            entries.append((tuple(line[2:].split()), {}))
+            heads.append(tuple(line[2:].split()))
+            texts.append({})
+            code.append("")
             language = ""
-        elif entries and (found := _LABEL.match(line)):
-            both, language = entries[-1][1].setdefault(found["label"] or "", {}), found["language"]
+        elif heads and line.startswith("|"):
+            code[-1] += line[2:] + "\n"
+        elif heads and (found := _LABEL.match(line)):
+            both, language = texts[-1].setdefault(found["label"] or "", {}), found["language"]
             both[language] = line[found.end() :].strip()
         elif language:
             both[language] += " " * (language == "en") + line.strip()
         else:
             raise ValueError(f"line {number}: {line.strip()!r} belongs to no text")
-    for words, texts in entries:
-        if not texts or any(both.keys() != {"en", "zh"} for both in texts.values()):
+    for words, found_texts in zip(heads, texts, strict=True):
+        if any(both.keys() != {"en", "zh"} for both in found_texts.values()):
             raise ValueError(f"{' '.join(words)!r} must say everything in English and in Chinese")
-    return [Entry(words, {label: Text(**both) for label, both in texts.items()}) for words, texts in entries]
+    return [
+        Entry(words, {label: Text(**both) for label, both in found.items()}, lines)
+        for words, found, lines in zip(heads, texts, code, strict=True)
+    ]

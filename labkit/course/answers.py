@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..base.language import say
+from ..base.texts import Text
 from . import class_mode, progress
 from .exercise import find
 from .judging import Unreadable
-from ..base.sections import Words
 from .kinds import shown
 from .lesson import begun
 from .names import word_on
@@ -104,9 +104,7 @@ def reveal(exercise: str, **facts: int) -> Solution:
     )
 
 
-def judged(
-    answer: object, hint: Callable[[object], object | None], wanted: Words
-) -> tuple[str | None, bool]:
+def judged(answer: object, hint: Callable[[object], object | None], wanted: Text) -> tuple[str | None, bool]:
     """What ``hint`` says is wrong with ``answer``, None if nothing is; and whether it was an answer at all.
 
     An answer that is of another kind than what is ``wanted``, or that raises an error, was a slip of the pen.

@@ -15,9 +15,8 @@ from ..base.extras import need
 from ..base.files import reason
 from ..base.language import get_language, say, using
 from ..base.widgets import live
-from . import progress
+from . import exercise, progress
 from .broken.shown import in_text, table
-from .exercise import ids
 from .lesson import begun
 from .outline import lessons
 
@@ -77,7 +76,9 @@ def score(done: set[str], first: set[str]) -> str:
 
 def _exercises() -> list[tuple[str, list[str]]]:
     """(lesson's title, ids of its exercises), for every lesson that has some."""
-    found = [(entry.title, [n for n in ids() if n.startswith(entry.number + ".")]) for entry in lessons()]
+    found = [
+        (entry.title, [n for n in exercise.ids() if n.startswith(entry.number + ".")]) for entry in lessons()
+    ]
     return [(title, ids) for title, ids in found if ids]
 
 

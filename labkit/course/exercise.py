@@ -1,14 +1,25 @@
 """What an exercise is: its texts, the kind of answer it asks for and how one is judged; and how content declares one.
 
-The texts stand in ``content/exercises/NN_lesson.txt`` (see :mod:`labkit.base.sections`): ``?`` is the question, if it
-is a prediction, ``=`` the solution, ``wanted:`` what an answer looks like, and other names are those of hints. Below
-the question stand answers: ``-`` a wrong one, with its hint, ``+`` the right one. They are choices to click, unless
-``typed:`` names a kind of :data:`KINDS`: then they are answers as a learner types them, several with "or" between
-them, ``…`` is every other, and if two lines name the same answer, the later one counts. ``like:`` takes the answers of
-another exercise.
+The texts stand in ``content/exercises/NN_lesson.txt``, in the form of :mod:`labkit.base.texts`::
 
-What needs code stands in the Python module of the lesson: :func:`derived` works out numbers for the texts,
-:func:`judge` judges answers where a table cannot.
+    %% 03.same whole
+    en: 8 GPUs: 8 rows give each of them one. What is the next batch that gives all of them the same number of rows?
+    zh: …
+    solution en: `16`: only multiples of 8 come out even.
+    solution zh: …
+    %% - 9
+    en: with one row more, pieces have 2 rows; how many GPUs do they reach?
+    zh: …
+    %% + 16
+
+Behind the id stands the kind of answer, one of :data:`KINDS`; then ``%% -`` and ``%% +`` name wrong answers, each with
+its hint, and right ones, as a learner types them, several with "or" between them; ``…`` is every other answer, and if
+two lines name the same one, the later counts. Without a kind the answers are choices to click, with a text each and a
+``hint``. ``like 02.lines`` takes the answers of another exercise. A text ``wanted`` says what an answer looks like.
+Without a question the answer goes to ``check()`` alone. ``%% hint`` and ``%% part`` are texts that code names.
+
+What needs code stands in the Python module of the lesson: :func:`derived` works out facts for the texts, :func:`judge`
+judges answers where a table cannot.
 """
 
 from __future__ import annotations
@@ -16,16 +27,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from random import Random
 from typing import Any, TypeVar
 
 from ..base.language import say
 from ..base.numbers import must, whole
-from ..base.sections import Entry, Words, entries
+from ..base.texts import Entry, Text
 from ..content import FOLDER, module
 from . import kinds
-from .judging import Hint, Hints, Kind, Named, Unreadable, worded
+from .judging import Hint, Hints, Kind, Named, Unreadable, named, sections, worded
 
 Fact = tuple[int, int, int]
 Fresh = Callable[[Random], Mapping[str, int]]
@@ -96,29 +107,37 @@ def judge(
 
 
 @dataclass(frozen=True)
+class Answer:
+    """An answer that the texts name: a choice to click, or what a learner may type.
+
+    text    the choice, or the answers, with "or" between them.
+    hint    what is wrong with it; None if it is right.
+    """
+
+    text: Text
+    hint: Text | None
+
+
+@dataclass(frozen=True)
 class Exercise:
-    """An exercise: its texts, and what code says of it."""
+    """An exercise: its texts by their names, the answers that they name, and what code says of it.
 
-    texts: Sequence[Entry]
+    kind    the name of the kind of answer, "" where a click or a judge answers.
+    """
+
+    texts: Mapping[str, Text]
+    answers: Sequence[Answer]
     code: Code
-
-    @cached_property
-    def _named(self) -> dict[str, Words]:
-        """The texts by their keys, but for the answers."""
-        named = {}
-        for key, text, _, code in self.texts:
-            block = f"\n```\n{code}```".replace("{", "{{").replace("}", "}}") if code else ""
-            named[key] = Words(text.en + block, text.zh + block)
-        return named
+    kind_name: str
 
     @property
     def asks(self) -> bool:
         """Whether it is a prediction: a question that is answered before the next cell runs."""
-        return "?" in self._named
+        return "" in self.texts
 
     @property
     def _clicked(self) -> bool:
-        return self.code.judge is None and "typed" not in self._named
+        return not self.code.judge and not self.kind_name
 
     @property
     def facts(self) -> Mapping[str, Fact]:
@@ -131,29 +150,25 @@ class Exercise:
     @property
     def kind(self) -> Kind:
         """The kind of answer: one of its own, one by its name, or the number of a choice."""
-        kind = self.code.kind or (_A_CHOICE if self._clicked else KINDS[self._named["typed"].en])
+        kind = self.code.kind or (KINDS[self.kind_name] if self.kind_name else _A_CHOICE)
         if isinstance(kind, Kind):
-            return replace(kind, wanted=self._named.get("wanted", kind.wanted))
-        return Kind(kind, self._named["wanted"])
+            return replace(kind, wanted=self.texts.get("wanted", kind.wanted))
+        return Kind(kind, self.texts["wanted"])
 
     def question(self, **facts: int) -> str:
         """The question in the language in use."""
-        return str(self._said(Named("?"), facts))
+        return str(self._said(Named(""), facts))
 
     def choices(self) -> list[str]:
         """What can be clicked, in order; [] where a value is typed."""
-        return [str(entry.text.filled({})) for entry in self._answers] if self._clicked else []
+        return [str(answer.text.filled({})) for answer in self.answers] if self._clicked else []
 
     def solution(self, **facts: int) -> str:
         """The worked answer in the language in use."""
-        return str(self._said(Named("="), facts))
+        return str(self._said(Named("solution"), facts))
 
-    def _said(self, named: Named, facts: Mapping[str, int]) -> Words:
-        return worded(self._named, named, {**facts, **self.code.derived(**facts)})
-
-    @property
-    def _answers(self) -> list[Entry]:
-        return [entry for entry in self.texts if entry.key in "+-"]
+    def _said(self, named: Named, facts: Mapping[str, int]) -> Text:
+        return worded(self.texts, named, {**facts, **self.code.derived(**facts)})
 
     def checked(self, given: Mapping[str, int]) -> dict[str, int]:
         """All facts, those not given as usual; TypeError or ValueError names the first that is not one of them."""
@@ -185,21 +200,21 @@ class Exercise:
 
     def _looked_up(self, value: Any, facts: Mapping[str, int]) -> Hint | None:
         """What the table of answers says of one."""
-        values = {**facts, **self.code.derived(**facts), "answer": value}
-        table: dict[Any, Entry] = {}
-        for number, entry in enumerate(self._answers, 1):
+        facts = {**facts, **self.code.derived(**facts), "answer": value}
+        table: dict[Any, Answer] = {}
+        for number, answer in enumerate(self.answers, 1):
             if self._clicked:
-                table[number] = entry
+                table[number] = answer
                 continue
-            for text in entry.text.filled(values).en.split(" or "):
-                table[text if text == _ANY_OTHER else self.kind.read(kinds.typed(text))] = entry
-        entry = table.get(value, table.get(_ANY_OTHER))
-        if entry is None:
+            for text in answer.text.filled(facts).en.split(" or "):
+                table[text if text == _ANY_OTHER else self.kind.read(kinds.typed(text))] = answer
+        found = table.get(value, table.get(_ANY_OTHER))
+        if found is None:
             raise Unreadable
-        if entry.below is None:
+        if found.hint is None:
             return None
-        said = entry.below.filled(values)
-        return Hint(entry.text.en.strip("{}"), said.en, said.zh)
+        said = found.hint.filled(facts)
+        return Hint(found.text.en.strip("{}"), said.en, said.zh)
 
 
 def _number_of_a_choice(answer: object) -> int:
@@ -208,7 +223,7 @@ def _number_of_a_choice(answer: object) -> int:
     return answer
 
 
-_A_CHOICE = Kind(_number_of_a_choice, Words("the number of a choice, from 1", "选项的编号，从 1 开始"))
+_A_CHOICE = Kind(_number_of_a_choice, Text("the number of a choice, from 1", "选项的编号，从 1 开始"))
 
 
 def find(id: str) -> Exercise:
@@ -223,8 +238,7 @@ def find(id: str) -> Exercise:
 @cache
 def ids() -> tuple[str, ...]:
     """The ids of all exercises, in order."""
-    found = (entries(file.read_text("utf-8")) for file in _FOLDER.glob("*.txt"))
-    return tuple(sorted(id for file in found for id in file))
+    return tuple(sorted(head.words[0] for file in _FOLDER.glob("*.txt") for head, _ in sections(file)))
 
 
 @cache
@@ -236,8 +250,18 @@ def _of_lesson(number: str) -> dict[str, Exercise]:
     name = file.stem.partition("_")[2]
     if (_FOLDER / f"{name}.py").exists():
         module(f"exercises.{name}")
-    texts = entries(file.read_text("utf-8"))
-    for id, own in texts.items():
-        if like := next((entry.text.en for entry in own if entry.key == "like"), None):
-            own += [entry for entry in texts[like] if entry.key in "+-"]
-    return {id: Exercise(own, _declared.get(id, Code())) for id, own in texts.items()}
+    found: dict[str, Exercise] = {}
+    for head, parts in sections(file):
+        id, kind, like = (*head.words, "", "")[:3]
+        answers = [_answer(part, bool(kind)) for part in parts if part.words[0] in "-+"]
+        if like:
+            answers = [*found[like].answers]
+        found[id] = Exercise(named(head, parts), answers, _declared.get(id, Code()), kind)
+    return found
+
+
+def _answer(entry: Entry, typed: bool) -> Answer:
+    if typed:
+        answers = " ".join(entry.words[1:])
+        return Answer(Text(answers, answers), entry.texts.get(""))
+    return Answer(entry.texts[""], entry.texts.get("hint"))

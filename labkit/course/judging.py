@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..base.language import say
-from ..base.sections import Words
+from ..base.texts import Entry, Text, parse
 
 
 class Unreadable(Exception):
     """The answer is not of the kind that the question asks for; ``words`` say more, if more can be said."""
 
-    def __init__(self, words: Words | None = None) -> None:
+    def __init__(self, words: Text | None = None) -> None:
         super().__init__(*filter(None, [words]))
         self.words = words
 
@@ -27,7 +28,7 @@ class Kind:
     """
 
     read: Callable[[object], Any]
-    wanted: Words
+    wanted: Text
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,29 @@ class Named:
 Hints = Iterator[Hint | Named]
 
 
-def worded(texts: Mapping[str, Words], named: Named, values: Mapping[str, Any]) -> Words:
+def sections(file: Path) -> list[tuple[Entry, list[Entry]]]:
+    """The entries of a file of the content, each with its parts: answers, hints, and other texts that code names."""
+    found: list[tuple[Entry, list[Entry]]] = []
+    for entry in parse(file.read_text("utf-8")):
+        if entry.words[0] in ("-", "+", "hint", "part"):
+            found[-1][1].append(entry)
+        else:
+            found.append((entry, []))
+    return found
+
+
+def named(head: Entry, parts: Sequence[Entry]) -> dict[str, Text]:
+    """The texts of a section by their names; code stands as a block below the solution."""
+    texts = {
+        part.words[1]: part.texts[""] for part in parts if part.words[0] in ("hint", "part")
+    } | head.texts
+    if head.code:
+        block = f"\n```\n{head.code}```".replace("{", "{{").replace("}", "}}")
+        texts["solution"] = Text(texts["solution"].en + block, texts["solution"].zh + block)
+    return texts
+
+
+def worded(texts: Mapping[str, Text], named: Named, values: Mapping[str, Any]) -> Text:
     """The text that ``named`` names, filled with its own values and the others; values that are Named are texts too."""
     values = {**values, **named.values}
     for name, value in values.items():

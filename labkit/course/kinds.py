@@ -13,7 +13,7 @@ from itertools import islice
 from operator import index
 from typing import Any
 
-from ..base.sections import Words
+from ..base.texts import Text
 from .judging import Kind, Unreadable
 
 _MOST_NUMBERS = 200
@@ -80,18 +80,18 @@ def shape(answer: object) -> tuple[int, ...]:
     return found
 
 
-A_WHOLE_NUMBER = Kind(whole, Words(en="a whole number", zh="一个整数"))
-SOME_WHOLE_NUMBERS = Kind(numbers, Words(en="a list of whole numbers", zh="一个整数列表"))
-A_NUMBER = Kind(number, Words(en="a number", zh="一个数"))
+A_WHOLE_NUMBER = Kind(whole, Text(en="a whole number", zh="一个整数"))
+SOME_WHOLE_NUMBERS = Kind(numbers, Text(en="a list of whole numbers", zh="一个整数列表"))
+A_NUMBER = Kind(number, Text(en="a number", zh="一个数"))
 A_DEVICE = Kind(
     device,
-    Words(en='a device, such as `"cuda:0"` or `"cpu"`', zh='一个设备，例如 `"cuda:0"` 或 `"cpu"`'),
+    Text(en='a device, such as `"cuda:0"` or `"cpu"`', zh='一个设备，例如 `"cuda:0"` 或 `"cpu"`'),
 )
 A_GPU = Kind(
     lambda answer: whole(gpu_number(answer)),
-    Words(en="the number of a GPU, such as `0`", zh="GPU 的编号，例如 `0`"),
+    Text(en="the number of a GPU, such as `0`", zh="GPU 的编号，例如 `0`"),
 )
-A_SHAPE = Kind(shape, Words(en="a shape, such as `[1, 2, 3]`", zh="一个形状，例如 `[1, 2, 3]`"))
+A_SHAPE = Kind(shape, Text(en="a shape, such as `[1, 2, 3]`", zh="一个形状，例如 `[1, 2, 3]`"))
 
 
 def typed(text: str) -> object:
@@ -112,7 +112,7 @@ def a_function(name: str) -> Callable[[object], object]:
         if callable(answer):
             return answer
         raise Unreadable(
-            Words(
+            Text(
                 f"put the function itself here, `answer = {name}`, without calling it",
                 f"这里放函数本身，写 `answer = {name}`，不要调用它",
             )
@@ -125,7 +125,7 @@ def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", 
     """What the learner's function gave back, read as ``kind``; Unreadable is about that, not about the answer."""
     if value is None or value is ...:
         raise Unreadable(
-            Words(
+            Text(
                 f"{en} gives nothing back yet: does it end in `return`?",
                 f"{zh}还没有返回任何东西：最后写了 `return` 吗？",
             )
@@ -138,14 +138,12 @@ def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", 
         raise wrong_return(value, kind.wanted, en=en, zh=zh) from None
 
 
-def wrong_return(
-    value: object, wanted: Words, *, en: str = "the function", zh: str = "函数"
-) -> Unreadable:
+def wrong_return(value: object, wanted: Text, *, en: str = "the function", zh: str = "函数") -> Unreadable:
     """That the learner's function gave back something else than ``wanted``."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     fraction = any(isinstance(part, float) and not part.is_integer() for part in parts)
     return Unreadable(
-        Words(
+        Text(
             f"{en} has to return {wanted.en}; it returned {shown(value)}"
             + (": `/` gives fractions, `//` rounds down to whole numbers" if fraction else ""),
             f"{zh}应该返回{wanted.zh}，现在返回的是 {shown(value)}"
