@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..base.language import checked_language, say, set_language
-from ..course.answers import Verdict, judged
-from ..course.exercise import Exercise, Kind, Unreadable
+from ..course.answers import Shown, judged
+from ..course.judging import Unreadable
 from ..machine import use_gpus
 from .folders import BUILT_IN, names, package_of
 from .judging import NoAnswer
@@ -93,7 +93,7 @@ def _checks(name: str, carried: Mapping[str, str] | None) -> dict[str, Visible]:
     return {value.question: value for value in vars(module).values() if isinstance(value, Visible)}
 
 
-def check(question: str, *answer: object) -> Verdict:
+def check(question: str, *answer: object) -> Shown:
     """What the open examples say of an answer; ``question`` is ``"assignment.question"``.
 
     answer   what the answer cell defines, in its order: ``check("primitives.split", split)``.
@@ -111,15 +111,15 @@ def check(question: str, *answer: object) -> Verdict:
         call = f'check("{question}", {", ".join(found.names)})'
         raise TypeError(say(en=f"write {call}", zh=f"请写成 {call}"))
     if any(value is None or value is ... or _empty(value) for value in answer):
-        return Verdict(None, say(en="Not answered yet.", zh="还没有作答。"), None)
-    hint, _ = judged(_exercise(found, begun.numbers), answer, {})
+        return Shown(None, say(en="Not answered yet.", zh="还没有作答。"), None)
+    hint, _ = judged(answer, _judge(found, begun.numbers), found.wanted)
     if hint is not None:
-        return Verdict(False, hint, None)
+        return Shown(False, hint, None)
     right = say(
         en="Nothing wrong on the open examples. Grading tries other cases.",
         zh="在公开的例子上没有发现问题。评分时会换别的例子。",
     )
-    return Verdict(True, right, None)
+    return Shown(True, right, None)
 
 
 def _empty(value: object) -> bool:
@@ -128,15 +128,15 @@ def _empty(value: object) -> bool:
     return code is not None and code.co_code == (lambda: None).__code__.co_code and code.co_consts == (None,)
 
 
-def _exercise(found: Visible, numbers: Mapping[str, Any]) -> Exercise:
-    """The check as an exercise of the course: the same reading of answers, the same words for errors."""
+def _judge(found: Visible, numbers: Mapping[str, Any]) -> Callable[[Any], Hint | None]:
+    """Gives the check's first hint; errors of the student's code are told in few lines."""
 
-    def judge(answer: tuple[object, ...]) -> Iterator[str]:
+    def judge(answer: tuple[object, ...]) -> Hint | None:
         try:
-            for hint in found.hints({**dict(zip(found.names, answer, strict=True)), "numbers": numbers}):
-                yield str(hint)
+            student = dict(zip(found.names, answer, strict=True))
+            return next(found.hints({**student, "numbers": numbers}), None)
         except NoAnswer as none:
-            raise Unreadable(str(none.hint)) from None
+            raise Unreadable(Words(none.hint.en, none.hint.zh)) from None
         except RuntimeError as error:
             lines = str(error).strip().splitlines()
             if len(lines) < 4:
@@ -144,7 +144,7 @@ def _exercise(found: Visible, numbers: Mapping[str, Any]) -> Exercise:
             # A replica's error brings its whole traceback; its last line is what the student's code said.
             raise RuntimeError(f"{lines[0]} … {lines[-1]}") from error
 
-    return Exercise(Kind(lambda answer: answer, lambda: str(found.wanted)), judge, lambda: "")
+    return judge
 
 
 def _carried(name: str, sources: Mapping[str, str]) -> str:

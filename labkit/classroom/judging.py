@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..base.language import LANGUAGES, using
-from ..course.exercise import Kind, Unreadable
+from ..course.judging import Kind, Unreadable
 from .draw import Draw
 from .source import parsed
 from .verdict import Hint
@@ -159,14 +158,11 @@ def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数"
     """``value`` as ``kind`` reads it (see :mod:`labkit.course.kinds`); if it cannot, the part is over."""
     from ..course.kinds import returned
 
-    refusals = []
-    for language in LANGUAGES:
-        with using(language):
-            try:
-                return returned(value, kind, en=en, zh=zh)
-            except Unreadable as unreadable:
-                refusals.append(str(unreadable))
-    raise NoAnswer(Hint("kind", refusals[0], refusals[1]))
+    try:
+        return returned(value, kind, en=en, zh=zh)
+    except Unreadable as unreadable:
+        words = unreadable.words
+        raise NoAnswer(Hint("kind", words.en if words else "", words.zh if words else "")) from None
 
 
 def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:

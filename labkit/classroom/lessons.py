@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..base.language import say, using
-from ..course.answers import find
-from ..course.exercise import Unreadable
+from ..course.exercise import find
+from ..course.judging import Unreadable
 from ..course.kinds import shown
 from . import lesson_drivers
 from .draw import Draw
-from .judging import Ask, Judge, NoAnswer, Part
+from .judging import Ask, Judge, Part
 from .verdict import Hint
 from .words import Problem, Words
 
@@ -46,14 +45,10 @@ def exercise(question: str, id: str, points: int, *, answer: str = "answer", **f
 
 
 def _about(id: str) -> Words:
-    said = {}
-    for language in ("en", "zh"):
-        with using(language):
-            found = find(id)
-            said[language] = (
-                found.ask() if found.ask and not found.facts else say(en=f"Exercise {id}", zh=f"练习 {id}")
-            )
-    return Words(said["en"], said["zh"])
+    found = find(id)
+    if found.asks and not found.facts:
+        return found.texts[""]
+    return Words(f"Exercise {id}", f"练习 {id}")
 
 
 def _judge(id: str, answer: str, facts: dict[str, int | str]) -> Judge:
@@ -69,19 +64,16 @@ def _judge(id: str, answer: str, facts: dict[str, int | str]) -> Judge:
 
         if value is None or value is ...:
             yield Hint("nothing", "not answered", "没有作答")
-        said: dict[str, str | None] = {}
-        for language in ("en", "zh"):
-            with using(language):
-                try:
-                    said[language] = found.hint(value, **numbers)
-                except NoAnswer:
-                    raise
-                except Unreadable as unreadable:
-                    said[language] = str(unreadable) or say(
-                        en=f"the question asks for {found.kind.wanted()}; this is {shown(value)}",
-                        zh=f"这道题要的是{found.kind.wanted()}；现在给的是 {shown(value)}",
-                    )
-        if said["en"] is not None:
-            yield Hint(id.replace(".", "-"), said["en"], said["zh"] or "")
+        try:
+            found_hint = found.hint(value, **numbers)
+            words = None if found_hint is None else Words(found_hint.en, found_hint.zh)
+        except Unreadable as unreadable:
+            wanted = found.kind.wanted
+            words = unreadable.words or Words(
+                f"the question asks for {wanted.en}; this is {shown(value)}",
+                f"这道题要的是{wanted.zh}；现在给的是 {shown(value)}",
+            )
+        if words is not None:
+            yield Hint(id.replace(".", "-"), words.en, words.zh)
 
     return hints

@@ -8,6 +8,8 @@ from pathlib import Path
 from ..base.language import say
 from ..base.texts import Text, parse
 
+Words = Text
+
 
 class InBoth:
     """Has a text in both languages; ``str()`` gives that of the language in use."""
@@ -17,15 +19,6 @@ class InBoth:
 
     def __str__(self) -> str:
         return say(en=self.en, zh=self.zh)
-
-
-@dataclass(frozen=True)
-class Words(InBoth):
-    en: str
-    zh: str
-
-    def of(self, language: str) -> str:
-        return self.zh if language == "zh" else self.en
 
 
 @dataclass(frozen=True)

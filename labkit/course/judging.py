@@ -83,7 +83,6 @@ def named(head: Entry, parts: Sequence[Entry]) -> dict[str, Text]:
 def worded(texts: Mapping[str, Text], named: Named, values: Mapping[str, Any]) -> Text:
     """The text that ``named`` names, filled with its own values and the others; values that are Named are texts too."""
     values = {**values, **named.values}
-    for name, value in values.items():
-        if isinstance(value, Named):
-            values[name] = worded(texts, value, values)
-    return texts[named.name].filled(values)
+    plain = {name: value for name, value in values.items() if not isinstance(value, Named)}
+    parts = {name: worded(texts, value, plain) for name, value in values.items() if isinstance(value, Named)}
+    return texts[named.name].filled(plain | parts)

@@ -16,9 +16,7 @@ from torch.nn.parallel import data_parallel
 import labkit
 from labkit.base.language import using
 from labkit.course import check, glossary, reveal
-from labkit.course.exercise import exercise
-from labkit.course.exercises import EXERCISES
-from labkit.course.kinds import A_NUMBER
+from labkit.course.exercise import derived, find, ids
 from tools.author import sync
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -370,7 +368,7 @@ WRONG = {
 
 def test_every_exercise_is_tried_here():
     # The choices of all other predictions are tried in test_predict.py.
-    written = {name for name, exercise in EXERCISES.items() if not exercise.choices}
+    written = {name for name in ids() if not find(name).choices()}
     assert set(RIGHT) == set(WRONG) == written | {"03.order"}
 
 
@@ -379,7 +377,7 @@ def test_right_answers_are_right(name):
     for answer in RIGHT[name]:
         verdict = check(name, answer)
         # After a prediction comes the reason; after an exercise the learner has just written it.
-        reason = f" {reveal(name).text}" if EXERCISES[name].ask else ""
+        reason = f" {reveal(name).text}" if find(name).asks else ""
         assert (verdict.right, repr(verdict)) == (True, f"✓ Right.{reason}"), answer
 
 
@@ -545,4 +543,4 @@ def test_an_unknown_exercise_is_named():
 
 def test_two_exercises_of_one_name_are_refused():
     with pytest.raises(ValueError, match="two exercises '03.idle'"):
-        exercise("03.idle", A_NUMBER, solution=str)(lambda answer: {})
+        derived("03.idle")(lambda rows, gpus: {})

@@ -8,7 +8,7 @@ import pytest
 
 import labkit
 from labkit.course import Beliefs, Glossary, Outline, glossary, outline
-from labkit.course.exercises import EXERCISES
+from labkit.course.exercise import find, ids
 from tools.author import sync
 
 ROOT = Path(__file__).parents[2]
@@ -56,9 +56,9 @@ def test_every_exercise_is_checked_in_its_lesson_and_nowhere_else():
     for entry in entries():
         code = "\n".join(cell.source for cell in sync.read(NOTEBOOKS, "en", entry.name).cells)
         asked = re.findall(r'(?:check|predict)\("([^"]+)"', code)
-        assert sorted(asked) == sorted(name for name in EXERCISES if name.startswith(entry.number + "."))
+        assert sorted(asked) == sorted(name for name in ids() if name.startswith(entry.number + "."))
         predicted = re.findall(r'predict\("([^"]+)"', code)
-        assert sorted(predicted) == sorted(name for name in asked if EXERCISES[name].ask)
+        assert sorted(predicted) == sorted(name for name in asked if find(name).asks)
 
 
 def test_ten_beliefs_each_have_a_lesson():

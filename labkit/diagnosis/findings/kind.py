@@ -73,6 +73,8 @@ def declared(*files: Path) -> tuple[dict[str, Kind], dict[str, Text]]:
     for file in files:
         for entry in parse(file.read_text("utf-8")):
             key, what, *more = entry.words
+            if "" not in entry.texts:
+                raise ValueError(f"{key!r} must say everything in English and in Chinese")
             text = entry.texts[""]
             if what == "topic":
                 topics[key] = Topic(more[0], text)
