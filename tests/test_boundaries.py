@@ -55,7 +55,7 @@ diagnosis         | base plans machine machine.features machine.state
 distributed.diagnosis | base diagnosis distributed.calls distributed.rank distributed.threads distributed.torchrun
 
 content           |
-course            | base plans machine diagnosis
+course            | base content machine diagnosis plans
 classroom         | base machine content course
 classroom.wall.inside |
 classroom.wall    | base content classroom classroom.wall.inside
@@ -64,6 +64,7 @@ classroom.intake  | base classroom classroom.handout
 classroom.grade   | base classroom classroom.wall classroom.handout classroom.intake
 classroom.results | base classroom classroom.handout classroom.intake classroom.grade
 classroom.nbgrader | base classroom classroom.handout
+content.exercises | base plans engine machine course
 content.assignments | plans course classroom
 
 cli               | base children distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.torch_api machine.state trace trace.recording view diagnosis
@@ -93,7 +94,6 @@ LATE = {
 TO_CUT = """
 diagnosis.*                 diagnosis.runs
 diagnosis.probes.probe      diagnosis.run
-course.exercises.primitives engine*
 """
 
 

@@ -113,8 +113,8 @@ def a_function(name: str) -> Callable[[object], object]:
             return answer
         raise Unreadable(
             Text(
-                f"put the function itself here, `answer = {name}`, without calling it",
-                f"这里放函数本身，写 `answer = {name}`，不要调用它",
+                en=f"put the function itself here, `answer = {name}`, without calling it",
+                zh=f"这里放函数本身，写 `answer = {name}`，不要调用它",
             )
         )
 
@@ -126,8 +126,8 @@ def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", 
     if value is None or value is ...:
         raise Unreadable(
             Text(
-                f"{en} gives nothing back yet: does it end in `return`?",
-                f"{zh}还没有返回任何东西：最后写了 `return` 吗？",
+                en=f"{en} gives nothing back yet: does it end in `return`?",
+                zh=f"{zh}还没有返回任何东西：最后写了 `return` 吗？",
             )
         )
     if kind is None:
@@ -144,9 +144,9 @@ def wrong_return(value: object, wanted: Text, *, en: str = "the function", zh: s
     fraction = any(isinstance(part, float) and not part.is_integer() for part in parts)
     return Unreadable(
         Text(
-            f"{en} has to return {wanted.en}; it returned {shown(value)}"
+            en=f"{en} has to return {wanted.en}; it returned {shown(value)}"
             + (": `/` gives fractions, `//` rounds down to whole numbers" if fraction else ""),
-            f"{zh}应该返回{wanted.zh}，现在返回的是 {shown(value)}"
+            zh=f"{zh}应该返回{wanted.zh}，现在返回的是 {shown(value)}"
             + ("：`/` 得到的是小数，`//` 向下取整，得到整数" if fraction else ""),
         )
     )
