@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 # The lesson that is opened, and more: make lab LESSON=zh/03_split ARGS="--port 9999"
 LESSON ?=
 ARGS ?=
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --durations=10 --durations-min=5
+# Compiled code is kept, whatever the shell says: the tests start hundreds of processes that import labkit.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --durations=10 --durations-min=5
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test test-more lint bench site picture clean

@@ -7,6 +7,7 @@ or as a text (``import_module("labkit.machine")``, ``"-m", "labkit.classroom.gra
 import ast
 import re
 from fnmatch import fnmatch
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -223,13 +224,21 @@ def violations(module: str, others: set[str]) -> set[str]:
     return rooms_of(module, lasting(module, others)) - ALLOWED[room_of(module)]
 
 
-GRAPH = {module: imported(source, module) for module, source in SOURCES.items()}
-LASTING = {module: lasting(module, others) for module, others in GRAPH.items()}
+@cache
+def graph() -> dict[str, set[str]]:
+    """Each module of labkit and those that it imports."""
+    return {module: imported(source, module) for module, source in SOURCES.items()}
 
 
-def by_room(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+@cache
+def remaining() -> dict[str, set[str]]:
+    """The same, without what is still to be cut."""
+    return {module: lasting(module, others) for module, others in graph().items()}
+
+
+def by_room(imports: dict[str, set[str]]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for module, others in graph.items():
+    for module, others in imports.items():
         found.setdefault(room_of(module), set()).update(rooms_of(module, others))
     return found
 
@@ -247,17 +256,17 @@ def test_imports_follow_the_data():
     assert [module for module in SOURCES if not room_of(module)] == [], (
         "say in TABLE what a new room may import"
     )
-    wrong = {module: found for module, others in GRAPH.items() if (found := violations(module, others))}
+    wrong = {module: found for module, others in graph().items() if (found := violations(module, others))}
     assert wrong == {}, "these import rooms that TABLE does not allow them"
 
 
 def test_the_table_allows_nothing_that_is_not_needed():
-    used = by_room(GRAPH)
+    used = by_room(graph())
     assert {room: others - used[room] for room, others in ALLOWED.items() if others - used[room]} == {}
 
 
 def test_no_room_stands_on_one_that_stands_on_it():
-    assert circle(by_room(LASTING)) == []
+    assert circle(by_room(remaining())) == []
 
 
 # The parts beside the core, and which of the others each may know: tests/test_core_alone.py deletes them all.
@@ -273,7 +282,7 @@ COMMANDS = ("cli", "__init__", "__main__")  # a command, or a public name, is th
 def test_parts_beside_the_core_know_each_other_as_little_as_can_be():
     wrong = {
         module: known
-        for module, others in LASTING.items()
+        for module, others in remaining().items()
         if (part := module.split(".")[0]) not in COMMANDS
         and (
             known := {other.split(".")[0] for other in others}
@@ -285,7 +294,7 @@ def test_parts_beside_the_core_know_each_other_as_little_as_can_be():
 
 def test_no_module_waits_for_itself():
     # A module that imports the package (``from .. import __version__``) does not wait for what that gives lazily.
-    assert circle(LASTING | {"__init__": set()}) == []
+    assert circle(remaining() | {"__init__": set()}) == []
 
 
 def test_what_only_running_can_tell_is_listed():

@@ -95,7 +95,6 @@ def test_pictures_and_explorers(alone):
     assert done.stdout == "1 True\nen\nthis labkit comes without labkit.distributed\n"
 
 
-@pytest.mark.xfail(reason="the bootstrap of children names distributed")
 def test_a_script_of_ones_own(alone):
     done = alone("-m", "labkit", "run", "--gpus", "2", "train.py")
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 import ast
 import re
 import warnings
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,15 +57,23 @@ def made(tree):
                 yield node.attr
 
 
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
-OURS = {
-    name for tree in TREES.values() for name in made(tree) if not any(hasattr(host, name) for host in HOSTS)
-}
+@cache
+def trees():
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")
+    }
+
+
+@cache
+def ours():
+    """The private names that labkit makes, but for those that torch has too."""
+    names = {name for tree in trees().values() for name in made(tree)}
+    return {name for name in names if not any(hasattr(host, name) for host in HOSTS)}
 
 
 def private_names(tree):
     """The private names in ``tree`` that are torch's, in code and in texts that are no documentation."""
-    own = set(made(tree)) | OURS
+    own = set(made(tree)) | ours()
     docs = {
         id(node.body[0].value)
         for node in ast.walk(tree)
@@ -98,7 +107,7 @@ def test_what_labkit_rests_on_is_still_there(private):
 def test_every_private_name_is_listed():
     found = {
         path: unlisted(tree)
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         if path not in ("tools/torch_private.py", "tools/torch_probes.py")
     }
     found = {path: names for path, names in found.items() if names}

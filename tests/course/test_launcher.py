@@ -28,6 +28,8 @@ rank = dist.get_rank()
 PLAIN = "import os\nimport sys\nimport time\n\nrank = int(os.environ['RANK'])\n"
 # torchrun itself takes seconds to start: it is asked once for each thing that it does in its own way.
 BOTH = pytest.mark.parametrize("torchrun", [True, False])
+# What the launcher does, whoever starts the ranks: once is enough, most of the time.
+EITHER = pytest.mark.parametrize("torchrun", [pytest.param(True, marks=pytest.mark.more), False])
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc-like process groups")
 
 
@@ -122,7 +124,7 @@ def test_the_notebooks_own_machine_and_folder_stay(script, tmp_path):
     assert os.getcwd() == before
 
 
-@BOTH
+@EITHER
 def test_the_rank_that_failed_first_is_named_with_its_own_traceback(script, torchrun):
     others = (
         "time.sleep(1000)" if torchrun else "dist.all_reduce(torch.ones(1))"
@@ -153,7 +155,7 @@ def time_is_up(tmp_path, monkeypatch):
     return when
 
 
-@BOTH
+@EITHER
 def test_a_hang_ends_when_time_is_up_and_says_where_each_rank_was(script, torchrun, time_is_up):
     path = script(
         "if rank == 0:\n    open('0.waits', 'w').close(), time.sleep(1000)\n"
@@ -169,7 +171,7 @@ def test_a_hang_ends_when_time_is_up_and_says_where_each_rank_was(script, torchr
 
 
 @posix
-@BOTH
+@EITHER
 def test_a_rank_that_will_not_end_is_made_to(script, torchrun, monkeypatch, time_is_up):
     """It ignores SIGTERM and the end of its input, and it has a process of its own."""
     monkeypatch.setattr(launcher_module, "_GRACE", 0.5)
