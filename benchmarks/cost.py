@@ -1,4 +1,4 @@
-"""What a prediction costs, and a sweep of them.
+"""The time of one prediction of costs, and of a sweep.
 
 python benchmarks/cost.py
 """

@@ -1,4 +1,4 @@
-"""What a slider move costs on the kernel's side: state in, picture out, at 8 GPUs and 128 rows.
+"""The time of a slider move on the kernel's side: state in, picture out, at 8 GPUs and 128 rows.
 
 python benchmarks/explorers.py
 """

@@ -1,4 +1,4 @@
-"""What the simulated machine costs: one GPU, tiny operations, eight GPUs, recording, starting.
+"""The price of the simulated machine: one GPU, tiny operations, eight GPUs, recording, starting.
 
 python benchmarks/machine.py
 """
@@ -110,7 +110,7 @@ def against_plain(model, x, times):
 
 
 def replicas_memory():
-    """What eight replicas add to the process, in bytes, over what the eight GPUs' memory_allocated add up to."""
+    """The bytes that eight replicas add to the process, over the sum of the eight GPUs' memory_allocated."""
 
     def resident():
         gc.collect()

@@ -1,4 +1,4 @@
-"""How the claims are measured: two programs in turn within one run, the median of their ratios."""
+"""The way in which claims are measured: two programs in turn within one run, the median of their ratios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks cost: their start, a collective, training side by side.
+"""The price of ranks: their start, a collective, training side by side.
 
 python benchmarks/ranks.py
 """
@@ -25,7 +25,7 @@ STEPS, COLLECTIVES = 40, 500
 
 
 def begin(rank):
-    """What a script begins with."""
+    """The first lines of a script."""
     if not dist.is_initialized():
         dist.init_process_group("nccl")
         torch.cuda.set_device(rank.local)

@@ -22,7 +22,7 @@ _LINE = re.compile(r"(ok    |MISSED|      ) (\S.*?) +(-?[\d.]+)(\S*| \S+?)(?:  \
 
 
 def rows(name: str) -> list[str]:
-    """What the benchmark ``name`` says, row by row; it is shown while it runs."""
+    """The lines that the benchmark ``name`` prints; they are shown while it runs."""
     found = []
     command = [sys.executable, str(HERE / f"{name}.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:

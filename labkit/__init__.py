@@ -51,7 +51,7 @@ def load_ipython_extension(shell: object) -> None:
     import_module(".distributed.notebook.magic", __name__).load(shell)
 
 
-# What draws is loaded when a notebook first shows a picture.
+# The room that draws is loaded when a notebook first shows a picture.
 display.svg_of = lambda data: import_module(".view.draw", __name__).svg_of(data)
 
 if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:

@@ -48,7 +48,7 @@ class Private:
                 resolve_name(path)
 
     def moved(self) -> str | None:
-        """What is no longer as it was; None if everything is. Runs on a thread of its own, whose modes it may use."""
+        """A text of what has changed; None if all is as it was. Runs on a thread of its own, whose modes it may use."""
         found: list[str | None] = []
 
         def run() -> None:

@@ -1,1 +1,1 @@
-"""What every room may use: numbers, units, languages, nested structures, pictures of objects, patches, turns."""
+"""Every room may use these: numbers, units, languages, texts, nested structures, pictures of objects, patches."""

@@ -1,4 +1,4 @@
-"""What the core does without: packages that only some things need, and how to get one that is missing."""
+"""Packages that the core does without, because only some things need them; and how to get one that is missing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Files of the user's, written whole or not at all, whatever happens in between; and why one could not be written.
+"""Writing files of the user's, whole or not at all, whatever happens in between; and saying why one failed.
 
 The new text is written beside the file and takes its place when it is on the disk: at every moment the file is the
-old one or the new one. What a process that was killed has left beside it, the next that writes the file takes away.
+old one or the new one. A process that is killed may leave its new text there; the next that writes takes it away.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _ABANDONED = 3600  # seconds: nobody is still writing a file as old as that
 def write_whole(path: Path, text: str) -> None:
     """Make ``text``, in UTF-8, the content of the file ``path``, whose folder is there. OSError leaves it as it was.
 
-    A link stays one, and what it names is written. What could be written in no other way is not replaced either: a
-    file without the right to write it, a folder, a device.
+    A link stays one, and the file that it names is written. A file without the right to write it, a folder and a
+    device are not replaced.
     """
     content = text.encode("utf-8")
     file = real_file(path)
@@ -52,7 +52,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def real_file(path: Path) -> Path:
-    """What ``path`` leads to, if that is a file, or nothing yet; OSError if it is a folder, a device, a circle."""
+    """The file that ``path`` leads to, which may not exist yet; OSError for a folder, a device, a circle of links."""
     file = Path(os.path.realpath(path))
     if file.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))

@@ -1,4 +1,4 @@
-"""What users give, numbers above all: checked in one place, so that every error names the argument alike."""
+"""Checks of the arguments that users give, numbers above all. Every error names the argument in the same way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .language import say
 
 _Kind = TypeVar("_Kind")
 
-# More GPUs than this no machine, plan or lesson takes: a slip of the keyboard would fill the memory.
+# No machine, plan or lesson takes more GPUs than this: a slip of the keyboard would fill the memory.
 MOST_GPUS = 1024
 
 
@@ -64,7 +64,7 @@ def instance(name: str, value: object, kind: type[_Kind], source: str = "") -> _
 
 
 def must(name: str, value: object, *, en: str, zh: str, typed: bool = False) -> str:
-    """What is wrong with an argument: ``"rows must be at least 1, got 0"``; ``typed`` says its type, too."""
+    """An error's text about an argument: ``"rows must be at least 1, got 0"``. ``typed``: it names the type, too."""
     kind = type(value).__name__
     return say(
         en=f"{name} must be {en}, got {value!r}" + f" ({kind})" * typed,

@@ -1,7 +1,7 @@
 """Changes to other people's modules and classes, as tables: one loop puts a table in, one takes it out exactly.
 
-Whoever changes something says what in a table, rows of :class:`Patch`. "What is changed in torch?" is then
-answered by going through the rows, and so is "is everything back?".
+A table is a list of :class:`Patch`, and every change stands in one. So one loop over the tables tells what is changed
+in torch, and whether everything is back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Patch(NamedTuple):
-    """One row: while the table is in, ``owner.name`` is ``value``. ``owner`` is a module, a class, or alike."""
+    """One change: while the table is in, ``owner.name`` is ``value``. ``owner`` is a module, a class, or alike."""
 
     owner: Any
     name: str
@@ -35,10 +35,10 @@ class Patch(NamedTuple):
 class Patches:
     """A table that is in or out; also a context manager, inside which it is in.
 
-    Who comes first puts it in, who leaves last takes it out, on whichever threads they are.
+    The first user puts it in, the last one takes it out, on whichever threads they are.
 
-    table   makes the rows; asked each time that they are put in, and through before the first is, so that
-            every row is made from what really stands there.
+    table   makes the patches. It is called each time that they are put in, and has made all of them before the first
+            is put in, so that each is made from the attribute as it was.
     """
 
     def __init__(self, table: Callable[[], Iterable[Patch]]) -> None:
@@ -47,12 +47,12 @@ class Patches:
         self._before: list[Patch] = []
 
     def put_in(self) -> None:
-        """Put the table in, unless it is. If one row cannot be, none is, and the error goes on."""
+        """Put the table in, unless it is. If one patch cannot be put in, none is, and the error goes on."""
         with _changing:
             if not self._users:
                 try:
                     for owner, name, value in list(self._table()):
-                        # vars(), not getattr(): what a class inherits must be deleted again, not copied down.
+                        # vars(), not getattr(): an inherited attribute must be deleted again, not copied down.
                         before = Patch(owner, name, vars(owner).get(name, _ABSENT))
                         setattr(owner, name, value)
                         self._before.append(before)

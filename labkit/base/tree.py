@@ -1,4 +1,4 @@
-"""Nested structures, walked in one way: what is inside, the way to each, and the same structure with others.
+"""Nested structures, walked in one way: their items, the path to each, and the same structure with other items.
 
 Containers are what ``torch.nn.parallel`` walks, by ``isinstance``: tuples (namedtuples and torch's own return types
 among them), lists and dicts, subclasses included; and, as labkit's gather puts them together, dataclasses.
@@ -30,7 +30,7 @@ def _fields(value: Any) -> list[str]:
 
 
 def children(value: object, *, dataclasses: bool = True) -> list[tuple[str, Any]] | None:
-    """What is directly in ``value``, each with its step (``[1]``, ``['mask']``, ``.mean``); None for a leaf.
+    """The items directly in ``value``, each with its step (``[1]``, ``['mask']``, ``.mean``); None for a leaf.
 
     dataclasses   False: they are leaves, as they are to ``torch.nn.parallel.scatter``.
     """

@@ -1,4 +1,4 @@
-"""What is usually behind an error in a replica, and what a replica cannot keep: told with the name and the fix."""
+"""Explanations: the usual cause of an error in a replica, and attributes that are lost with it; each with a fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..base.language import say
 
-# What nn.Module itself keeps, and what replicate adds.
+# The attributes that nn.Module itself keeps, and those that replicate adds.
 OWN = {*vars(nn.Module()), "_former_parameters", "_is_replica"}
 _SHOWN = 5
 
@@ -62,7 +62,7 @@ def _hints(
 
 
 def _left_behind(value: Any, device: torch.device) -> str | None:
-    """What is wrong with an attribute that is not on ``device``, because replicate does not know it."""
+    """The text about an attribute that is not on ``device`` because replicate does not know it; None if it is fine."""
     if isinstance(value, Tensor):
         if value.device != device:
             return say(
@@ -100,7 +100,7 @@ def _left_behind(value: Any, device: torch.device) -> str | None:
 
 
 class Attributes:
-    """The attributes of ``replica`` as they are now; what forward sets after that goes with the replica."""
+    """The attributes of ``replica`` as they are now. Those that forward sets are lost with the replica."""
 
     def __init__(self, replica: nn.Module) -> None:
         self._before = [
@@ -110,7 +110,7 @@ class Attributes:
         ]
 
     def warn_of_lost(self) -> None:
-        """Warn of those that have been set meanwhile, by name."""
+        """Warn, by name, of those that have been set meanwhile."""
         lost = [
             f"{name}.{key}" if name else key
             for name, module, before in self._before
@@ -136,7 +136,7 @@ def _private(module: nn.Module, name: str) -> bool:
 
 
 class NoParameters(dict[str, Any]):
-    """The parameters of a replica: none. Who asks for them is told, for a sum over them is 0 without a word."""
+    """The parameters of a replica: none. Asking for them warns, because a sum over them would silently be 0."""
 
     def items(self) -> Any:
         if not self:

@@ -1,4 +1,4 @@
-"""The four collectives as autograd Functions, each beside its dual: what goes out one way comes back the other.
+"""The four collectives as autograd Functions, each beside its dual, by which the gradients come back.
 
 :class:`Broadcast` and :class:`ReduceAdd` are each other's backward, and so are :class:`Scatter` and :class:`Gather`;
 so derivatives of any order work. They answer to ``torch/nn/parallel/_functions.py``.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
 from torch.cuda.comm import broadcast_coalesced
 
-# Bytes that travel as one, or little more: what is joined takes as much again (torch.cuda.comm's buffer_size).
+# About as many bytes travel as one: the joined copy takes as much memory again (torch.cuda.comm's buffer_size).
 _TOGETHER = 10 * 2**20
 
 
@@ -32,13 +33,13 @@ class Broadcast(Function):
     def forward(ctx: Any, devices: list[torch.device], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.devices = devices
         # Autograd sees to it that a gradient has its tensor's type (torch/csrc/autograd/engine.cpp,
-        # validate_outputs), so what travels together now will do so on the way back.
+        # validate_outputs), so tensors that travel together now can do so on the way back.
         ctx.groups = groups_of(tensors)
         copies = copy_to(tensors, devices, ctx.groups)
         fixed = [at for at, needed in enumerate(ctx.needs_input_grad[1:]) if not needed]
         # Without this a frozen weight's copies would require gradients, as every output of a Function does.
-        ctx.mark_non_differentiable(*(row[at] for row in copies for at in fixed))
-        return tuple(tensor for row in copies for tensor in row)
+        ctx.mark_non_differentiable(*(there[at] for there in copies for at in fixed))
+        return tuple(chain(*copies))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -53,8 +54,8 @@ class ReduceAdd(Function):
     @staticmethod
     def forward(ctx: Any, devices: list[torch.device], *grads: Tensor) -> tuple[Tensor, ...]:
         ctx.devices = devices
-        rows = by_device(grads, devices)
-        return tuple(sum_on(devices[0], rows, groups_of(rows[0])))
+        given = by_device(grads, devices)
+        return tuple(sum_on(devices[0], given, groups_of(given[0])))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -111,7 +112,7 @@ def by_device(tensors: Sequence[Tensor], devices: Sequence[torch.device]) -> lis
 
 
 def groups_of(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Which tensors can travel as one: the places of those of one type that lie in the order of their dimensions.
+    """The groups of tensors that can travel as one, by their places: of one type, in the order of their dimensions.
 
     Joining forgets strides: channels_last weights must travel alone to arrive as channels_last. A 1 × 1
     convolution's are contiguous either way, but their strides still choose the kernel that is used.
@@ -157,27 +158,27 @@ def copy_to(
     joined = [at for group in groups if not tensors[group[0]].is_complex() for at in group]
     alone = sorted(_alone(len(tensors), [joined]))
     sent = broadcast_coalesced([tensors[at] for at in joined], devices) if joined else [[] for _ in devices]
-    rows = [list(tensors)]
-    for device, row in zip(devices[1:], sent[1:], strict=True):
-        if joined != list(range(len(tensors))):  # types take turns, or some travel alone
-            placed = dict(zip(joined, row, strict=True))
-            placed |= {at: tensors[at].to(device).data for at in alone}
-            row = [placed[at] for at in range(len(tensors))]
-        rows.append(row)
-    return rows
+    copies = [list(tensors), *sent[1:]]
+    if joined != list(range(len(tensors))):  # types take turns, or some travel alone
+        for at, device in enumerate(devices[1:], start=1):
+            placed = dict(zip(joined, sent[at], strict=True))
+            placed |= {place: tensors[place].to(device).data for place in alone}
+            copies[at] = [placed[place] for place in range(len(tensors))]
+    return copies
 
 
-def sum_on(device: torch.device, rows: list[Sequence[Tensor]], groups: list[list[int]]) -> list[Tensor]:
-    """The sum over ``rows`` (one for each device) of each of their tensors, on ``device``.
+def sum_on(device: torch.device, given: list[Sequence[Tensor]], groups: list[list[int]]) -> list[Tensor]:
+    """The sum on ``device`` of each weight's gradients; ``given`` has the gradients of all weights by device.
 
     Added in device order, as ``torch.cuda.comm.reduce_add`` does, so that the sums are the same bit for bit.
     """
-    if len(rows) == 1:
-        return list(rows[0])
-    alone = _alone(len(rows[0]), groups)
+    if len(given) == 1:
+        return list(given[0])
+    weights = range(len(given[0]))
+    alone = _alone(len(weights), groups)
     sums: dict[int, Tensor] = {}
     for places in groups:
-        group = [[row[at] for at in places] for row in rows]
+        group = [[gradients[at] for at in places] for gradients in given]
         try:
             # Joined one by one: each device's is freed when it has been added. (One alone is not copied to be joined.)
             total = _sum(device, map(_flatten_dense_tensors, group), fresh=len(places) > 1)
@@ -189,18 +190,18 @@ def sum_on(device: torch.device, rows: list[Sequence[Tensor]], groups: list[list
             continue
         sums.update(zip(places, _unflatten_dense_tensors(total, group[0]), strict=True))
     for at in alone:
-        gradients = [row[at] for row in rows]
-        if not all(gradient.is_sparse for gradient in gradients):
+        own = [gradients[at] for gradients in given]
+        if not all(gradient.is_sparse for gradient in own):
             # A replica that does not use the weight has a gradient of zeros, and that is dense.
-            gradients = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients]
-        sums[at] = _sum(device, iter(gradients))
+            own = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in own]
+        sums[at] = _sum(device, iter(own))
     with torch._C.DisableTorchFunction():
         # .data: a version counter for each, as in copy_to.
-        return [sums[at].data for at in range(len(rows[0]))]
+        return [sums[at].data for at in weights]
 
 
 def _sum(device: torch.device, tensors: Iterator[Tensor], *, fresh: bool = False) -> Tensor:
-    """The sum on ``device``, where the first of ``tensors`` is; it becomes the sum itself if it is ``fresh``."""
+    """The sum of ``tensors`` on ``device``, where the first is. The first becomes the sum itself if it is ``fresh``."""
     total = next(tensors)
     for tensor in tensors:
         # Gradients themselves may still be wanted by others, so that the first addition makes a new tensor.

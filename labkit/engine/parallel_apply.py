@@ -19,7 +19,7 @@ from .explain import hint
 
 
 def thread_state() -> Callable[[], AbstractContextManager[None]]:
-    """What PyTorch keeps for each thread, as it is in this one: makes a context that sets it in another.
+    """The settings that PyTorch keeps for each thread: makes a context that sets this thread's in another.
 
     PyTorch itself passes on only grad mode and whether autocast is on: its replicas lose the autocast
     dtype, inference mode and the default device.

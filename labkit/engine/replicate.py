@@ -99,8 +99,8 @@ def _rebuilt(
     plans = [_Plan(module, places) for module in modules]
     parents = [(at, plan.children) for at, plan in enumerate(plans) if plan.children]
     networks = []
-    for number, row in enumerate(copies):
-        given, at_home = [*row, None], detached and number == 0
+    for number, own in enumerate(copies):
+        given, at_home = [*own, None], detached and number == 0
         replicas = [plan.twin(given, at_home) for plan in plans]
         found = [*replicas, None]
         for at, children in parents:
@@ -112,9 +112,9 @@ def _rebuilt(
 
 
 class _Plan:
-    """How one module is copied: what ``nn.Module._replicate_for_data_parallel`` and replicate's loops come to.
+    """The plan of one module's copies, which come out as ``nn.Module._replicate_for_data_parallel`` makes them.
 
-    Written out, because ``nn.Module.__setattr__`` for each attribute of each replica is most of PyTorch's time.
+    It is written out because PyTorch spends most of its time in ``nn.Module.__setattr__`` for each attribute.
 
     children, parameters, buffers   the names, each with the place of what it names.
     """
@@ -156,7 +156,7 @@ class _Plan:
                 # setattr registers them, so that this replica alone has parameters.
                 named[name] = copy
             elif self._plain:
-                state[name] = copy  # what nn.Module.__setattr__ comes to with a tensor that is no parameter
+                state[name] = copy  # as nn.Module.__setattr__ does with a tensor that is no parameter
             else:
                 setattr(replica, name, copy)
         return replica

@@ -1,1 +1,1 @@
-"""Plans from integers alone: who gets which rows, who sends what to whom, how many bytes lie where."""
+"""Plans from integers alone: the rows of each GPU, the messages of ranks, the bytes on each GPU."""

@@ -1,6 +1,6 @@
-"""What a GPU's memory holds in a DataParallel training step: integers only, in bytes.
+"""The contents of each GPU's memory in a DataParallel training step: integers only, in bytes.
 
-The model, and what it leaves out:
+The model, and its limits:
 
 * Kinds are given at their greatest in a step. They do not all peak at one moment (activations are freed as
   gradients are made), so a GPU's true peak is at most about its total.
@@ -9,7 +9,7 @@ The model, and what it leaves out:
 * Each replica's backward makes gradients as large as the weights; the home device holds their sum as well.
   Not counted are the buffers in which the sum is made, of about 10 MiB or all the weights if they are smaller: on
   the home device one with labkit's engine, two with PyTorch's (torch/nn/parallel/comm.py, reduce_add_coalesced);
-  nor is what CUDA and PyTorch's allocator keep for themselves.
+  nor are the bytes that CUDA and PyTorch's allocator keep for themselves.
 * Every GPU makes the outputs of its own rows; the home device holds the gathered outputs of all rows too.
 * Optimizer state is on the home device alone. GPUs without rows hold nothing.
 """
@@ -30,7 +30,7 @@ KINDS = ("weights", "activations", "outputs", "gradients", "optimizer")
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on one GPU, by what they are for."""
+    """Bytes on one GPU, by their purpose."""
 
     weights: int = 0
     activations: int = 0
@@ -81,7 +81,7 @@ def data_parallel_memory(
     rows: int, gpus: int, *, weights: int, activations: int = 0, outputs: int = 0, optimizer: int = 0,
     capacity: int | None = None, running: bool = True,
 ) -> Footprints:  # fmt: skip
-    """What a training step of ``nn.DataParallel`` puts on each GPU; the module's text says under what assumptions.
+    """The bytes that a training step of ``nn.DataParallel`` puts on each GPU, by the model in this module's text.
 
     rows         rows in the batch, split over ``gpus`` GPUs.
     weights      bytes of the parameters.

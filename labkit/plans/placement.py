@@ -1,4 +1,4 @@
-"""Which device holds what in a call of ``nn.DataParallel``: the module, the input, the replicas, the output."""
+"""The devices in a call of ``nn.DataParallel``: of the module, the input, the replicas, the output."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def placement(
     model: Any, batch: Any = "cpu", *, rows: int = 7, output_device: int | str | None = None,
     module: int | str | None = None, gpus: int | None = None,
 ) -> Placement:  # fmt: skip
-    """Say which device holds what when ``model(batch)`` is called, without calling it.
+    """Plan on which devices ``model(batch)`` has its parts, without calling it.
 
     model          a model wrapped in ``DataParallel``, or its ``device_ids``, such as ``[1, 0]``.
     batch          the input, a tensor; or the name of the device that it is on.

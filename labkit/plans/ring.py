@@ -1,4 +1,4 @@
-"""Who sends what to whom when ranks sum their gradients, around a ring or through rank 0: integers alone.
+"""The messages by which ranks sum their gradients, around a ring or through rank 0: integers alone.
 
 Each rank's gradient is cut into as many chunks as there are ranks. In a *ring*, every rank sends one chunk to the next
 rank in every step. In the first ``ranks - 1`` steps (reduce-scatter) the receiver adds what it gets, after which each
@@ -19,7 +19,7 @@ from ..base.numbers import MOST_GPUS, plural, whole
 
 @dataclass(frozen=True)
 class Send:
-    """``source`` sends its ``chunk`` to ``target``; adds: whether it is added there, or replaces."""
+    """``source`` sends its ``chunk`` to ``target``, which adds it to its own (``adds``) or puts it in its place."""
 
     source: int
     target: int
@@ -40,13 +40,13 @@ class AllReduce(Drawn):
         return 2 * (self.ranks - 1)
 
     def sends(self, step: int) -> tuple[Send, ...]:
-        """What is sent in ``step`` (1 to :attr:`steps`)."""
+        """The messages of ``step`` (1 to :attr:`steps`)."""
         raise NotImplementedError
 
     def summed(self, step: int, rank: int, chunk: int) -> range:
         """After ``step`` (0 to :attr:`steps`): the ranks whose gradients are summed in a chunk that ``rank`` holds.
 
-        Counted on from the first of them, so that rank ``number % ranks`` is meant.
+        A number of the range that is too large begins at 0 again: it stands for rank ``number % ranks``.
         """
         raise NotImplementedError
 
@@ -56,7 +56,7 @@ class AllReduce(Drawn):
 
     @property
     def carried(self) -> Fraction:
-        """What the busiest link carries in one direction, in whole gradients."""
+        """How many whole gradients the busiest link carries in one direction."""
         raise NotImplementedError
 
     def held(self, step: int) -> tuple[tuple[frozenset[int], ...], ...]:

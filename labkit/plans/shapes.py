@@ -25,7 +25,7 @@ def cut_shape(shape: Shape, gpus: int, dim: int = 0) -> tuple[Shape, ...]:
 
 
 def gathered_shape(shapes: Sequence[Shape], dim: int = 0) -> Shape:
-    """The shape of what gather makes of tensors of these shapes, glued along dimension ``dim``.
+    """The shape of the tensor that gather makes of tensors of these shapes, glued along dimension ``dim``.
 
     >>> gathered_shape([(65, 16, 5530), (65, 16, 5530)])
     (130, 16, 5530)

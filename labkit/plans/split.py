@@ -1,4 +1,4 @@
-"""Who gets which rows: the split of a batch over GPUs, from integers alone.
+"""The split of a batch over GPUs, each with its rows, from integers alone.
 
 The rule is that of :func:`torch.chunk`, which ``torch.nn.DataParallel`` uses: with ``batch`` rows on
 ``gpus`` GPUs a piece has ``ceil(batch / gpus)`` rows, pieces are handed out in order until the rows run

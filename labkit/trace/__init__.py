@@ -1,1 +1,1 @@
-"""What happened: events, and the recording that catches them."""
+"""Traces: the events of a run, and the recording that catches them."""

@@ -1,4 +1,4 @@
-"""Telling what happens: who does the work calls :func:`emit`, and each recording that is open gets the event.
+"""Telling of events: code that does the work calls :func:`emit`, and each recording that is open gets the event.
 
 ``labkit.record()`` holds a recording open. With none open, :data:`recording` is None and nothing is spent.
 
@@ -31,7 +31,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a thread is: in which call, on which replica, inside which verb (a phase of which copies are part)."""
+    """The place of a thread: its call, its replica, and its verb, a phase that may have copies of its own."""
 
     call: Opened | None = None
     replica: int | None = None
@@ -43,13 +43,13 @@ _place: ContextVar[Place] = ContextVar("labkit_place", default=_NOWHERE)
 
 
 def place() -> Place:
-    """Where this thread is now."""
+    """The place of this thread now."""
     return _place.get()
 
 
 @contextmanager
 def at(here: Place) -> Iterator[None]:
-    """This thread is at ``here`` meanwhile."""
+    """Inside, this thread is at ``here``."""
     token = _place.set(here)
     try:
         yield
@@ -61,7 +61,7 @@ def at(here: Place) -> Iterator[None]:
 class _Open:
     """A recording that is open, and the numbers of the calls that it has seen, in order.
 
-    rank   the rank that opened it, which it then is for, as in a process of its own; None: it gets everything.
+    rank   the rank that opened it. It gets that rank's events alone, as in a process of its own; None: all events.
     """
 
     trace: Trace
@@ -72,7 +72,7 @@ class _Open:
 # The recordings that are open, innermost last; every one of them gets every event, from any thread (but see _Open).
 recording: list[_Open] | None = None
 _lock = threading.Lock()
-# Asked of which rank this thread is, and what that rank's clock shows; None while no ranks run.
+# Says which rank this thread is of, and the time of that rank's clock; None while no ranks run.
 _ranks: Callable[[], tuple[int, float] | None] | None = None
 
 
@@ -110,8 +110,8 @@ def emit(phase: str, device: str, *, started: float, replica: int | None = None,
     """Add an event that began at ``started`` (a ``time.perf_counter`` reading) and ends now.
 
     It belongs to the call, and unless ``replica`` is given to the replica, where this thread is; and to this thread's
-    rank, by whose clock it is then timed. Copies inside a verb are not told: they are what the verb consists of, and
-    its own event counts them.
+    rank, by whose clock it is then timed. Copies inside a verb are not told: its own event counts
+    them.
     """
     here = _place.get()
     if phase == "copy" and here.verb is not None:
@@ -121,9 +121,7 @@ def emit(phase: str, device: str, *, started: float, replica: int | None = None,
     replica = here.replica if replica is None else replica
     event = Event(phase, device, seconds=seconds, replica=replica, rank=rank, **facts)
     with _lock:
-        for open_ in recording or ():
-            if open_.rank not in (None, rank):
-                continue
+        for open_ in _open_for(rank):
             trace, numbers = open_.trace, open_.numbers
             call = None if here.call is None else numbers.setdefault(here.call, len(numbers))
             parent = numbers.get(here.call.parent) if here.call and here.call.parent else None
@@ -134,14 +132,17 @@ def emit(phase: str, device: str, *, started: float, replica: int | None = None,
 def emit_at(event: Event) -> None:
     """Add an event of a rank whose ``start`` and ``seconds`` are already those of that rank's clock."""
     with _lock:
-        for open_ in recording or ():
-            if open_.rank in (None, event.rank):
-                open_.trace.events.append(event)
+        for open_ in _open_for(event.rank):
+            open_.trace.events.append(event)
 
 
 def sample(found: MemorySample) -> None:
-    """Add how much memory a rank's GPU had in use at one moment of its clock."""
+    """Add a sample of the memory that a rank's GPU had in use at one moment of its clock."""
     with _lock:
-        for open_ in recording or ():
-            if open_.rank in (None, found.rank):
-                open_.trace.samples.append(found)
+        for open_ in _open_for(found.rank):
+            open_.trace.samples.append(found)
+
+
+def _open_for(rank: int | None) -> Iterator[_Open]:
+    """The open recordings that get the events of ``rank``."""
+    return (open_ for open_ in recording or () if open_.rank in (None, rank))

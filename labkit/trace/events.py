@@ -1,4 +1,4 @@
-"""What happened: one thing on one device, and what ranks did together."""
+"""An event: one thing that happened on one device; and a meeting: the events of one collective of ranks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from .memory import MemorySample
 
-# The phases of a data-parallel call, a plain copy between devices, and what ranks do together.
+# The phases of a data-parallel call, a plain copy between devices, and a collective of ranks.
 PHASES = ("replicate", "scatter", "parallel_apply", "gather", "copy", "collective")
-# Of the phase "collective", what two ranks do: they meet as source and destination, not as a group.
+# Collectives of two ranks, which meet as source and destination, not as a group.
 PAIRS = ("send", "recv")
 
 
@@ -18,18 +18,17 @@ class Event:
     """One thing that happened on one device.
 
     phase       one of PHASES. ``parallel_apply`` is the computation of one replica, ``collective`` one rank's part in
-                what several ranks do together.
+                a collective.
     device      where it happened or arrived: ``"cuda:1"``, ``"cpu"``.
     source      where the data came from, for events that move data; else None.
     direction   ``"forward"`` or ``"backward"``. The backward of replicate is the sum (reduce_add) of
                 gradients onto the source, of scatter a gather, of gather a scatter.
     shapes      shapes of the tensors that moved or went in, e.g. ``((15, 5),)``.
-    outputs     shapes of what came out, where that differs.
+    outputs     shapes of the tensors that came out, where they differ.
     nbytes      bytes moved (0 for computation).
     start       seconds since the recording began; for a rank's events seconds on its clock.
     seconds     how long it took.
-    name        what ran or moved: a module's class, an argument's name; of a collective its kind, ``"all_reduce"``.
-                May be "".
+    name        of the thing that ran or moved: a module's class; of a collective its kind, ``"all_reduce"``. May be "".
     call        the data-parallel call it belongs to, counted from 0 in each recording; None outside of calls.
     replica     the replica whose piece, weights, computation or output it is; None where it is not one replica's.
     parent      the call in one of whose replicas ``call`` was made; None for a call that is in no other.

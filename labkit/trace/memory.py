@@ -1,4 +1,4 @@
-"""How much memory ranks' GPUs had in use, moment by moment."""
+"""The memory that ranks' GPUs had in use, moment by moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MemorySample:
     at       seconds on the rank's clock.
     nbytes   the bytes in use now.
     peak     the most that were in use since the sample before; at least ``nbytes``.
-    label    what goes on: a collective's kind, a module's name. May be "".
+    label    the work at that moment: a collective's kind, a module's name. May be "".
     """
 
     rank: int

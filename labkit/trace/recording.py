@@ -51,7 +51,7 @@ def record() -> Iterator[Trace]:
 
 
 def _table() -> Iterator[Patch]:
-    """What is wrapped while a recording is open."""
+    """The functions that are wrapped while a recording is open."""
     theirs, ours = (
         import_module("torch.nn.parallel.data_parallel"),
         import_module("labkit.engine.data_parallel"),
@@ -73,7 +73,7 @@ def _table() -> Iterator[Patch]:
 
 
 def _call(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A data-parallel call: what happens inside belongs to it."""
+    """A data-parallel call, to which everything inside belongs."""
 
     @functools.wraps(function)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -220,7 +220,7 @@ class _Replica:
 
 
 def _remembering(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A collective's forward, which leaves for its backward where it was."""
+    """A collective's forward, which leaves its place for the backward."""
 
     @functools.wraps(forward)
     def recorded(ctx: Any, *args: Any) -> Any:

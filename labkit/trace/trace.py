@@ -48,7 +48,7 @@ class Trace(Drawn):
 
     @property
     def memory(self) -> MemoryTimeline:
-        """How much memory each rank had in use, when."""
+        """The memory that each rank had in use, over time."""
         return MemoryTimeline(tuple(self.samples))
 
     def only(
@@ -76,7 +76,7 @@ class Trace(Drawn):
         return Trace(kept, self.origin, samples)
 
     def between(self, start: float, stop: float) -> Trace:
-        """What goes on at some time from ``start`` to ``stop`` (seconds, as in the events); of the same clock."""
+        """The events at some time from ``start`` to ``stop`` (seconds, as in the events); of the same clock."""
         kept = [event for event in self.events if event.stop >= start and event.start <= stop]
         return Trace(kept, self.origin, [sample for sample in self.samples if start <= sample.at <= stop])
 
@@ -100,7 +100,7 @@ class Trace(Drawn):
         first, last = min(e.start for e in self.events), max(e.stop for e in self.events)
         of = f" of {plural(len(self.ranks), 'rank')}" if self.ranks else ""
         lines = [
-            f"Trace: {plural(len(self), 'event')}{of} on {', '.join(_runs(self.devices))} "
+            f"Trace: {plural(len(self), 'event')}{of} on {', '.join(_shortened(self.devices))} "
             f"in {(last - first) * 1e3:.3g} ms"
         ]
         groups: dict[tuple[str, str], list[Event]] = {}
@@ -116,7 +116,7 @@ class Trace(Drawn):
             seconds = (
                 sum(e.waited for e in events)
                 if met
-                else sum(max(e.stop for e in run) - run[0].start for run in _together(events))
+                else sum(max(e.stop for e in group) - group[0].start for group in _together(events))
             )
             count = len({e.meeting for e in events}) if met else len(events)
             lines.append(
@@ -128,8 +128,7 @@ class Trace(Drawn):
     def calls(self) -> tuple[Call, ...]:
         """The data-parallel calls in it, in order of their first events, each as a trace of the same clock.
 
-        Calls of several threads, and a call inside a replica of another, are apart; what belongs to no call is left
-        out.
+        Calls of several threads, and a call inside a replica of another, are apart. Events of no call are left out.
         """
         groups: dict[int, list[Event]] = {}
         for event in sorted(self.events, key=lambda event: event.start):
@@ -155,11 +154,11 @@ class Call(Trace):
     """The events of one data-parallel call. In a notebook it shows itself as the way of the batch, there and back."""
 
     def __repr__(self) -> str:
-        """What does not change from run to run: no seconds."""
-        return f"Call: {plural(len(self), 'event')} on {', '.join(_runs(self.devices))}"
+        """A line without seconds, so that it is the same in every run."""
+        return f"Call: {plural(len(self), 'event')} on {', '.join(_shortened(self.devices))}"
 
 
-def _runs(devices: tuple[str, ...]) -> list[str]:
+def _shortened(devices: tuple[str, ...]) -> list[str]:
     """Device names; more than three GPUs in a row as the first and the last."""
     return list(devices) if len(devices) <= 4 else [*devices[:2], "…", devices[-1]]
 

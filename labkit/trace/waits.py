@@ -1,4 +1,4 @@
-"""Who waits for whom: where each rank stood when none could go on."""
+"""A graph of waits: the call in which each rank stood when none could go on."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 from ..base.display import Drawn
 
-# What a rank was doing: standing in a call, at its end without an error, at its end with one.
+# A rank stands in a call, has ended without an error, or has ended with one.
 STATES = ("waits", "ended", "failed")
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Where one rank stood.
+    """The state of one rank.
 
     state      one of STATES.
-    call       what it stands in: ``"all_reduce"``, ``"recv"``, ``"store.get"``; of a rank that failed its error's name;
-               "" of one that ended.
+    call       the call in which it stands: ``"all_reduce"``, ``"recv"``, ``"store.get"``; the error's name of a rank
+               that failed; "" of one that ended.
     waits_for  the ranks that have not come to this call; () of a rank that does not wait.
     group      the name of the process group; "" where it is none.
     sequence   the number of the call in that group, from 1.
-    place      the line that it stands at: ``"train.py:31 in step"``.
+    place      the line at which it stands: ``"train.py:31 in step"``.
     """
 
     rank: int
@@ -34,7 +34,7 @@ class Wait:
 
 @dataclass(frozen=True, repr=False)
 class WaitForGraph(Drawn):
-    """Where all ranks stood, in their order. In a notebook it shows itself as a picture of who waits for whom."""
+    """The states of all ranks, in their order. In a notebook it shows itself as a picture."""
 
     ranks: tuple[Wait, ...]
 

@@ -31,16 +31,17 @@ from . import member as members
 from . import ring as rings
 from .deadlock import SERVANTS
 
-# Modules whose functions wait for their caller: what a user called stands above them.
+# Modules whose functions wait for their caller: the function that a user called stands above them.
 _WAITING = {"threading", "queue", "concurrent.futures._base"}
 _RLOCK = type(threading.RLock())
 
 
 @cache
 def waits() -> tuple[Patch, ...]:
-    """What is changed while replicas take turns: where a thread can wait, and where it can be given something.
+    """The patches while replicas take turns: the methods in which a thread can wait, and those that end a wait.
 
-    The waiting of replicas is noted; when something is given back they look again. Empty where it cannot be done.
+    A replica that would wait hands the baton on; when a lock is given back, those who wait look again. There are none
+    where these types cannot be changed.
     """
     try:
         lock, rlock = CType(type(threading.Lock())), CType(_RLOCK)
@@ -73,8 +74,8 @@ def _is_free(lock: Any) -> bool:
     return repr(lock).startswith("<unlocked") if type(lock) is _RLOCK else not lock.locked()
 
 
-# These run wherever anybody takes a lock while replicas take turns, at the end of the interpreter too, when modules
-# have lost their names: what they need there is in their closures.
+# These run wherever a lock is taken while replicas take turns. At the end of the interpreter modules have lost their
+# names, so the names that are needed even then are in closures.
 
 
 def _taking(real: Callable[..., bool], kind: str) -> Callable[..., bool]:
@@ -157,7 +158,7 @@ def _giving(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _asked(frame: FrameType | None, what: str) -> tuple[str, bool]:
-    """What the code that called the waiting functions waits for and where, and whether it is no servant's."""
+    """A text of what the caller of the waiting functions waits for, and where; and whether it is no servant's code."""
     while frame is not None and frame.f_globals.get("__name__") in _WAITING:
         owner, name = frame.f_locals.get("self"), frame.f_code.co_name
         what = type(owner).__name__ + f".{name}" * (name != "__enter__")

@@ -1,4 +1,4 @@
-"""A participant, as its own thread has it: how it waits, and what this thread is."""
+"""A participant as its own thread has it: it waits, leaves, and knows which participant it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from .ring import Ring, stalled, watched
 from .turn import NOTHING, Ended, Party, State, Turn, Wait, never
 
-# Seconds after which those who wait look again by themselves: what a thread outside did may have passed unseen.
+# Seconds after which those who wait look again by themselves: a thread outside may have helped them unseen.
 _BEAT = 0.1
 
 
@@ -22,7 +22,7 @@ class Member(Turn):
     """One participant of a :class:`.baton.Baton`; its own thread gets it from :func:`participant`."""
 
     def __init__(self, party: Party, ring: Ring, name: str, begin: Callable[[], object]) -> None:
-        # That a new thread has started is waited for too: unseen.
+        # Starting a thread waits until it runs: unseen.
         super().__init__(party, name, unseen()(begin))
         self.ring = ring
 
@@ -38,13 +38,14 @@ class Member(Turn):
     ) -> bool:
         """Hand the baton on, until it is back and ``ready()``; returns False if ``timeout`` seconds were over before.
 
-        ready      asked by whoever hands the baton on: quick, and never an error.
-        what       for a message of a deadlock, as str() says it: "Queue.get at train.py:12"; "" if not to be told.
-        timeout    in seconds; those whose turn it is come first, then it ends.
-        lock       the id of a lock that its holder must give back, if it is one.
-        take       takes what is ready; False if somebody outside was quicker. Default: ``ready`` itself.
-        inside     nobody but another participant can make it ready: no thread outside is waited for.
-        patience   asked now and then while another has the baton; when it says False, that one is ended.
+        ready      called by the thread that hands the baton on: quick, and never an error.
+        what       the thing that is waited for, whose str() goes into a deadlock's message: "Queue.get at train.py:12";
+                   "" if the message is to leave it out.
+        timeout    in seconds. The wait ends at the next turn after it.
+        lock       the id of the lock that is waited for, if it is one.
+        take       takes the thing that is ready; False if a thread outside was quicker. Default: ``ready`` itself.
+        inside     only another participant can make it ready: no thread outside could help.
+        patience   called now and then while another has the baton; when it says False, that one is ended.
         """
         deadline = None if timeout is None else monotonic() + timeout
         try:
@@ -56,7 +57,7 @@ class Member(Turn):
                 if deadline is not None and monotonic() >= deadline:
                     return False
         finally:
-            self.waits = NOTHING  # or what ``ready`` knows would live until the next wait
+            self.waits = NOTHING  # else the objects that ``ready`` refers to would live until the next wait
 
     def away(self, function: Callable[[], Any]) -> Any:
         """The result of ``function()``, which waits for a thread that takes no part; the others go on meanwhile."""
@@ -138,7 +139,7 @@ class Member(Turn):
         self.ring.abandon()
 
     def raise_error(self) -> None:
-        """Raise what another has left for it."""
+        """Raise the error that another has left for it."""
         if self.error is not None:
             error, self.error = self.error, None
             if isinstance(error, Ended):
@@ -147,7 +148,7 @@ class Member(Turn):
 
 
 class _Here(threading.local):
-    """Who this thread is."""
+    """The participant that this thread is."""
 
     member: Member | None = None
     forks: Member | None = None  # while it forks
@@ -157,13 +158,13 @@ here = _Here()
 
 
 def participant() -> Member | None:
-    """Who this thread is, if it takes turns."""
+    """The participant that this thread is; None if it takes no turns."""
     return here.member
 
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Inside, this thread keeps the baton whatever it waits for."""
+    """Inside, this thread keeps the baton, also while it waits."""
     member, here.member = here.member, None
     try:
         yield

@@ -16,22 +16,22 @@ _enter, _leave = type(threading.RLock()).acquire, type(threading.RLock()).releas
 
 # Rings whose baton nobody has.
 stalled: set[Ring] = set()
-# What is entered for the rings with several participants.
+# For each ring with several participants, the context that was entered for it.
 watched: dict[Ring, AbstractContextManager[object]] = {}
 
 
 class Ring:
     """All who share one baton: the participants of a call, and of the calls that they make themselves.
 
-    ``with ring:`` around whatever changes it. No machine sees its lock, and an interrupt cannot leave it behind.
+    Every change is made within ``with ring:``. No machine sees its lock, and an interrupt cannot leave it behind.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        # In the order of their turns: whoever has the baton first, unless it has just called others.
+        # In the order of their turns. The one that has the baton is first, unless it has just called others.
         self.live: deque[Turn] = deque()
         self.holder: Turn | None = None
-        # Who holds a lock, by the lock's id, as far as that was seen.
+        # The holder of each lock that was seen to be taken, by the lock's id.
         self.held: dict[int, Turn] = {}
         # The thread outside that made the call, and for whom it waits. Once these are over it may be about to do
         # something else, for the others.
@@ -45,7 +45,7 @@ class Ring:
     def __exit__(self, *exc_info: object) -> None:
         over = not self.live
         _leave(self._lock)
-        # Not before: who puts patches in or out may be on the way to this lock.
+        # Not before: a thread that puts patches in or out may be on the way to this lock.
         if over:
             self.unwatch()
 
@@ -56,7 +56,7 @@ class Ring:
             watched[self] = watch
 
     def unwatch(self) -> None:
-        """Leave what was entered, once."""
+        """Leave the context that :meth:`watch` entered, once."""
         watch = watched.pop(self, None)
         if watch is not None:
             watch.__exit__(None, None, None)
@@ -81,7 +81,7 @@ class Ring:
         """If nobody has the baton, give it to the first that can go on, as :meth:`hand_on` does."""
         if self.holder is not None or self._choosing or not self.live:
             return None
-        # Before looking: who gives back a lock from now on will look again.
+        # Before looking: a thread that gives a lock back from now on will look again.
         stalled.add(self)
         self._choosing = True
         try:
@@ -105,7 +105,7 @@ class Ring:
         return None
 
     def end(self, party: Party | None = None) -> None:
-        """End all participants, or those of ``party`` and whom they called; who has the baton hands it on itself."""
+        """End all participants, or those of ``party`` and of its members' calls. The one with the baton hands it on."""
         for member in [one for one in self.live if party is None or one.party.is_within(party)]:
             self.live.remove(member)
             member.end()
@@ -113,14 +113,14 @@ class Ring:
             stalled.discard(self)
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in all who have begun, in each when it has the baton; the others do not begin."""
+        """Raise KeyboardInterrupt in each that has begun, when it has the baton; the others do not begin."""
         with self:
             for member in tuple(self.live):
                 if member.state is State.NEW:
                     self.live.remove(member)
                     member.finish()
                     continue
-                # Who has the baton meets it at its next wait: elsewhere it would come in the middle of anything.
+                # The one with the baton meets it at its next wait: elsewhere it would come in the middle of anything.
                 member.error = KeyboardInterrupt()
                 if member is not self.holder:
                     member.state = State.READY
@@ -135,7 +135,7 @@ class Ring:
                 holder.raise_there(KeyboardInterrupt)
 
     def end_holder(self) -> None:
-        """End whoever has the baton: others have waited too long."""
+        """End the one that has the baton: others have waited too long."""
         holder = self.holder
         if holder is not None:
             self.holder = None

@@ -28,12 +28,12 @@ class State(Enum):
 
 
 def never() -> bool:
-    """For :class:`Wait`: nothing that a participant does makes this ready."""
+    """The ``ready`` of a :class:`Wait` that no participant can end."""
     return False
 
 
 class Wait(NamedTuple):
-    """What a participant waits for; :meth:`.member.Member.wait` explains the fields that it takes over."""
+    """A wait of a participant, by the arguments of :meth:`.member.Member.wait`."""
 
     ready: Callable[[], bool]
     what: object = ""
@@ -47,7 +47,7 @@ NOTHING = Wait(never)
 
 
 class Gate:
-    """A gate at which a thread sleeps until another opens it. Who has passed has closed it again."""
+    """A gate at which a thread sleeps until another opens it. It closes behind each that passes."""
 
     __slots__ = ("_lock",)
 
@@ -56,7 +56,7 @@ class Gate:
         _acquire(self._lock)
 
     def open(self) -> None:
-        """Let one pass, now or later."""
+        """Let one thread pass, now or later."""
         with suppress(RuntimeError):  # it is open
             _release(self._lock)
 
@@ -101,7 +101,7 @@ class Turn:
 
     @property
     def awaits(self) -> str:
-        """What it waits for, for a message; "" if it does not."""
+        """The thing that it waits for, for a message; "" if it does not wait."""
         return str(self.waits.what) if self.state is State.WAITS else ""
 
     def can_go(self) -> bool:

@@ -99,7 +99,7 @@ def _turns_of_threads(new_baton: Callable[[], turns.Baton]) -> Iterator[Patch]:
             return
         if call.baton is None or call.frame is not caller:
             call.frame, call.baton = caller, new_baton()
-        # It begins when its turn comes, which is not before all are known: before the first is joined.
+        # It begins when its turn comes. That is not before the first is joined, when all are known.
         at, device = len(call.baton.members), _argument(self, "device")
         name = f"replica {at}" + (
             f" on cuda:{device}" if isinstance(device, int) else f" on {device}" * bool(device)
@@ -139,6 +139,6 @@ def _turns_of_threads(new_baton: Callable[[], turns.Baton]) -> Iterator[Patch]:
 
 
 def _argument(thread: threading.Thread, name: str) -> Any:
-    """What a thread that has not begun will give its function as ``name``; None if it gives none."""
+    """The argument ``name`` that a thread will give its function when it begins; None if it gives none."""
     code = getattr(getattr(thread, "_target", None), "__code__", None)
     return None if code is None else dict(zip(code.co_varnames, thread._args, strict=False)).get(name)
