@@ -104,6 +104,10 @@ PRIVATE = [
     Private("torch.utils._device._device_constructors", "what makes a tensor on device= (machine.ops.moves)",
             lambda: set(torch.utils._device._device_constructors())
             >= {torch.empty, torch.tensor, torch.as_tensor, torch.arange, torch.rand, torch.full}),
+    Private("torch: _empty_affine_quantized, _empty_per_channel_affine_quantized",
+            "they take pin_memory, too (machine.features.pinned)",
+            lambda: torch._empty_affine_quantized(1, scale=1.0, zero_point=0, dtype=torch.quint8).is_quantized
+            and callable(torch._empty_per_channel_affine_quantized)),
     Private("functions as modes see them",
             "handlers are found by function, rules by __name__ (machine.ops, machine.rules)",
             probes.functions_that_modes_see),
