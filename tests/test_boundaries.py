@@ -6,7 +6,6 @@ or as a text (``import_module("labkit.machine")``, ``"-m", "labkit.classroom.gra
 
 import ast
 import re
-from fnmatch import fnmatch
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -90,12 +89,6 @@ LATE = {
     "machine.features": "whatever lies beside it",
     "distributed.torchrun.worker": "modules of the user's script",
 }
-
-# Imports that are still to be cut, importer and imported: they hold rings. This list only gets shorter.
-TO_CUT = """
-diagnosis.*                 diagnosis.runs
-diagnosis.probes.probe      diagnosis.run
-"""
 
 
 def name_of(path: Path) -> str:
@@ -201,12 +194,6 @@ def imported(source: str, module: str, modules=frozenset(MODULES), packages=froz
     return imports(source, module, modules, packages).found - {module}
 
 
-def lasting(module: str, found: set[str]) -> set[str]:
-    """Those of the modules that ``module`` imports that are not to be cut."""
-    rows = [row.split() for row in TO_CUT.splitlines() if row and fnmatch(module, row.split()[0])]
-    return {other for other in found if not any(fnmatch(other, cut) for _, cut in rows)}
-
-
 def room_of(module: str) -> str:
     parts = module.split(".")
     while parts and ".".join(parts) not in ALLOWED:
@@ -221,19 +208,13 @@ def rooms_of(module: str, others: set[str]) -> set[str]:
 
 def violations(module: str, others: set[str]) -> set[str]:
     """The rooms that ``module`` imports against the table."""
-    return rooms_of(module, lasting(module, others)) - ALLOWED[room_of(module)]
+    return rooms_of(module, others) - ALLOWED[room_of(module)]
 
 
 @cache
 def graph() -> dict[str, set[str]]:
     """Each module of labkit and those that it imports."""
     return {module: imported(source, module) for module, source in SOURCES.items()}
-
-
-@cache
-def remaining() -> dict[str, set[str]]:
-    """The same, without what is still to be cut."""
-    return {module: lasting(module, others) for module, others in graph().items()}
 
 
 def by_room(imports: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -266,7 +247,7 @@ def test_the_table_allows_nothing_that_is_not_needed():
 
 
 def test_no_room_stands_on_one_that_stands_on_it():
-    assert circle(by_room(remaining())) == []
+    assert circle(by_room(graph())) == []
 
 
 # The parts beside the core, and which of the others each may know: tests/test_core_alone.py deletes them all.
@@ -282,7 +263,7 @@ COMMANDS = ("cli", "__init__", "__main__")  # a command, or a public name, is th
 def test_parts_beside_the_core_know_each_other_as_little_as_can_be():
     wrong = {
         module: known
-        for module, others in remaining().items()
+        for module, others in graph().items()
         if (part := module.split(".")[0]) not in COMMANDS
         and (
             known := {other.split(".")[0] for other in others}
@@ -294,7 +275,7 @@ def test_parts_beside_the_core_know_each_other_as_little_as_can_be():
 
 def test_no_module_waits_for_itself():
     # A module that imports the package (``from .. import __version__``) does not wait for what that gives lazily.
-    assert circle(remaining() | {"__init__": set()}) == []
+    assert circle(graph() | {"__init__": set()}) == []
 
 
 def test_what_only_running_can_tell_is_listed():
