@@ -21,8 +21,8 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from labkit.base.cells import BETWEEN, parse
 from labkit.base.language import LANGUAGES
+from labkit.classroom.cells import BETWEEN, parse
 from labkit.course.notebooks.execute import store
 from tools.author.sync import read, source_in
 
