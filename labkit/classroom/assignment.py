@@ -1,6 +1,6 @@
 """What an assignment is: a folder with one text in both languages, and modules that drive and judge the answers.
 
-``assignment.txt``   the notebook in the form of :mod:`labkit.classroom.cells`. Tags of its code cells: ``given`` (also run
+``assignment.txt``   the notebook in the form of :mod:`.cells`. Tags of its code cells: ``given`` (also run
                      before the answers when they are graded), ``answer`` (its id is the question's), ``check``.
 ``judges.py``        the parts of each question, declared by :func:`.judging.part`; may say ``numbers(draw)`` (the
                      student's own variant), ``WITHOUT``, ``NEEDS`` (see :class:`Question`) and ``PRELOAD``.
