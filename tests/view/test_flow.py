@@ -166,6 +166,23 @@ def test_a_trunk_joins_home_with_each_replica_and_no_replica_with_the_next(step,
     assert heads == (boxes_of(picture, others)[1:] if step == 2 else boxes_of(picture, home))
 
 
+@pytest.mark.parametrize("step", [2, 7])
+def test_a_trunk_goes_on_behind_the_gpus_that_are_counted(step):
+    picture = flow_picture(labkit.split(100, 64), step)
+    counted = next(box for box in picture.boxes if box.dashed and not box.label)
+    top, bottom = counted.y, counted.y + counted.height
+    within = [  # forward is drawn through, backward dashed
+        line
+        for line in picture.lines
+        if counted.x < line.x1 < counted.x + counted.width and line.dashed == (step == 7)
+    ]
+    spans = [sorted((line.y1, line.y2)) for line in within if line.x1 == line.x2]
+    assert top in [high for _, high in spans]
+    assert bottom in [low for low, _ in spans]
+    assert not [span for span in spans if span[0] < bottom and span[1] > top]
+    assert not [line for line in within if line.arrow and top < line.y2 < bottom]
+
+
 def touches(one, other):
     """Whether an end of one level or upright line lies on the other."""
 

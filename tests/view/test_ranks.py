@@ -208,6 +208,21 @@ def test_who_goes_on_meanwhile_computes_under_the_collective():
     assert "called, not all there" in texts(picture)
 
 
+def test_the_legend_has_what_was_called_before_all_were_there_only_if_that_is_drawn():
+    def told(trace):
+        return "called, not all there" in texts(ranks_picture(trace))
+
+    together, waited, many = Run(2), Run(2), Run(2)
+    together.meet(async_op=True)  # all come at the same time
+    waited.compute(1e-3, 2e-3)
+    waited.meet()
+    for _ in range(200):  # so many that they are added up
+        many.compute(1e-3, 2e-3)
+        many.meet(async_op=True)
+    assert told(overlapped())
+    assert not any(told(Trace(run.events)) for run in (together, waited, many))
+
+
 def test_groups_that_divide_the_ranks_share_a_row_of_each_lane():
     picture = ranks_picture(mesh(4))
     lane = {}
