@@ -62,7 +62,7 @@ def _judge(id: str, answer: str, facts: dict[str, int | str]) -> Judge:
             def value(*arguments: Any) -> Any:
                 return ask(lesson_drivers.call, name=answer, arguments=list(arguments))
 
-        if value is None or value is ...:
+        if value is None:
             yield Hint("nothing", "not answered", "没有作答")
         try:
             found_hint = found.hint(value, **numbers)

@@ -4,14 +4,14 @@ from functools import cache
 
 from labkit.classroom.draw import Draw
 from labkit.classroom.grade import submission as grading
-from labkit.classroom.wall import isolation, workers
+from labkit.classroom.wall import isolation, templates
 
 SECRET = b"a secret"
 
 
 @cache
 def template():
-    return workers.Template(isolation.best(trust=True), ("torch._dynamo",))
+    return templates.Template(isolation.best(trust=True), ("torch._dynamo",))
 
 
 def close():

@@ -13,8 +13,9 @@ import pytest
 from labkit.classroom.assignment import load
 from labkit.classroom.grade.process import draws
 from labkit.classroom.grade.submission import grade
-from labkit.classroom.wall.inside.template import _descendants
-from labkit.classroom.wall.workers import Limits, Template
+from labkit.classroom.wall.inside.processes import descendants
+from labkit.classroom.wall.templates import Template
+from labkit.classroom.wall.workers import Limits
 
 sys.path.insert(0, str(Path(__file__).parent))
 import walled  # noqa: E402
@@ -76,7 +77,7 @@ def graded(assignment, template, double, limits=LIMITS):
 def outlived(template):
     """What still runs behind the wall besides the template; a keeper may need a moment to end."""
     end = time.monotonic() + 30
-    while found := [pid for pid in _descendants(template.process) if not ended(pid)]:
+    while found := [pid for pid in descendants(template.process) if not ended(pid)]:
         if time.monotonic() > end:
             return found
     return []

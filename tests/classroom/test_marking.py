@@ -216,11 +216,10 @@ def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_grade
     from labkit.classroom.grade.process import draws
     from labkit.classroom.grade.submission import grade
     from labkit.classroom.wall import isolation
-    from labkit.classroom.wall.workers import Limits, template
+    from labkit.classroom.wall.templates import template
+    from labkit.classroom.wall.workers import Limits
 
-    monkeypatch.setattr(
-        isolation, "tried", lambda: (isolation.Tried("root", "no"), isolation.Tried("user", "no"))
-    )
+    monkeypatch.setattr(isolation, "tried", lambda: {"root": "no", "user": "no"})
     with pytest.raises(Problem, match="--trust-students"):
         isolation.best()
     assert isolation.best(trust=True) == "limits"

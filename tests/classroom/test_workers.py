@@ -1,6 +1,8 @@
 """The sandbox from the outside: who its processes are, what it shows, and that it goes with whoever started it."""
 
+import errno
 import os
+import platform
 import select
 import signal
 import subprocess
@@ -11,7 +13,8 @@ import pytest
 
 from labkit import content
 from labkit.classroom.wall.session import Session
-from labkit.classroom.wall.workers import _FIRST_ID, PACKAGE, Limits, Template, environment
+from labkit.classroom.wall.templates import _FIRST_ID, PACKAGE, Template, environment
+from labkit.classroom.wall.workers import Limits
 
 sys.path.insert(0, str(Path(__file__).parent))
 import walled  # noqa: E402
@@ -121,6 +124,31 @@ def double(x):
     assert not any(path.startswith(str(content.FOLDER)) for path in known)
 
 
+# Numbers on x86-64 of system calls that no answer needs.
+REFUSED = """
+ptrace 101 process_vm_readv 310 process_vm_writev 311 pidfd_getfd 438 kcmp 312 unshare 272 setns 308 mount 165
+umount2 166 pivot_root 155 chroot 161 open_tree 428 move_mount 429 fsopen 430 fsconfig 431 fsmount 432 fspick 433
+mount_setattr 442 open_by_handle_at 304 name_to_handle_at 303 bpf 321 perf_event_open 298 userfaultfd 323
+io_uring_setup 425 io_uring_enter 426 io_uring_register 427 keyctl 250 add_key 248 request_key 249 kexec_load 246
+kexec_file_load 320 init_module 175 finit_module 313 delete_module 176 reboot 169 swapon 167 swapoff 168 acct 163
+quotactl 179 syslog 103 settimeofday 164 clock_settime 227 adjtimex 159 clock_adjtime 305 sethostname 170
+setdomainname 171 fanotify_init 300 memfd_create 319 memfd_secret 447 shmget 29 msgget 68 semget 64 mq_open 240
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86-64")
+def test_system_calls_that_no_answer_needs_are_refused(template):
+    calls = dict(zip(REFUSED.split()[::2], map(int, REFUSED.split()[1::2]), strict=True))
+    source = f"""
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def double(x):
+    return {{name: (libc.syscall(number, -1, 0, 0, 0, 0), ctypes.get_errno()) for name, number in {calls}.items()}}
+"""
+    found, _ = answer(template, source)
+    assert found.value == dict.fromkeys(calls, (-1, errno.EPERM))
+
+
 def test_the_environment_is_made_anew(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setenv("LABKIT_LANG", "zh")
@@ -131,7 +159,8 @@ def test_the_environment_is_made_anew(monkeypatch):
 def test_when_the_judge_is_killed_all_is_gone():
     """With SIGKILL, which leaves it no time to tidy up, while a student's children sleep."""
     code = (
-        "import sys\nfrom labkit.classroom.wall.workers import Template, Limits\n"
+        "import sys\nfrom labkit.classroom.wall.templates import Template\n"
+        "from labkit.classroom.wall.workers import Limits\n"
         "template = Template(sys.argv[1])\nworker = template.worker(Limits())\n"
         "source = 'import os, time\\nif os.fork() == 0:\\n    os.setsid(); time.sleep(1e6)'\n"
         "worker.request({'do': 'define', 'sources': [['q', source]]}, Limits(wall=60))\n"

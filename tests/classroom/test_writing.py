@@ -146,6 +146,8 @@ def test_exercises_of_lessons_are_questions(tmp_path):
             assert bool(part.hint) == (not points)
             assert not points or part.en == ""
             assert points or (part.en != part.zh and re.search("[一-龥]", part.zh))
+    unanswered = engine.marked(assignment, dict.fromkeys(TAKEN, "answer = None"))
+    assert {part.hint for mark in unanswered.values() for part in mark.parts} == {"nothing"}
 
 
 def test_an_exercise_with_a_live_model_is_refused():

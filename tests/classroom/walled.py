@@ -18,8 +18,8 @@ def way():
         return isolation.best()
     except Problem as none:
         if sys.platform == "linux" and not os.environ.get(VARIABLE):
-            tried = {one.way: one.why for one in isolation.tried()}
             pytest.fail(
-                f"no wall: {tried}. If it cannot be helped, {VARIABLE} takes the reason.", pytrace=False
+                f"no wall: {isolation.tried()}. If it cannot be helped, {VARIABLE} takes the reason.",
+                pytrace=False,
             )
         pytest.skip(f"no wall: {os.environ.get(VARIABLE) or none}", allow_module_level=True)

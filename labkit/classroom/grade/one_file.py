@@ -13,7 +13,7 @@ from ..handout.release import assignment_of, numbers_of
 from ..intake.answers import assignments_of, claims_of, read_answers
 from ..intake.document import MOST_BYTES, Document, read_document
 from ..source import parsed
-from ..wall.workers import template
+from ..wall.templates import template
 from ..words import Problem
 from .marks import Mark, now
 from .process import draws

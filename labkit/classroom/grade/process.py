@@ -17,7 +17,7 @@ from typing import Any
 from ...base.language import say
 from ..assignment import Assignment, load
 from ..draw import Draw, Numbers
-from ..wall.workers import Bare, CannotStart, Template, template
+from ..wall.templates import Bare, CannotStart, Template, template
 from .submission import grade
 
 

@@ -14,7 +14,8 @@ from ..judging import Part, share_kept
 from ..source import unanswered
 from ..verdict import Hint
 from ..wall.session import Session
-from ..wall.workers import Bare, CannotStart, Limits, Template
+from ..wall.templates import Bare, CannotStart, Template
+from ..wall.workers import Limits
 from ..words import Note, Words
 from .marks import PartMark, QuestionMark
 

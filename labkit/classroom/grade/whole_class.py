@@ -24,7 +24,7 @@ from ..handout.folder import ClassFolder
 from ..handout.release import assignment_of, numbers_of
 from ..intake.answers import Answers
 from ..intake.collecting import Collection, take_in
-from ..wall.workers import PACKAGE
+from ..wall.templates import PACKAGE
 from ..words import Note
 from .marks import Mark, QuestionMark, now, read, writing
 from .submission import fingerprint

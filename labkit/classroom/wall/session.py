@@ -11,7 +11,8 @@ from typing import Any
 from ..judging import Answer, Raised
 from ..words import Problem
 from .inside import frames
-from .workers import Bare, Ended, Limits, Template, Worker
+from .templates import Bare, Template
+from .workers import Ended, Limits, Worker
 
 
 @dataclass

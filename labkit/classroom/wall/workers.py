@@ -1,7 +1,6 @@
-"""The judge's side of the workers: starting them, asking them, watching what they take, ending them.
+"""One worker, as the judge sees it: asked through pipes, watched, and ended.
 
-A :class:`Template` is one process in the sandbox that has torch imported; each :class:`Worker` is a fork of it. Only
-this process knows limits and clocks; whatever a worker says of itself is not asked for.
+Only this process knows limits and clocks; whatever a worker says of itself is not asked for.
 """
 
 from __future__ import annotations
@@ -12,34 +11,20 @@ import queue
 import secrets
 import socket
 import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
-from ... import content
-from ...base import ours
-from ...base.language import VARIABLE, say
+from ...base.language import say
 from .inside import frames
 
-PACKAGE = Path(ours.FOLDER).resolve()
-# What of labkit a student's code may read while it is graded: what it computes with, and what runs it. Whatever is not
-# named here is not there: judges, answers and content, under any name and in any room.
-SHOWN = (
-    "__init__.py __init__.pyi base turns plans engine machine children trace cost view explore diagnosis distributed "
-    "classroom/__init__.py classroom/wall/__init__.py classroom/wall/inside"
-).split()
-HOME = "/answer"  # of a worker, as :mod:`.worker.sandbox` makes it
-_FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each lane
-_START = 120  # seconds of wall time that torch may take to be imported on a very busy machine
 _TICK = 0.05  # seconds between two looks at what a worker takes
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+# Says what the workers of a template have taken by now: seconds of processor time, bytes of memory of their own.
+Taken = Callable[[], tuple[float, int]]
 
 
 @dataclass(frozen=True)
@@ -73,187 +58,22 @@ class Ended(Exception):
         self.why = why
 
 
-class CannotStart(RuntimeError):
-    """The sandbox cannot be had on this machine in this way; the message says why."""
-
-
-class Template:
-    """A process behind the wall, with torch imported, of which workers are forked. A context manager.
-
-    way      see :mod:`.isolation`: "root", "user", "landlock" or "limits".
-    preload  modules to import beforehand.
-    hidden   folders of the teacher's that must not be seen, should they lie in one that must (a course inside a
-             virtual environment, say).
-    lane     which of several templates of this grading it is.
-    """
-
-    def __init__(
-        self, way: str, preload: Sequence[str] = (), hidden: Sequence[Path] = (), lane: int = 0
-    ) -> None:
-        self.way = way
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        config = configuration(way, hidden, lane) | {
-            "control": there.fileno(),
-            "preload": list(preload),
-        }
-        code = "import sys, json; sys.path.insert(0, sys.argv[2]); from labkit.classroom.wall.inside import template; "
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-I",
-                "-c",
-                code + "template.main(json.loads(sys.argv[1]))",
-                json.dumps(config),
-                PACKAGE.parent,
-            ],
-            pass_fds=[there.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.log,
-            env=environment(way),
-            cwd="/",
-            start_new_session=True,
-        )
-        there.close()
-        self._control = here
-        self._control.settimeout(_START)
-        try:
-            told = json.loads(self._control.recv(1 << 16) or b"{}")
-        except (OSError, ValueError) as error:
-            told = {"failed": str(error)}
-        if "ready" not in told:
-            self.log.seek(0)
-            said = told.get("failed") or self.log.read()[-2000:].decode("utf-8", "replace") or "it ended"
-            self.close()
-            raise CannotStart(said)
-        self.process = self._inside()
-        self._size, self._private = _memory(self.process)
-
-    def _inside(self) -> int:
-        """The id of the template itself, which the started process only waits for."""
-        return next(iter(_children().get(self._process.pid, ())), self._process.pid)
-
-    def worker(self, limits: Limits) -> Worker:
-        """A fresh one; ``limits`` are those of its first request, and bound what all of its requests may take."""
-        asked, requests = os.pipe()
-        replies, told = os.pipe()
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = {
-            "cpu": 600,
-            "address_space": self._size + limits.memory,
-            "processes": limits.processes,
-        }
-        try:
-            socket.send_fds(self._control, [json.dumps(order).encode()], [asked, told, there.fileno()])
-        except OSError:
-            for fd in requests, replies:
-                os.close(fd)
-            here.close()
-            raise CannotStart("the template has ended") from None
-        finally:
-            os.close(asked)
-            os.close(told)
-            there.close()
-        keeper = _Kept(here)
-        return Worker(self, os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0), keeper)
-
-    def taken(self) -> tuple[float, int]:
-        """(CPU seconds, bytes of memory of its own) of the processes of the workers there are now."""
-        children = _children()
-        keepers = children.get(self.process, [])
-        found = [pid for keeper in keepers for pid in children.get(keeper, [])]
-        for pid in found:  # grows as it is walked
-            found += children.get(pid, [])
-        cpu, memory = 0.0, 0
-        for pid in found:
-            with suppress(OSError, ValueError, IndexError):
-                cpu += _cpu(pid)
-                memory += max(0, _memory(pid)[1] - self._private)
-        return cpu, memory
-
-    def close(self) -> None:
-        self._control.close()
-        with suppress(OSError):
-            self._process.kill()
-        self._process.wait()
-        self.log.close()
-
-    def __enter__(self) -> Template:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class Bare:
-    """In place of a :class:`Template` where there is neither wall nor fork: each worker is a Python of its own.
-
-    It is slow (each imports torch), and holds back nothing but endless work: for students who are trusted.
-    """
-
-    way = "bare"
-
-    def __init__(self, preload: Sequence[str] = ()) -> None:
-        self._preload = list(preload)
-
-    def worker(self, limits: Limits) -> Worker:
-        code = (
-            "import sys, os; sys.path.insert(0, sys.argv[1])\n"
-            "from labkit.classroom.wall.inside import student\n"
-            "student.bare(sys.argv[2:])"
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-c", code, str(PACKAGE.parent), *self._preload],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            bufsize=0,
-        )
-        assert process.stdin
-        assert process.stdout
-        worker = Worker(self, process.stdin, process.stdout, _Started(process))  # type: ignore[arg-type]
-        worker.request({"do": "define", "sources": [["start", ""]]}, replace(limits, wall=_START))
-        return worker
-
-    def taken(self) -> tuple[float, int]:
-        return 0.0, 0
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> Bare:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        pass
-
-
-class Keeper(Protocol):
-    """Whoever can end a worker, and knows how it ended."""
-
-    def status(self) -> int | None:
-        """The exit code, negative for a signal; None if it is not known."""
-
-    def kill(self) -> None:
-        """End it and all that it started; again is no harm."""
-
-
-class _Kept:
-    """A keeper in the sandbox, at the other end of a socket (see :mod:`.worker.template`)."""
+class Kept:
+    """A worker's keeper in the sandbox, at the other end of a socket (see :mod:`.inside.template`)."""
 
     def __init__(self, here: socket.socket) -> None:
         self._here = here
         here.settimeout(10)
 
     def status(self) -> int | None:
+        """The worker's exit code, negative for a signal; None if it is not known."""
         try:
             return os.waitstatus_to_exitcode(json.loads(self._here.recv(4096))["status"])
         except (OSError, ValueError, KeyError):
             return None
 
     def kill(self) -> None:
+        """End the worker and all that it started; again is no harm."""
         with suppress(OSError):
             self._here.shutdown(socket.SHUT_WR)
             while self._here.recv(4096):
@@ -261,7 +81,9 @@ class _Kept:
         self._here.close()
 
 
-class _Started:
+class Started:
+    """In place of a keeper: a worker's own process, where there is no sandbox."""
+
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
@@ -278,10 +100,8 @@ class _Started:
 class Worker:
     """One process with a student's code, and the pipes to it."""
 
-    def __init__(
-        self, template: Template | Bare, requests: BinaryIO, replies: BinaryIO, keeper: Keeper
-    ) -> None:
-        self._template, self._requests, self._replies, self._keeper = template, requests, replies, keeper
+    def __init__(self, taken: Taken, requests: BinaryIO, replies: BinaryIO, keeper: Kept | Started) -> None:
+        self._taken, self._requests, self._replies, self._keeper = taken, requests, replies, keeper
         self._inbox: queue.Queue[tuple[bytes, bytes] | Exception] = queue.Queue(2)
         self._over: Ended | None = None
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -322,7 +142,7 @@ class Worker:
             try:
                 found = self._inbox.get(timeout=_TICK)
             except queue.Empty:
-                cpu, memory = self._template.taken()
+                cpu, memory = self._taken()
                 if before is None:
                     before = cpu - _TICK if cpu > _TICK else 0.0
                 if cpu - before > limits.cpu:
@@ -394,64 +214,3 @@ def frames_reply(found: tuple[bytes, bytes], token: str) -> dict[str, Any]:
     if type(reply["token"]) is not str or not secrets.compare_digest(reply["token"].encode(), token.encode()):
         raise Ended("garbled", "a reply to another question")
     return reply
-
-
-def template(way: str, preload: Sequence[str], hidden: Sequence[Path] = (), lane: int = 0) -> Template | Bare:
-    """What workers are taken from, in the way that :func:`.isolation.best` names."""
-    return Bare(preload) if way == "bare" else Template(way, preload, hidden, lane)
-
-
-def configuration(way: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[str, Any]:
-    """What :func:`.worker.sandbox.enter` is told; ``hidden`` are folders of the teacher's."""
-    folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
-    folders |= {path for path in sys.path if "site-packages" in path or "dist-packages" in path}
-    readable = {
-        name for folder in folders if os.path.isdir(folder) for name in (folder, os.path.realpath(folder))
-    }
-    base = _FIRST_ID + (os.getpid() & 0xFFFF) * 64 + 2 * lane
-    return {
-        "way": way,
-        "readable": sorted(readable | {str(Path(sys.executable).resolve().parent)}),
-        "hidden": [os.path.realpath(path) for path in (PACKAGE, content.FOLDER, *hidden)],
-        "shown": [str(PACKAGE / name) for name in SHOWN],
-        "ids": [base, base + 1],
-    }
-
-
-def environment(way: str = "root") -> dict[str, str]:
-    """Nothing of the teacher's but the language: no keys, no names, no paths."""
-    known = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": "/tmp",
-        "TMPDIR": "/tmp",
-        "LANG": "C.UTF-8",
-        "OMP_NUM_THREADS": "1",
-    }
-    known |= {"MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    if way in ("root", "user"):
-        known |= {"HOME": HOME, "TMPDIR": HOME}
-    return known | {name: os.environ[name] for name in (VARIABLE,) if name in os.environ}
-
-
-def _children() -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as stream:
-                parent = int(stream.read().rpartition(b") ")[2].split()[1])
-                found.setdefault(parent, []).append(int(name))
-    return found
-
-
-def _cpu(pid: int) -> float:
-    """Seconds of processor time of a process, and of its children that have ended."""
-    with open(f"/proc/{pid}/stat", "rb") as stream:
-        fields = stream.read().rpartition(b") ")[2].split()
-    return sum(map(int, fields[11:15])) / _HERTZ
-
-
-def _memory(pid: int) -> tuple[int, int]:
-    """Bytes of a process: addresses it has, memory that is not a file's."""
-    with open(f"/proc/{pid}/statm", "rb") as stream:
-        size, resident, shared = map(int, stream.read().split()[:3])
-    return size * _PAGE, (resident - shared) * _PAGE

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import resource
 import signal
 import socket
@@ -24,8 +25,8 @@ _NEWUSER, _NEWPID, _NEWNET, _NEWCGROUP = 0x10000000, 0x20000000, 0x40000000, 0x2
 _BIND, _REC, _PRIVATE, _NOSUID, _NODEV = 4096, 16384, 1 << 18, 2, 4
 _DETACH = 2  # of umount2
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _RECURSIVE = 1, 2, 4, 0x8000
-# Numbers that are the same on every machine that is known here.
-_MOUNT_SETATTR, _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_SELF = 442, 444, 445, 446
+# The number is the same on every machine that is known here.
+_MOUNT_SETATTR = 442
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP = 1, 4, 22, 24
 _SET_SECUREBITS, _SET_SUBREAPER, _SET_NO_NEW_PRIVS = 28, 36, 38
@@ -258,7 +259,7 @@ def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
         value = value if most == resource.RLIM_INFINITY else min(value, most)
         resource.setrlimit(limit, (value, value))
     if way != "limits":
-        _filter_calls(way)
+        _filter_calls()
     _prctl(_SET_DUMPABLE, 0)
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -275,63 +276,23 @@ def _drop_rights(way: str) -> None:
     _call("capset", _libc.capset(header, bytes(24)))
 
 
-# System calls that no answer needs, as (x86_64, aarch64); None where a machine has none.
-_DENIED = {
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    "open_by_handle_at": (304, 265),
-    "name_to_handle_at": (303, 264),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "keyctl": (250, 219),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "reboot": (169, 142),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "syslog": (103, 116),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "adjtimex": (159, 171),
-    "clock_adjtime": (305, 266),
-    "sethostname": (170, 161),
-    "setdomainname": (171, 162),
-    "fanotify_init": (300, 262),
-    # Memory that no limit of a process counts.
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "shmget": (29, 194),
-    "msgget": (68, 186),
-    "semget": (64, 190),
-    "mq_open": (240, 180),
-}
+# System calls that no answer needs, with their numbers on x86-64 and ARM64. Those of the last two lines get memory
+# that no limit of a process counts.
+_DENIED = """
+ptrace 101 117 · process_vm_readv 310 270 · process_vm_writev 311 271 · pidfd_getfd 438 438
+kcmp 312 272 · unshare 272 97 · setns 308 268 · mount 165 40 · umount2 166 39 · pivot_root 155 41
+chroot 161 51 · open_tree 428 428 · move_mount 429 429 · fsopen 430 430 · fsconfig 431 431
+fsmount 432 432 · fspick 433 433 · mount_setattr 442 442 · open_by_handle_at 304 265
+name_to_handle_at 303 264 · bpf 321 280 · perf_event_open 298 241 · userfaultfd 323 282
+io_uring_setup 425 425 · io_uring_enter 426 426 · io_uring_register 427 427 · keyctl 250 219
+add_key 248 217 · request_key 249 218 · kexec_load 246 104 · kexec_file_load 320 294
+init_module 175 105 · finit_module 313 273 · delete_module 176 106 · reboot 169 142 · swapon 167 224
+swapoff 168 225 · acct 163 89 · quotactl 179 60 · syslog 103 116 · settimeofday 164 170
+clock_settime 227 112 · adjtimex 159 171 · clock_adjtime 305 266 · sethostname 170 161
+setdomainname 171 162 · fanotify_init 300 262
+memfd_create 319 279 · memfd_secret 447 447 · shmget 29 194 · msgget 68 186 · semget 64 190
+mq_open 240 180
+"""
 _CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, 16)  # 16: netlink, to list one's interfaces
 _ARCHITECTURE = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
@@ -339,25 +300,18 @@ _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 
 
-def filters_calls() -> bool:
-    return platform.machine() in _ARCHITECTURE
-
-
-def _filter_calls(way: str) -> None:
+def _filter_calls() -> None:
     """Refuse the system calls of ``_DENIED``, new namespaces, and sockets to anything but the sandbox itself."""
-    if not filters_calls():
+    if platform.machine() not in _ARCHITECTURE:
         return
     column, architecture = _ARCHITECTURE[platform.machine()]
     refuse = (_RETURN, 0, 0, _ERRNO | 1)
     code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     code += [(_AT_LEAST, 0, 1, 0x40000000), refuse]  # x32, another set of numbers
-    denied = dict(_DENIED)
-    for numbers in denied.values():
-        code += [(_EQUAL, 0, 1, numbers[column]), refuse]
-    code += [
-        (_EQUAL, 0, 1, _CLONE3[column]),
-        (_RETURN, 0, 0, _ERRNO | 38),
-    ]  # its flags cannot be seen; clone's can
+    for numbers in re.findall(r"\w+ (\d+) (\d+)", _DENIED):
+        code += [(_EQUAL, 0, 1, int(numbers[column])), refuse]
+    # The flags of clone3 cannot be seen; those of clone can.
+    code += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | 38)]
     namespaces = _NEWNS | _NEWUTS | _NEWIPC | _NEWUSER | _NEWPID | _NEWNET | _NEWCGROUP
     code += [(_EQUAL, 0, 3, _CLONE[column]), (_LOAD, 0, 0, 16), (_ANY_BIT, 0, 1, namespaces), refuse]
     code += [(_LOAD, 0, 0, 0), (_EQUAL, 0, 2 + len(_FAMILIES), _SOCKET[column]), (_LOAD, 0, 0, 16)]
@@ -367,9 +321,8 @@ def _filter_calls(way: str) -> None:
     program = b"".join(struct.pack("HBBI", *step) for step in code)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(code), ctypes.addressof(buffer))
-    _call(
-        "seccomp", _libc.prctl(_SET_SECCOMP, ctypes.c_ulong(2), header, ctypes.c_ulong(0), ctypes.c_ulong(0))
-    )
+    nothing = ctypes.c_ulong(0)
+    _call("seccomp", _libc.prctl(_SET_SECCOMP, ctypes.c_ulong(2), header, nothing, nothing))
 
 
 def probe(config: dict[str, Any]) -> None:

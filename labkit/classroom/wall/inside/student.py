@@ -6,7 +6,6 @@ answers; the judge takes that as a claim about values and compares.
 
 from __future__ import annotations
 
-import ast
 import io
 import os
 import sys
@@ -76,11 +75,8 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         try:
             framed = frames.pack(reply)
         except Exception as error:
-            reply["value"], reply["error"] = (
-                None,
-                {"kind": "Unfit", "message": str(error)[:MESSAGE], "line": None},
-            )
-            framed = frames.pack(reply)
+            unfit = {"kind": "Unfit", "message": str(error)[:MESSAGE], "line": None}
+            framed = frames.pack(reply | {"value": None, "error": unfit})
         replies.write(framed)
         replies.flush()
 
@@ -101,21 +97,7 @@ def _define(student: Namespace, request: dict[str, Any]) -> None:
 
 
 def _run(student: Namespace, name: str, source: str) -> None:
-    exec(compile(_without_magics(source), f"<{name}>", "exec"), student)
-
-
-def _without_magics(source: str) -> str:
-    """``source`` without a notebook's own commands (``%matplotlib inline``, ``!pip install …``), if it has any."""
-    try:
-        ast.parse(source)
-        return source
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        lines = source.split("\n")
-        bare = [
-            line[: len(line) - len(line.lstrip())] + "pass" if line.lstrip().startswith(("%", "!")) else line
-            for line in lines
-        ]
-        return "\n".join(bare)
+    exec(compile(source, f"<{name}>", "exec"), student)
 
 
 def _ask(student: Namespace, drivers: dict[str, dict[str, Any]], request: dict[str, Any]) -> Any:

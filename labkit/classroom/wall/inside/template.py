@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import tempfile
 import traceback
 from contextlib import suppress
@@ -21,10 +20,11 @@ from typing import Any
 from unittest import mock
 
 from . import sandbox, student
+from .processes import descendants
 
 
 def main(config: dict[str, Any]) -> None:
-    """Serve on the socket ``config["control"]`` until it is closed. ``config``: see :class:`..workers.Template`."""
+    """Serve on the socket ``config["control"]`` until it is closed. ``config``: see :class:`..templates.Template`."""
     control = socket.socket(fileno=config["control"])
     try:
         way = config["way"]
@@ -91,11 +91,11 @@ def _keep(way: str, order: dict[str, Any], requests: int, replies: int, told: in
     ready, _, _ = select.select([watched, judge.fileno()], [], [])
     if watched not in ready:
         os.kill(child, signal.SIGKILL)
-    _, status, usage = os.wait4(child, 0)
+    _, status = os.waitpid(child, 0)
     if way not in ("root", "user"):
         _kill_the_rest()
     with suppress(OSError):
-        judge.send(json.dumps({"status": status, "cpu": usage.ru_utime + usage.ru_stime}).encode())
+        judge.send(json.dumps({"status": status}).encode())
     os._exit(0)
 
 
@@ -116,28 +116,10 @@ def _only(*fds: int) -> tuple[int, ...]:
 
 def _kill_the_rest() -> None:
     """What the worker started and left: it is this process's by now. Without namespaces it can only be hunted."""
-    while rest := _descendants(os.getpid()):
+    while rest := descendants(os.getpid()):
         for pid in rest:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-
-
-def _descendants(root: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as stream:
-                children.setdefault(int(stream.read().rpartition(b") ")[2].split()[1]), []).append(int(name))
-    found, todo = [], [root]
-    while todo:
-        for child in children.get(todo.pop(), ()):
-            found.append(child)
-            todo.append(child)
-    return found
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

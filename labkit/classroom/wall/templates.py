@@ -1,0 +1,204 @@
+"""What workers are forked from: a process behind the wall, which the judge starts and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from ... import content
+from ...base import ours
+from ...base.language import VARIABLE
+from .inside.processes import children, cpu, descendants, memory
+from .workers import Kept, Limits, Started, Worker
+
+PACKAGE = Path(ours.FOLDER).resolve()
+# What of labkit a student's code may read while it is graded: what it computes with, and what runs it. Whatever is not
+# named here is not there: judges, answers and content, under any name and in any room.
+SHOWN = (
+    "__init__.py __init__.pyi base turns plans engine machine children trace cost view explore diagnosis distributed "
+    "classroom/__init__.py classroom/wall/__init__.py classroom/wall/inside"
+).split()
+HOME = "/answer"  # of a worker, as :mod:`.inside.sandbox` makes it
+_FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each lane
+_START = 120  # seconds of wall time that torch may take to be imported on a very busy machine
+
+
+class CannotStart(RuntimeError):
+    """The sandbox cannot be had on this machine in this way; the message says why."""
+
+
+class _Closing:
+    """A context manager that closes itself."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Template(_Closing):
+    """A process behind the wall, with torch imported, of which workers are forked. A context manager.
+
+    way      see :mod:`.isolation`: "root", "user" or "limits".
+    preload  modules to import beforehand.
+    hidden   folders of the teacher's that must not be seen, should they lie in one that must (a course inside a
+             virtual environment, say).
+    lane     which of several templates of this grading it is.
+    """
+
+    def __init__(
+        self, way: str, preload: Sequence[str] = (), hidden: Sequence[Path] = (), lane: int = 0
+    ) -> None:
+        self.way = way
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        config = configuration(way, hidden, lane) | {"control": there.fileno(), "preload": list(preload)}
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            python("template.main", config),
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self.log,
+            env=environment(way),
+            cwd="/",
+            start_new_session=True,
+        )
+        there.close()
+        self._control = here
+        self._control.settimeout(_START)
+        try:
+            told = json.loads(self._control.recv(1 << 16) or b"{}")
+        except (OSError, ValueError) as error:
+            told = {"failed": str(error)}
+        if "ready" not in told:
+            self.log.seek(0)
+            said = told.get("failed") or self.log.read()[-2000:].decode("utf-8", "replace") or "it ended"
+            self.close()
+            raise CannotStart(said)
+        # The template itself; behind a wall the started process only waits for it.
+        self.process = next(iter(children().get(self._process.pid, ())), self._process.pid)
+        self._size, self._private = memory(self.process)
+
+    def worker(self, limits: Limits) -> Worker:
+        """A fresh one; ``limits`` are those of its first request, and bound what all of its requests may take."""
+        asked, requests = os.pipe()
+        replies, told = os.pipe()
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        order = {"cpu": 600, "address_space": self._size + limits.memory, "processes": limits.processes}
+        try:
+            socket.send_fds(self._control, [json.dumps(order).encode()], [asked, told, there.fileno()])
+        except OSError:
+            for fd in requests, replies:
+                os.close(fd)
+            here.close()
+            raise CannotStart("the template has ended") from None
+        finally:
+            os.close(asked)
+            os.close(told)
+            there.close()
+        return Worker(self.taken, os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0), Kept(here))
+
+    def taken(self) -> tuple[float, int]:
+        """(CPU seconds, bytes of memory of its own) of the processes of the workers there are now."""
+        seconds, held = 0.0, 0
+        for pid in descendants(*children().get(self.process, ())):
+            with suppress(OSError, ValueError, IndexError):
+                seconds += cpu(pid)
+                held += max(0, memory(pid)[1] - self._private)
+        return seconds, held
+
+    def close(self) -> None:
+        self._control.close()
+        with suppress(OSError):
+            self._process.kill()
+        self._process.wait()
+        self.log.close()
+
+
+class Bare(_Closing):
+    """In place of a :class:`Template` where there is neither wall nor fork: each worker is a Python of its own.
+
+    It is slow (each imports torch), and holds back nothing but endless work: for students who are trusted.
+    """
+
+    way = "bare"
+
+    def __init__(self, preload: Sequence[str] = ()) -> None:
+        self._preload = list(preload)
+
+    def worker(self, limits: Limits) -> Worker:
+        process = subprocess.Popen(
+            python("student.bare", self._preload),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            bufsize=0,
+        )
+        assert process.stdin
+        assert process.stdout
+        nothing = (0.0, 0)
+        worker = Worker(lambda: nothing, process.stdin, process.stdout, Started(process))  # type: ignore[arg-type]
+        worker.request({"do": "define", "sources": [["start", ""]]}, replace(limits, wall=_START))
+        return worker
+
+    def close(self) -> None:
+        """Nothing is left: each worker is closed by whoever asked for it."""
+
+
+def template(way: str, preload: Sequence[str], hidden: Sequence[Path] = (), lane: int = 0) -> Template | Bare:
+    """What workers are taken from, in the way that :func:`.isolation.best` names."""
+    return Bare(preload) if way == "bare" else Template(way, preload, hidden, lane)
+
+
+def python(function: str, told: object) -> list[str]:
+    """The command of a Python, apart from everything of the user's, that calls a function of :mod:`.inside`."""
+    module = function.partition(".")[0]
+    start = f"from {__package__}.inside import {module}; {function}(json.loads(sys.argv[2]))"
+    code = f"import json, sys; sys.path.insert(0, sys.argv[1]); {start}"
+    return [sys.executable, "-I", "-c", code, str(PACKAGE.parent), json.dumps(told)]
+
+
+def configuration(way: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[str, Any]:
+    """What :func:`.inside.sandbox.enter` is told; ``hidden`` are folders of the teacher's."""
+    folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    folders |= {path for path in sys.path if "site-packages" in path or "dist-packages" in path}
+    readable = {
+        name for folder in folders if os.path.isdir(folder) for name in (folder, os.path.realpath(folder))
+    }
+    base = _FIRST_ID + (os.getpid() & 0xFFFF) * 64 + 2 * lane
+    return {
+        "way": way,
+        "readable": sorted(readable | {str(Path(sys.executable).resolve().parent)}),
+        "hidden": [os.path.realpath(path) for path in (PACKAGE, content.FOLDER, *hidden)],
+        "shown": [str(PACKAGE / name) for name in SHOWN],
+        "ids": [base, base + 1],
+    }
+
+
+def environment(way: str = "root") -> dict[str, str]:
+    """Nothing of the teacher's but the language: no keys, no names, no paths."""
+    known = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": "/tmp",
+        "TMPDIR": "/tmp",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+    }
+    known |= {"MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    if way in ("root", "user"):
+        known |= {"HOME": HOME, "TMPDIR": HOME}
+    return known | {name: os.environ[name] for name in (VARIABLE,) if name in os.environ}
