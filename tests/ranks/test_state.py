@@ -18,8 +18,7 @@ import pytest
 import torch
 
 from labkit.base.patches import Patches
-from labkit.distributed.rank import random_states as drawn
-from labkit.distributed.rank import system as process_rows
+from labkit.distributed.rank import random_states, system
 from labkit.distributed.rank.own_modules import is_own
 from labkit.distributed.rank.owned import OWNED
 from labkit.distributed.rank.process_state import ProcessState
@@ -46,10 +45,10 @@ class Processes:
             self.states[number].leave()
             self.outside.enter()
 
-    def each(self, function):
-        """What ``function(number)`` gives in each, two times in turn: the second time it finds what it left."""
+    def each(self, function, turns=4):
+        """What ``function(number)`` gives in each, in turn: the second time it finds what it left."""
         found = []
-        for number in (0, 1, 0, 1):
+        for number in (0, 1) * (turns // 2):
             with self.rank(number):
                 found.append(function(number))
         return found
@@ -58,7 +57,7 @@ class Processes:
 @pytest.fixture
 def processes():
     moved, ProcessState.moved = ProcessState.moved, False
-    with Patches(process_rows.patches):
+    with Patches(system.patches):
         yield Processes()
     ProcessState.moved = moved
 
@@ -109,11 +108,20 @@ def test_numpys_numbers_too_with_the_one_left_over(processes):
     assert (after["has_gauss"], after["gauss"]) == (before["has_gauss"], before["gauss"])
 
 
+def test_a_normal_number_that_is_left_over_is_taken_by_its_own_rank(processes):
+    """To take it moves nothing else."""
+    numpy = pytest.importorskip("numpy")
+    found = processes.each(lambda number: numpy.random.standard_normal(), 6)
+    for number in (0, 1):
+        expected = numpy.random.RandomState(100 + number).standard_normal(3).tolist()
+        assert found[number::2] == expected
+
+
 def test_where_they_stand_is_found_in_memory():
     """Else each change of hands would cost 40 µs more."""
-    assert drawn.python().get.__name__ == "<lambda>"
+    assert random_states.python().memory is not None
     pytest.importorskip("numpy.random")
-    assert drawn.numpy().get.__name__ == "get"
+    assert random_states.numpy().memory is not None
 
 
 def test_each_has_its_environment(processes):
@@ -195,7 +203,7 @@ def test_what_is_installed_or_pythons_is_shared_but_for_a_few():
     assert not is_own("torch", torch)
     assert not is_own("logging", logging)
     assert not is_own("sys", sys)
-    assert not is_own("labkit.distributed.rank.random_states", drawn)
+    assert not is_own("labkit.distributed.rank.random_states", random_states)
     assert is_own("test_state", sys.modules[__name__])
     assert is_own("megatron.core", torch)
 
@@ -389,7 +397,7 @@ def test_exit_functions_run_last_first_and_are_the_ranks_own(processes):
     atexit.unregister(taken_back)
     processes.each(step)
     for state in processes.states:
-        process_rows.run_exit_functions(state, lines.append)
+        system.run_exit_functions(state, lines.append)
     assert lines == [0, 0, "last", 1, "last", 1]
 
 
@@ -439,7 +447,7 @@ def test_a_handler_of_a_signal_without_a_name(processes):
     ],
 )
 def test_a_rank_ends_alone(processes, end, code):
-    with processes.rank(1), pytest.raises(process_rows.Left) as left:
+    with processes.rank(1), pytest.raises(system.Left) as left:
         end()
     assert left.value.code == code
 

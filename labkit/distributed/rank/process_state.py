@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 import torch
 
-from . import random_states as drawn
+from . import random_states
 from .own_modules import Variables, is_of_a_process, is_own
 from .owned import IN_CLASSES, OWNED, PYTHON, Place, Setting, same, settings
 
@@ -170,8 +170,8 @@ class ProcessState:
         self._variables = _environ._data
         self._thread = threading._main_thread  # type: ignore[attr-defined]
         self._torch = _default.get_state()
-        self._python = drawn.python().get()
-        if (numbers := drawn.numpy()) is not None:
+        self._python = random_states.python().get()
+        if (numbers := random_states.numpy()) is not None:
             self._numpy = numbers.get()
         if ProcessState.moved:
             self.folder = os.getcwd()
@@ -203,8 +203,8 @@ class ProcessState:
                 modules[name] = module
         threading._main_thread = self._thread  # type: ignore[attr-defined]
         _default.set_state(self._torch)
-        drawn.python().set(self._python)
-        if (numbers := drawn.numpy()) is not None:
+        random_states.python().set(self._python)
+        if (numbers := random_states.numpy()) is not None:
             if self._numpy is None:
                 self._numpy = _seeded_numpy(numbers, self.rank)
             numbers.set(self._numpy)
@@ -239,7 +239,7 @@ class ProcessState:
         # A process that nobody seeds asks the system for its seeds: here they are the same in every repeat.
         _default.manual_seed(rank.seed)
         random.seed(rank.seed)
-        self._torch, self._python = _default.get_state(), drawn.python().get()
+        self._torch, self._python = _default.get_state(), random_states.python().get()
 
     def _catch_up(self) -> None:
         """Begin, too, with what others have imported since it had the baton last."""
@@ -282,7 +282,7 @@ class ProcessState:
         self._loggers = len(known)
 
 
-def _seeded_numpy(numbers: drawn.Source, rank: _Process | None) -> Any:
+def _seeded_numpy(numbers: random_states.Numpy, rank: _Process | None) -> Any:
     """Where numpy's numbers begin; outside, where somebody's import has begun them."""
     if rank is not None:
         sys.modules["numpy.random"].seed(rank.seed)
