@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 
 import labkit
+from labkit.distributed.calls.faults.words import listed
 from labkit.distributed.notebook.cell import Cell
-from labkit.distributed.notebook.output import Lines, listed
+from labkit.distributed.notebook.output import Lines
 from labkit.distributed.notebook.results import as_html, as_text, together
 from labkit.turns import Deadlock
 
@@ -330,7 +331,7 @@ def test_equal_values_are_shown_once():
     )
     lines = [(0, {"text/plain": "a\nb"}), (1, {"text/plain": "c"})]
     assert as_text(together(lines, [0, 0])) == "rank 0  a\n        b\nrank 1  c"
-    assert listed([0, 1, 2, 5, 7, 8]) == "0–2, 5, 7–8"
+    assert listed([0, 1, 2, 5, 7, 8], "–") == "0–2, 5, 7–8"
 
 
 def test_values_in_a_page_are_what_they_are():

@@ -165,7 +165,6 @@ def _hint(shell: Any, error: NameError) -> None:
 def _show(shell: Any, values: Results) -> None:
     """Show them below the cell: side by side, and each that is alive in the page alone."""
     from . import shell as notebook
-    from .output import ranks_text
     from .results import bundle_of
 
     shown = values.shown(notebook.forms)
@@ -173,7 +172,7 @@ def _show(shell: Any, values: Results) -> None:
         shell.display_pub.publish(bundle_of(shown), {})
         return
     for one in shown:
-        print(ranks_text(one.ranks))
+        print(one.head)
         shell.display_pub.publish(one.bundle, {})
 
 

@@ -8,30 +8,13 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TextIO
 
-from ...base.language import say
 from ..rank.rank import rank_here
 
 # Between the rank and what it printed; after it, if the line goes on that another rank's line had cut off.
 BAR, AGAIN = "│", "┊"
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """Numbers in order, runs of them by their ends: ``"0–3, 6"``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) + f"–{run[-1]}" * (len(run) > 1) for run in runs)
-
-
-def ranks_text(numbers: Sequence[int]) -> str:
-    """``"rank 2"``, ``"ranks 0–3, 6"``."""
-    return say(en="rank" + "s" * (len(numbers) > 1), zh="rank") + f" {listed(numbers)}"
 
 
 class Lines:

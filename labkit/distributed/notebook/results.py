@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from .output import listed, ranks_text
+from ..calls.faults.words import listed, ranks_text
 from .shell import forms
 
 # A value in the forms in which a notebook can show it: text by its type.
@@ -25,6 +25,11 @@ class Shown(NamedTuple):
 
     ranks: tuple[int, ...]
     bundle: Bundle
+
+    @property
+    def head(self) -> str:
+        """``ranks 0–1, 3``."""
+        return ranks_text(self.ranks, "–")
 
     @property
     def text(self) -> str:
@@ -56,7 +61,7 @@ def together(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> list
         found.setdefault(repr(sorted(neutral.items())), ([], neutral))[0].append(rank)
     shown = []
     for ranks, neutral in found.values():
-        name = listed(sorted({gpus[rank] for rank in ranks}))
+        name = listed({gpus[rank] for rank in ranks}, "–")
         shown.append(
             Shown(
                 tuple(ranks),
@@ -72,7 +77,7 @@ def _is_text(kind: str) -> bool:
 
 def as_text(shown: Sequence[Shown]) -> str:
     """A block for each value: the ranks, and the value beside them, its lines one below the other."""
-    heads = [ranks_text(one.ranks) for one in shown]
+    heads = [one.head for one in shown]
     width = max(map(len, heads), default=0)
     lines = []
     for head, one in zip(heads, shown, strict=True):
@@ -84,8 +89,7 @@ def as_text(shown: Sequence[Shown]) -> str:
 def as_html(shown: Sequence[Shown]) -> str:
     """A box for each value, side by side as far as there is room."""
     boxes = "".join(
-        f'<div style="{_BOX}"><div style="{_HEAD}">{ranks_text(one.ranks)}</div>{one.html}</div>'
-        for one in shown
+        f'<div style="{_BOX}"><div style="{_HEAD}">{one.head}</div>{one.html}</div>' for one in shown
     )
     return f'<div class="labkit-ranks" style="display:flex;flex-wrap:wrap;gap:8px 28px">{boxes}</div>'
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from ...base.language import say
 from ...base.numbers import MOST_GPUS, must, whole
 from ...base.patches import Patch, Patches
-from ...base.units import bytes_text, cuda_bytes, parse_bytes
+from ...base.units import parse_bytes
 from ...machine.tracebacks import without_ours
 from ...trace import emitting
 from ...trace.trace import Trace
@@ -30,6 +30,7 @@ from ..rank.system import run_exit_functions
 from ..threads.world import RanksFailed, World
 from . import shell as notebook
 from .cell import Cell
+from .memory import Memory
 from .output import Lines, RankStream
 from .results import Results
 
@@ -162,12 +163,7 @@ class Session:
     @property
     def memory(self) -> Memory:
         """What is on each rank's GPU, in bytes: now, and at most since the beginning (or since it was reset)."""
-        found = []
-        for rank in self._alive().ranks:
-            gpu = rank.gpus[rank.local]
-            now = gpu.recount()
-            found.append(RankMemory(rank.number, f"cuda:{rank.local}", now, gpu.peak, gpu.capacity))
-        return Memory(found)
+        return Memory.of(self._alive().ranks)
 
     @property
     def closed(self) -> bool:
@@ -378,51 +374,3 @@ class Namespace(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<rank {self._rank.number}: {', '.join(self)}>"
-
-
-class RankMemory(NamedTuple):
-    """Bytes on one rank's GPU: now, at most, and how many it has."""
-
-    rank: int
-    device: str
-    now: int
-    peak: int
-    capacity: int
-
-
-class Memory(tuple[RankMemory, ...]):
-    """The memory of all ranks' GPUs, by rank; a table where it is shown."""
-
-    __slots__ = ()
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [
-            ("", "", say(en="now", zh="现在"), say(en="at most", zh="峰值"), say(en="of", zh="容量"))
-        ]
-        for one in self:
-            sizes = bytes_text(one.now), bytes_text(one.peak), cuda_bytes(one.capacity)
-            rows.append((f"rank {one.rank}", one.device, *sizes))
-        return rows
-
-    def __repr__(self) -> str:
-        rows = self._rows()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        sides = ["<"] * 2 + [">"] * 3
-        padded = [
-            [f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)]
-            for row in rows
-        ]
-        return "\n".join("  ".join(row).rstrip() for row in padded)
-
-    def _repr_html_(self) -> str:
-        sides = ["left"] * 2 + ["right"] * 3
-        rows = "".join(
-            "<tr>"
-            + "".join(
-                f'<td style="text-align:{side}">{escape(text)}</td>'
-                for side, text in zip(sides, row, strict=True)
-            )
-            + "</tr>"
-            for row in self._rows()
-        )
-        return f"<table>{rows}</table>"

@@ -48,17 +48,21 @@ def group_of(call: Call) -> str:
     return call.desc if call.desc not in ("", "undefined") else call.group or "default_pg"
 
 
-def ranks_text(ranks: Iterable[int]) -> str:
-    """``rank 3``, ``ranks 0, 2–5``."""
-    numbers = sorted(set(ranks))
+def listed(numbers: Iterable[int], pair: str = ", ") -> str:
+    """``0, 2–5``; of two numbers in a row both, with ``pair`` between them."""
     spans: list[list[int]] = []
-    for number in numbers:
+    for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
             spans[-1][1] = number
         else:
             spans.append([number, number])
-    text = ", ".join(str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in spans)
-    return say(en=f"rank{'s' * (len(numbers) != 1)} {text}", zh=f"rank {text}")
+    return ", ".join(str(a) if a == b else f"{a}{pair if b == a + 1 else '–'}{b}" for a, b in spans)
+
+
+def ranks_text(ranks: Iterable[int], pair: str = ", ") -> str:
+    """``rank 3``, ``ranks 0, 2–5``."""
+    numbers = set(ranks)
+    return say(en="rank" if len(numbers) == 1 else "ranks", zh="rank") + f" {listed(numbers, pair)}"
 
 
 def ordinal(number: int) -> str:

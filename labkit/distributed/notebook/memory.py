@@ -1,0 +1,69 @@
+"""How much memory the ranks' GPUs have in use, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from ...base.language import say
+from ...base.units import bytes_text, cuda_bytes
+from ..rank.rank import Rank
+
+
+class RankMemory(NamedTuple):
+    """Bytes on one rank's GPU: now, at most, and how many it has."""
+
+    rank: int
+    device: str
+    now: int
+    peak: int
+    capacity: int
+
+
+# Names at the left, numbers at the right.
+_SIDES = ("left", "left", "right", "right", "right")
+
+
+class Memory(tuple[RankMemory, ...]):
+    """The memory of all ranks' GPUs, by rank; a table where it is shown."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, ranks: Sequence[Rank]) -> Memory:
+        """What is there now, and was at most since the beginning, or since that was reset."""
+        found = []
+        for rank in ranks:
+            gpu = rank.gpus[rank.local]
+            now = gpu.recount()
+            found.append(RankMemory(rank.number, f"cuda:{rank.local}", now, gpu.peak, gpu.capacity))
+        return cls(found)
+
+    def _rows(self) -> list[tuple[str, str, str, str, str]]:
+        head = "", "", say(en="now", zh="现在"), say(en="at most", zh="峰值"), say(en="of", zh="容量")
+        return [head] + [
+            (
+                f"rank {one.rank}",
+                one.device,
+                bytes_text(one.now),
+                bytes_text(one.peak),
+                cuda_bytes(one.capacity),
+            )
+            for one in self
+        ]
+
+    def __repr__(self) -> str:
+        columns = [
+            [text.ljust(width) if side == "left" else text.rjust(width) for text in column]
+            for side, column in zip(_SIDES, zip(*self._rows(), strict=True), strict=True)
+            for width in [max(map(len, column))]
+        ]
+        return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
+
+    def _repr_html_(self) -> str:
+        def cells(row: Sequence[str]) -> str:
+            both = zip(_SIDES, row, strict=True)
+            return "".join(f'<td style="text-align:{side}">{escape(text)}</td>' for side, text in both)
+
+        return f"<table>{''.join(f'<tr>{cells(row)}</tr>' for row in self._rows())}</table>"
