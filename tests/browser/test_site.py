@@ -16,6 +16,7 @@ import labkit
 from labkit.base.language import LANGUAGES
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.more  # what the pages are gathered from is held by tests/test_site_sources.py
 LIMIT = 300_000  # bytes of a lesson's page that are explorers
 
 
@@ -108,7 +109,7 @@ def test_every_page_opens_without_an_error(site, address, window):
         assert not window.wrong, (page.relative_to(site), window.wrong)
 
 
-@pytest.mark.parametrize("language", ["en", pytest.param("zh", marks=pytest.mark.more)])
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_every_page_is_readable_on_a_phone(site, address, browser, language):
     context = browser.new_context(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True)
     page = context.new_page()
