@@ -1,4 +1,4 @@
-"""How the notebooks are run by nbval, whichever of them are asked for: their kernels, and the time they took."""
+"""How pytest runs all this: kernels for the notebooks that nbval runs, and files of tests side by side."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 TOGETHER = "tests/browser/"
 # What takes longest begins first, so that the workers end at about the same time.
 FIRST = (
-    "tests/machine/test_operators.py", "tests/engine/test_random_models.py", TOGETHER, "tests/notebooks/",
-    "tests/test_typing.py", "tests/course/test_launcher.py", "notebooks/", "tests/test_cli.py", "tests/test_sweep.py",
+    TOGETHER, "tests/classroom/test_attacks.py", "tests/classroom/test_marks.py", "tests/notebooks/",
+    "tests/course/test_launcher.py", "tests/course/test_cases.py", "tests/diagnosis/test_planted_faults.py",
+    "tests/test_cli.py", "tests/engine/test_random_models.py", "tests/test_package.py", "tests/test_core_alone.py",
+    "tests/machine/test_children.py", "tests/ranks/test_scripts.py", "tests/ranks/test_processes.py", "notebooks/",
 )  # fmt: skip
 
 

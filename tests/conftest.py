@@ -1,4 +1,4 @@
-"""What every test may rely on: no machine, no language and no progress of another test; what holds for pictures."""
+"""Every test may rely on this: no machine, no language and no progress of another test is left; a check of pictures."""
 
 import itertools
 import os
@@ -10,19 +10,19 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _progress_of_the_tests(tmp_path_factory):
-    """Answers are noted in a file of the tests' own: not in that of whoever runs them, and not nowhere."""
+    """Notes answers in a file of the tests' own, not in the progress file of the user who runs them."""
     os.environ["LABKIT_PROGRESS"] = str(tmp_path_factory.mktemp("progress") / "progress.json")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _language_of_the_tests():
-    """English, whatever whoever runs them has chosen."""
+    """Starts in English, whatever language the user who runs the tests has chosen."""
     os.environ.pop("LABKIT_LANG", None)
 
 
 @pytest.fixture(autouse=True)
 def _clean_slate():
-    """After each test no machine, no change in torch, no language and no thread of labkit is left for the next one."""
+    """Checks after each test that no machine, no change in torch and no thread of labkit is left, and resets the language."""
     yield
     import labkit
 

@@ -1,4 +1,4 @@
-"""What labkit itself says to its users is said in both languages; what PyTorch says stays PyTorch's."""
+"""Labkit's own texts for users are in both languages; PyTorch's own texts stay in English."""
 
 import ast
 import re

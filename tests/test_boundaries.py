@@ -1,6 +1,6 @@
 """Data moves one way, and imports follow it; no module of labkit waits for itself.
 
-An import is whatever names another module of labkit: at the top of a file or within a function, for type checkers only,
+Every way to name another module counts as an import: at the top of a file or within a function, for type checkers only,
 or as a text (``import_module("labkit.machine")``, ``"-m", "labkit.classroom.grade.process"``, ``f"{__name__}.{name}"``).
 """
 
@@ -75,7 +75,7 @@ ROWS = [line.split("|") for line in TABLE.splitlines() if line]
 ALLOWED = {room.strip(): set(others.split()) for room, others in ROWS}
 
 
-# Names that are known only when the program runs, by module: what is found there, and why nobody can write it down.
+# Modules that import by a name that is known only when the program runs, and what they import so.
 LATE = {
     "__init__": "public names, from the table in __init__.pyi",
     "base.extras": "packages of an extra, none of them labkit's",

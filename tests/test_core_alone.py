@@ -84,9 +84,10 @@ def alone(tmp_path_factory):
 
 def test_the_readmes_program_and_check_up(alone):
     text = (ROOT / "README.md").read_text("utf-8")
-    for code, output in re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", text, re.DOTALL):
-        done = alone("-c", code)
-        assert (done.stdout, done.returncode) == (output, 0), done.stderr
+    examples = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", text, re.DOTALL)
+    code, output = ("".join(part) for part in zip(*examples, strict=True))
+    done = alone("-c", code)
+    assert (done.stdout, done.returncode) == (output, 0), done.stderr
 
 
 def test_pictures_and_explorers(alone):

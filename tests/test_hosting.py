@@ -1,4 +1,4 @@
-"""What a host of repositories reads: workflows that call the same commands as at home, templates, the citation."""
+"""Files for a host of repositories: workflows that call the same commands as at home, templates, the citation."""
 
 import re
 import subprocess

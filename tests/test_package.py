@@ -207,7 +207,7 @@ def test_the_core_needs_torch_numpy_and_filelock(installed, tmp_path):
 
 
 def answer(url, server):
-    """What the server answers, which says its address just before it listens there."""
+    """The server's answer; it is asked again while it does not listen yet, for it says its address just before."""
     while server.poll() is None:
         try:
             return urllib.request.urlopen(url)

@@ -1,4 +1,4 @@
-"""What stands in more than one file says the same in each; what the README shows is what happens."""
+"""Facts that stand in several files are the same in each, and the README's examples print what it shows."""
 
 import ast
 import os

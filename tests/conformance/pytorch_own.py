@@ -157,7 +157,7 @@ def work(
 
 
 def environment(gpus: int, options: argparse.Namespace) -> dict[str, str]:
-    """What the process of a file finds among its variables besides ours."""
+    """The variables that the process of a file gets besides ours."""
     return {
         "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda" if gpus else "cpu",
         "OMP_NUM_THREADS": "1",
@@ -186,7 +186,7 @@ class Worker:
         self._rest = b""
 
     def line(self, seconds: float) -> dict[str, Any] | None:
-        """What it says next; None at its end. TimeoutError after ``seconds``."""
+        """Its next line, or None at its end. TimeoutError after ``seconds``."""
         while b"\n" not in self._rest:
             if not select.select([self._lines], [], [], seconds)[0]:
                 raise TimeoutError
@@ -310,7 +310,7 @@ def last_line(text: str) -> str:
 
 
 def command_line(description: str, files: list[str], *, script: str, gpus: int) -> argparse.ArgumentParser:
-    """What this script and those like it take; ``script`` is the file that a worker runs."""
+    """The command line of this script and of those like it; ``script`` is the file that a worker runs."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -441,7 +441,7 @@ _REPLACED = {
 
 
 def _replacing() -> None:
-    """What a rank's test puts in the place of a function, that rank alone calls, as a process of its own would."""
+    """Lets what a rank's test puts in the place of a function hold for that rank alone, as in a process of its own."""
     from torch.testing._internal import common_fsdp
 
     for name, place in _REPLACED.items():
@@ -533,7 +533,7 @@ class Worker(own.Worker):
 
 
 def preload() -> None:
-    """What every file imports, without a machine: not the modules that look for GPUs."""
+    """Imports without a machine what every file imports, but for the modules that look for GPUs."""
     for name in ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp",
                  "torch.distributed.tensor.parallel", "labkit.distributed.threads.world"):  # fmt: skip
         importlib.import_module(name)
@@ -624,7 +624,7 @@ def ready(options: Any) -> Any:
 
 
 def importing() -> Any:
-    """What a file of tests sees while it is imported: NCCL, which is there where there are ranks."""
+    """Lets a file of tests see NCCL while it is imported, as it would where there are ranks."""
     from labkit.distributed.threads.world import World
 
     return World(1)
