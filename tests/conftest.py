@@ -22,7 +22,7 @@ def _language_of_the_tests():
 
 @pytest.fixture(autouse=True)
 def _clean_slate():
-    """Checks after each test that no machine, no change in torch and no thread of labkit is left, and resets the language."""
+    """Checks after each test that no machine, no change in torch and no thread is left; sets the language back."""
     yield
     import labkit
 

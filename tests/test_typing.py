@@ -63,7 +63,7 @@ def test_type_checkers_see_the_names_that_are_loaded_on_first_use():
 
 
 def _annotations(value):
-    """The types that a public function returns; of a class that holds results, those of its fields, properties and methods."""
+    """The types that a function returns; of a class of results, those of its fields, properties and methods."""
     if dataclasses.is_dataclass(value):
         yield from ((value.__module__, note) for note in inspect.get_annotations(value).values())
         for name, member in vars(value).items():
