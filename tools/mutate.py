@@ -323,7 +323,8 @@ class Copy:
             "not more", "--tb=no", *left_out, *options, *targets,
         ]  # fmt: skip
         environment = os.environ | {
-            "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "TMPDIR": temporary,
+            "PYTHONPATH": str(self.root), "TMPDIR": temporary, "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "",  # compiled code is kept: it saves seconds of each run
         }  # fmt: skip
         log = self.root.parent / f"{self.root.name}.log"
         with open(log, "w") as out:
