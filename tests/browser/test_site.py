@@ -24,7 +24,7 @@ LIMIT = 300_000  # bytes of a lesson's page that are explorers
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, ROOT / "docs/site/build.py", folder, "--most", "100"],  # a site has more of them
+        [sys.executable, ROOT / "docs/site/build.py", folder, "--most", "40"],  # a site has more of them
         cwd=ROOT, capture_output=True, text=True, encoding="utf-8",
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
     )  # fmt: skip
