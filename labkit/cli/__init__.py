@@ -146,7 +146,8 @@ def _parted(argv: list[str], command: str | None) -> tuple[list[str], list[str]]
 
 
 def _asked(argv: list[str]) -> tuple[str | None, str | None]:
-    """The command and the language that are asked for, whatever is wrong with the rest: complaints, too, are in it."""
+    """The command and the language that are asked for. Mistakes elsewhere on the line do not matter here, so that the
+    complaints about them are in that language, too."""
     found = Namespace(lang=None, command=None, rest=[])
     parser = Lenient()
     parser.add_argument("--lang")
@@ -171,7 +172,7 @@ def _asked(argv: list[str]) -> tuple[str | None, str | None]:
 
 @contextmanager
 def _speaking(language: str | None) -> Iterator[None]:
-    """Inside, all is shown in ``language`` (None: as it is), also by the processes that are started."""
+    """Show everything in ``language`` (None: no change) inside, also in the processes that are started there."""
     if language is None:
         yield
         return

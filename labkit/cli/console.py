@@ -25,14 +25,14 @@ _ERRORS = "labkit.instead"
 
 
 def instead(error: UnicodeError) -> tuple[str, int]:
-    """What is written for the characters of ``error``, an error handler as codecs have them."""
+    """An error handler for codecs: it gives what is written in place of the characters of ``error``."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(_instead, error.object[error.start : error.end])), error.end
 
 
 def _instead(character: str) -> str:
-    """In ASCII, which every console has: what the table says, the letter without its accent, or its number."""
+    """``character`` in ASCII, which every console has: by the table, without its accent, or as its number."""
     said = INSTEAD.get(character)
     if said is None:
         plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()

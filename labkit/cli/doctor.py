@@ -51,7 +51,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the report: what was looked at, by its name for tools and its label for readers, and what was found."""
+    """A line of the report: the name of a check for tools, its label for readers, and what it found."""
 
     name: str
     label: str

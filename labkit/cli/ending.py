@@ -1,8 +1,7 @@
-"""What ``labkit run`` says when its script has ended: which lesson explains an error, a summary, a timeline.
+"""The end of ``labkit run``: it names the lesson that explains an error, sums up the run, writes its timeline.
 
-The script has the process for itself: this is called there (children/bootstrap) when torch has been imported, and
-speaks
-when Python has run the script and waited for its threads.
+The script has the process for itself. The bootstrap (children/bootstrap) calls this module there once torch has been
+imported; it speaks when Python has run the script and waited for its threads.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ MOST_EVENTS = 50_000
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked for: the path of a timeline, and whether a summary."""
+    """The path of the timeline that is asked for, and whether a summary is."""
 
     timeline: str | None
     summary: bool
@@ -51,7 +50,7 @@ class Wanted:
 
 
 class Kept(list[Event]):
-    """The first events of a run, and what was counted of all of them."""
+    """Keeps the first events of a run, and counts rows and calls of all of them."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -111,7 +110,7 @@ def write_timeline(path: Path, trace: Trace, title: str, left_out: int) -> None:
 
 
 def write(path: Path, text: str, option: str) -> None:
-    """Write what ``option`` asked for; that it cannot be written is said, and ends nothing."""
+    """Write ``text``, for which ``option`` asked. If that fails, a line on stderr says so; the run has ended anyway."""
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
@@ -144,7 +143,7 @@ def hint_of(error: BaseException) -> str | None:
 
 
 def summary(kept: Kept) -> str:
-    """What happened on each GPU, and what could not be simulated."""
+    """Says of each GPU how full it was and which rows it got, then lists what could not be simulated."""
     from ..machine import machine_in_use
     from ..machine.torch_api.absent import REFUSED
 

@@ -85,7 +85,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lab() -> Any:
-    """JupyterLab, telling its address once it answers there: its own line comes before that, in between warnings."""
+    """JupyterLab's application, which prints its address once it answers there. (Its own line comes too early, among
+    warnings.)"""
     from jupyterlab.labapp import LabApp  # heavy: the server
 
     class Lab(LabApp):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The learner's copy of the course: what is in it, a copy in another folder, and back to a fresh lesson."""
+"""The learner's copy of the course: list its lessons, copy it to a folder, start a lesson afresh."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _list(folder: Path) -> None:
 
 
 def _state(copy: Copy) -> str:
-    """What has become of a copy, in words of one width."""
+    """Says in a few words of one width whether a copy is there, begun, fresh or older."""
     if not copy.is_there():
         return say(en="not there  ", zh="没有  ")
     touched = copy.is_touched()

@@ -102,7 +102,7 @@ def _flags(options: argparse.Namespace) -> list[str]:
 
 
 def _program(options: argparse.Namespace) -> list[str]:
-    """What Python is to run, as its own arguments."""
+    """Python's own arguments that name the program: a script, ``-m`` or ``-c``."""
     if options.module is not None:
         if not options.module:
             raise UsageError(

@@ -153,7 +153,7 @@ def _run(plan: Sweep, again: bool) -> int:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM: whoever sends it wants what an interrupt wants, and a process that ends by itself ends its kernel."""
+    """SIGTERM, handled as an interrupt is: a process that ends by itself also ends its kernel."""
 
 
 @contextmanager

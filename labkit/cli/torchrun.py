@@ -211,7 +211,7 @@ def _typed(name: str) -> str:
 
 
 def _in_processes(options: argparse.Namespace, given: set[str], machine: children.Described) -> int:
-    """By PyTorch's elastic launcher."""
+    """Run the ranks as processes, by PyTorch's elastic launcher."""
     if not hasattr(os, "fork"):
         raise UsageError(
             en="--processes forks, which this system cannot: leave it out",
@@ -249,7 +249,7 @@ def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
 
 
 def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
-    """As threads of this process."""
+    """Run the ranks as threads of this process."""
     from ..distributed.rank.totals import part_of
     from ..distributed.threads.world import World
     from ..distributed.torchrun.in_threads import launch
@@ -286,14 +286,14 @@ def _drawn(options: argparse.Namespace) -> bool:
 
 
 def _wanted(options: argparse.Namespace) -> Kept | None:
-    """What the run is to be recorded in; None if nobody asks for that."""
+    """A recorder for the run, or None if no option asks for a recording."""
     from ..distributed.rank.totals import Kept
 
     return Kept(MOST_EVENTS if _drawn(options) else 0) if options.summary or _drawn(options) else None
 
 
 def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> None:
-    """Say and write what is asked for: of the last attempt, if there were several."""
+    """Print the summary, write the timeline and the trace: those that are asked for, of the last attempt."""
     if options.summary:
         print(_summary(kept, parts), file=sys.stderr)
     if options.timeline:
@@ -304,7 +304,7 @@ def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> Non
 
 
 def _summary(kept: Kept, parts: Sequence[Part]) -> str:
-    """What each rank's GPU held at most, what the rank brought to collectives, how long it stood waiting."""
+    """Says of each rank how full its GPU was at most, how much it brought to collectives, how long it waited."""
     nodes = len({part.node for part in parts})
     on = say(en=f" on {plural(nodes, 'node')}", zh=f"，{nodes} 个节点") if nodes > 1 else ""
     lines = [say(en=f"labkit: {plural(len(parts), 'rank')}{on}", zh=f"labkit：{len(parts)} 个 rank{on}")]

@@ -1,4 +1,4 @@
-"""What a user may type: bad usage as an error of its own, the types of arguments, and argparse's own words."""
+"""Commands' options: texts that become arguments, errors of usage, argparse's own words in Chinese."""
 
 from __future__ import annotations
 
@@ -103,18 +103,18 @@ def _argparse() -> Iterator[Patch]:
 
 
 def in_the_language_in_use() -> Patches:
-    """A context in which argparse speaks the language in use: it asks for its words while it parses, and for help."""
+    """A context in which argparse speaks the language in use: it looks its words up while it parses and prints help."""
     return Patches(_argparse)
 
 
-def add_options(parser: argparse._ActionsContainer, rows: str, **facts: Mapping[str, Any]) -> None:
-    """Add the options of ``rows`` to a parser, each from three lines.
+def add_options(parser: argparse._ActionsContainer, text: str, **facts: Mapping[str, Any]) -> None:
+    """Add the options of ``text`` to a parser, each from three lines.
 
     The first has the flags (or the name of a positional argument) and, behind a space, how help calls the value; the
     next two are the help in English and in Chinese. ``facts`` has what argparse is to know of an option besides, such
     as its type, under its first flag without hyphens. An option without a value and without facts is a switch.
     """
-    lines = [line.strip() for line in rows.strip().splitlines()]
+    lines = [line.strip() for line in text.strip().splitlines()]
     for head, en, zh in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
         names, _, metavar = head.partition(" ")
         flags = names.split("/")

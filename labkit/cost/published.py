@@ -1,4 +1,4 @@
-"""Published figures, what the model predicts for them, and how far it is off: ``python -m labkit.cost.published``.
+"""Published figures beside the model's predictions and their errors: ``python -m labkit.cost.published``.
 
 A figure that a number of the model was fitted to says so; the others check it. Each error stands beside that of
 the null model, perfect scaling, in which only computing takes time.
@@ -26,7 +26,7 @@ _HF = "Hugging Face's multi-GPU guide, two TITAN RTX"
 
 @dataclass(frozen=True)
 class Figure:
-    """A published step: what was measured, and what it was used for. ``rows`` is per GPU."""
+    """A published step with its measured ``seconds``; ``fitted`` to it is a number of the model. ``rows`` is per GPU."""
 
     source: str
     what: str

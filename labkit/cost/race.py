@@ -28,7 +28,7 @@ class Race(Drawn):
 
 
 def race(nbytes: int, hardware: Hardware, counts: Sequence[int] = (1, 2, 4, 8)) -> Race:
-    """Let both sum gradients of ``nbytes`` bytes on each number of GPUs in ``counts``."""
+    """Predict how a ring and a star sum gradients of ``nbytes`` bytes on each number of GPUs in ``counts``."""
     instance("hardware", hardware, Hardware)
     nbytes, gpus = whole("nbytes", nbytes, 1), tuple(whole("counts", count, 1) for count in counts)
     return Race(

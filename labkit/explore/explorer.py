@@ -1,4 +1,4 @@
-"""What all explorers share: named state, controls that set it, a picture that follows it.
+"""The base of all explorers: named state, controls that set it, a picture that follows it.
 
 An explorer does no arithmetic of its own: its picture is made by the plan, the engine and the view from
 its state. State is plain attributes: setting one moves the control, moving the control sets it.
@@ -64,7 +64,7 @@ class Explorer:
         for name, control in self._controls.items():
             control.observe(lambda change, name=name: self._moved(name, change.new), "value")
         self._play = self._made_play() if self.plays else None
-        rows = [self._row(self._play)] if self._play else []
+        rows = [self._in_line(self._play)] if self._play else []
         self.widget = widgets.VBox(
             [*self._controls.values(), *rows, self._sentence, self._picture, self._made_page()],
             layout={"max_width": "760px", "width": "100%"},
@@ -88,7 +88,7 @@ class Explorer:
         }
 
     def called(self, name: str) -> dict[str, str]:
-        """What the values of the choice ``name`` are called; by default as they are."""
+        """The names of the values of the choice ``name``; by default the values themselves."""
         return {value: value for value in self.choices[name]}
 
     def drawn(self) -> Picture:
@@ -155,12 +155,12 @@ class Explorer:
         return play
 
     def _made_page(self) -> widgets.HTML:
-        """What the page around the explorer is told once: nothing that can be seen."""
+        """Style and script that the page around the explorer needs once; nothing of it can be seen."""
         buttons = say(en="Play or pause|Back to the start|Repeat", zh="播放或暂停|回到开头|循环")
         return widgets.HTML(_STYLE + _NAMES.replace("PLAY", buttons), layout={"display": "none"})
 
-    def _row(self, control: widgets.Widget) -> widgets.HBox:
-        """Something without a label of its own, in line with the controls."""
+    def _in_line(self, control: widgets.Widget) -> widgets.HBox:
+        """A control without a label of its own, in line with the others."""
         layout = {
             "width": _LABELS, "margin": "2px 8px 2px 2px", "display": "flex", "justify_content": "flex-end",
         }  # fmt: skip
@@ -188,7 +188,7 @@ class Explorer:
         self._picture.value = to_svg(drawn, panel=True)
 
     def _in_own_language(self, make: Callable[[], _Found]) -> _Found:
-        """What ``make()`` gives in the language the explorer was made in, whatever the notebook did later."""
+        """Call ``make()`` in the language that the explorer was made in; the notebook may have changed it since."""
         with using(self._language):
             return make()
 

@@ -1,4 +1,4 @@
-"""The explorers: what the state of each may be, and which picture follows it."""
+"""The explorers: the states that each may have, and the picture of a state."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CallExplorer(Explorer):
 
 
 class _AllReduceExplorer(Explorer):
-    """What the ring's and the star's explorer share: ``ranks`` (1 to 16) and ``step``, 0 to 2 × (ranks − 1)."""
+    """Base of the ring's and the star's explorer: ``ranks`` (1 to 16) and ``step``, 0 to 2 × (ranks − 1)."""
 
     limits = {"ranks": (1, 16), "step": (0, 30)}
     unfolds = plays = "step"

@@ -71,7 +71,7 @@ _SCRIPT = """
 
 @dataclass(frozen=True)
 class Control:
-    """One control: what it is called, its values in order, the one that it stands at, and how it shows them.
+    """One control: its label, its values in order, the one that it stands at, and how it shows them.
 
     names    the values in words; by default as they are.
     listed   a list to choose from, whose values all stay; else a slider, of whose values some may be left out.
@@ -108,7 +108,7 @@ def static_html(
     most: int = MOST,
     budget: int = BUDGET,
 ) -> str:
-    """An explorer without a kernel.
+    """An explorer as HTML whose controls move without a kernel.
 
     drawn    the picture as SVG, given a value of each control.
     words    the picture at the values of now, in words.

@@ -1,4 +1,4 @@
-"""How a picture reaches its reader, in one place: as SVG in a notebook, as matplotlib Axes from ``draw_…``.
+"""The ``draw_…`` functions, which give matplotlib Axes, and the SVG that objects show of themselves in a notebook.
 
 The modules of :mod:`labkit.view.pictures` make pictures of plans and traces; what users give is converted here.
 """

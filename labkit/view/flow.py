@@ -1,4 +1,4 @@
-"""One data-parallel call as facts: what each GPU gets and makes, from a recording or from a split."""
+"""One data-parallel call as facts, from a recording or from a split: the pieces and outputs of each GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..trace.trace import Trace
 
 @dataclass(frozen=True)
 class Share:
-    """What one GPU gets (``more``: how many other tensors) and makes in a call; None where that is not known."""
+    """One GPU's part in a call: it gets ``given`` (and ``more`` other tensors), and makes ``made``, if that is known."""
 
     device: str
     given: Shape

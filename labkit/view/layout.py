@@ -1,4 +1,4 @@
-"""Where things stand in a picture: lanes, legends, texts that fit, and what is told instead of drawn."""
+"""Places in a picture: lanes, axes of time, legends, texts that fit, and lines about things that are not drawn."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Lanes:
         return Text(WIDTH - self.right + 8, self.line(at), words, size, bold=bold, muted=muted)
 
     def aside(self, at: int, words: str) -> Text:
-        """``words`` in lane ``at`` in place of anything else: what is told there, but not drawn."""
+        """``words`` in lane ``at``, where nothing is drawn."""
         return Text(self.left, self.line(at), words, sized(words, self.across, self.size), muted=True)
 
     def one_by_one(
         self, sketch: Sketch, shown: Sequence[int | range], told: Callable[[range], str]
     ) -> Iterator[tuple[int, int]]:
-        """Each of ``shown`` that is drawn by itself, after the lane that it stands in; of those between, ``told``
-        says a line in their lane."""
+        """Give the lane and the number of each of ``shown`` that is drawn by itself; for each range between, put the
+        line that ``told`` says into its lane."""
         for at, things in enumerate(shown):
             if isinstance(things, range):
                 sketch.add(self.aside(at, told(things)))
@@ -102,7 +102,7 @@ def legend(
     left: float, line: float, entries: Sequence[tuple[str, Sequence[Box | Line]]], *, mark: float, gap: float,
     size: float = 11,
 ) -> list[Box | Line | Text]:  # fmt: skip
-    """What marks mean: each entry's words, ``mark`` right of its marks (drawn as if at 0), ``gap`` before the next."""
+    """A legend: each entry's words are ``mark`` right of its marks (drawn as if at 0), ``gap`` before the next entry."""
     found: list[Box | Line | Text] = []
     for words, marks in entries:
         for shape in marks:
@@ -116,8 +116,8 @@ def legend(
 
 
 def shortened(working: int, idle: int = 0, *, most: int, head: int, tail: int) -> list[int | range]:
-    """What stands in the lanes for ``working`` things and, after them, ``idle`` ones: numbers that are drawn one by
-    one, and ranges of which is told in one line, because more than ``most`` cannot be read.
+    """Choose what stands in the lanes for ``working`` things and, after them, ``idle`` ones: numbers are drawn one by
+    one; of a range a line tells, because more than ``most`` lanes cannot be read.
     """
     rest = range(working, working + idle)
     shown: list[int | range] = [*range(min(working, most))]
@@ -134,7 +134,7 @@ def together(count: int, most: int) -> list[range]:
 
 
 def devices(gpus: range) -> str:
-    """What neighbours are called: ``cuda:3``, ``cuda:3–cuda:5``."""
+    """The name of neighbours: ``cuda:3``, ``cuda:3–cuda:5``."""
     return f"cuda:{gpus[0]}" + f"–cuda:{gpus[-1]}" * (len(gpus) > 1)
 
 
@@ -166,7 +166,7 @@ _HEIGHTS: Heights = ((8, 28, 13.0, 2.0), (16, 22, 12.0, 2.0), (32, 15, 10.5, 2.0
 def lanes(
     count: int, top: float, left: float, right: float, heights: Heights = _HEIGHTS, pad: float = 2.0
 ) -> Lanes:
-    """``count`` lanes, the lower the more there are; ``pad`` is of more than ``heights`` speaks of."""
+    """``count`` lanes, the lower the more there are; ``pad`` is for more lanes than ``heights`` has a row for."""
     look = next((rest for most, *rest in heights if count <= most), [12.5, 9.5, pad])
     return Lanes(top, left, right, *look)
 
@@ -174,7 +174,7 @@ def lanes(
 def gpu_lanes(
     working: int, top: float, left: float, right: float, idle: int = 0
 ) -> tuple[list[int | range], Lanes]:
-    """Which GPUs are drawn one by one, and a lane for each and for each line about the others."""
+    """The GPUs that are drawn one by one, the ranges of those that are not, and a lane for each of both."""
     shown = shortened(working, idle, most=MOST_LANES, head=12, tail=3)
     return shown, lanes(len(shown), top, left, right)
 

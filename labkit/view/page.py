@@ -26,7 +26,7 @@ input[name=language] { margin-left: 1rem }
 
 
 def timeline_page(trace: Trace, title: str, left_out: int = 0) -> str:
-    """What happened when, as HTML: the whole of ``trace``, its first call and its last.
+    """A trace in time, as HTML: the whole of it, its first call and its last.
 
     Of ranks the whole, its beginning and its end, who waited for whom, and how much memory each had in use.
 
@@ -75,7 +75,7 @@ def _note(left_out: int) -> str:
 
 
 def _of_calls(trace: Trace) -> Iterator[tuple[str, Picture, str]]:
-    """The chapters of a recording: what each is called, its picture, and what else is said."""
+    """The chapters of a recording: for each its heading, its picture, and a text below."""
     calls = trace.calls()
     chapters = [(say(en="The whole run", zh="整个运行过程"), trace)]
     if len(calls) > 1:

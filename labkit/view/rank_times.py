@@ -1,4 +1,4 @@
-"""What ranks did, from a trace: by turns computing and waiting, and which groups they met in."""
+"""The times of ranks, read from a trace: when each computed, waited and met others, and in which groups."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RankTimes:
 
 
 def rank_times(trace: Trace) -> list[RankTimes]:
-    """What each rank did, in the order of ranks."""
+    """The times of all ranks, in their order."""
     first, _ = first_and_last(trace)
     met = {id(part): meeting.at for meeting in trace.meetings() for part in meeting.parts}
     found = []
@@ -57,14 +57,14 @@ def rank_times(trace: Trace) -> list[RankTimes]:
 
 
 def _met(part: Event, at: float) -> Span:
-    """When a rank's part in a collective that met ``at`` went on."""
+    """The time in which a rank's part in a collective went on, whose members had all come ``at``."""
     if part.name == PAIRS[0] and part.start + part.waited < at:
         return Span(part.start, part.start)  # what it sent was taken over for a receiver that came later
     return Span(at, max(part.stop, at))
 
 
 def _between(still: Iterable[Span], first: float, end: float) -> Iterable[Span]:
-    """From ``first`` to ``end``, what is in none of ``still``."""
+    """The times from ``first`` to ``end`` that lie in none of ``still``."""
     at = first
     for span in sorted(still, key=lambda span: span.start):
         if span.start > at:
@@ -121,7 +121,7 @@ def family_name(family: list[tuple[int, ...]], everyone: int) -> str:
 
 
 def purpose(family: list[tuple[int, ...]], meetings: Iterable[Meeting]) -> str:
-    """What the groups of a family are for, if their names begin with that, as those of a mesh do: ``" (mesh_tp)"``."""
+    """The purpose of a family's groups, if their names begin with it, as those of a mesh do: ``" (mesh_tp)"``."""
     names = {m.parts[0].group for m in meetings if members(m.parts[0]) in family}
     words = {name.rpartition(" ")[0] for name in names}
     return say(en=f" ({word})", zh=f"（{word}）") if len(words) == 1 and (word := words.pop()) else ""

@@ -153,7 +153,7 @@ class _Painter:
         return self.step is None or self.step >= step
 
     def _code(self, y: float) -> float:
-        """The lines of the call in two columns, the one at hand in bold."""
+        """Write the lines of code in two columns, the one at hand in bold."""
         shape = ", ".join(map(str, self.flow.batch or ()))
         home = ".to(home)" * (self.flow.source == self.flow.home)
         for at, (line, steps) in enumerate(_CODE):
@@ -164,7 +164,7 @@ class _Painter:
         return y + 3 * 17 + 16
 
     def _module(self, y: float) -> float:
-        """The module, its device beside it and its gradient below; returns the lower edge."""
+        """Draw the module, its device beside it and its gradient below; returns the lower edge."""
         flow, (left, width), gpu = self.flow, _REPLICA, number(self.flow.home)
         words = fitted(flow.module or say(en="module", zh="模块"), width - 8, _SIZE)
         home = say(en=f"⌂ {flow.home}, home", zh=f"⌂ {flow.home}，主设备")
@@ -180,7 +180,7 @@ class _Painter:
         return y + _FORWARD + 1 + _BACKWARD
 
     def _lane(self, at: int, y: float) -> float:
-        """What GPU number ``at`` gets and makes, forward and, below it, backward; returns the lower edge."""
+        """Draw the lane of GPU number ``at``: forward and, below it, backward; returns the lower edge."""
         share = self.flow.shares[at]
         device, middle = share.device, y + _FORWARD / 2
         made = _shape(share.made)
@@ -206,7 +206,7 @@ class _Painter:
         return back + _BACKWARD
 
     def _aside(self, words: str, y: float) -> float:
-        """A line about GPUs that are not drawn one by one, or have no work; returns its lower edge."""
+        """Draw a line about GPUs that are not drawn one by one, or have no work; returns its lower edge."""
         left, right = _PIECE[0], _end(_MADE)
         self.sketch.add(
             Box(left, y, right - left, _FORWARD, dashed=True),
@@ -215,7 +215,7 @@ class _Painter:
         return y + _FORWARD
 
     def _scatter(self, working: list[tuple[range, float]], first: float, bottom: float) -> None:
-        """The batch, whole; and where its pieces go."""
+        """Draw the whole batch, and arrows to where its pieces go."""
         flow, (left, width), gpu = self.flow, _IN, number(self.flow.source)
         edges = _edges(self.given_rows, first, bottom)
         self._title(_IN, edges[0], say(en="batch", zh="批次"), flow.batch, flow.source)
@@ -241,7 +241,7 @@ class _Painter:
             self._arrow(_SCATTER, left + width, out, _PIECE[0] - 1, into, stays=device == flow.source)
 
     def _gather(self, working: list[tuple[range, float]], first: float, bottom: float) -> None:
-        """The output, joined; and where its parts come from. Its gradient, and where that goes."""
+        """Draw the joined output, with arrows from its parts, and its gradient, with arrows to where that goes."""
         flow, (left, width), gpu = self.flow, _OUT, number(self.flow.target)
         edges = _edges(self.made_rows, first, bottom)
         high = edges[-1] - edges[0]
@@ -284,7 +284,7 @@ class _Painter:
                 )
 
     def _weights(self, working: list[tuple[range, float]], top: float) -> None:
-        """From the module to every replica, and from every replica's gradient to their sum: a trunk with branches."""
+        """Draw two trunks with branches: from the module to the replicas, from their gradients to the sum."""
         home = self.flow.home
         down, up = _REPLICA[0] - 17, _end(_REPLICA) + 12
         out, back = top + _FORWARD / 2, top + _FORWARD + 1 + _BACKWARD / 2
@@ -312,7 +312,7 @@ class _Painter:
         self, column: tuple[float, float], y: float, title: str, shape: Shape | None, device: str, *,
         right: bool = False, muted: bool = False,
     ) -> None:  # fmt: skip
-        """What a box is, its shape and its device, in three lines above it."""
+        """Write the name of a box, its shape and its device in three lines above it."""
         x, anchor = (_end(_GRADIENT_OUT), "end") if right else (column[0], "start")
         where = say(en=f"on {device}", zh=f"在 {device} 上")
         words, room = _shape(shape), _end(_GRADIENT_OUT) - _OUT[0]
@@ -326,7 +326,7 @@ class _Painter:
         self, column: tuple[float, float], y: float, device: str, words: str, step: int, label: str, high: float, *,
         name: bool = False,
     ) -> None:  # fmt: skip
-        """A box that is there from ``step`` on, dashed before. ``name``: its text is there before, too, and bold.
+        """Draw a box that is there from ``step`` on, dashed before. ``name``: its text is there before, too, and bold.
 
         Where the box is too low for its text, the text is below it.
         """
@@ -353,7 +353,7 @@ class _Painter:
         self, step: int, x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False, stays: bool = False,
         over: bool = False,
     ) -> None:  # fmt: skip
-        """What moves in ``step``; of what ``stays`` on its device no arrow head tells."""
+        """Draw the arrow of what moves in ``step``; without a head if it ``stays`` on its device."""
         if self._there(step):
             now = self.step == step
             faint = stays if self.step is None else not now
@@ -372,7 +372,7 @@ class _Painter:
             )
 
     def _line(self, step: int, x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False) -> None:
-        """A part of an arrow's way that is not its end."""
+        """Draw a part of an arrow's way that is not its end."""
         if self._there(step):
             now = self.step == step
             faint = self.step is not None and not now
@@ -385,7 +385,7 @@ def _end(column: tuple[float, float]) -> float:
 
 
 def _rows(shape: Shape | None) -> int:
-    """How much of dimension 0 a piece has; a scalar becomes one entry."""
+    """The length of a piece's dimension 0; a scalar becomes one entry."""
     return 0 if shape is None else shape[0] if shape else 1
 
 
@@ -415,7 +415,7 @@ def _span(start: int, stop: int) -> str:
 
 
 def _entries(flow: Flow) -> list[tuple[range, str]]:
-    """The lanes: which shares stand in each, and what is said in place of drawing them."""
+    """The lanes: the shares that stand in each, and the line that is said of those that are not drawn."""
     working = len(flow.shares)
     entries = []
     for at in shortened(working, len(flow.idle), most=_MOST, head=_HEAD, tail=_TAIL):

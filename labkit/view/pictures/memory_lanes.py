@@ -16,7 +16,7 @@ _PALE = (0.0, 0.3, 0.5, 0.67, 0.82)
 
 
 def memory_picture(memory: Footprints) -> Picture:
-    """What is on each GPU; a byte is equally wide on all of them."""
+    """The bytes on each GPU; a byte is equally wide on all of them."""
     shown, lane = gpu_lanes(len(memory.gpus), _TOP, _LEFT, _RIGHT)
     scale = lane.across / max([found.total for found in memory.gpus] + [memory.capacity or 0, 1])
     names = kind_names()
@@ -59,7 +59,7 @@ def memory_picture(memory: Footprints) -> Picture:
 
 
 def _swatch(label: str, tint: float, gpus: list[int]) -> list[Box]:
-    """What a kind looks like on each of the first GPUs, side by side."""
+    """The look of a kind on each of the first GPUs, side by side."""
     first = gpus[:_SWATCHES]
     width = _SWATCH / max(len(first), 1)
     return [Box(at * width, 12, width, 14, gpu, label, tint=tint) for at, gpu in enumerate(first)]
@@ -80,7 +80,7 @@ def _description(memory: Footprints) -> str:
 
 
 def kind_names() -> dict[str, str]:
-    """What the kinds are called in the language in use."""
+    """The names of the kinds in the language in use."""
     return {
         "weights": say(en="weights", zh="权重"),
         "activations": say(en="activations", zh="激活值"),

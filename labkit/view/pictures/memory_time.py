@@ -20,7 +20,7 @@ _MOST, _MOST_BOXES = 240, 1800
 
 
 def memory_time_picture(memory: MemoryTimeline) -> Picture:
-    """How many bytes each rank had in use, when; a byte is equally high on all, and each one's peak is marked."""
+    """The bytes that each rank had in use, over time; a byte is equally high on all, and each one's peak is marked."""
     ranks = memory.ranks
     shown = shortened(len(ranks), most=MOST_LANES, head=40, tail=4)
     lane = lanes(len(shown), _TOP, _LEFT, _RIGHT, _HEIGHTS, pad=1.0)
@@ -46,7 +46,7 @@ def memory_time_picture(memory: MemoryTimeline) -> Picture:
 
 
 def _lane(time: TimeAxis, place: int, found: list[MemorySample], most: int) -> list[Box | Line | Text]:
-    """One rank: between two samples what was in use at the first, over it what came and went, and its peak."""
+    """One rank's lane: from sample to sample the bytes in use, over them those that came and went; and its peak."""
     shapes: list[Box | Line | Text] = []
     lane = time.lanes
     floor, tall = lane.y(place) + lane.high - lane.pad, lane.high - 2 * lane.pad - 2

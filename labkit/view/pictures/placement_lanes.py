@@ -1,4 +1,4 @@
-"""The picture of a placement: a lane for each device; what it holds before the call, in it, and after it."""
+"""The picture of a placement: a lane for each device, with the things on it before, during and after the call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST, _HEAD, _TAIL = 8, 5, 1
 
 
 def placement_picture(found: Placement) -> Picture:
-    """Where everything is; arrows say what is sent from where to where."""
+    """The place of everything; arrows lead from where a thing is to where it is sent."""
     sketch = Sketch()
     for (x, width), words in (
         (_BEFORE, say(en="before the call", zh="调用之前")),
@@ -82,7 +82,7 @@ def _counted(found: Placement, gpus: range) -> str:
 
 
 def _lane(found: Placement, device: str, y: float) -> list[Box | Line | Text]:
-    """What one device holds."""
+    """One device's lane."""
     gpu, home = number(device), device == found.home
     rows, upper, lower = _working(found).get(device), y + 6, y + _HIGH - 6 - _CELL
     part = found.replicas.index(device) if device in found.replicas else None
@@ -140,7 +140,7 @@ def _cell(
 
 
 def _arrows(found: Placement, lanes: dict[str, float], device: str) -> list[Line]:
-    """What ``device`` is sent before it computes, and sends after it. What stays where it is has no arrow head."""
+    """The arrows to ``device`` before it computes, and from it afterwards; a thing that stays has no arrow head."""
     upper, lower, middle = 6 + _CELL / 2, _HIGH - 6 - _CELL / 2, _HIGH / 2
     lines = [
         Line(

@@ -13,7 +13,7 @@ _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 
 
 def race_picture(found: Race) -> Picture:
-    """Two charts: what the busiest link carries on the left, how long it takes on the right."""
+    """Two charts: on the left the bytes over the busiest link, on the right the milliseconds."""
     names = {
         "star": say(en="star (through GPU 0)", zh="星形（经过 0 号 GPU）"),
         "ring": say(en="ring", zh="环形"),

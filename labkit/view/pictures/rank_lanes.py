@@ -31,8 +31,8 @@ _LEFT, _RIGHT = 76, 62
 _HEIGHTS = ((4, 44, 13.0, 3.0), (8, 34, 12.5, 3.0), (16, 24, 11.5, 2.0), (32, 16, 10.5, 1.5))
 # How much of a lane is for the collectives; the rest is for computing and waiting.
 _MEETINGS = 0.42
-# Groups in more rows than this share the last.
-_MOST_ROWS = 4
+# Groups in more tiers of a lane than this share the last.
+_MOST_TIERS = 4
 # The least width of a collective, in pixels.
 _LEAST = 3.0
 # Of more meetings or boxes, what lies in one short time is added up.
@@ -42,12 +42,12 @@ _MOST_SLOTS, _STEPS = 150, 20
 
 
 def when_picture(trace: Trace) -> Picture:
-    """What happened when: on each rank if ranks ran, else on each device."""
+    """The trace in time: a lane for each rank if ranks ran, else for each device."""
     return ranks_picture(trace) if trace.ranks else timeline_picture(trace)
 
 
 def ranks_picture(trace: Trace) -> Picture:
-    """What each rank did when: computing, waiting for the last to come, meeting it."""
+    """The ranks in time: computing, waiting for the last to come, communicating."""
     meetings, times = trace.meetings(), rank_times(trace)
     shown = shortened(len(times), most=MOST_LANES, head=40, tail=4)
     families = families_of(meetings)
@@ -85,7 +85,7 @@ def ranks_picture(trace: Trace) -> Picture:
 
 @dataclass(frozen=True)
 class _Painter:
-    """Puts into ``sketch`` what ranks did along ``time``, the collectives of each of ``families`` in a row."""
+    """Puts into ``sketch`` what ranks did along ``time``, the collectives of each of ``families`` in a tier."""
 
     sketch: Sketch
     time: TimeAxis
@@ -106,9 +106,9 @@ class _Painter:
         high = tall * _MEETINGS
         if ranks is None:
             return top + high, tall - high
-        rows = max(min(len(self.families), _MOST_ROWS), 1)
-        row = next((at for at, family in enumerate(self.families) if ranks in family), 0)
-        return top + min(row, rows - 1) * high / rows, high / rows - (0.5 if rows > 1 else 0.0)
+        tiers = max(min(len(self.families), _MOST_TIERS), 1)
+        tier = next((at for at, family in enumerate(self.families) if ranks in family), 0)
+        return top + min(tier, tiers - 1) * high / tiers, high / tiers - (0.5 if tiers > 1 else 0.0)
 
     def extent(self, place: int, part: Event) -> tuple[float, float]:
         """Upper edge and height of a collective: of the whole lane where nothing can be below it."""
@@ -117,7 +117,7 @@ class _Painter:
         return self.band(place, members(part))
 
     def rank(self, place: int, one: RankTimes) -> None:
-        """All that a rank did."""
+        """Draw one rank's lane."""
         y, tall = self.band(place)
         gpu = number(one.device)
         for span in one.computing:
@@ -267,7 +267,7 @@ def _share(one: RankTimes, seconds: float) -> float:
 
 
 def _tip(part: Event) -> str:
-    """All that is known of a rank's part in a collective."""
+    """The tip of a rank's part in a collective: all that is known of it."""
     words = [f"rank {part.rank}", part.name + (f" {part.sequence}" if part.sequence is not None else "")]
     if part.name in PAIRS:
         words.append(f"rank {part.ranks[0]} → rank {part.ranks[-1]}")
@@ -284,7 +284,7 @@ def _tip(part: Event) -> str:
 def _legend(
     times: list[RankTimes], meetings: Sequence[Meeting], families: list[list[tuple[int, ...]]], slot: float
 ) -> list[Box | Line | Text]:
-    """What boxes mean; and under that in which row of a lane which groups are."""
+    """The legend: the meaning of boxes, and under that the tier of each family of groups in a lane."""
     gpu = number(times[0].device) if times else 0
     late = any(e.async_op and met.start > e.start for one in times for e, met in one.parts) and not slot
     marks: list[tuple[str, list[Box | Line]]] = [
@@ -303,13 +303,13 @@ def _legend(
         marks.append((say(en=f"({each} added up)", zh=f"（每 {each} 合计）"), []))
     found = legend(_LEFT, 21, marks, mark=24, gap=18)
     if len(families) > 1:
-        count = min(len(families), _MOST_ROWS)
+        count = min(len(families), _MOST_TIERS)
         marks = []
         for at, family in enumerate(families[:count]):
             lane, high = Box(0, 29, 18, 14, label="legend"), 14 / count
-            row = Box(0, 29 + at * high, 18, high, CPU, "legend")
+            tier = Box(0, 29 + at * high, 18, high, CPU, "legend")
             name = family_name(family, len(times)) + purpose(family, meetings)
-            marks.append((name, [lane, row]))
+            marks.append((name, [lane, tier]))
         found += legend(_LEFT, 40, marks, mark=24, gap=14, size=_fits_in([words for words, _ in marks]))
     return found
 

@@ -62,7 +62,7 @@ def _description(found: Scaling) -> str:
 
 
 def method_names() -> dict[str, str]:
-    """What the methods are called in the language in use."""
+    """The names of the methods in the language in use."""
     return {
         "perfect": say(en="perfect scaling", zh="理想扩展"),
         "ddp": "DistributedDataParallel",

@@ -1,4 +1,4 @@
-"""The picture of the wrong batch dimension: the outputs of the replicas, and what gather makes of them.
+"""The picture of the wrong batch dimension: the outputs of the replicas, and how gather glues them.
 
 Gather glues along dimension 0, whatever that dimension means. Each panel has the replicas' outputs apart on
 the left and glued on the right; up and down is dimension 0, across is dimension 1. Dashed is what one GPU gives.
@@ -20,7 +20,7 @@ _MOST = 64
 
 
 def shapes_picture(shape: Shape, gpus: int, *, batch_dim: int = 0) -> Picture:
-    """What gather makes of an output whose batch is on dimension ``batch_dim``.
+    """How gather glues an output whose batch is on dimension ``batch_dim``.
 
     shape   the output of the model for the whole batch on one GPU.
     """
@@ -130,7 +130,7 @@ def _blocks(
 def _verdict(
     x: float, shape: Shape, pieces: tuple[Shape, ...], output: Shape | None, batch_dim: int
 ) -> list[Text]:
-    """Whether it went well, in two lines."""
+    """Two lines that say whether it went well."""
     y, wanted = _TOP + _TALL + 46, shape_text(shape)
     if output is None:
         sizes = sorted({piece[batch_dim] for piece in pieces}, reverse=True)

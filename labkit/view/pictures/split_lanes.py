@@ -15,7 +15,7 @@ _FINEST = 4.0
 
 
 def split_picture(plan: Split) -> Picture:
-    """Who gets which rows: 0 to any number of rows; of very many GPUs the first and the last."""
+    """The pieces of 0 to any number of rows; of very many GPUs the first and the last."""
     working = len(plan.sizes) if plan.batch else 0
     shown, lane = gpu_lanes(working, _TOP + _BAR + 14, _LEFT, _RIGHT, len(plan.idle))
     scale = lane.across / max(plan.batch, 1)

@@ -21,7 +21,7 @@ _MOST_BARS = 2000
 
 
 def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
-    """What happened when.
+    """The trace in time: a lane for each device.
 
     moment   seconds since the recording began, marked by a line across all lanes; None: no line.
     """
@@ -57,18 +57,18 @@ def _left_out(names: list[str]) -> str:
 
 
 def _lane(time: TimeAxis, at: int, bars: list[tuple[Event, int]]) -> list[Box | Text]:
-    """What happened on one device: a bar for each event, those of data arriving side by side where they overlap."""
+    """One device's lane: a bar for each event; data that arrive at the same time have bars one below the other."""
     lane, found = time.lanes, list[Box | Text]()
-    rows, count = _rows([event for event, _ in bars if event.phase != "parallel_apply"])
+    tiers, count = _tiers([event for event, _ in bars if event.phase != "parallel_apply"])
     for event, many in bars:
         width = min(max(event.seconds * time.scale, 1.0), lane.across)
         x = min(time.x(event.start), _LEFT + lane.across - width)
         top, tall = lane.y(at) + 2, lane.high - 4
         if event.phase != "parallel_apply":
             band = tall * _THIN
-            row = rows[id(event)] if count <= 4 else 0
+            tier = tiers[id(event)] if count <= 4 else 0
             tall = band / (count if count <= 4 else 1)
-            top = lane.y(at) + lane.high - 2 - band + row * tall
+            top = lane.y(at) + lane.high - 2 - band + tier * tall
         tint = _PALE if event.direction == "backward" else 0.0
         gpu = number(event.device)
         found.append(Box(x, top, width, tall, gpu, _label(event, many), tint=tint, tip=_tip(event, many)))
@@ -117,7 +117,7 @@ def _description(trace: Trace, moment: float | None) -> str:
 
 
 def _legend(slot: float) -> list[Box | Line | Text]:
-    """What tall, thin and pale bars mean; bars may be added up over ``slot`` seconds."""
+    """The legend: the meaning of tall, thin and pale bars, and the ``slot`` seconds over which bars are added up, if any."""
     kinds = (
         (14, 0.0, say(en="computing", zh="计算")),
         (14 * _THIN, 0.0, say(en="data arriving", zh="数据到达")),
@@ -166,17 +166,17 @@ def _bars(events: list[Event], first: float, last: float) -> tuple[dict[str, lis
     return bars, slot
 
 
-def _rows(events: list[Event]) -> tuple[dict[int, int], int]:
-    """A row for each event such that no two in a row overlap, by the event's identity; and how many rows."""
-    rows: dict[int, int] = {}
+def _tiers(events: list[Event]) -> tuple[dict[int, int], int]:
+    """A tier for each event such that no two in a tier overlap, by the event's identity; and how many tiers."""
+    tiers: dict[int, int] = {}
     ends: list[float] = []
     for event in sorted(events, key=lambda event: event.start):
-        free = next((row for row, end in enumerate(ends) if end <= event.start + 1e-12), len(ends))
+        free = next((tier for tier, end in enumerate(ends) if end <= event.start + 1e-12), len(ends))
         if free == len(ends):
             ends.append(0.0)
         ends[free] = event.stop
-        rows[id(event)] = free
-    return rows, max(len(ends), 1)
+        tiers[id(event)] = free
+    return tiers, max(len(ends), 1)
 
 
 def _apart(texts: list[Text], boxes: list[Box]) -> list[Text]:

@@ -1,4 +1,4 @@
-"""Who waits for whom: in a run that went on, seconds as a matrix; in one that could not, calls and arrows."""
+"""The pictures of waiting: seconds as a matrix in a run that went on, calls and arrows in one that could not."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def _for(stand: Stand) -> str:
 
 
 def _doing(wait: Wait) -> str:
-    """What a rank stands in, and where."""
+    """The call in which a rank stands, and its line in the code."""
     at = f" · {wait.place}" if wait.place else ""
     if wait.state == "ended":
         return say(en="has come to its end", zh="已经运行结束") + at
