@@ -93,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
         return error.code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever reads the output has gone, as ``| head`` does
+    except BrokenPipeError:  # the reader of the output has gone, as ``| head`` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:

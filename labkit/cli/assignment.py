@@ -9,7 +9,7 @@ from pathlib import Path
 from ..base.files import reason
 from ..base.language import get_language, say
 from .console import tell
-from .usage import UsageError, add_language, add_options
+from .usage import UsageError, add_language, add_options, bad_usage
 
 ASSIGNMENT = """
 assignment NAME
@@ -121,10 +121,8 @@ def _release(options: argparse.Namespace) -> int:
     from ..classroom.nbgrader import write_course
 
     students = read_roster(options.students) if options.students else []
-    try:
+    with bad_usage(ValueError):
         assignment = load(options.assignment)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     if options.nbgrader:
         for path in write_course(assignment, options.nbgrader, get_language(), options.force):
             print(path)

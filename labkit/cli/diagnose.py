@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base.language import say, using
-from .usage import Parser, UsageError, add_gpus, add_language, add_options, at_least, in_the_language_in_use
+from .usage import (
+    Parser,
+    UsageError,
+    add_gpus,
+    add_language,
+    add_options,
+    at_least,
+    bad_usage,
+    in_the_language_in_use,
+)
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
@@ -69,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     factory, *rest = options.subject
     if options.ranks is not None:
         return _run_on_ranks(options, factory, rest)
-    # What stands after FACTORY is this command's own, as ever.
+    # Options after FACTORY are this command's own.
     options.lang = None
     with in_the_language_in_use():
         more = Parser(prog="labkit diagnose")
@@ -117,11 +126,8 @@ def _run_on_ranks(options: argparse.Namespace, script: str, arguments: list[str]
     from ..distributed.diagnosis import diagnose_ranks
 
     # What the script prints goes beside the result.
-    with redirect_stdout(sys.stderr):
-        try:
-            found = diagnose_ranks(script, options.ranks, arguments, memory=options.memory or "16 TiB")
-        except (FileNotFoundError, TypeError, ValueError) as error:
-            raise UsageError(str(error)) from error
+    with redirect_stdout(sys.stderr), bad_usage(FileNotFoundError, TypeError, ValueError):
+        found = diagnose_ranks(script, options.ranks, arguments, memory=options.memory or "16 TiB")
     return _told(found, options)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..base.files import reason
 from ..base.language import say
 from .console import tell
-from .usage import UsageError, add_options, at_least
+from .usage import UsageError, add_options, at_least, bad_usage
 
 OPTIONS = """
 what FOLDER|FILE
@@ -61,10 +61,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(en="name a class's folder or a notebook", zh="请给出班级文件夹或笔记本")
     if not options.what.exists():
         raise UsageError(en=f"{options.what} does not exist", zh=f"{options.what} 不存在")
-    try:
+    with bad_usage(Problem):
         way = isolation.best(options.trust_students)
-    except Problem as error:
-        raise UsageError(str(error)) from None
     if way not in isolation.WALLS:
         tell(en="warning: students' code is not kept in", zh="注意：学生的代码没有被隔离", file=sys.stderr)
     if options.what.is_dir():

@@ -23,7 +23,7 @@ from ..base.files import reason
 from ..course.notebooks import copies as lessons
 from .console import tell
 from .lessons import add_folder, folder_of, lay_out
-from .usage import CannotWrite, UsageError, add_options, at_least
+from .usage import CannotWrite, UsageError, add_options, at_least, bad_usage
 
 TAKES_THE_REST = True  # what stands behind ``--`` is JupyterLab's
 LANGUAGE_PACK = "jupyterlab-language-pack-zh-CN"
@@ -134,10 +134,8 @@ def _given(lesson: str | None) -> tuple[Path, str] | None:
 def _of_the_copy(options: argparse.Namespace) -> tuple[Path, str]:
     """The learner's copy, laid out and up to date, and the notebook in it that was asked for."""
     folder = folder_of(options)
-    try:
+    with bad_usage(FileNotFoundError):
         found = lessons.find(options.lesson or lessons.INDEX, folder)
-    except FileNotFoundError as error:
-        raise UsageError(str(error)) from None
     lay_out(folder)
     copy = next((copy for copy in found if copy.language == options.reader), found[0])
     return folder.resolve(), f"{copy}.ipynb"

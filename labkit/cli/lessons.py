@@ -10,7 +10,7 @@ from ..base.language import say
 from ..course.notebooks import copies as lessons
 from ..course.notebooks.copies import Copy
 from .console import tell
-from .usage import CannotWrite, UsageError, add_language, add_options
+from .usage import CannotWrite, UsageError, add_language, add_options, bad_usage
 
 FOLDER = """
 dir DIR
@@ -156,10 +156,8 @@ def _state(copy: Copy) -> str:
 
 
 def _freshen(named: list[str], folder: Path) -> None:
-    try:
+    with bad_usage(FileNotFoundError):
         found = [copy for name in named for copy in lessons.find(name, folder)]
-    except FileNotFoundError as error:
-        raise UsageError(str(error)) from None
     for copy in dict.fromkeys(found):
         try:
             if not copy.is_there():

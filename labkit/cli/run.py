@@ -15,7 +15,7 @@ from pathlib import Path
 from ..base.language import say
 from ..children import told as children
 from . import ending
-from .usage import UsageError, add_gpus, add_memory, add_options, checked_path, checked_script
+from .usage import UsageError, add_gpus, add_memory, add_options, bad_usage, checked_path, checked_script
 
 # Python's own options. Those that make it look away from its environment are refused: there it is told of the GPUs.
 _FLAGS, _WITH_VALUE, _REFUSED = "bBdiOPqsuvx", "WX", "EIS"
@@ -138,14 +138,12 @@ def _machine(options: argparse.Namespace) -> children.Described:
                 en=f'--order must be "threads" or GPU numbers such as 2,0,1, got {order!r}',
                 zh=f'--order 必须是 "threads" 或 GPU 编号如 2,0,1，现在是 {order!r}',
             ) from None
-    try:
+    with bad_usage(TypeError, ValueError):
         machine = children.asked(options.gpus, options.memory, options.backing, order)
         if machine.backing != "cpu":
             from ..machine import simulate  # heavy: torch, which alone knows the real GPUs
 
             simulate(machine.gpus, backing=machine.backing).close()
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error)) from None
     seen = len(machine.visible(os.environ))
     if seen < machine.gpus:
         listed = os.environ[children.VISIBLE]

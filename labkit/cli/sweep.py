@@ -21,7 +21,7 @@ from ..base.language import get_language, named_language, say, using
 from ..base.numbers import plural
 from ..course.notebooks.copies import source
 from .console import tell
-from .usage import UsageError, add_options, at_least
+from .usage import UsageError, add_options, at_least, bad_usage
 
 if TYPE_CHECKING:
     from ..course.notebooks.sweep import Run, Sweep
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     need("papermill", "nbformat", "nbclient", "nbconvert")
     from ..course.notebooks import sweep as sweeps  # heavy, as the report is: torch and nbformat
 
-    try:
+    with bad_usage(FileNotFoundError, ValueError):
         lesson = sweeps.find(options.lesson, get_language(), (Path("notebooks"), source()))
         # A notebook given by its path keeps its own language unless another one is asked for.
         language = options.lang or (None if options.lesson.endswith(".ipynb") else get_language())
@@ -76,8 +76,6 @@ def run(options: argparse.Namespace) -> int:
         plan = sweeps.plan(
             lesson, options.gpus, folder, dict(options.parameters), language, options.cell_timeout
         )
-    except (FileNotFoundError, ValueError) as error:
-        raise UsageError(str(error)) from None
     if folder.exists() and not folder.is_dir():
         raise UsageError(
             en=f"--out must be a folder, {folder} is a file", zh=f"--out 必须是文件夹，{folder} 是文件"

@@ -20,7 +20,7 @@ from ..base.numbers import plural
 from ..base.units import bytes_text, cuda_bytes
 from ..children import told as children
 from .ending import MOST_EVENTS, write, write_timeline
-from .usage import UsageError, add_memory, add_options, at_least, checked_path, checked_script
+from .usage import UsageError, add_memory, add_options, at_least, bad_usage, checked_path, checked_script
 
 if TYPE_CHECKING:
     from ..distributed.rank.totals import Kept, Part
@@ -151,10 +151,8 @@ def _machine(options: argparse.Namespace) -> children.Described:
             en=f'--nproc-per-node must be a number, "gpu", "auto" or "cpu", got {wanted!r}',
             zh=f'--nproc-per-node 必须是一个数，或 "gpu"、"auto"、"cpu"，现在是 {wanted!r}',
         ) from None
-    try:
+    with bad_usage(TypeError, ValueError):
         machine = children.asked(gpus, options.memory, "cpu", None)
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error)) from None
     seen = len(machine.visible(os.environ))
     if wanted in ("gpu", "auto"):
         options.nproc_per_node = str(seen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +29,15 @@ class CannotWrite(UsageError):
     """A file of the user's cannot be written."""
 
     code = 74  # EX_IOERR of sysexits.h
+
+
+@contextmanager
+def bad_usage(*kinds: type[Exception]) -> Iterator[None]:
+    """Inside, an error of one of these kinds is a mistake of the user's; its own words are what they see."""
+    try:
+        yield
+    except kinds as error:
+        raise UsageError(error) from None
 
 
 def checked_path(option: str, path: Path | None) -> None:

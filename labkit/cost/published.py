@@ -26,7 +26,7 @@ _HF = "Hugging Face's multi-GPU guide, two TITAN RTX"
 
 @dataclass(frozen=True)
 class Figure:
-    """A published step with its measured ``seconds``; ``fitted`` to it is a number of the model. ``rows`` is per GPU."""
+    """A published step and its measured ``seconds``; the number ``fitted`` was fitted to it. ``rows`` is per GPU."""
 
     source: str
     what: str

@@ -14,7 +14,7 @@ from ..trace.trace import Trace
 
 @dataclass(frozen=True)
 class Share:
-    """One GPU's part in a call: it gets ``given`` (and ``more`` other tensors), and makes ``made``, if that is known."""
+    """One GPU's part in a call: it gets ``given`` (and ``more`` other tensors) and makes ``made``, if that is known."""
 
     device: str
     given: Shape

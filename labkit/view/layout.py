@@ -102,7 +102,7 @@ def legend(
     left: float, line: float, entries: Sequence[tuple[str, Sequence[Box | Line]]], *, mark: float, gap: float,
     size: float = 11,
 ) -> list[Box | Line | Text]:  # fmt: skip
-    """A legend: each entry's words are ``mark`` right of its marks (drawn as if at 0), ``gap`` before the next entry."""
+    """A legend: each entry's words stand ``mark`` right of its marks (drawn as if at 0), ``gap`` before the next."""
     found: list[Box | Line | Text] = []
     for words, marks in entries:
         for shape in marks:

@@ -117,7 +117,7 @@ def _description(trace: Trace, moment: float | None) -> str:
 
 
 def _legend(slot: float) -> list[Box | Line | Text]:
-    """The legend: the meaning of tall, thin and pale bars, and the ``slot`` seconds over which bars are added up, if any."""
+    """The legend: the meaning of tall, thin and pale bars; of bars added up, the ``slot`` of seconds."""
     kinds = (
         (14, 0.0, say(en="computing", zh="计算")),
         (14 * _THIN, 0.0, say(en="data arriving", zh="数据到达")),
