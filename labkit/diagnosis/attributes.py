@@ -1,4 +1,4 @@
-"""What a module keeps besides parameters and buffers, and what a forward pass changes of it.
+"""A module's attributes besides its parameters and buffers, and those that a forward pass changes.
 
 A replica is a shallow copy that lives for one call. An attribute written in forward is written on that
 copy, and lost; a list or a dict is the same object in every replica, written by all their threads.
@@ -28,7 +28,7 @@ _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
 def unregistered_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Tensors in plain attributes, containers and objects of modules: ``.to()`` does not move them."""
+    """Return the tensors in plain attributes, containers and objects of modules: ``.to()`` does not move them."""
     registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     return _once(
         (where, value)
@@ -38,7 +38,7 @@ def unregistered_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def unregistered_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules with weights or buffers in plain lists, dicts and objects: the model does not know of them."""
+    """Return the modules with weights or buffers in plain lists, dicts and objects: the model does not know of them."""
     known = {id(module) for module in model.modules()}
     return _once(
         (where, value)
@@ -50,7 +50,7 @@ def unregistered_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _once(found: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """By the first way to each."""
+    """Return each value once, by the first way to it."""
     first: dict[int, tuple[str, T]] = {}
     for where, value in found:
         first.setdefault(id(value), (where, value))
@@ -60,7 +60,7 @@ def _once(found: Iterable[tuple[str, T]]) -> dict[str, T]:
 def move_unregistered(
     model: nn.Module, device: torch.device | str, staying: frozenset[str] = frozenset()
 ) -> None:
-    """Move what the model holds and has not registered, but what is ``staying``, as its owner would have to by hand."""
+    """Move the unregistered tensors and modules, except ``staying``, as their owner would have to by hand."""
     for module in unregistered_modules(model).values():
         module.to(device)
     for where, tensor in unregistered_tensors(model).items():
@@ -72,7 +72,7 @@ def move_unregistered(
 
 
 class AttributeChanges:
-    """Takes note of a module's state when it is made; :meth:`changes` compares."""
+    """Notes the state of a module when it is made; :meth:`changes` compares it with the state then."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -80,7 +80,7 @@ class AttributeChanges:
         self._before = {where: (mark(value), inside) for where, value, inside in self._state()}
 
     def changes(self) -> tuple[list[str], list[str]]:
-        """By name, ``rnn.last_hidden``: attributes and buffers that have a new value, and what was changed in place."""
+        """Return the names (``rnn.last_hidden``) of attributes with a new value, and of those changed in place."""
         lost, shared = [], []
         for where, value, inside in self._state():
             before, contents = self._before.get(where, (None, None))
@@ -102,18 +102,18 @@ class AttributeChanges:
 
 
 class Contents:
-    """What some attributes of a model hold: the values of tensors, and simple values."""
+    """A copy of the tensors and simple values that some attributes of a model hold."""
 
     def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
         held = {**dict(attributes_of(model)), **dict(model.named_buffers())}
         self._found = {name: dict(_leaves(held.get(name), "")) for name in names}
 
     def differing(self, other: Contents) -> list[str]:
-        """The names of the attributes that hold something else there."""
+        """Return the names of the attributes that hold other values in ``other``."""
         return [name for name, found in self._found.items() if not _alike(found, other._found[name])]
 
     def with_tensors(self) -> list[str]:
-        """The names of the attributes that hold tensors."""
+        """Return the names of the attributes that hold tensors."""
         return [
             name
             for name, found in self._found.items()
@@ -148,7 +148,7 @@ def _alike(one: dict[str, object], other: dict[str, object]) -> bool:
 
 
 def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
-    """What modules keep besides what nn.Module does and weight norms compute, with the way to each."""
+    """Yield the attributes of all modules, with the way to each, except nn.Module's own and computed weights."""
     for path, module in model.named_modules():
         if isinstance(module, jit.ScriptModule):
             continue  # what stands there is TorchScript's; a scripted forward cannot reach other Python objects
@@ -161,7 +161,7 @@ def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def _held(model: nn.Module) -> Iterator[tuple[str, object]]:
-    """The tensors and modules in attributes of modules, with the way to each: ``heads[0]``, ``cache.keys``."""
+    """Yield the tensors and modules in attributes, with the way to each: ``heads[0]``, ``cache.keys``."""
     for where, value in attributes_of(model):
         yield from _inner(value, where)
 
@@ -175,7 +175,7 @@ def _inner(value: object, where: str, depth: int = _DEPTH) -> Iterator[tuple[str
 
 
 def items_of(value: object) -> list[tuple[str, object]]:
-    """What a container or a plain object holds, with the last step of the way to each."""
+    """Return the items of a container or a plain object, with the last step of the way to each."""
     inside = children(list(value) if isinstance(value, deque) else value, dataclasses=False)
     if inside is None:
         return [(f".{name}", item) for name, item in _attributes(value).items()]
@@ -183,7 +183,7 @@ def items_of(value: object) -> list[tuple[str, object]]:
 
 
 def _attributes(value: object) -> dict[str, object]:
-    """The attributes of an object of somebody's own class, which keeps its state in them; none of any other's."""
+    """Return the attributes of an object of a user's class, which keeps its state in them; none of another object."""
     if (
         isinstance(value, (*_SIMPLE, nn.Module, Tensor, type, ModuleType, Enum, logging.Logger))
         or callable(getattr(value, "__get__", None))  # functions and descriptors
@@ -194,13 +194,13 @@ def _attributes(value: object) -> dict[str, object]:
 
 
 def _slots(kind: type) -> tuple[str, ...]:
-    """The attributes that objects of ``kind``, a class written in Python, have without a ``__dict__``."""
+    """Return the names of the ``__slots__`` of ``kind``, if that is a class written in Python."""
     slots = kind.__dict__.get("__slots__", ()) if kind.__module__ != "builtins" else ()
     return (slots,) if isinstance(slots, str) else tuple(name for name in slots if not name.startswith("__"))
 
 
 def marks_inside(value: object, held: list[object], depth: int = _DEPTH) -> object:
-    """A mark that changes when something inside ``value`` does while it stays the same object.
+    """Return a mark that changes when something inside ``value`` changes while ``value`` stays the same object.
 
     ``held`` keeps what is marked, so that no address is given to another object.
     """
@@ -215,5 +215,5 @@ def marks_inside(value: object, held: list[object], depth: int = _DEPTH) -> obje
 
 
 def mark(value: object) -> object:
-    """Stands for ``value`` in comparisons: simple values by what they are, all others by identity."""
+    """Return what stands for ``value`` in comparisons: its type and text if it is simple, else its identity."""
     return (type(value), repr(value)) if isinstance(value, _SIMPLE) else id(value)

@@ -50,28 +50,26 @@ class Layout:
 
 @dataclass(frozen=True)
 class Fit:
-    """How one output of the pieces lies in that of the whole batch.
+    """Where the pieces' results lie in the whole batch's result, for one output.
 
-    axis       the dimension in which it lies there; None if it does not.
-    over_rows  its shape does not depend on the number of rows: it is computed over them.
-    uncut      every piece gives the whole of it: it does not come from what is cut.
-    short      it lies in the dimension that is cut, cut off in another one: each piece has its own length there.
-    pairs      it has two dimensions of the batch, and the piece gives what both rows of the piece have there.
+    axis   the dimension of the whole result in which the rows lie; None if they do not.
+    how    how they lie if there is no such dimension, "" if it cannot be told:
+           "over_rows": the shape does not depend on the number of rows, the result is computed over them;
+           "uncut": every piece gives the whole result, which does not come from what is cut;
+           "short": they lie in the dimension that is cut, and each piece has its own length in another one;
+           "pairs": the result has two dimensions of the batch, and a piece gives what its rows have in both.
     """
 
     axis: int | None
-    over_rows: bool = False
-    uncut: bool = False
-    short: bool = False
-    pairs: bool = False
+    how: str = ""
 
 
 class _Refused(Exception):
-    """The model does not take a piece, or gives other outputs for it than for the whole batch."""
+    """The model fails with a piece, or returns a different structure for it."""
 
 
 def batch_of(inputs: ModelInputs, dim: int = 0) -> int:
-    """How many rows there are by DataParallel's reckoning: the size most tensors have in dimension ``dim``."""
+    """Return the number of rows as DataParallel counts them: the size that most tensors have in dimension ``dim``."""
     found = inputs.scattered() or inputs.tensors()
     sizes = [tensor.size(dim) for tensor in found.values() if tensor.dim() > dim]
     return max(sizes, key=lambda size: (sizes.count(size), -sizes.index(size)), default=0)
@@ -95,7 +93,7 @@ class Search:
     dim: int = 0
 
     def layout(self) -> Layout | None:
-        """The layout nearest to what DataParallel does, under which pieces give the rows of ``whole``."""
+        """Return the layout nearest to DataParallel's under which pieces give the rows of ``whole``, or None."""
         # Where each item of a list is a row, its own dimensions may look like a batch too: three channels, say.
         if listed := self._list_layout():
             return listed
@@ -108,7 +106,7 @@ class Search:
         return None
 
     def fits(self) -> dict[str, Fit]:
-        """Each output by itself, if the inputs are cut as DataParallel cuts them; none if the model fails on a piece.
+        """Cut the inputs as DataParallel does and return the fit of each output; none if the model fails on a piece.
 
         Inputs with another number of rows than the batch are given whole.
         """
@@ -138,7 +136,7 @@ class Search:
     def _results(
         self, pieces: Sequence[Piece], cut: Callable[[Piece], ModelInputs]
     ) -> Iterator[tuple[Piece, dict[str, Tensor]]]:
-        """What the model gives for each piece, one after the other; _Refused if it does not."""
+        """Run the model on each piece and yield its outputs. Raises _Refused if it fails."""
         for piece in pieces:
             try:
                 found = tensors(self.run(cut(piece)), "output")
@@ -149,7 +147,7 @@ class Search:
             yield piece, found
 
     def _outputs(self, batch: int, cut: Callable[[Piece], ModelInputs]) -> Axes | None:
-        """The dimension of each output in which the pieces' results lie in ``whole``; None if they do not."""
+        """Return the dimension in which the pieces' results lie in ``whole``, for each output; None if they do not."""
         pieces = split(batch, self.gpus).pieces
         # The first and the last: they are the most unlike, and two runs are quick.
         chosen = dict.fromkeys((pieces[0], pieces[-1]))
@@ -172,15 +170,16 @@ class Search:
     def _fit(self, whole: Tensor, found: list[tuple[Tensor, Piece]], batch: int) -> Fit:
         axes = set.intersection(*(self._fitting(result, whole, piece, batch) for result, piece in found))
         if axes - {WHOLE}:
-            return Fit(
-                min((axis for axis in axes if axis is not None), key=lambda axis: (axis != self.dim, axis))
-            )
+            known = (axis for axis in axes if axis is not None)
+            return Fit(min(known, key=lambda axis: (axis != self.dim, axis)))
         if all(self._begins(whole, result, piece, batch) for result, piece in found):
-            return Fit(None, short=True)
+            return Fit(None, "short")
         if all(self._is_block(whole, result, piece, batch) for result, piece in found):
-            return Fit(None, pairs=True)
+            return Fit(None, "pairs")
+        if WHOLE in axes:
+            return Fit(None, "uncut")
         over_rows = whole.dim() > 0 and all(result.shape == whole.shape for result, _ in found)
-        return Fit(None, over_rows, uncut=WHOLE in axes)
+        return Fit(None, "over_rows" if over_rows else "")
 
     def _begins(self, whole: Tensor, result: Tensor, piece: Piece, batch: int) -> bool:
         """Whether ``result`` is the beginning of its rows of ``whole``, in every dimension."""
@@ -205,7 +204,7 @@ class Search:
         return whole.shape == result.shape and self.agree(whole, result)
 
     def _fitting(self, result: Tensor, whole: Tensor, piece: Piece, batch: int) -> set[int | None]:
-        """The dimensions of ``whole`` in which ``result`` lies where the rows of the piece would."""
+        """Return the dimensions of ``whole`` in which ``result`` lies where the rows of the piece are."""
         found: set[int | None] = set()
         if result.shape == whole.shape and self.agree(whole, result):
             found.add(WHOLE)
@@ -218,7 +217,7 @@ class Search:
         return found
 
     def _list_layout(self) -> Layout | None:
-        """A list whose items are the rows, such as images of different sizes."""
+        """Look for a list whose items are the rows, such as images of different sizes."""
         for at, value in enumerate(self.inputs.args):
             if not isinstance(value, (list, tuple)) or len(value) < 2:
                 continue
@@ -245,7 +244,7 @@ class Search:
 
 
 def _cut(inputs: ModelInputs, axes: Axes, piece: Piece) -> ModelInputs:
-    """The inputs of one piece; what ``axes`` does not name is left whole."""
+    """Return the inputs of one piece; inputs that ``axes`` does not name stay whole."""
 
     def narrowed(path: str, tensor: Tensor) -> Tensor:
         axis = axes.get(path)
@@ -255,14 +254,14 @@ def _cut(inputs: ModelInputs, axes: Axes, piece: Piece) -> ModelInputs:
 
 
 def _cut_list(inputs: ModelInputs, at: int, piece: Piece) -> ModelInputs:
-    """The inputs of one piece where the rows are the items of the list ``input at``."""
+    """Return the inputs of one piece where the rows are the items of the list ``input at``."""
     items = inputs.args[at]
     cut = _cut(inputs, _along_rows(inputs, len(items)), piece)
     return replace(cut, args=(*cut.args[:at], items[piece.start : piece.stop], *cut.args[at + 1 :]))
 
 
 def _along_rows(inputs: ModelInputs, batch: int, dim: int = 0) -> Axes:
-    """Dimension ``dim`` of all that has ``batch`` rows there, the others whole."""
+    """Cut along dimension ``dim`` every input that has ``batch`` rows there, and leave the others whole."""
     return {
         path: dim if tensor.dim() > dim and tensor.size(dim) == batch else WHOLE
         for path, tensor in inputs.scattered().items()
@@ -270,7 +269,7 @@ def _along_rows(inputs: ModelInputs, batch: int, dim: int = 0) -> Axes:
 
 
 def _candidates(inputs: ModelInputs, dim: int) -> Iterator[tuple[int, Axes]]:
-    """Batch sizes with, for each input tensor, the dimension to cut; the nearest to DataParallel's first."""
+    """Yield batch sizes, each with the dimension to cut of each input tensor; the nearest to DataParallel's first."""
     found = inputs.scattered()
     first = next(iter(found.values()), None)
     usual = batch_of(inputs, dim)
@@ -296,7 +295,7 @@ def _candidates(inputs: ModelInputs, dim: int) -> Iterator[tuple[int, Axes]]:
 def _nearest_first(
     choices: list[list[int | None]], dims: tuple[int, int]
 ) -> Iterator[tuple[int | None, ...]]:
-    """Every choice once, those with the fewest tensors that DataParallel would have to treat otherwise first.
+    """Yield every choice once; first those where DataParallel would have to treat the fewest tensors otherwise.
 
     Before the many mixtures come those where all tensors have their batch in one dimension.
     """

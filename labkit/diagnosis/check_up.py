@@ -85,7 +85,7 @@ def diagnose(
 
 
 def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, int | None]:
-    """How many GPUs, which dimension and which output device are asked about, by the arguments or the wrapper given."""
+    """Return the number of GPUs, the dimension and the output device, from the arguments or from the wrapper given."""
     ids, output, own = [], None, None
     if isinstance(model, nn.DataParallel):
         # Where there is no GPU, torch/nn/parallel/data_parallel.py sets neither dim nor output_device.
@@ -120,7 +120,7 @@ def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, in
 
 
 def _asked(runs: Runs) -> Diagnosis:
-    """What the probes find, the worst first."""
+    """Ask all probes; the worst findings come first."""
     _ask(runs, "first", "each")
     if runs.subject.training and not any(finding.severity == "error" for finding in runs.findings):
         runs.mode = runs.training
@@ -140,7 +140,7 @@ def _asked(runs: Runs) -> Diagnosis:
 
 
 def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """What is found of several in the same words, once; in other words for each (numbers, shapes), up to a few."""
+    """Join findings that say the same of several places; those that differ in numbers or shapes, if they are many."""
     same: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         same.setdefault((finding.name, finding.reason, finding.fix), []).append(finding)

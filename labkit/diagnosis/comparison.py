@@ -30,7 +30,7 @@ _SURE = 1e-6
 
 @dataclass
 class Outcome:
-    """What one run gave: its outputs, or the error that it raised.
+    """The result of one run: its outputs, or the error that it raised.
 
     outputs  without their history.
     tensors  those among the outputs, by the way to each: ``output[1]['mask']``.
@@ -67,7 +67,7 @@ class Comparison:
         self.random = False
 
     def fresh(self, device: str = SOURCE) -> nn.Module:
-        """A copy of the model on one GPU, in this mode."""
+        """Return a copy of the model on one GPU, in this mode."""
         model = self.subject.copied_to(device)
         if not self.training:
             model.eval()
@@ -77,7 +77,7 @@ class Comparison:
 
     @contextmanager
     def quiet(self, seed: int = 0) -> Iterator[None]:
-        """As the function of this name; random numbers are drawn alike, and what is outside is put back."""
+        """Do as the function of this name; also draw random numbers alike, and put outer variables back."""
         try:
             with quiet(seed), self.draws.here():
                 yield
@@ -85,14 +85,14 @@ class Comparison:
             self.subject.outside.restore()
 
     def evaluated(self, inputs: ModelInputs, seed: int = 0) -> Any:
-        """What the model makes of ``inputs`` on one GPU."""
+        """Run the model on ``inputs`` on one GPU."""
         # With gradients on, as in training: forward may itself call autograd.
         with self.quiet(seed):
             return inputs.of(self.fresh())
 
     @cached_property
     def in_double(self) -> Comparison:
-        """The same in double precision, where rounding decides nothing that it decided here."""
+        """The same comparison in double precision, for decisions that rounding would make here."""
         subject = copy.copy(self.subject)
         subject.model = copy.deepcopy(subject.model).double()
         subject.inputs = subject.inputs.mapped(
@@ -143,7 +143,7 @@ class Comparison:
 
     @cached_property
     def agree(self) -> bool:
-        """Whether one and n GPUs give the same; where the values are random, whether the shapes are."""
+        """Whether one and n GPUs give the same values; where values are random, the same shapes."""
         if self._agree():
             return True
         if self.draws.drew and not self.draws.constant:
@@ -159,16 +159,11 @@ class Comparison:
         return self.many.error is None and self.all_same(self.many.tensors)
 
     def _is_random(self) -> bool:
-        """Whether the model gives something else another time: by draws that are not torch's, or a clock."""
+        """Whether another run gives other values, by random numbers that are not torch's, or by a clock."""
         try:
             return not self.all_same(tensors(self.evaluated(self.inputs, seed=1), "output"))
         except Exception:
             return True
-
-    @property
-    def unlike(self) -> bool:
-        """Whether n GPUs fail, or give something else: there is something to explain."""
-        return not self.agree
 
     def same(self, one: Tensor, other: Tensor) -> bool:
         """Whether two results of the model are the same up to the rounding of the types it computes in."""
@@ -185,7 +180,7 @@ class Comparison:
 
     @cached_property
     def reductions(self) -> dict[str, Callable[[Tensor], Tensor]] | None:
-        """How the vector that a number became on n GPUs is the number again; None if not only such outputs differ."""
+        """Return the reductions of the vectors that numbers became on n GPUs; None if other outputs differ too."""
         if self.many.error is not None or self.one.tensors.keys() != self.many.tensors.keys():
             return None
         found: dict[str, Callable[[Tensor], Tensor]] = {}
@@ -202,7 +197,7 @@ class Comparison:
         return found
 
     def ways(self, path: str) -> list[Callable[[Tensor], Tensor]]:
-        """How the vector that the number ``path`` became on n GPUs is the number again: mean, sum, or not at all.
+        """Return which of mean and sum makes the number ``path`` again of the vector that it became on n GPUs.
 
         Before it is trained, a model loses as much by every row: means that are biased agree to four digits. What is
         so near, but no nearer than rounding explains, double precision decides.
@@ -227,7 +222,7 @@ class Comparison:
         return [way for way in found if difference(one.double(), way(many.double())) <= _SURE]
 
     def backward(self, outcome: Outcome) -> Tensor | None:
-        """The loss of a run, once, with its gradients left in the parameters; None if the outputs have no gradient."""
+        """Compute a run's loss, once, and leave gradients in the parameters; None if the outputs have no gradient."""
         live, outcome.live = outcome.live, None
         with self.quiet():
             return loss_of(live, self.loss, self.subject, self.reductions or {})
@@ -239,7 +234,7 @@ def loss_of(
     subject: Subject,
     reductions: dict[str, Callable[[Tensor], Tensor]],
 ) -> Tensor | None:
-    """The loss, after its backward; None if the outputs have no gradient."""
+    """Compute the loss and run its backward; None if the outputs have no gradient."""
     value: Tensor | None
     if loss is None:
         value = _weighted_sum(outputs, reductions)
@@ -266,7 +261,7 @@ def loss_of(
 
 
 def _weighted_sum(outputs: Any, reductions: dict[str, Callable[[Tensor], Tensor]]) -> Tensor | None:
-    """Stands for a loss: every output value with a fixed weight of its own, so that none can hide.
+    """Stand for a loss: add up all output values, each with a weight of its own, so that no difference is lost.
 
     Where forward computes the loss, a number among its outputs, that alone is it: beside the outputs it would hide.
     """
@@ -290,14 +285,14 @@ def _registered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def batch_norms(model: nn.Module) -> list[nn.Module]:
-    """The BatchNorms that are in training mode."""
+    """Return the BatchNorms that are in training mode."""
     kind = nn.modules.batchnorm._BatchNorm
     return [module for module in model.modules() if isinstance(module, kind) and module.training]
 
 
 @contextmanager
 def quiet(seed: int) -> Iterator[None]:
-    """Runs of the model start from the same random state; what they print and warn of is no news here."""
+    """Start a run from the same random state as every other, and hide its prints and warnings."""
     torch.manual_seed(seed)
     seed_python(seed)
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):

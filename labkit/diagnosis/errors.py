@@ -1,4 +1,4 @@
-"""What an error of the user's model says, and where in their own code it happened."""
+"""The words of an error of the user's model, and the line of their own code where it happened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST = 300
 
 
 def words(error: Exception) -> str:
-    """What ``error`` says; nothing if it cannot even say that."""
+    """Return the text of ``error``; nothing if its ``__str__`` fails."""
     try:
         return str(error)
     except Exception:
@@ -49,12 +49,12 @@ _IN_A_FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def line_of(error: Exception) -> str:
-    """The line of the user's own code where it happened: ``model.py, line 12, in forward``."""
+    """Return the line of the user's own code where ``error`` happened: ``model.py, line 12, in forward``."""
     return user_line("".join(traceback.format_exception(error)))
 
 
 def user_line(text: str) -> str:
-    """The last line of the user's own code in a traceback."""
+    """Return the last line of the user's own code in a traceback."""
     own = [
         found
         for found in _IN_A_FILE.findall(text)
@@ -76,7 +76,7 @@ _LAST_WORDS = re.compile(r"^(?:\w+\.)*(\w+)(?:: (.*))?$")
 
 
 def short_text(error: Exception) -> str:
-    """The error in one line, without the traceback that a replica's carries."""
+    """Return the error in one line, without the traceback in the text of a replica's error."""
     text = words(error).strip()
     kind, lines = type(error).__name__, [line for line in text.splitlines() if line.strip()]
     if text.startswith("Caught ") and len(lines) > 1:

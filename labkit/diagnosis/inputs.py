@@ -1,4 +1,4 @@
-"""The inputs of one call of the model: what DataParallel would cut of them, and copies of them."""
+"""The inputs of one call of the model: the tensors that DataParallel would cut, and copies of them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class ModelInputs:
     kwargs: dict[str, Any]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors among the inputs, those in objects of any class too, by the way to each."""
+        """Return the tensors among the inputs, also those in objects of any class, by the way to each."""
         return {
             **self.scattered(),
             **{way: one for held in self._in_objects.values() for way, one in held.items()},
         }
 
     def scattered(self) -> dict[str, Tensor]:
-        """The tensors that DataParallel cuts: scatter does not look into dataclasses and other objects."""
+        """Return the tensors that DataParallel cuts: scatter does not look into dataclasses and other objects."""
         return {
             path: found
             for name, value in self._named()
@@ -44,19 +44,19 @@ class ModelInputs:
         }
 
     def mapped(self, change: Callable[[str, Tensor], Tensor]) -> ModelInputs:
-        """The same inputs with other tensors. Raises ValueError for an object that holds some and cannot be copied."""
+        """Return the inputs with other tensors. Raises ValueError for an object with tensors that cannot be copied."""
         values = [_mapped(value, change, name) for name, value in self._named()]
         count = len(self.args)
         return ModelInputs(tuple(values[:count]), dict(zip(self.kwargs, values[count:], strict=True)))
 
     def moved(self, device: torch.device | str) -> ModelInputs:
-        """The same inputs with their tensors on ``device``, without their history."""
+        """Return the same inputs with their tensors on ``device``, without their history."""
         return self.mapped(
             lambda path, tensor: tensor.detach().to(device).requires_grad_(tensor.requires_grad)
         )
 
     def of(self, module: nn.Module) -> Any:
-        """What ``module`` makes of a copy of these inputs: it may change them in place, or take keys out."""
+        """Call ``module`` with a copy of these inputs, which it may change in place, or take keys out of."""
         copies = {
             id(tensor): tensor.detach().clone().requires_grad_(tensor.requires_grad)
             for tensor in self.tensors().values()
@@ -69,11 +69,11 @@ class ModelInputs:
         return module(*args, **kwargs)
 
     def packed(self) -> list[str]:
-        """Inputs that look like tuples and cannot be made again from cut tensors."""
+        """Return the inputs that look like tuples and cannot be made again from cut tensors."""
         return [name for name, value in self._named() if isinstance(value, PackedSequence)]
 
     def objects(self) -> list[str]:
-        """Inputs of a class of their own that hold tensors: DataParallel neither cuts nor moves those."""
+        """Return the inputs of other classes that hold tensors: DataParallel neither cuts nor moves those."""
         return list(self._in_objects)
 
     @cached_property
@@ -88,7 +88,7 @@ class ModelInputs:
         return {path: held for path, held in found.items() if held}
 
     def uncut(self, batch: int) -> list[str]:
-        """Inputs with something for each row that are no tensors: every replica gets all of them."""
+        """Return the inputs that have an item for each row and are no tensors: every replica gets all of them."""
         found = self.objects()
         for name, value in self._named():
             if isinstance(value, (list, tuple)) and len(value) == batch and not tensors(value):
@@ -107,7 +107,7 @@ class ModelInputs:
 
 
 def _held(value: Any, path: str) -> dict[str, Tensor]:
-    """The tensors in ``value``, which may be an object, by the way to each."""
+    """Return the tensors in ``value``, which may be an object, by the way to each."""
     found: dict[str, Tensor] = {}
     known: set[int] = set()  # objects may hold one another: each is looked into once
     level: list[tuple[str, object]] = [(path, value)]
@@ -120,7 +120,7 @@ def _held(value: Any, path: str) -> dict[str, Tensor]:
 
 
 def _mapped(value: Any, change: Callable[[str, Tensor], Tensor], path: str) -> Any:
-    """``value`` with other tensors: what scatter walks is made again, as in ``base/tree.py``, objects are copied."""
+    """Return ``value`` with other tensors. Containers are made again, as in ``base/tree.py``; objects are copied."""
     if isinstance(value, Tensor):
         return change(path, value)
     inside = children(value, dataclasses=False)

@@ -1,4 +1,4 @@
-"""What a model's functions reach outside of it: hooks and forwards that write to variables around them.
+"""Variables outside a model that its functions reach: hooks and forwards may write to them.
 
 A function is not copied with the model. ``features.append`` in a hook writes to the user's own list, from every
 replica at once. So these variables are watched while the copies run, and afterwards are what they were.
@@ -27,7 +27,7 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable outside the model: its name, and how it is set."""
+    """A variable outside the model: its name, its value, and how it is read and set."""
 
     name: str
     value: object
@@ -36,7 +36,7 @@ class Variable:
 
 
 class OuterVariables:
-    """The variables that a model's functions reach, as they were: :meth:`changes` says which are not any more."""
+    """The variables that a model's functions reach, and their values now: :meth:`changes` says which have changed."""
 
     def __init__(self, model: nn.Module) -> None:
         seen: set[int] = set()
@@ -50,12 +50,12 @@ class OuterVariables:
         ]
 
     def changes(self) -> list[str]:
-        """The names of the variables that have another value, or other things inside."""
+        """Return the names of the variables that have another value, or other contents."""
         pairs = zip(self._variables, self._before, self._marks(), strict=True)
         return list(dict.fromkeys(variable.name for variable, before, now in pairs if before != now))
 
     def restore(self) -> None:
-        """Give every variable, and every container in one, what it had."""
+        """Give every variable its value back, and every container in one its contents."""
         for variable in self._variables:
             if variable.get() is not variable.value:
                 variable.set(variable.value)
@@ -69,7 +69,7 @@ class OuterVariables:
 
 
 def _functions_of(model: nn.Module) -> Iterator[Any]:
-    """What is called at a forward or a backward, and is not torch's own."""
+    """Yield the functions that a forward or a backward calls, except torch's own."""
     kinds: set[type] = set()
     for module in model.modules():
         for hooks in _HOOKS:
@@ -122,13 +122,13 @@ def _cell(name: str, cell: CellType, seen: set[int], depth: int) -> Iterator[Var
 
 
 def _variable(name: str, value: object) -> Iterator[Variable]:
-    """An object that a method belongs to: nobody gives it another place."""
+    """Yield the object that a method belongs to, if it keeps something: it cannot be replaced by another."""
     if _keeps(value):
         yield Variable(name, value, lambda: value, lambda _: None)
 
 
 def _keeps(value: object) -> bool:
-    """Whether it is a container, or an object that keeps something and is not Python's or torch's, such as a lock."""
+    """Whether ``value`` is a container, or an object with attributes whose class is neither Python's nor torch's."""
     if isinstance(value, (list, dict, set, deque, SimpleNamespace)):
         return True
     own = type(value).__module__.partition(".")[0] in (sys.stdlib_module_names - {"__main__"}) | {"torch"}
@@ -136,7 +136,7 @@ def _keeps(value: object) -> bool:
 
 
 def _contents(value: object, seen: set[int], depth: int) -> Iterator[tuple[Any, Any]]:
-    """The containers and objects in ``value``, itself first, each with a copy of what is directly inside."""
+    """Yield the containers and objects in ``value``, itself first, each with a copy of its direct contents."""
     if not depth or id(value) in seen:
         return
     seen.add(id(value))

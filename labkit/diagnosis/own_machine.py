@@ -1,4 +1,4 @@
-"""A machine for a check-up, which leaves the one in use, and what is known of it, as it was."""
+"""A machine for a check-up, which leaves the machine in use as it was."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLENTY = "16 TiB"
 
 @contextmanager
 def undisturbed(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
-    """What ``copied`` makes of the user's tensors; inside, torch sees ``gpus`` GPUs or more, with memory for all.
+    """Yield the copies that ``copied`` makes; inside, torch sees at least ``gpus`` GPUs, with memory for all.
 
     Tensors on the GPUs of the machine in use stay valid, since the model or its loss may hold some: those GPUs are
     lent to the machine of the check-up, and given back with their own size, peak and statistics. The random states

@@ -23,7 +23,7 @@ _FEWEST = 3
 
 @dataclass(frozen=True)
 class Reference:
-    """That the values of the input ``path`` are places.
+    """The values of the input ``path`` are places in another one.
 
     kind   "rows": each names a row of the input ``of``; "starts": each is where a group of its rows starts;
            "groups": each says to which row of the output a row of ``of`` belongs.
@@ -42,7 +42,7 @@ class _Trial:
     agree: Callable[[Tensor, Tensor], bool]
 
     def changed(self, change: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
-        """The outputs for other inputs; none if the model does not take them."""
+        """Return the outputs for changed inputs; none if the model fails with them."""
         try:
             found = tensors(self.run(self.inputs.mapped(change)), "output")
         except Exception:
@@ -56,7 +56,7 @@ def reference(
     whole: Any,
     agree: Callable[[Tensor, Tensor], bool],
 ) -> Reference | None:
-    """The first input that holds places in another one, if there is any.
+    """Return the first input that holds places in another one, if there is any.
 
     run     the model on one device, the same for the same inputs.
     whole   what it gives for ``inputs``.
@@ -71,7 +71,7 @@ def reference(
 
 
 def _pairs(found: dict[str, Tensor]) -> Iterator[tuple[str, Tensor, str, int]]:
-    """Inputs whose values may be places, each with another input and the rows of that, the fewest first."""
+    """Yield inputs whose values may be places, each with another input and its number of rows, the smallest first."""
     sized: dict[int, str] = {}
     # Of those with as many rows, what is measured is a better name than what is counted.
     for path, tensor in sorted(found.items(), key=lambda pair: not pair[1].is_floating_point()):
@@ -88,7 +88,7 @@ def _pairs(found: dict[str, Tensor]) -> Iterator[tuple[str, Tensor, str, int]]:
 
 
 def _names_rows(trial: _Trial, path: str, values: Tensor, rows: int) -> bool:
-    """Whether nothing but the order of rows changes where rows are put in another order, and ``values`` with them."""
+    """Whether only the order of the result's rows changes when rows, and with them ``values``, change places."""
     if int(values.max()) >= rows:
         return False
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
@@ -117,7 +117,7 @@ def _names_rows(trial: _Trial, path: str, values: Tensor, rows: int) -> bool:
 
 
 def _names_starts(trial: _Trial, path: str, values: Tensor, rows: int) -> bool:
-    """Whether the first few of ``values``, with the rows before the next, give the first few rows of the result."""
+    """Whether the first few ``values``, with the rows that they cover, give the first few rows of the result."""
     if values.dim() != 1 or len(values) < 2 or len(values) == rows or not _rises_from_zero(values):
         return False
     groups = len(values) // 2

@@ -1,4 +1,4 @@
-"""What a check-up says: findings, and the :class:`Diagnosis` that holds them and shows itself."""
+"""The result of a check-up: findings, and the :class:`Diagnosis` that holds them and shows itself."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SEVERITIES = ("error", "warning", "note")
 class Finding:
     """One thing that a check-up found.
 
-    name       what kind of fault it is, the same in every language: ``"batch_moved"``.
+    name       the kind of fault, the same in every language: ``"batch_moved"``.
     severity   "error": it fails or computes something else; "warning": it works, and hardly as intended;
                "note": good to know.
-    where      the input, output, module or attribute it is about.
+    where      the input, output, module, attribute or line that has the fault.
     reason     what happens, and why.
     fix        what to do.
     lesson     the lesson that explains it, "" if none does.
-    section    the heading there, in the language in use.
+    section    the heading in that lesson, in the language in use.
     """
 
     name: str
@@ -51,11 +51,11 @@ class GpuMemory:
 class Diagnosis:
     """The result of :func:`labkit.diagnose`; a bare last expression in a cell shows it.
 
-    findings     the worst first.
-    split        who gets which rows of the batch.
-    memory       of each GPU during a training step; empty if none could be run.
-    compared     what was compared between 1 and n GPUs, with the largest difference, and how; as lines of text.
-    uncompared   what was to be compared and could not be, and why, as lines of text.
+    findings     the worst come first.
+    split        which GPU gets which rows of the batch.
+    memory       the memory of each GPU during a training step; empty if no step could be run.
+    compared     lines of text: what was compared between 1 and n GPUs and how, with the largest difference.
+    uncompared   lines of text: what could not be compared, and why.
     """
 
     model: str
@@ -72,7 +72,7 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether there is neither an error nor a warning, and all was compared that was to be."""
+        """Whether there is neither an error nor a warning, and everything could be compared."""
         return not self.uncompared and all(finding.severity == "note" for finding in self.findings)
 
     def count(self, severity: str) -> int:
@@ -85,7 +85,10 @@ class Diagnosis:
 
     def to_json(self) -> str:
         """Everything as a JSON object, for tools."""
-        facts = {
+        return json.dumps(self._facts(), indent=1, ensure_ascii=False)
+
+    def _facts(self) -> dict[str, object]:
+        return {
             "model": self.model,
             "gpus": self.gpus,
             "batch": self.split.batch,
@@ -96,27 +99,31 @@ class Diagnosis:
             "compared": list(self.compared),
             "uncompared": list(self.uncompared),
         }
-        return json.dumps(facts, indent=1, ensure_ascii=False)
 
     def summary(self) -> str:
         """The verdict in one line."""
+        errors, warnings = self.count("error"), self.count("warning")
+        if self.ok:
+            verdict = say(en="nothing wrong was found", zh="没有发现问题")
+        elif errors + warnings:
+            verdict = say(
+                en=f"{plural(errors, 'error')}, {plural(warnings, 'warning')}",
+                zh=f"{errors} 个错误，{warnings} 个警告",
+            )
+        else:
+            verdict = say(en="could not be compared", zh="无法比较")
+        return self._subject() + verdict
+
+    def _subject(self) -> str:
+        """How the summary begins: what was checked."""
         batch = self.split.batch
-        place = say(
+        return say(
             en=f"{self.model}, a batch of {batch} rows on {self.gpus} GPUs: ",
             zh=f"{self.model}，一个批次 {batch} 行，{self.gpus} 块 GPU：",
         )
-        if self.ok:
-            return place + say(en="nothing wrong was found", zh="没有发现问题")
-        errors, warnings = self.count("error"), self.count("warning")
-        if not errors + warnings:
-            return place + say(en="could not be compared", zh="无法比较")
-        return place + say(
-            en=f"{plural(errors, 'error')}, {plural(warnings, 'warning')}",
-            zh=f"{errors} 个错误，{warnings} 个警告",
-        )
 
     def _comparisons(self) -> list[tuple[str, tuple[str, ...]]]:
-        """What was compared and what could not be, each under its title."""
+        """The lines of what was compared and of what could not be, each under its title."""
         found = [
             (say(en="What was compared:", zh="比较过的内容："), self.compared),
             (say(en="What could not be compared:", zh="没能比较的内容："), self.uncompared),
@@ -197,7 +204,7 @@ def _code(text: str) -> str:
 
 
 def _lesson(finding: Finding) -> str:
-    """Where to read more: ``See lesson 06_batch_dim: Let it be found``."""
+    """The line that says where to read more: ``See lesson 06_batch_dim: Let it be found``."""
     return say(
         en=f"See lesson {finding.lesson}: {finding.section}",
         zh=f"见第 {finding.lesson[:2]} 课（{finding.lesson}.ipynb）：{finding.section}",

@@ -1,4 +1,4 @@
-"""Whether two runs gave the same, and by how much they differ."""
+"""Whether two results are the same up to rounding, and by how much they differ."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MOST_NODES = 100_000
 
 
 def is_number(tensor: Tensor) -> bool:
-    """Whether it is one number, of which each replica makes its own: of shape [], or [1], as ``loss[None]`` is."""
+    """Whether ``tensor`` is one number, of shape [] or [1]: each replica computes its own."""
     return tensor.numel() == 1 and tensor.dim() <= 1
 
 
 def difference(one: Tensor, other: Tensor) -> float:
-    """The largest difference, in units of the largest value; inf for other shapes or types."""
+    """Return the largest difference in units of the largest value; inf if shapes or types differ."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return float("inf")
     if not one.numel():
@@ -39,23 +39,23 @@ def difference(one: Tensor, other: Tensor) -> float:
 
 
 def largest_gap(one: Tensor, other: Tensor) -> float:
-    """The largest difference; nan where one alone is no number. Two that are none, or the same infinity, are alike."""
+    """Return the largest difference; nan if one of two values alone is a number. Two nans are alike."""
     alike = (one == other) | (one.isnan() & other.isnan())
     return float(torch.where(alike, torch.zeros_like(one), one - other).abs().max())
 
 
 def same(one: Tensor, other: Tensor, least: torch.dtype = torch.float64) -> bool:
-    """Whether the two agree up to rounding, where ``least`` is the least precise type they were computed in."""
+    """Whether the two agree up to rounding; ``least`` is the least precise type in which they were computed."""
     return difference(one, other) <= max(tolerance(one.dtype), tolerance(least))
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """How far sums in this type may be apart if they are added in another order, in units of the largest."""
+    """Return how far sums in this type may differ when they are added in another order, in units of the largest."""
     return RELATIVE.get(dtype, 1e-4)
 
 
 def least_precise(tensors: Iterable[Tensor]) -> torch.dtype:
-    """The type with the fewest digits among those the tensors were computed in, by their autograd graphs."""
+    """Return the type with the fewest digits in which the tensors were computed, by their autograd graphs."""
     seen: set[object] = set()
     nodes: list[Any] = []
     found = {torch.float64}

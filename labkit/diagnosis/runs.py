@@ -1,4 +1,4 @@
-"""What was run: the model on one GPU and, wrapped in DataParallel, on all of them; for all probes."""
+"""The runs that all probes share: the model on one GPU and, wrapped in DataParallel, on all of them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .subject import Subject
 
 
 class Runs:
-    """The record of a check-up that its probes share.
+    """The runs of a check-up and what was found in them: all its probes share one.
 
     inputs      on the source GPU.
     batch       how many rows they have: by DataParallel's reckoning, until a probe finds the true layout.
-    mode        what is asked about: the model in eval mode, or in training mode.
-    findings    what was found so far, in the order of the probes.
+    mode        the comparison that is asked about: the model in eval mode, or in training mode.
+    findings    the findings so far, in the order of the probes.
     names       the names of the findings, and of the probes that made them.
-    compared    what was compared between 1 and n GPUs, as lines of text.
-    uncompared  what was to be compared and could not be, and why.
+    compared    lines of text: what was compared between 1 and n GPUs.
+    uncompared  lines of text: what could not be compared, and why.
     memory      of each GPU during a training step, once it was measured.
     """
 
@@ -49,7 +49,7 @@ class Runs:
 
     @property
     def plan(self) -> Split:
-        """Who gets which rows."""
+        """The plan: which GPU gets which rows."""
         return split(self.batch, self.gpus)
 
     @property
@@ -89,7 +89,7 @@ class Runs:
             loss_of(self.inputs.of(model), self.loss, self.subject, {})
 
     def say_how(self) -> None:
-        """Note with which random numbers it was compared, and what was left out."""
+        """Note which random numbers the runs drew, and what was left out."""
         wrong = any(finding.severity != "note" for finding in self.findings)
         if not wrong and not self.uncompared and not any(map(_has_values, (self.evaluation, self.mode))):
             self.uncompared.append(PHRASES["uncompared.no_value"]())

@@ -41,11 +41,11 @@ class Draws:
         self._local = threading.local()
 
     def here(self) -> AbstractContextManager[object]:
-        """Inside, this thread draws so."""
+        """Return a context manager: inside, this thread draws in this way."""
         return _Mode(self)
 
     def in_every_thread(self, model: nn.Module, seed: int = 0) -> nn.Module:
-        """``model``, whose replicas, each in a thread of its own, will draw so too; Python's generators start anew."""
+        """Let the replicas of ``model`` draw in this way, each in its thread, with Python's generators seeded anew."""
         model.register_forward_pre_hook(lambda *_: self._enter(seed), prepend=True)
         model.register_forward_hook(lambda *_: self._leave(), always_call=True)
         return model
@@ -66,7 +66,7 @@ class Draws:
             mode.__exit__(None, None, None)
 
     def uniform(self, like: Tensor) -> Tensor:
-        """From [0, 1), in the shape of ``like``."""
+        """Return values from [0, 1) in the shape of ``like``."""
         count = like.size(-1) if like.dim() > 1 and not self.constant else 1
         steps = torch.arange(max(count, 1), dtype=torch.float64, device=like.device)
         row = (_FIRST + _STEP * steps) % 1
@@ -79,7 +79,7 @@ class Draws:
 
 
 class _Mode(TorchDispatchMode):
-    """Lets each draw be made, and puts other values in its place."""
+    """Lets torch draw, and replaces the drawn values."""
 
     def __init__(self, draws: Draws) -> None:
         super().__init__()
@@ -103,10 +103,9 @@ class _Mode(TorchDispatchMode):
         follows = bool(drawn) and name in _FOLLOWED and args[0] in drawn
         if rule is None and not follows:
             return self._call(func, args, kwargs)
-        named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
-        named = (
-            {argument.name: argument.default_value for argument in func._schema.arguments} | named | kwargs
-        )
+        arguments = func._schema.arguments
+        named = {one.name: one.default_value for one in arguments} | kwargs
+        named |= {one.name: value for one, value in zip(arguments, args, strict=False)}
         # In place, a draw overwrites what it may depend on; only rrelu's does.
         given = named["self"].clone() if func._schema.name == "aten::rrelu_with_noise_" else None
         if rule is None:
@@ -130,14 +129,14 @@ class _Mode(TorchDispatchMode):
 
 
 def seed_python(seed: int) -> None:
-    """Python's and numpy's own generators, which are the same for all threads."""
+    """Seed the generators of Python and numpy, which all threads share."""
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed)
 
 
 def _fill(values: Callable[[Draws, Tensor, dict[str, Any]], Tensor]) -> Rule:
-    """The values of a draw, computed in double precision, put in its place."""
+    """Return a rule that replaces the drawn values by ``values``, computed in double precision."""
 
     def rule(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
         result.copy_(values(draws, result, given).expand(result.shape))
@@ -181,7 +180,7 @@ def _rrelu(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
 
 
 def _backwards(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
-    """The order of drawn values that are all one: the last comes first."""
+    """Order drawn values that are all equal: the last comes first."""
     drawn, (_, places), dim = given["self"], result, given["dim"]
     if drawn.dim() and drawn.numel() and (drawn == drawn.narrow(dim, 0, 1)).all():
         last = drawn.size(dim) - 1
@@ -196,12 +195,22 @@ def _chance(given: dict[str, Any]) -> Any:
 
 
 def _exponential(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
-    waited = -(-draws.uniform(result)).log1p()
-    return waited / float(given["lambd"])
+    return -(-draws.uniform(result)).log1p() / float(given["lambd"])
+
+
+def _geometric(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+    failing = torch.log1p(torch.tensor(-given["p"]))
+    return ((-draws.uniform(result)).log1p() / failing).ceil().clamp(min=1)
+
+
+def _cauchy(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+    angle = torch.pi * (draws.uniform(result) - 0.5)
+    return angle.tan() * float(given["sigma"]) + float(given["median"])
 
 
 _uniform = _fill(lambda draws, result, given: draws.uniform(result))
 _normal = _fill(lambda draws, result, given: draws.normal(result))
+_normal_of = _fill(lambda draws, result, given: given["mean"] + given["std"] * draws.normal(result))
 _integers = _fill(lambda draws, result, given: _between(draws, result, given.get("low"), given["high"]))
 _coins = _fill(lambda draws, result, given: draws.uniform(result) < _chance(given))
 
@@ -213,22 +222,14 @@ RULES: dict[str, Rule] = {
     ),
     "randn": _normal,
     "randn_like": _normal,
-    "normal": _fill(lambda draws, result, given: given["mean"] + given["std"] * draws.normal(result)),
-    "normal_": _fill(lambda draws, result, given: given["mean"] + given["std"] * draws.normal(result)),
+    "normal": _normal_of,
+    "normal_": _normal_of,
     "log_normal_": _fill(
         lambda draws, result, given: (given["mean"] + given["std"] * draws.normal(result)).exp()
     ),
-    "cauchy_": _fill(
-        lambda draws, result, given: (
-            given["median"] + given["sigma"] * (torch.pi * (draws.uniform(result) - 0.5)).tan()
-        )
-    ),
+    "cauchy_": _fill(_cauchy),
     "exponential_": _fill(_exponential),
-    "geometric_": _fill(
-        lambda draws, result, given: (
-            ((-draws.uniform(result)).log1p() / torch.log1p(torch.tensor(-given["p"]))).ceil().clamp(min=1)
-        )
-    ),
+    "geometric_": _fill(_geometric),
     "randint": _integers,
     "randint_like": _integers,
     "random_": _fill(

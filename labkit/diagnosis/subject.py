@@ -21,7 +21,7 @@ _MOST_ALONE = 8
 
 
 class Subject:
-    """The model and its inputs, copied to the host, and what was known of them before.
+    """Copies of the model and its inputs on the host, and facts about the originals.
 
     places      the devices of its parameters and buffers.
     inputs_at   the device of the inputs.
@@ -59,7 +59,7 @@ class Subject:
         self.inputs = inputs.moved("cpu")
 
     def settle(self, error_of: Callable[[nn.Module], Exception | None], device: str) -> None:
-        """Find out what the model holds on the CPU on purpose: that with which ``error_of`` it is None on ``device``.
+        """Find out which unregistered tensors must stay on the CPU for ``error_of`` to find no error on ``device``.
 
         What its owner has not registered, ``.to()`` does not move. It may be a table for the CPU, which must stay, or
         a tensor that was forgotten, which its owner would have to move by hand.
@@ -76,18 +76,18 @@ class Subject:
         self.staying = other or frozenset()
 
     def copied_to(self, device: str) -> nn.Module:
-        """A copy of the model on ``device``."""
+        """Return a copy of the model on ``device``."""
         model = copy.deepcopy(self.model).to(device)
         move_unregistered(model, device, self.staying)
         return model
 
     def in_parallel(self, model: nn.Module, gpus: Sequence[int]) -> nn.Module:
-        """``model``, one of the copies, in the ``DataParallel`` that is asked about."""
+        """Wrap ``model``, one of the copies, in the ``DataParallel`` that is checked."""
         return nn.DataParallel(model, list(gpus), self.output, self.dim)
 
 
 def _copied(model: nn.Module) -> nn.Module:
-    """A deep copy. Tensors kept from an earlier forward cannot be copied by Python: their values are."""
+    """Return a deep copy. Python cannot copy tensors with a history; of those, the values are copied."""
     kept = {}
     for module in model.modules():
         for value in module.__dict__.values():
@@ -118,7 +118,7 @@ def _can_be_copied(value: object) -> bool:
 
 
 def _unwrap(model: nn.Module) -> tuple[list[str], list[str]]:
-    """Take data-parallel wrappers and compilers inside ``model`` out of it; the names of the modules they stood for."""
+    """Take data-parallel wrappers and compiled modules inside ``model`` out of it; return the names of both."""
     wrapped, compiled = [], []
     for name, module in model.named_modules():
         if isinstance(module, nn.DataParallel):
@@ -136,7 +136,7 @@ def _unwrap(model: nn.Module) -> tuple[list[str], list[str]]:
 
 
 def _plain(module: nn.Module) -> nn.Module:
-    """What ``torch.compile`` was given, if ``module`` came of it."""
+    """Return the module that ``torch.compile`` was given, if ``module`` is its result; else ``module``."""
     # torch/_dynamo/eval_frame.py, OptimizedModule
     inside: nn.Module | None = getattr(module, "_orig_mod", None)
     return module if inside is None else inside

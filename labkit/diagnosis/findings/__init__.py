@@ -1,4 +1,4 @@
-"""What each finding says, in both languages: it stands in the text files of this folder, read when it is imported."""
+"""All kinds of findings, in both languages: the text files of this folder declare them, and are read once."""
 
 from math import isinf
 from pathlib import Path

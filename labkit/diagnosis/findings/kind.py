@@ -1,4 +1,4 @@
-"""What a check-up may find, read from text files: its name, how bad it is, where it is taught, what it says.
+"""Kinds of findings, read from text files: each has a name, a severity, a lesson that teaches it, and its texts.
 
     %% sparse_input error batch
     en: An input is a sparse tensor, which scatter cannot cut: {problem}.

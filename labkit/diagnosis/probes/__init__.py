@@ -15,7 +15,7 @@ PROBES = (
 
 
 def in_order(probes: tuple[Probe, ...] = PROBES) -> tuple[Probe, ...]:
-    """The probes, each after those that it builds on, and those whose findings may explain its own."""
+    """Return the probes, each after those that it builds on and those whose findings may explain its own."""
     graph = {
         probe: {
             other

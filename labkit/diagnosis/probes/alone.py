@@ -106,7 +106,7 @@ def state(runs: Runs) -> Iterator[Finding]:
 
 
 def _written(runs: Runs, model: nn.Module, names: list[str]) -> list[str]:
-    """Those of the attributes to which another forward, with other rows, gives other contents: not the caches."""
+    """Return the attributes to which another forward, with other rows, gives other contents: all but caches."""
     if not names:
         return []
     before = Contents(model, names)
@@ -163,7 +163,7 @@ def returned(runs: Runs) -> Iterator[Finding]:
 
 
 def known(runs: Runs, error: Exception) -> bool:
-    """Whether a finding says already why ``error`` was raised."""
+    """Whether a finding already says why ``error`` was raised."""
     if is_mix(error):
         return runs.has("not_registered")
     # What cannot be gathered makes no replica fail.
@@ -172,14 +172,14 @@ def known(runs: Runs, error: Exception) -> bool:
 
 
 def _failure(error: Exception) -> Finding:
-    """What is said of a forward that fails on one GPU."""
+    """Return the finding of a forward that fails on one GPU."""
     if is_beyond(error):
         return KINDS["not_simulated"].of(error)
     return (KINDS["fixed_device.on_one"] if is_mix(error) else KINDS["fails_on_one"]).of(error)
 
 
 def _values_seen_by_norms(model: nn.Module) -> dict[str, int]:
-    """Fills with the values per channel that each BatchNorm in training mode gets in the forward that follows."""
+    """Count the values per channel of each BatchNorm in training mode: the next forward fills the dict."""
     seen: dict[str, int] = {}
 
     def note(name: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:

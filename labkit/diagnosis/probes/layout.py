@@ -1,4 +1,4 @@
-"""Where the batch is, if it is not where DataParallel takes it to be, and what that does to rows and GPUs."""
+"""Where the batch is, if it is not where DataParallel looks for it, and how that affects rows and GPUs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def layout(runs: Runs) -> Iterator[Finding]:
     minute at most (see :mod:`labkit.diagnosis.axes`). Where another way is found, :attr:`Runs.batch` is its batch
     from now on: ``state`` has looked before.
     """
-    if not runs.mode.unlike:
+    if runs.mode.agree:
         return
     if not runs.inputs.scattered():
         yield KINDS["uncut_input"](listed(runs.inputs.objects()))
@@ -44,12 +44,12 @@ def layout(runs: Runs) -> Iterator[Finding]:
     explained = _explained(runs)
     search = _search(runs)
     fits = search.fits()
-    if pairs := [path for path, fit in fits.items() if fit.pairs]:
+    if pairs := [path for path, fit in fits.items() if fit.how == "pairs"]:
         outcome = _glued(found.get(pairs[0]))
         yield KINDS["rows_compared"](
             listed(pairs), shape=list(expected[pairs[0]].shape), gpus=runs.gpus, outcome=outcome
         )
-    elif short := [path for path, fit in fits.items() if fit.short]:
+    elif short := [path for path, fit in fits.items() if fit.how == "short"]:
         yield KINDS["own_length"](listed(short))
     elif (other := search.layout()) and (said := list(_elsewhere(runs, other))):
         yield from said
@@ -58,16 +58,16 @@ def layout(runs: Runs) -> Iterator[Finding]:
         one, many = expected[path], found.get(path)
         if fit.axis not in (None, runs.subject.dim):
             yield _moved(runs, path, fit.axis)
-        elif fit.axis is not None or fit.short or fit.pairs:
+        elif fit.axis is not None or fit.how in ("short", "pairs"):
             continue
         elif is_number(one):
             if (
                 many is not None and not explained and runs.loss is None
             ):  # or the loss is held against one GPU's
                 yield from _number(runs, path, one, many)
-        elif fit.uncut and (objects := runs.inputs.objects()):
+        elif fit.how == "uncut" and (objects := runs.inputs.objects()):
             yield KINDS["uncut_input"](listed(objects))
-        elif fit.over_rows:
+        elif fit.how in ("uncut", "over_rows"):
             yield _lost(path, one, many)
         elif many is not None and not explained and not runs.mode.same(one, many):
             yield _differs(runs, path, one, many)
@@ -87,13 +87,13 @@ def _search(runs: Runs) -> Search:
 
 
 def _explained(runs: Runs) -> bool:
-    """Whether it is said already why n GPUs fail or differ."""
+    """Whether a finding already says why n GPUs fail or differ."""
     error = runs.mode.many.error
     return runs.has("replicas", "devices") or (error is not None and known(runs, error))
 
 
 def _elsewhere(runs: Runs, found: Layout) -> Iterator[Finding]:
-    """What a layout other than DataParallel's says."""
+    """Yield the findings of a layout other than DataParallel's."""
     runs.batch, dim = found.batch, runs.subject.dim
     for path in found.lists:
         yield KINDS["list_cut"](path, rows=found.batch)
@@ -163,12 +163,12 @@ def _lost(path: str, one: Tensor, many: Tensor | None) -> Finding:
 
 
 def _glued(many: Tensor | None) -> str:
-    """The shape of the replicas' results glued together; nothing if they were not."""
+    """Return the shape of the replicas' results glued together, in words; nothing if they were not glued."""
     return "" if many is None else PHRASES["glued"](wrong=list(many.shape))
 
 
 def _number(runs: Runs, path: str, one: Tensor, many: Tensor) -> Iterator[Finding]:
-    """A number computed in forward, a loss most likely, that became a number for each replica."""
+    """Yield the finding of a number, most likely a loss, of which each replica computes its own."""
     if many.dim() != 1:
         return
     ways = runs.mode.ways(path)
@@ -182,7 +182,7 @@ def _number(runs: Runs, path: str, one: Tensor, many: Tensor) -> Iterator[Findin
 
 
 def biased_loss(runs: Runs, where: str, one: float, mean: float) -> Finding:
-    """That the mean of the replicas' losses is not the loss of the batch."""
+    """Return the finding that the mean of the replicas' losses is not the loss of the batch."""
     sizes = runs.plan.sizes
     if len(set(sizes)) == 1:
         return KINDS["biased_loss.even_pieces"](where, one=one, mean=mean)
@@ -217,11 +217,7 @@ def rows(runs: Runs) -> Iterator[Finding]:
         if tensor.dim() > dim and tensor.size(dim)
     }
     # An error that a wrong cut explains drops nothing.
-    if (
-        not runs.mode.unlike
-        or len(set(counts.values())) < 2
-        or (error and (runs.has(*CUT) or _explained(runs)))
-    ):
+    if runs.mode.agree or len(set(counts.values())) < 2 or (error and (runs.has(*CUT) or _explained(runs))):
         return
     pieces = listed([f"{path} {list(found[path].shape)}: {count}" for path, count in counts.items()])
     outcome = (
@@ -256,7 +252,7 @@ def idle(runs: Runs) -> Iterator[Finding]:
 def unexplained(runs: Runs) -> Iterator[Finding]:
     """Runs pieces on one GPU: names an error or a difference on n GPUs for which no other probe has a reason."""
     error = runs.mode.many.error
-    if error is None and runs.mode.unlike and runs.mode.reductions is None and not runs.has("returned"):
+    if error is None and not runs.mode.agree and runs.mode.reductions is None and not runs.has("returned"):
         expected, found = runs.mode.one.tensors, runs.mode.many.tensors
         for path in dict.fromkeys((*expected, *found)):
             if path not in expected or path not in found or not runs.mode.same(expected[path], found[path]):

@@ -1,4 +1,4 @@
-"""What a probe is: a question to the runs, what it may answer, and whose answers it waits for."""
+"""A probe asks one question of the runs. It declares what it may answer, and whose answers it waits for."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Look = Callable[[Runs], Iterable[Finding]]
 class Probe:
     """One question to the runs.
 
-    look           asks it: what was found.
+    look           the function that asks it and yields findings.
     finds          the keys of the kinds that it may find.
     after          names of probes that it builds on.
-    explained_by   keys of kinds and names of probes: where one of them has found something, nothing is left to ask.
-    wants_outputs  whether it is asked only where the model runs on one GPU.
-    asked          "first"; "each": for eval and for training mode; "last": when both are known.
+    explained_by   keys of kinds and names of probes: if one of them has found something, this one is not asked.
+    wants_outputs  whether it is asked only if the model runs on one GPU.
+    asked          "first"; "each": once in eval and once in training mode; "last": when both are known.
     """
 
     look: Look

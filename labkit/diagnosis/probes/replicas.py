@@ -1,4 +1,4 @@
-"""Whether a replica, and another GPU, compute what the model does on the source GPU; nothing is cut there."""
+"""Whether a replica, and the model on another GPU, give the same as the model on the source GPU, with nothing cut."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def replicas(runs: Runs) -> Iterator[Finding]:
 
     Asked only where n GPUs fail or differ. A replica that asks for what only later GPUs lack is not seen.
     """
-    if not runs.mode.unlike or runs.mode.random:
+    if runs.mode.agree or runs.mode.random:
         return
     lines: list[str] = []
     try:
@@ -63,7 +63,7 @@ def references(runs: Runs) -> Iterator[Finding]:
     Asked only where n GPUs fail or differ, and an input of whole numbers could be places in another one. What refers
     to rows of the model's own tables is not seen.
     """
-    if not runs.mode.unlike or runs.mode.random:
+    if runs.mode.agree or runs.mode.random:
         return
     if found := reference(runs.mode.evaluated, runs.inputs, runs.mode.one.outputs, runs.mode.same):
         meaning = PHRASES[f"rows_refer.{found.kind}"](of=found.of)
@@ -95,7 +95,7 @@ def devices(runs: Runs) -> Iterator[Finding]:
 
 
 def _lines_that_ask_for_parameters(replica: nn.Module) -> list[str]:
-    """Fills with the lines of the user's code that ask ``replica`` or its children for their parameters."""
+    """Note the lines of the user's code that ask ``replica`` for its parameters: the next forward fills the list."""
     lines: list[str] = []
 
     def noting(module: nn.Module, name: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Training on several GPUs: its gradients, what the model keeps of a step, and the memory that a step takes."""
+"""Training on several GPUs: the gradients, the state after a step, and the memory that a step takes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def gradients(runs: Runs) -> Iterator[Finding]:
 
 
 def _agree_in_double(mode: Comparison) -> bool:
-    """Whether gradients agree there, and all that is needed to say so runs."""
+    """Whether the gradients agree in double precision; False if something fails there."""
     try:
         mode.backward(mode.one), mode.backward(mode.many)
     except Exception:
@@ -78,7 +78,7 @@ def _agree_in_double(mode: Comparison) -> bool:
 
 
 def _biased(runs: Runs, one: float, many: float) -> Finding:
-    """What is said of a loss of the user's own that is another on n GPUs."""
+    """Return the finding of a loss function of the user's whose value differs on n GPUs."""
     ways = set((runs.mode.reductions or {}).values())
     if len(ways) != 1:
         return biased_loss(runs, "loss", one, many)
@@ -87,7 +87,7 @@ def _biased(runs: Runs, one: float, many: float) -> Finding:
 
 
 def _worst_gap(one: nn.Module, many: nn.Module, rounding: float) -> tuple[float, str, bool, int]:
-    """The largest relative gap between the gradients of two modules, whose, whether it is but rounding; how many."""
+    """Return the largest relative gap between gradients, its parameter, whether it is rounding, and their number."""
     # A parameter that forward makes is lost with the replica: the model on n GPUs does not have it.
     others = dict(many.named_parameters())
     pairs = [
@@ -108,7 +108,7 @@ def _worst_gap(one: nn.Module, many: nn.Module, rounding: float) -> tuple[float,
 
 
 def _gradient(parameter: Tensor) -> Tensor:
-    """The gradient, dense; zeros if there is none."""
+    """Return the gradient, dense; zeros if there is none."""
     grad = parameter.grad
     if grad is None:
         return torch.zeros_like(parameter)
@@ -145,7 +145,7 @@ def kept(runs: Runs) -> Iterator[Finding]:
     after=("layout", "gradients", "kept"), asked="last",
 )  # fmt: skip
 def training_step(runs: Runs) -> Iterator[Finding]:
-    """Runs a training step on n GPUs in the model's own mode; measures what lives on each GPU beyond what did before.
+    """Runs a training step on n GPUs in the model's own mode; measures how much memory it takes on each GPU.
 
     Asked only where the wrapped model runs at all. The optimizer's state is reckoned (Adam's, twice the weights),
     not measured; what CUDA and its caching allocator need besides is not known here.

@@ -1,8 +1,7 @@
-"""The check-up of a distributed script: run once on simulated ranks, watched, and judged."""
+"""The check-up of a distributed script: it runs once on simulated ranks, is observed, and its records are judged."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...base.language import say
-from ...base.numbers import MOST_GPUS, plural, whole
+from ...base.numbers import MOST_GPUS, whole
 from ...diagnosis.result import SEVERITIES, Diagnosis, Finding
 from ..threads.world import RanksFailed, World
 from .meaning import compared, findings
@@ -34,25 +33,17 @@ class RanksDiagnosis(Diagnosis):
     def gpus(self) -> int:
         return self.ranks
 
-    def to_json(self) -> str:
-        facts = {
+    def _facts(self) -> dict[str, object]:
+        return {
             "script": self.model,
             "ranks": self.ranks,
             "ok": self.ok,
             "findings": [asdict(finding) for finding in self.findings],
             "compared": list(self.compared),
         }
-        return json.dumps(facts, indent=1, ensure_ascii=False)
 
-    def summary(self) -> str:
-        place = say(en=f"{self.model} on {self.ranks} ranks: ", zh=f"{self.model}，{self.ranks} 个 rank：")
-        if self.ok:
-            return place + say(en="nothing wrong was found", zh="没有发现问题")
-        errors, warnings = self.count("error"), self.count("warning")
-        return place + say(
-            en=f"{plural(errors, 'error')}, {plural(warnings, 'warning')}",
-            zh=f"{errors} 个错误，{warnings} 个警告",
-        )
+    def _subject(self) -> str:
+        return say(en=f"{self.model} on {self.ranks} ranks: ", zh=f"{self.model}，{self.ranks} 个 rank：")
 
 
 def diagnose_ranks(

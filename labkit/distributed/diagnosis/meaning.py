@@ -1,4 +1,4 @@
-"""What the records of all ranks mean: findings."""
+"""From the records of all ranks to findings: each function here looks for one kind of fault."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import torch
 
 from ...diagnosis.errors import short_text
 from ...diagnosis.findings.kind import declared, listed
+from ...diagnosis.probes.alone import FEW
 from ...diagnosis.result import Finding
 from ..calls.faults import Report, ranks_text
 from .records import Loader, Loss, RankRecord, Step, without_gradient
 
 KINDS, PHRASES = declared(Path(__file__).with_name("kinds.txt"))
 
-# BatchNorm over fewer values of a channel than this makes noise of them (as in the check-up of a model).
-FEW = 16
 # Elements count alike if their weights differ by less.
 _ALIKE = 1e-3
 
 
 def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] | None) -> list[Finding]:
-    """All that was found, in no order; ``failure`` is what ended the run, and in which rank."""
+    """Return all findings, in no order. ``failure`` is the error that ended the run, and its rank."""
     return [
         *(_of_failure(records, *failure) if failure is not None else ()),
         *_once("same_rows", _same_rows(records)),
@@ -55,12 +54,12 @@ def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) 
 
 
 def _places(places: Iterable[str]) -> str:
-    """The lines of the user's code, without the functions' names."""
+    """Return the lines of the user's code, without the functions' names."""
     return listed(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(places)))))
 
 
 def _unused(records: Sequence[RankRecord]) -> str:
-    """The parameters of replicated models that got no gradient, with the ranks."""
+    """Return the parameters of replicated models that got no gradient, with the ranks."""
     missed: dict[tuple[str, ...], list[int]] = {}
     for rank, one in enumerate(records):
         names = one.unused or without_gradient(one.models)
@@ -76,7 +75,7 @@ def _unused(records: Sequence[RankRecord]) -> str:
 
 
 def _loaders(records: Sequence[RankRecord]) -> Iterator[list[Loader]]:
-    """The loaders that all ranks have, one after the other."""
+    """Yield the loaders that all ranks have: the first of each rank, the second of each, and so on."""
     for loaders in zip(*(one.loaders for one in records), strict=False):
         yield list(loaders)
 
@@ -86,7 +85,7 @@ _Found = Iterator[tuple[str, dict[str, Any]]]
 
 
 def _once(key: str, found: _Found) -> Iterator[Finding]:
-    """What is found in several loaders is one fault: said of the first, with the names of the others."""
+    """Yield one finding for a fault of several loaders: it names the first, and where else it was found."""
     for where, facts in found:
         if others := [name for name, _ in found]:
             where = PHRASES["also"](where=where, others=listed(others))
@@ -151,7 +150,7 @@ def _steps(records: Sequence[RankRecord]) -> Iterator[tuple[int, list[Step]]]:
 
 
 def _weighed(steps: Sequence[Step]) -> list[list[Loss]]:
-    """The losses of one step that came into the gradient, rank by rank; [] if some rank has none."""
+    """Return the losses of one step that count in the gradient, by rank; [] if some rank has none."""
     found = [[loss for loss in step.losses if loss.weight is not None] for step in steps]
     return found if all(found) else []
 
@@ -232,7 +231,7 @@ def _drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
 
 
 def _unlike(weights: Sequence[dict[str, int]]) -> str:
-    """The first name under which the ranks have different digests; "" if all agree."""
+    """Return the first name under which the ranks have different digests; "" if all agree."""
     if any(one.keys() != weights[0].keys() for one in weights):
         return ""
     return next((name for name in weights[0] if len({one[name] for one in weights}) > 1), "")
@@ -254,7 +253,7 @@ def _batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
 
 
 def compared(records: Sequence[RankRecord]) -> tuple[str, ...]:
-    """What was looked at, in lines."""
+    """Return lines of text that say what was looked at."""
     lines = []
     steps = min(len(one.steps) for one in records)
     if any(step.weights for one in records for step in one.steps[:steps]):

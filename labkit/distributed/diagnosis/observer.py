@@ -35,7 +35,7 @@ _REDUCES = frozenset(("all_reduce", "reduce_scatter", "reduce_scatter_single"))
 
 
 class Observer:
-    """Keeps a record of each of ``ranks`` ranks, as long as it is entered."""
+    """Keeps a record of each of ``ranks`` ranks while it is entered."""
 
     def __init__(self, ranks: int) -> None:
         self.records = [RankRecord() for _ in range(ranks)]
@@ -54,7 +54,7 @@ class Observer:
         self._stack.close()
 
     def here(self) -> RankRecord | None:
-        """The record of the rank that this thread is."""
+        """Return the record of the rank that this thread is; None for other threads."""
         rank = rank_here()
         return None if rank is None else self.records[rank.number]
 
@@ -77,7 +77,7 @@ class Observer:
         yield self._before(torch.amp.GradScaler, "scale", _scale)
 
     def _before(self, owner: Any, name: str, look: Callable[..., None]) -> Patch:
-        """``look(record, *args, **kwargs)`` is called before ``owner.name``, in a rank."""
+        """Let a rank call ``look(record, *args, **kwargs)`` before ``owner.name``."""
         function = getattr(owner, name)
 
         @functools.wraps(function)
@@ -89,7 +89,7 @@ class Observer:
         return Patch(owner, name, watched)
 
     def _after(self, owner: Any, name: str, look: Callable[..., None]) -> Patch:
-        """``look(record, result, *args)`` is called after ``owner.name``, in a rank."""
+        """Let a rank call ``look(record, result, *args)`` after ``owner.name``."""
         function = getattr(owner, name)
 
         @functools.wraps(function)
@@ -102,7 +102,7 @@ class Observer:
         return Patch(owner, name, watched)
 
     def _noting(self, note: Callable[..., Any]) -> Callable[..., Any]:
-        """Of a collective, which another thread than the rank's own may have called."""
+        """Count the collectives of gradients. Another thread than the rank's own may have called one."""
 
         @functools.wraps(note)
         def watched(rank: Rank, call: Any) -> None:
@@ -255,14 +255,14 @@ def _described(loader: Any) -> Loader:
 
 
 def _row(dataset: Any, row: Any) -> Any:
-    """The number of a row in the whole data set: a rank may have a Subset of its own."""
+    """Return the number of a row in the whole data set: a rank may have a Subset of its own."""
     while isinstance(dataset, Subset):
         dataset, row = dataset.dataset, int(dataset.indices[row])
     return row
 
 
 def _rows(batch: Any) -> list[int]:
-    """A digest of each row of the first tensor of a batch."""
+    """Return a digest of each row of the first tensor of a batch."""
     while isinstance(batch, (list, tuple)) and batch:
         batch = batch[0]
     if isinstance(batch, dict):
@@ -281,7 +281,7 @@ def _digest(tensor: Tensor) -> int:
 
 
 def _weights(record: RankRecord) -> dict[str, int]:
-    """Digests of what all replicas have alike: parameters, and buffers but for BatchNorm's statistics."""
+    """Return digests of what replicas must have in common: parameters, and buffers except BatchNorm's statistics."""
     found: dict[str, int] = {}
     for number, model in enumerate(record.models):
         prefix = f"{number}." if len(record.models) > 1 else ""
@@ -313,7 +313,7 @@ def _parameters(record: RankRecord) -> list[Any]:
 
 
 def _targets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
-    """How many targets count in a cross entropy; None where they are weighed, or probabilities."""
+    """Return how many targets count in a cross entropy; None if they are weighed, or probabilities."""
     target = kwargs.get("target", args[1] if len(args) > 1 else None)
     if kwargs.get("weight", args[2] if len(args) > 2 else None) is not None:
         return None

@@ -1,4 +1,4 @@
-"""What is seen of each rank while a script is watched: records, without judgement."""
+"""The records that are kept of each rank while a script is observed; what they mean is judged later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 @dataclass
 class Epoch:
-    """One pass of a rank over one loader: the rows that it read, in their order, and the optimizer steps meanwhile."""
+    """One pass of a rank over one loader: the rows that it read, in order, and the optimizer steps meanwhile."""
 
     rows: list[Hashable] = field(default_factory=list)
     steps: int = 0
@@ -18,10 +18,11 @@ class Epoch:
 
 @dataclass
 class Loader:
-    """One loader of a rank, by the order in which it was first used.
+    """One loader of a rank. A rank's loaders stand in the order in which they were first used.
 
-    size       rows of the data set; None if it has no length.
-    sampler    the name of its sampler's class, and whether that shuffles by an epoch that it is told.
+    size       how many rows the data set has; None if it has no length.
+    sampler    the name of its sampler's class.
+    by_epoch   whether the sampler shuffles by the epoch that ``set_epoch`` tells it.
     """
 
     size: int | None
@@ -32,10 +33,10 @@ class Loader:
 
 @dataclass
 class Loss:
-    """One call of a loss function, over ``count`` elements; ``weight``: how much one of them counts in the gradient."""
+    """One call of a loss function over ``count`` elements, each of which counts ``weight`` times in the gradient."""
 
     count: float
-    weight: float | None = None  # once backward has come by
+    weight: float | None = None  # known once backward has come by
 
 
 @dataclass
@@ -43,8 +44,9 @@ class Step:
     """One optimizer step of a rank.
 
     losses     of the backward passes since the last step.
-    passes     how many there were, and ``reduced`` the collectives of gradients in each that had some.
-    weights    digests of parameters and buffers after it, by name.
+    passes     how many backward passes there were.
+    reduced    how many collectives of gradients there were in each of them.
+    weights    digests of parameters and buffers after the step, by name.
     """
 
     losses: list[Loss]
@@ -55,7 +57,7 @@ class Step:
 
 @dataclass
 class RankRecord:
-    """All that is seen of one rank."""
+    """Everything that was observed of one rank."""
 
     loaders: list[Loader] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -82,7 +84,7 @@ class RankRecord:
     _records: WeakKeyDictionary[Any, Loader] = field(default_factory=WeakKeyDictionary)
 
     def loader(self, key: object, make: Callable[[], Loader]) -> Loader:
-        """The record of the loader ``key``, made if it is new."""
+        """Return the record of the loader ``key``; it is made if the loader is new."""
         found = self._records.get(key)
         if found is None:
             found = self._records[key] = make()
@@ -91,7 +93,7 @@ class RankRecord:
 
 
 def without_gradient(models: list[Any]) -> list[str]:
-    """The parameters of replicated models that have no gradient where others have one."""
+    """Return the parameters of replicated models that have no gradient where others have one."""
     found = []
     for model in models:
         parameters = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
