@@ -193,8 +193,8 @@ class Exercise:
             return self._looked_up(value, facts)
         with closing(self.code.judge(value, **facts)) as hints:  # type: ignore[type-var]  # they hold simulated GPUs
             found = next(hints, None)
-        if not isinstance(found, Named):
-            return found
+        if found is None:
+            return None
         said = self._said(Named(found.name, answer=value, **found.values), facts)
         return Hint(found.name, said.en, said.zh)
 

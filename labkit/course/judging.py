@@ -55,7 +55,7 @@ class Named:
 
 
 # What a judge gives: a hint for each thing that is wrong, the first of which is shown.
-Hints = Iterator[Hint | Named]
+Hints = Iterator[Named]
 
 
 def sections(file: Path) -> list[tuple[Entry, list[Entry]]]:

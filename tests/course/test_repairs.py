@@ -8,12 +8,13 @@ from random import Random
 import pytest
 import torch
 import torch.nn.functional as F
+from labkit.content.broken import models, repaired
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from labkit.base.language import using
 from labkit.course import Progress, glossary, hint, progress, repair
-from labkit.course.broken import PROBLEMS, judge, models, repaired, score
+from labkit.course.broken import judge, problems, score
 
 
 def tagger(packed_length, cpu=True):
@@ -611,6 +612,7 @@ BROKEN = {
     "tagger": "own_length", "typist": "state_cut", "photos": "channels", "pairs": "own_piece", "roads": "roads_cut",
     "clicks": "flat", "words": "mean_of_means", "experts": "plain_list", "waves": "first_come", "surprise": "lost",
 }  # fmt: skip
+PROBLEMS = problems()
 NAMES = list(PROBLEMS)
 ATTEMPTS = [(name, *attempt) for name in NAMES for attempt in WRONG[name]]
 
@@ -652,8 +654,8 @@ def test_a_hint_is_in_both_languages(name):
         with using(language):
             found[language] = judge(PROBLEMS[name], model, Random(1)).hint
     assert (found["en"].id, found["zh"].id) == (id, id)
-    assert re.search("[一-鿿]", found["zh"].words)
-    assert glossary.problems(found["en"].words, found["zh"].words) == []
+    assert re.search("[一-鿿]", found["zh"].zh)
+    assert glossary.problems(found["en"].en, found["zh"].zh) == []
 
 
 def test_a_score_keeps_the_best_and_counts_hints(tmp_path):

@@ -8,31 +8,25 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from random import Random
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ...base.language import say
-from ...base.numbers import plural
+from ...base.texts import Text
 from ...base.tree import tensors
+from ...content import FOLDER, module
+from ..judging import Hint, Hints, Named, named, sections, worded
 from .running import Case, Failure, Observed, alike, busy_gpus, close, observe
 
 # What the repair of a model is worth, and what of it is reached once the values are right where every piece is full,
 # once they are right wherever the rows fall, and once gradients and buffers are right, too.
 WORTH = 10
 FULL, EVERYWHERE = 5, 8
-
-
-class Hint(NamedTuple):
-    """What is wrong with a repair: the misconception's id, and its words in the language in use."""
-
-    id: str
-    words: str
 
 
 class Judgement(NamedTuple):
@@ -50,17 +44,46 @@ class Problem:
     broken     the class as it is shown; ``repaired`` the same put right: its results are what is right.
     batch      (how many rows, a generator) -> the inputs of one call, on the CPU.
     wrong      the misconceptions: hints for what was seen, the likeliest first.
-    ladder     three hints that a learner can buy: the symptom, where to look, the cure.
-    why        one line, said when it is repaired.
+    texts      three hints that a learner can buy, ``symptom``, ``where`` to look and the ``cure``; ``why``, said when
+               it is repaired; and the hints on wrong repairs.
     """
 
     name: str
     broken: type[nn.Module]
     repaired: type[nn.Module]
     batch: Callable[[int, torch.Generator], tuple[Any, ...]]
-    wrong: Callable[[Seen], Iterator[Hint]]
-    ladder: Callable[[], tuple[str, str, str]]
-    why: Callable[[], str]
+    wrong: Callable[[Seen], Hints]
+    texts: Mapping[str, Text]
+
+
+# What the modules of the content have declared of each problem; the texts stand in content/broken/problems.txt.
+_declared: dict[str, Callable[[str, Mapping[str, Text]], Problem]] = {}
+_FOLDER = FOLDER / "broken"
+
+
+def problem(
+    name: str,
+    broken: type[nn.Module],
+    repaired: type[nn.Module],
+    batch: Callable[[int, torch.Generator], tuple[Any, ...]],
+) -> Callable[[Callable[[Seen], Hints]], Callable[[Seen], Hints]]:
+    """Declare a problem: the decorated function gives its hints."""
+
+    def declare(wrong: Callable[[Seen], Hints]) -> Callable[[Seen], Hints]:
+        _declared[name] = lambda name, texts: Problem(name, broken, repaired, batch, wrong, texts)
+        return wrong
+
+    return declare
+
+
+@cache
+def problems() -> dict[str, Problem]:
+    """The ten by their names, in the order of the lesson."""
+    for file in sorted(_FOLDER.glob("*.py")):
+        module(f"broken.{file.stem}")
+    texts = {head.words[0]: named(head, parts) for head, parts in sections(_FOLDER / "problems.txt")}
+    common = texts.pop("any")
+    return {name: _declared[name](name, common | own) for name, own in texts.items()}
 
 
 @dataclass(frozen=True)
@@ -113,16 +136,14 @@ class Seen:
             self.problem.repaired, replace(self.case, gpus=1, order=None, calls=(inputs,))
         ).results[0]
 
-    def on(self) -> str:
-        """In which case: ``on 3 GPUs, 7 rows``."""
-        rows = self.case.rows
-        if self.alone:
-            return say(
-                en=f"on one GPU already, {plural(rows, 'row')}", zh=f"在一块 GPU 上（{rows} 行）就已经如此"
-            )
-        return say(
-            en=f"on {self.case.gpus} GPUs, {plural(rows, 'row')}", zh=f"{self.case.gpus} 块 GPU、{rows} 行"
-        )
+    def said(self, hint: Named) -> Hint:
+        """The hint in words; they may name the case, ``on``, and the ``error``."""
+        facts = {
+            "on": Named("alone" if self.alone else "on", gpus=self.case.gpus, rows=self.case.rows),
+            "error": self.failure.words if self.failure else "",
+        }
+        words = worded(self.problem.texts, hint, facts)
+        return Hint(hint.name.partition(".")[0], words.en, words.zh)
 
 
 # (GPUs, rows) where the last piece is short.
@@ -162,126 +183,65 @@ def judge(problem: Problem, model: object, draw: Random) -> Judgement:
     ``draw`` decides the cases: batch sizes, GPUs, inputs, weights and the order of the replicas.
     """
     if not (isinstance(model, type) and issubclass(model, nn.Module)):
-        return Judgement(0, _no_class(model))
+        words = problem.texts["no_class"].filled({"kind": type(model).__name__})
+        return Judgement(0, Hint("no_class", words.en, words.zh))
     later: Hint | None = None
     for reached, case in cases(problem, draw):
         want = observe(problem.repaired, replace(case, gpus=1, order=None))
         seen = Seen(problem, case, observe(model, case), want)
         if hint := next(_values(seen), None):
-            return Judgement(reached, hint)
-        later = later or next(_trained(seen), None)
+            return Judgement(reached, seen.said(hint))
+        if later is None and (hint := next(_trained(seen), None)):
+            later = seen.said(hint)
     return Judgement(EVERYWHERE if later else WORTH, later)
 
 
-def _no_class(model: object) -> Hint:
-    kind = type(model).__name__
-    return Hint(
-        "no_class",
-        say(
-            en=f"give the class itself, without calling it (this is an object, {kind}): it is made anew for every run",
-            zh=f"这里要的是类本身，不要调用它（现在给的是一个 {kind} 对象）：每次运行都会重新创建模型",
-        ),
-    )
-
-
-def _values(seen: Seen) -> Iterator[Hint]:
+def _values(seen: Seen) -> Iterator[Named]:
     """What is wrong with the results, if anything is."""
     if (failure := seen.failure) and failure.step in ("init", "load"):
         yield from _unmade(seen, failure)
     if failure and failure.step != "backward":
         yield from seen.problem.wrong(seen)
-        yield _failed(seen, failure)
+        yield _failed(failure)
     if failure is None and seen.at is None and seen.idle:
-        yield Hint(
-            "one_gpu",
-            say(
-                en=f"{seen.on()}: layers ran on {_gpus(seen.got.busy)} only. A repair keeps all GPUs at work",
-                zh=f"{seen.on()}：网络层只在 {_gpus(seen.got.busy)} 上运行过。修好的模型要让每块 GPU 都有活干",
-            ),
-        )
+        yield Named("one_gpu", gpus=_gpus(seen.got.busy))
     if seen.at is None:
         return
     if not tensors(seen.result, ""):
-        yield Hint(
-            "nothing",
-            say(
-                en=f"{seen.on()}: the result is {described(seen.result)}, no tensor. Does the class end in `return`?",
-                zh=f"{seen.on()}：结果是 {described(seen.result)}，不是张量。最后写了 `return` 吗？",
-            ),
-        )
+        yield Named("nothing", result=described(seen.result))
     if _deaf(seen):
-        yield Hint(
-            "deaf",
-            say(
-                en=f"{seen.on()}: the result is the same for every batch. Does `forward` use its inputs?",
-                zh=f"{seen.on()}：换了批次，结果也不变。`forward` 用到输入了吗？",
-            ),
-        )
+        yield Named("deaf")
     yield from seen.problem.wrong(seen)
     yield _differs(seen)
 
 
-def _unmade(seen: Seen, failure: Failure) -> Iterator[Hint]:
+def _unmade(seen: Seen, failure: Failure) -> Iterator[Named]:
     names, wanted = seen.got.names, seen.want.names
     missing, odd = sorted(wanted.keys() - names.keys()), sorted(names.keys() - wanted.keys())
     if failure.step == "init":
-        yield _failed(seen, failure)
+        yield _failed(failure)
     yield from seen.problem.wrong(seen)
     if missing:
-        yield Hint(
-            "names",
-            say(
-                en=f"a saved model would not load: `state_dict()` has no {_code(missing)}",
-                zh=f"存下来的权重加载不了：`state_dict()` 里没有 {_code(missing)}",
-            )
-            + (say(en=f", but {_code(odd)}", zh=f"，却有 {_code(odd)}") if odd else ""),
-        )
+        yield Named("names.renamed" if odd else "names.missing", missing=_code(missing), odd=_code(odd))
     if odd:
-        yield Hint(
-            "names",
-            say(
-                en=f"a saved model would not load: `state_dict()` has gained {_code(odd)}",
-                zh=f"存下来的权重加载不了：`state_dict()` 里多出了 {_code(odd)}",
-            ),
-        )
+        yield Named("names.gained", odd=_code(odd))
     changed = [name for name in wanted if names.get(name) != wanted[name]]
     if changed and names:
         name = changed[0]
-        yield Hint(
-            "names",
-            say(
-                en=f"a saved model would not load: `{name}` is {list(names[name])} now, it was {list(wanted[name])}",
-                zh=f"存下来的权重加载不了：`{name}` 现在是 {list(names[name])}，原来是 {list(wanted[name])}",
-            ),
-        )
-    yield _failed(seen, failure)
+        yield Named("names.reshaped", name=name, now=list(names[name]), was=list(wanted[name]))
+    yield _failed(failure)
 
 
-def _failed(seen: Seen, failure: Failure) -> Hint:
+def _failed(failure: Failure) -> Named:
     """The learner's error as theirs: the replica, the device, the line."""
     if failure.replica is not None:
-        where = say(
-            en=f"replica {failure.replica} on cuda:{failure.replica} of your class",
-            zh=f"你的类在 cuda:{failure.replica} 上的副本 {failure.replica}",
-        )
+        where: Named | Text = Named("replica", replica=failure.replica)
     elif failure.step in ("scatter", "gather"):
-        where = say(
-            en={"scatter": "scatter, given your inputs,", "gather": "gather, given your replicas' outputs,"}[
-                failure.step
-            ],
-            zh={"scatter": "分发你的输入时", "gather": "收集各副本的输出时"}[failure.step],
-        )
+        where = Named(failure.step)
     else:
         name = {"init": "__init__", "load": "load_state_dict"}.get(failure.step, failure.step)
-        where = say(en=f"`{name}` of your class", zh=f"你的类的 `{name}` ")
-    line = say(en=f" ({failure.line})", zh=f"（{failure.line}）") if failure.line else ""
-    return Hint(
-        "failed",
-        say(
-            en=f"{seen.on()}: {where} raised `{failure.words}`{line}",
-            zh=f"{seen.on()}：{where}报错 `{failure.words}`{line}",
-        ),
-    )
+        where = Text(en=f"`{name}` of your class", zh=f"你的类的 `{name}` ")
+    return Named("failed.line" if failure.line else "failed", where=where, line=failure.line)
 
 
 def _deaf(seen: Seen) -> bool:
@@ -291,86 +251,49 @@ def _deaf(seen: Seen) -> bool:
     return alike(*seen.got.results[:2]) and not alike(*seen.want.results[:2])
 
 
-def _differs(seen: Seen) -> Hint:
+_BATCHES = (
+    Text("", ""),
+    Text(" in the second batch", "第二个批次"),
+    Text(" in the third, in eval mode", "第三个批次（eval 模式）"),
+)
+
+
+def _differs(seen: Seen) -> Named:
     """What came out, beside what should have."""
-    got, right = described(seen.result), described(seen.right)
-    if got != right:
-        return Hint(
-            "shape",
-            say(
-                en=f"{seen.on()}: the result is {got}, one GPU gives {right}",
-                zh=f"{seen.on()}：结果是 {got}，一块 GPU 上是 {right}",
-            )
-            if not seen.alone
-            else say(
-                en=f"{seen.on()}: the result is {got}, the model as it was gives {right}",
-                zh=f"{seen.on()}：结果是 {got}，原来的模型给出 {right}",
-            ),
-        )
-    gap = gap_of(seen.result, seen.right)
-    batch = say(
-        en=("", " in the second batch", " in the third, in eval mode")[seen.at or 0],
-        zh=("", "第二个批次", "第三个批次（eval 模式）")[seen.at or 0],
-    )
-    return Hint(
-        "values",
-        say(
-            en=f"{seen.on()}: values{batch} are off by up to {gap:.2g} from "
-            + ("the model as it was" if seen.alone else "one GPU's"),
-            zh=f"{seen.on()}：{batch}数值与"
-            + ("原来的模型" if seen.alone else "一块 GPU 的")
-            + f"最多相差 {gap:.2g}",
-        ),
-    )
+    result, right = described(seen.result), described(seen.right)
+    alone = ".alone" * seen.alone
+    if result != right:
+        return Named(f"shape{alone}", result=result, right=right)
+    return Named(f"values{alone}", batch=_BATCHES[seen.at or 0], gap=gap_of(seen.result, seen.right))
 
 
-def _trained(seen: Seen) -> Iterator[Hint]:
+def _trained(seen: Seen) -> Iterator[Named]:
     """What is wrong with gradients and buffers, of a model whose results are right."""
     got, want = seen.got, seen.want
     if got.failure or any(not close(got.states[-1][name], want.states[-1][name]) for name in want.states[-1]):
         yield from seen.problem.wrong(seen)
     if got.failure:
-        yield _failed(seen, got.failure)
+        yield _failed(got.failure)
     for name, value in want.states[-1].items():
         if not close(got.states[-1][name], value):
-            yield Hint(
-                "buffer",
-                say(
-                    en=f"{seen.on()}: results are right, but `{name}` afterwards is not what one GPU leaves in it",
-                    zh=f"{seen.on()}：结果都对，但运行之后 `{name}` 里的值和一块 GPU 留下的不一样",
-                ),
-            )
+            yield Named("buffer", name=name)
     for name, gradient in want.gradients.items():
         found = got.gradients.get(name)
         if gradient is None or (found is not None and close(found, gradient)):
             continue
         yield from seen.problem.wrong(seen)
         if found is None:
-            yield Hint(
-                "no_gradient",
-                say(
-                    en=f"{seen.on()}: results are right, but `{name}` gets no gradient: it would never be trained. "
-                    "Is a value taken out of the graph (`detach`, `.data`, `.item()`, `deepcopy`)?",
-                    zh=f"{seen.on()}：结果都对，但 `{name}` 得不到梯度，永远训练不到。是不是有值离开了计算图"
-                    "（`detach`、`.data`、`.item()`、`deepcopy`）？",
-                ),
-            )
-        yield Hint(
-            "gradient",
-            say(
-                en=f"{seen.on()}: results are right, but the gradient of `{name}` is not that of one GPU",
-                zh=f"{seen.on()}：结果都对，但 `{name}` 的梯度和一块 GPU 上的不一样",
-            ),
-        )
+            yield Named("no_gradient", name=name)
+        yield Named("gradient", name=name)
 
 
-def described(result: Any) -> str:
+def described(result: Any) -> Text:
     """The shapes in a result, or what it is if there is no tensor in it: ``[8, 5], [2, 8]``."""
-    found = tensors(result, "")
+    found = tensors(result, "").values()
     if not found:
-        return f"`{type(result).__name__}`"
-    names = [str(list(t.shape)) if t.dim() else say(en="one number", zh="一个数") for t in found.values()]
-    return ", ".join(names)
+        return Text(*[f"`{type(result).__name__}`"] * 2)
+    names = [str(list(tensor.shape)) if tensor.dim() else None for tensor in found]
+    return Text(*(", ".join(name or one for name in names) for one in ("one number", "一个数")))
 
 
 def gap_of(one: Any, other: Any) -> float:
@@ -379,9 +302,10 @@ def gap_of(one: Any, other: Any) -> float:
     return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
 
 
-def _code(names: list[str]) -> str:
-    shown = say(en=", ", zh="、").join(f"`{name}`" for name in names[:3])
-    return shown + (" …" if len(names) > 3 else "")
+def _code(names: list[str]) -> Text:
+    """The first names, as code."""
+    shown, more = [f"`{name}`" for name in names[:3]], " …" * (len(names) > 3)
+    return Text(", ".join(shown) + more, "、".join(shown) + more)
 
 
 def _gpus(numbers: set[int]) -> str:

@@ -15,8 +15,18 @@ from ...base.language import get_language, say, using
 from ...base.numbers import one_of, plural, whole
 from ..words import as_html
 from . import score
-from .judging import EVERYWHERE, WORTH, Judgement, Problem, described, gap_of, judge, unchanged, weights
-from .problems import PROBLEMS
+from .judging import (
+    EVERYWHERE,
+    WORTH,
+    Judgement,
+    Problem,
+    described,
+    gap_of,
+    judge,
+    problems,
+    unchanged,
+    weights,
+)
 from .running import Case, Observed, alike, observe
 
 _COLOURS = {True: "#1a7f37", False: "#bc4c00", None: "#8c959f"}
@@ -98,7 +108,7 @@ def batch(name: str, rows: int = 8) -> tuple[Any, ...]:
 
 
 def _found(name: str) -> Problem:
-    return PROBLEMS[one_of("name", name, PROBLEMS)]
+    return problems()[one_of("name", name, problems())]
 
 
 def _verdict(problem: Problem, found: Judgement) -> str:
@@ -106,8 +116,8 @@ def _verdict(problem: Problem, found: Judgement) -> str:
     hints = say(en=f", {spent} of them spent on hints", zh=f"，提示扣去 {spent} 分") if spent else ""
     if found.hint is None:
         return say(
-            en=f"Repaired: {WORTH} of {WORTH} points{hints}. In all {total} of 100. {problem.why()}",
-            zh=f"修好了：{WORTH} 分得 {WORTH} 分{hints}。总分 {total} / 100。{problem.why()}",
+            en=f"Repaired: {WORTH} of {WORTH} points{hints}. In all {total} of 100. {problem.texts['why']}",
+            zh=f"修好了：{WORTH} 分得 {WORTH} 分{hints}。总分 {total} / 100。{problem.texts['why']}",
         )
     so_far = (
         say(
@@ -126,7 +136,7 @@ def _verdict(problem: Problem, found: Judgement) -> str:
         if best > found.points
         else ""
     )
-    return f"{so_far}{found.hint.words}{kept}"
+    return f"{so_far}{found.hint}{kept}"
 
 
 def symptom(problem: Problem) -> str:
@@ -155,7 +165,7 @@ def _outcome(seen: Observed, one: Observed) -> str:
         f"{float(result):.4f}" if isinstance(result, torch.Tensor) and not result.dim() else described(result)
     )
     if at is None or described(result) != described(right):
-        return shapes
+        return str(shapes)
     number = at + 1
     off = say(
         en=f"off by up to {gap_of(result, right):.2g}"
@@ -169,7 +179,10 @@ def _outcome(seen: Observed, one: Observed) -> str:
 def _taken(name: str) -> list[str]:
     """The texts of the hints that were taken."""
     problem = _found(name)
-    return [*problem.ladder(), f"```\n{source(problem)}\n```"][: score.taken(name)]
+    return [
+        *(str(problem.texts[name]) for name in ("symptom", "where", "cure")),
+        f"```\n{source(problem)}\n```",
+    ][: score.taken(name)]
 
 
 def source(problem: Problem) -> str:

@@ -7,8 +7,7 @@ points reached; ``"tagger 2"``: the second hint taken), so the best stays and hi
 from __future__ import annotations
 
 from .. import progress
-from .judging import WORTH
-from .problems import PROBLEMS
+from .judging import WORTH, problems
 
 # What each hint costs; the last one is the repaired class itself.
 COSTS = (1, 2, 3, 4)
@@ -52,12 +51,12 @@ def points(name: str) -> int:
 
 def total() -> int:
     """Out of 100."""
-    return sum(map(points, PROBLEMS))
+    return sum(map(points, problems()))
 
 
 def begun() -> bool:
     """Whether anything was tried or taken."""
-    return any(reached(name) is not None or taken(name) for name in PROBLEMS)
+    return any(reached(name) is not None or taken(name) for name in problems())
 
 
 def _add(listed: str, entry: str) -> None:

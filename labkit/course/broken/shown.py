@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...base.language import say
 from . import score
-from .problems import PROBLEMS
+from .judging import problems
 
 
 def _rows() -> list[tuple[str, str, str, str]]:
@@ -18,7 +18,7 @@ def _rows() -> list[tuple[str, str, str, str]]:
             str(score.taken(name)),
             str(score.points(name)),
         )
-        for name, problem in PROBLEMS.items()
+        for name, problem in problems().items()
     ]
 
 
