@@ -12,7 +12,6 @@ from labkit.content.broken import models
 from torch import nn
 
 import labkit
-from labkit.base.language import using
 from labkit.course import Progress, batch, glossary, hint, progress, repair
 from labkit.course.broken import cases, judge, problems, score
 from labkit.course.broken.repair import source, symptom
@@ -170,10 +169,10 @@ SHAMS = [
 def test_what_is_no_repair_is_refused_in_words_and_errors_are_the_learners(model, id, words):
     found = judge(PROBLEMS["experts"], model, Random(0))
     assert found.points == (8 if id == "gradient" else 0)
-    assert words in found.hint.words
+    assert words in found.hint.en
     assert found.hint.id == id
-    assert "Traceback" not in found.hint.words
-    assert "labkit" not in found.hint.words.replace("labkit's", "")
+    assert "Traceback" not in found.hint.en
+    assert "labkit" not in found.hint.en.replace("labkit's", "")
 
 
 def test_an_interrupt_is_the_learners_own():
