@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import sys
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,17 +40,18 @@ class Place:
 PLACES = {
     "cli": Place(0, 24, 952, _ENDS, "the command line: a module for each command"),
     "explore": Place(1, 96, 136, _CORE, "sliders, and the picture that follows"),
-    "content.assignments": Place(0.95, 868, 112, _BESIDE, "built in"),
+    "content.exercises": Place(0.95, 745, 108, _BESIDE, "of the lessons"),
+    "content.assignments": Place(0.95, 880, 100, _BESIDE, "built in"),
     "view": Place(2, 24, 168, _CORE, "plans and traces as pictures"),
-    "distributed": Place(1.75, 646, 150, _BESIDE, "any torchrun script"),
-    "classroom": Place(1.75, 806, 170, _BESIDE, "hand out, take in, grade"),
+    "distributed": Place(1.75, 644, 140, _BESIDE, "any torchrun script"),
+    "classroom": Place(1.75, 814, 166, _BESIDE, "hand out, take in, grade"),
     "cost": Place(3, 24, 130, _CORE, "what a step costs"),
     "trace.recording": Place(3, 172, 146, _CORE, "watches the engine"),
     "diagnosis": Place(3, 400, 200, _CORE, "a user's model in, findings out"),
-    "course": Place(3, 646, 150, _BESIDE, "lessons ask, judge and remember"),
+    "course": Place(3, 740, 150, _BESIDE, "lessons ask, judge and remember"),
     "engine": Place(4, 244, 104, _CORE, "the four verbs, in plain PyTorch"),
     "machine": Place(4, 362, 238, _CORE, "the idea: GPUs that are not there"),
-    "content": Place(4, 806, 170, _BESIDE, "texts in two languages, data"),
+    "content": Place(4, 740, 150, _BESIDE, "texts in two languages, data"),
     "plans": Place(5, 24, 130, _CORE, "from integers only"),
     "trace": Place(5, 172, 130, _CORE, "what happened"),
     "turns": Place(5, 320, 130, _CORE, "who runs when"),
@@ -97,16 +97,17 @@ def inner(table: str, room: str) -> list[str]:
 def lines(found: dict[str, set[str]]) -> set[tuple[str, str]]:
     """Who imports whom, without what follows from others."""
 
-    def below(room: str) -> Iterator[str]:
-        for other in found[room]:
-            yield other
-            yield from below(other)
+    def below(room: str, seen: set[str]) -> set[str]:
+        for other in found[room] - seen:
+            seen.add(other)
+            below(other, seen)
+        return seen
 
     return {
         (room, other)
         for room, others in found.items()
         for other in others
-        if other != _FLOOR and not any(other in below(between) for between in others - {other})
+        if other != _FLOOR and not any(other in below(between, set()) for between in others - {other})
     }
 
 
@@ -179,7 +180,8 @@ def _lines(edges: set[tuple[str, str]], boxes: dict[str, Box]) -> list[Line]:
             continue
         x2 = _port(lower, 1, upper, edges, boxes)
         x1 = x2 if _is_slab(upper) else _port(upper, 0, lower, edges, boxes)
-        found.append(Line(x1, above.y + above.height, x2, below.y - 1, arrow=True))
+        pale = above.label.startswith("content.")
+        found.append(Line(x1, above.y + above.height, x2, below.y - 1, arrow=True, muted=pale))
     return found
 
 
