@@ -20,11 +20,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, Function
 from torch.autograd.graph import GradientEdge
-from torch.utils.hooks import BackwardHook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ...base.patches import Patch
-from ...base.tree import tensors_in
 from .. import hooks
 from ..handlers import handles
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
@@ -179,7 +177,6 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     """The places where gradients surface."""
     yield from _of_the_engine()
     yield from _of_functions()
-    yield from _of_module_hooks()
     yield Patch(Tensor, "_make_subclass", staticmethod(_making(Tensor._make_subclass)))
     yield Patch(torch.utils, "swap_tensors", _swapping(machine, torch.utils.swap_tensors))
 
@@ -284,7 +281,7 @@ def _of_functions() -> Iterator[Patch]:
                 if isinstance(node, BackwardCFunction):
                     setattr(node, _OUTPUTS, [gpu_of(o) if isinstance(o, Tensor) else None for o in outputs])
                     setattr(node, _INPUTS, [gpu_of(a) if isinstance(a, Tensor) else ANYWHERE for a in args])
-                    setattr(node, _STREAM, _stream_of(getattr(node, _OUTPUTS)))
+                    setattr(node, _STREAM, stream_of(getattr(node, _OUTPUTS)))
                     break
         return result
 
@@ -308,55 +305,6 @@ def _of_functions() -> Iterator[Patch]:
     yield Patch(BackwardCFunction, "apply", surfacing(BackwardCFunction.apply))
 
 
-def _of_module_hooks() -> Iterator[Patch]:
-    """Module backward hooks get gradients on the device of the tensors they belong to.
-
-    torch.utils.hooks.BackwardHook puts an identity Function around the module's inputs and outputs, and its hooks on
-    the nodes of that Function: they are called with gradients that no tensor of Python's stands for.
-    """
-    set_up_input, set_up_output = BackwardHook.setup_input_hook, BackwardHook.setup_output_hook
-    start = BackwardHook.__init__
-
-    def surfacing(hook: Callable[..., Any], owner: Any, *kinds: str) -> Callable[..., Any]:
-        @functools.wraps(hook, updated=())
-        def on_gpu(module: Any, *groups: Any) -> Any:
-            if machine_in_use() is None:  # closed since the forward pass
-                return hook(module, *groups)
-            places = (getattr(owner, kind) for kind in kinds)
-            with back_on(owner._labkit_streams.get(kinds[0])):
-                return seeing(hook, module, *map(_surface_group, groups, places))
-
-        return on_gpu
-
-    def init(self: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
-        self._labkit_inputs = self._labkit_outputs = ()
-        self._labkit_streams = {}
-        user_hooks = [surfacing(hook, self, _INPUTS, _OUTPUTS) for hook in user_hooks]
-        user_pre_hooks = [surfacing(hook, self, _OUTPUTS) for hook in user_pre_hooks]
-        start(self, module, user_hooks, user_pre_hooks)
-
-    def setup_input_hook(self: Any, args: Any) -> Any:
-        self._labkit_inputs = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in args)
-        self._labkit_streams[_INPUTS] = _stream_of(self._labkit_inputs)
-        return set_up_input(self, args)
-
-    def setup_output_hook(self: Any, args: Any) -> Any:
-        outputs = args if isinstance(args, tuple) else tensors_in(args)
-        self._labkit_outputs = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in outputs)
-        self._labkit_streams[_OUTPUTS] = _stream_of(self._labkit_outputs)
-        return set_up_output(self, args)
-
-    yield Patch(BackwardHook, "__init__", init)
-    yield Patch(BackwardHook, "setup_input_hook", setup_input_hook)
-    yield Patch(BackwardHook, "setup_output_hook", setup_output_hook)
-
-
-def _stream_of(gpus: Iterable[Gpu | None]) -> Stream | None:
+def stream_of(gpus: Iterable[Gpu | None]) -> Stream | None:
     """The stream of a node whose outputs are on ``gpus``."""
     return stream_on(next((gpu for gpu in gpus if gpu is not None), None))
-
-
-def _surface_group(grads: Any, gpus: tuple[Gpu | None, ...]) -> Any:
-    if not isinstance(grads, tuple) or len(grads) != len(gpus):
-        return grads
-    return tuple(surface(grad, gpu) for grad, gpu in zip(grads, gpus, strict=True))

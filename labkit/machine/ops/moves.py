@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor, TypedStorage, UntypedStorage
+from torch import Tensor
 from torch._C import _get_function_stack_at, _len_torch_function_stack
 from torch.utils._device import DeviceContext, _device_constructors
 
@@ -17,12 +17,12 @@ from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ...trace import emitting as trace
 from .. import hooks
-from ..handlers import handles, named
+from ..handlers import handles
 from ..rules.functions import check_alias
 from ..stack import on_stack
 from ..state.gpu import Gpu, TheMachine
 from ..state.in_use import machine_in_use, seeing
-from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all, type_name
+from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all
 from ..state.work import at_work
 from .draws import with_generator
 from .failures import refusals
@@ -172,8 +172,6 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that make a tensor: on ``device=``, on the default device, or beside their data."""
     machine = mode.machine
-    if args and isinstance(args[0], (TypedStorage, UntypedStorage)):
-        return _of_storage(machine, args[0], kwargs)
     if func is torch.randperm and not (args[0] if args else kwargs.get("n", 1)):
         kwargs = {**kwargs, "generator": None}  # nothing is drawn: nobody asks whose it is (Randperm.cu)
     device = kwargs.get("device")
@@ -186,7 +184,7 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     elif data is not None:
         target = gpu_of(data)
     else:
-        target = _default_gpu(machine)
+        target = default_gpu(machine)
         if target is not None:
             kwargs = {**kwargs, "device": machine.real(target)}
     started = perf_counter()
@@ -231,53 +229,7 @@ def _new_tensor(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dic
     return made
 
 
-def _of_storage(machine: Any, storage: TypedStorage | UntypedStorage, kwargs: dict[str, Any]) -> Tensor:
-    """``torch.tensor(storage)``: the storage itself, if that is where the tensor is to be, the host by default.
-
-    torch/csrc/utils/tensor_new.cpp, internal_new_from_data.
-    """
-    device, dtype = kwargs.get("device"), kwargs.get("dtype")
-    if isinstance(storage, TypedStorage):
-        if dtype not in (None, storage.dtype):
-            wanted, got = (type_name(torch.empty(0, dtype=kind))[6:-6] for kind in (dtype, storage.dtype))
-            raise RuntimeError(f"Expected a Storage of type {wanted} or an UntypedStorage, but got {got}")
-        dtype, storage = storage.dtype, storage._untyped_storage
-    tensor = torch.tensor(storage, dtype=dtype)
-    target = _default_gpu(machine) if device is None else machine.resolve(device)
-    return move(machine, tensor, target).requires_grad_(kwargs.get("requires_grad", False))
-
-
-@handles(*named("sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
-                "sparse_bsc_tensor"))  # fmt: skip
-def _construct_sparse(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Sparse tensors take their values to ``device=``, and their indices to the values (tensor_new.cpp)."""
-    machine, device = mode.machine, kwargs.get("device")
-    at = 1 if func is torch.sparse_coo_tensor else 2
-    values = args[at] if len(args) > at else kwargs.get("values")
-    if device is not None:
-        target = machine.resolve(device)
-    elif isinstance(values, Tensor):
-        target = gpu_of(values)
-    else:
-        target = _default_gpu(machine)
-
-    def brought(value: Any) -> Any:
-        if not isinstance(value, Tensor) or gpu_of(value) is target:
-            return value
-        return move(machine, value, target)
-
-    args = tuple(map(brought, args))
-    kwargs = {name: brought(value) for name, value in kwargs.items()}
-    if device is not None or target is not None:
-        kwargs["device"] = machine.real(target, device)
-    result = func(*args, **kwargs)
-    if target is not None:
-        put_all(result, target)
-        note_leaf(result)
-    return result
-
-
-def _default_gpu(machine: Any) -> Gpu | None:
+def default_gpu(machine: Any) -> Gpu | None:
     """The GPU that ``with torch.device(...)`` or ``torch.set_default_device`` chose, if one did."""
     if not _len_torch_function_stack():
         return None
@@ -318,23 +270,3 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
         return made
 
     yield Patch(torch, "range", range_)
-    yield Patch(torch._C._nested, "nested_tensor", _nesting(torch._C._nested.nested_tensor))
-
-
-def _nesting(real: Any) -> Any:
-    """``torch.nested.nested_tensor`` in its strided layout: it takes the tensors to the first one's device."""
-
-    @functools.wraps(real)
-    def nested_tensor(tensor_list: Any, *, device: Any = None, **options: Any) -> Tensor:
-        machine, tensors = machine_in_use(), tensors_in(tensor_list)
-        if machine is None:
-            return real(tensor_list, device=device, **options)
-        target = machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
-        if device is not None:
-            device = machine.real(target, device)
-        nested: Tensor = real(tensor_list, device=device, **options)
-        if target is not None:
-            put(nested, target)
-        return nested
-
-    return nested_tensor

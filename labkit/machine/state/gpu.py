@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -179,6 +179,28 @@ class Gpu:
             return self.out_of_memory(_block(size), live)
         return host.OutOfHostMemory(self.device, size, None)
 
+    def lend(self, machine: TheMachine, capacity: int) -> Callable[[], None]:
+        """Belong to ``machine``, with this capacity, until the function that this returns is called.
+
+        Then the size, peak, counts and time are what they were. The marks are not touched: they are the tensors that
+        live here, of which some may have stayed.
+        """
+        kept = {name: getattr(self, name) for name in _LENT}
+        total, now = self.total(), self.clock.now()
+        self.machine, self.capacity, self.fraction = machine, capacity, 1.0
+
+        def give_back() -> None:
+            for name, value in kept.items():
+                setattr(self, name, value)
+            self._counted, self._granted, self.room = (
+                total,
+                0,
+                0,
+            )  # the next tensor is counted with all others
+            self.clock.advance(now - self.clock.now())
+
+        return give_back
+
     def _limit(self) -> int:
         return int(self.capacity * self.fraction)
 
@@ -296,3 +318,7 @@ class Gpu:
 
     def __repr__(self) -> str:
         return f"<simulated GPU cuda:{self.index}, {cuda_bytes(self.capacity)}>"
+
+
+# What a GPU is and has counted.
+_LENT = sorted({*Gpu.__slots__} - {"marks", "clock", "suspended", "room", "_counted", "_granted"})
