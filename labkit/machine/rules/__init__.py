@@ -1,1 +1,1 @@
-"""What CUDA accepts: every rule about devices, in the words in which CUDA refuses."""
+"""The rules of CUDA about devices, each with the words in which CUDA refuses."""

@@ -1,8 +1,8 @@
-"""What single functions of torch say of tensors that are on the wrong device, each by the function's name.
+"""Errors of single functions of torch about tensors on the wrong device, each by the function's name.
 
-Here stand the checks that PyTorch writes by hand, with their words. To add what CUDA says of a function, write a
-rule: it is given the function's arguments, under their names in torch, and raises what the real machine raises.
-What a rule does not raise goes on to the operators (:mod:`.operators`).
+Here stand the checks that PyTorch writes by hand, with their words. To add a function, write a rule: it is given
+the function's arguments, under their names in torch, and raises the error of the real machine. A call that no rule
+refuses goes on to the operators (:mod:`.operators`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALWAYS: list[object] = []
 
 
 def check_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise what ``func`` itself raises for tensors that are where these are."""
+    """Raise the error of ``func`` itself about the devices of these tensors, if it has one."""
     rule = RULES.get(func)
     if rule is None:
         return
@@ -216,7 +216,7 @@ def _split_points(input: Tensor, tensor_indices_or_sections: Any = None, *_: Any
         )
 
 
-# What only a tensor in host memory can do.
+# Functions for tensors in host memory alone.
 
 
 @_rule("Tensor.numpy Tensor.__array__", always=True)
@@ -268,14 +268,14 @@ def _pin_memory(tensor: Tensor, *_: Any, **__: Any) -> None:
 
 
 def check_alias(tensor: Tensor, gpu: Gpu | None, copy: bool | None) -> None:
-    """What ``torch.asarray`` says of ``copy=False`` with a tensor on another device."""
+    """Raise the error of ``torch.asarray`` for ``copy=False`` with a tensor on another device."""
     # torch/csrc/utils/tensor_new.cpp, asarray
     if copy is False:
         raise ValueError(f"can't alias tensor from device '{place(tensor)}' to '{name_of(gpu)}'.")
 
 
 def check_new_pinned(gpu: Gpu | None) -> None:
-    """What functions that make a tensor say of ``pin_memory=True`` on ``gpu``."""
+    """Raise the error of functions that make a tensor for ``pin_memory=True`` on ``gpu``."""
     # torch/csrc/utils/tensor_new.cpp, internal_new_from_data, and at::empty's own
     if gpu is not None:
         raise RuntimeError("Only dense CPU tensors can be pinned")

@@ -1,4 +1,4 @@
-"""What ATen operators say of tensors that are on several devices: PyTorch's general rules, then the operators' own.
+"""Errors of ATen operators about tensors on several devices: PyTorch's general rules, then the operators' own.
 
 An operator's CUDA wrapper checks each argument, or leaves it to TensorIterator, or to nobody (:mod:`.wrappers`
 reads which from torch's own table); the message has one form for each. Operators with words of their own have a

@@ -1,4 +1,4 @@
-"""Who must be with whom: gradients with their tensors, an optimizer's state with its parameter, pieces with GPUs."""
+"""Rules about tensors that belong together: a gradient and its tensor, an optimizer's state and its parameter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, name_of, place
 
-ANYWHERE = object()  # in a list of GPUs: nobody minds
+ANYWHERE = object()  # in a list of GPUs: any will do
 
 
 def check_assigned_grad(tensor: Tensor, grad: Tensor | None) -> None:
@@ -43,7 +43,7 @@ def check_seed(output: Any, grad: Any) -> None:
 
 
 def check_returned(function: str, grads: Iterable[Any], homes: Iterable[Any]) -> None:
-    """What a Function's backward returns, as the engine checks it: each gradient where its input is."""
+    """Check, as the engine does, that each gradient that a Function's backward returns is where its input is."""
     for index, (grad, home) in enumerate(zip(grads, homes, strict=False)):
         if isinstance(grad, Tensor) and home is not ANYWHERE and gpu_of(grad) is not home and grad.dim():
             _refuse_gradient(function, index, home, gpu_of(grad))

@@ -1,4 +1,4 @@
-"""How each ATen operator checks its devices on CUDA, read from the operator table that torch ships.
+"""The check of devices that each ATen operator makes on CUDA, read from the operator table that torch ships.
 
 PyTorch generates its CUDA wrappers from ``native_functions.yaml``, which every wheel carries for torchgen.
 Reading it here means that the rules are those of the torch in use. The rules for the wrapper's name are

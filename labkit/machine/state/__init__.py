@@ -1,1 +1,1 @@
-"""What a machine remembers: bytes, places, streams, random states, turns of threads."""
+"""The memory of a machine: bytes, places, streams, random states, turns of threads."""

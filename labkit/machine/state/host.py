@@ -1,7 +1,7 @@
-"""The computer's own memory, in which the tensors on simulated GPUs are kept: there may be less of it than of theirs.
+"""The computer's own memory, which holds the tensors of simulated GPUs, and may be smaller than theirs.
 
 A GPU that is full is CUDA's error. Where a GPU has room and the computer has none, the error says so, before Linux ends
-the process for it. What is never written costs nothing: ``torch.empty`` of more than there is goes through.
+the process for it. Memory that is never written costs nothing: ``torch.empty`` of more than there is goes through.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ...base.units import cuda_bytes
 
 # Fewer bytes than this are not worth a look.
 WORTH = 32 * 2**20
-# So much is left to everybody else; of a small computer, a 32nd part.
+# So many bytes are left to other programs; of a small computer's memory, a 32nd part.
 _LEFT = 256 * 2**20
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-# Where the limit of a container is, what it has taken, and what of that is only cached files: the second version of
-# Linux's control groups, and the first (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
+# The files with a container's limit and with what it has taken, and the lines of cached files in that: the second
+# version of Linux's control groups, and the first (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
 _VERSIONS = (
     ("0::", "", "memory.max", "memory.current", ("inactive_file ", "active_file ")),
     (
@@ -35,7 +35,7 @@ _VERSIONS = (
         ("total_inactive_file ", "total_active_file "),
     ),
 )
-# What c10/core/impl/alloc_cpu.cpp says.
+# The text of c10/core/impl/alloc_cpu.cpp.
 _REFUSED = re.compile(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes", re.DOTALL)
 
 
@@ -84,7 +84,7 @@ def check(device: object, wanted: int, *, written: bool = False) -> None:
 
 
 def available() -> int | None:
-    """The bytes that this process could still write; None where nobody has to ask (Linux alone ends processes)."""
+    """The bytes that this process could still write; None outside of Linux, which alone ends processes for them."""
     if not sys.platform.startswith("linux"):
         return None
     found: list[int] = []
@@ -100,7 +100,7 @@ def available() -> int | None:
 
 
 def _containers() -> Iterator[int]:
-    """What each control group of this process has left."""
+    """The bytes that each control group of this process has left."""
     with suppress(OSError):
         mine = (_PROC / "self/cgroup").read_text("utf-8").splitlines()
         for mark, folder, limit, taken, files in _VERSIONS:

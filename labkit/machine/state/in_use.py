@@ -1,4 +1,4 @@
-"""Which machine torch sees now: a leaf that everything in this room may ask."""
+"""The machine that torch sees now."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def machine_in_use() -> TheMachine | None:
 
 
 def machine_here() -> TheMachine:
-    """The machine in use, for what makes no sense without one: a stream, an event."""
+    """The machine in use, for things that make no sense without one: a stream, an event."""
     if _active is None:
         raise RuntimeError(say(en="no simulated machine is in use any more", zh="已经没有模拟机器在使用"))
     return _active

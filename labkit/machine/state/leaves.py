@@ -1,4 +1,4 @@
-"""The tensors in which autograd accumulates gradients, by GPU: what C++ makes there is counted as soon as it exists.
+"""The tensors in which autograd accumulates gradients, by GPU: gradients that C++ makes are counted at once.
 
 Python learns of a gradient where it reads it; memory is taken when the engine makes it. So each GPU remembers,
 weakly, its tensors that get a gradient, and looks at them when a backward pass ends, and whenever bytes are counted
@@ -23,12 +23,12 @@ _get_grad = _grads.__get__
 _storage: Any = Tensor.untyped_storage
 # A weak reference to a tensor that only C++ holds must be made good before use (torch/utils/weak.py, WeakIdRef).
 _make_good: Any = getattr(Tensor, "_fix_weakref", None)
-# The threads that are in a backward pass -> where the passes began that they are in, one inside another.
+# Each thread that is in a backward pass -> the GPUs from which its passes began, one pass inside another.
 _running: dict[int, list[set[Any]]] = {}
 
 
 class Held:
-    """Bytes that C++ holds in tensors that nobody met: each counts, by its mark, while this object has it."""
+    """Bytes that C++ holds in tensors that Python has not met. This object has a mark for each, by which they count."""
 
     def __init__(self) -> None:
         self._marks: list[Any] = []
@@ -46,7 +46,7 @@ class Held:
             gpu.recount()
 
     def can_be_met(self) -> None:
-        """From now on Python may meet what is held."""
+        """From now on Python may meet these tensors."""
         for mark in self._marks:
             mark.gpu.leaves.held.add(self)
 
@@ -81,7 +81,7 @@ class Leaves:
         self._refs: dict[int, weakref.ref[Tensor]] = {}
         # Whether a backward pass ran, or runs, since they were looked at.
         self.due = False
-        # What else C++ has here.
+        # Other tensors that C++ has here.
         self.held: weakref.WeakSet[Held] = weakref.WeakSet()
 
     def note(self, tensor: Tensor) -> None:
@@ -90,7 +90,7 @@ class Leaves:
         self._refs[key] = weakref.ref(tensor, functools.partial(self._refs.pop, key))
 
     def forget(self, tensor: Tensor) -> None:
-        """Whoever swaps tensors wants no weak references to them (torch.utils.swap_tensors)."""
+        """Drop the weak reference to ``tensor``: torch.utils.swap_tensors refuses tensors that have one."""
         self._refs.pop(id(tensor), None)
 
     def holds(self, size: int) -> bool:
@@ -102,9 +102,9 @@ class Leaves:
         any(held.release(self._gpu, size) for held in tuple(self.held))
 
     def look(self) -> torch.UntypedStorage | None:
-        """Mark the gradients that have come; returns the last one's storage. Whether there is room, the caller sees.
+        """Mark the gradients that have come; returns the last one's storage. The caller checks whether there is room.
 
-        Where another thread is in a backward pass, C++ may be writing what is read here: not then.
+        Nothing is read while another thread is in a backward pass, because C++ may be writing there.
         """
         newest, gpu = None, self._gpu
         if not self.due or (_running and not self._ours()):

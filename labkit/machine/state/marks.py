@@ -20,7 +20,7 @@ class Mark:
         self.block = block
 
 
-# What every storage that was never put on a simulated GPU has, by class attribute.
+# The mark of every storage that was never put on a simulated GPU: a class attribute.
 HOST = Mark(None, 0)
-# What those have that are known to be the host's: no call whose result they are takes them to a GPU.
+# The mark of storages that are known to be the host's: no call that returns one of them takes it to a GPU.
 KEPT = Mark(None, 0)

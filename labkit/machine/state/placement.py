@@ -1,4 +1,4 @@
-"""Which simulated GPU a tensor is on, and putting it there.
+"""The simulated GPU that a tensor is on: reading it, and putting tensors there.
 
 A storage lives on one GPU: views, detached tensors, saved tensors and parameters agree because they share
 their storage. Tensors without a storage of their own (sparse ones, functorch's wrappers) are looked
@@ -41,10 +41,10 @@ def parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _unbatched(tensor: Tensor) -> Tensor:
-    """What ``tensor`` wraps, one of those with which autograd batches gradients: its view without a batch."""
+    """The view without a batch in ``tensor``, one of the wrappers with which autograd batches gradients."""
     level = 1
     inner = tensor
-    # The outermost batch is taken out of it; what has none of this level is only given another wrapper.
+    # The outermost batch is taken out of it. A tensor without a batch of this level only gets another wrapper.
     while torch._C._functorch.is_legacy_batchedtensor(inner) and level <= _MOST_LEVELS:
         inner = torch._remove_batch_dim(tensor, level, 1, 0)
         level += 1
@@ -99,7 +99,7 @@ def put_wrapper(tensor: Tensor, gpu: Gpu) -> None:
 def note_leaf(tensor: Tensor) -> None:
     """If ``tensor`` is on a GPU and gets a gradient, let the GPU know: its gradient will be there too.
 
-    What has no storage of its own is not looked at: functorch's wrappers are gone when a gradient could be seen.
+    A tensor without a storage is left out: functorch's wrappers are gone when a gradient could be seen.
     """
     if tensor.requires_grad:
         try:

@@ -19,7 +19,7 @@ from .in_use import machine_in_use
 
 _RealGenerator = torch.Generator
 _real_device = _RealGenerator.device.__get__
-# Of a generator, that were told last and can be gone back to; each is 5 kB.
+# So many of a generator's last offsets can be gone back to; the state of each takes 5 kB.
 _MOST_OFFSETS = 100
 
 
@@ -74,12 +74,12 @@ class DeviceRandom:
                 default.set_state(before)
 
     def drawing(self, gpu: Gpu) -> torch.Generator:
-        """What draws for ``gpu`` now: its own generator, or torch's default one in its place."""
+        """The generator that draws for ``gpu`` now: its own, or torch's default one in its place."""
         return self._default if self._lent is gpu else self.generators[gpu.index]
 
 
 def moved_on(state: torch.Tensor, offset: int) -> torch.Tensor:
-    """Of a generator, the state ``offset`` further: that of CUDA's counts; the CPU's is another for each offset."""
+    """A generator's state ``offset`` further. CUDA's has an offset in it; the CPU's becomes another for each offset."""
     if state.numel() == 16:  # seed and offset (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp)
         state = state.clone()
         state.view(torch.int64)[1] += offset
@@ -126,7 +126,7 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
         return _real_device(self) if gpu is None else gpu.device
 
     def get_offset(self) -> int:
-        """How far a GPU's generator has come, which :meth:`set_offset` brings back; a number as Philox would count."""
+        """The number of a GPU generator's state, counted as Philox does; :meth:`set_offset` goes back to it."""
         if not self._counts():
             return super().get_offset()
         known = self._known()
@@ -140,9 +140,9 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
         return offset
 
     def set_offset(self, offset: int) -> Generator:
-        """Where the generator was when :meth:`get_offset` said ``offset``; anywhere else, a state of its own.
+        """Go back to the state at which :meth:`get_offset` gave ``offset``. Any other offset has a state of its own.
 
-        The CPU's generator has no offset: the numbers that follow one that nobody was told are others than CUDA's.
+        The CPU's generator has no offset, so the numbers that follow such a state are not CUDA's.
         """
         if not self._counts():
             return super().set_offset(offset)  # type: ignore[return-value]  # itself
@@ -158,7 +158,7 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
         return self
 
     def _known(self) -> dict[int, torch.Tensor]:
-        """The states of this seed by the offsets that were told."""
+        """The states of this seed, by the offsets that :meth:`get_offset` gave."""
         seed = self.initial_seed()
         known: dict[int, dict[int, torch.Tensor]] = self._labkit_offsets  # type: ignore[attr-defined]
         if seed not in known:
@@ -170,7 +170,7 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
         return _RealGenerator(_real_device(self)).manual_seed(seed).get_state()
 
     def _counts(self) -> bool:
-        """Whether it stands for a GPU's, which has an offset, and is none itself."""
+        """Whether it is a CPU's generator that stands for a GPU's, which has an offset."""
         return self._labkit_gpu is not None and _real_device(self).type == "cpu"  # type: ignore[attr-defined]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Streams and events of the simulated GPUs.
 
-Work runs when it is called, so every stream is always up to date and waiting costs nothing; what is kept
-is the order of things on a virtual clock. The clock of a GPU advances with the bytes it allocates
+Work runs when it is called, so every stream is always up to date and waiting costs nothing. A virtual clock keeps the
+order of things. The clock of a GPU advances with the bytes it allocates
 (at 2 TB/s, about an A100's memory bandwidth) and by 5 µs for each record: the same program gives the
 same times on every computer, later is never earlier, and no value is a prediction.
 """
@@ -158,7 +158,7 @@ class Event:
     def wait(self, stream: Stream | None = None) -> None:
         clock = (machine_here().current.stream() if stream is None else stream)._gpu.clock
         if self._time is not None:
-            # What another GPU did later than now makes this one later; what is past costs nothing.
+            # An event of another GPU that is later than now makes this one later; one that is past costs nothing.
             clock.advance(max(0.0, self._time - clock.now()))
 
     def query(self) -> bool:
@@ -187,12 +187,12 @@ class Event:
 
 
 class Current(threading.local):
-    """What each thread has chosen: a GPU, and a stream on each GPU. A new thread starts on GPU 0."""
+    """The choices of each thread: a GPU, and a stream on each GPU. A new thread starts on GPU 0."""
 
     def __init__(self) -> None:
         self.index = 0
         self._streams: dict[int, Stream] = {}
-        # The GPU, and the stream on the entered one's GPU, that were current before each ``with`` that is open.
+        # For each ``with`` that is open: the GPU before it, and the stream before it on the GPU of the entered stream.
         self._before: list[tuple[int, Stream]] = []
 
     def stream(self, index: int | None = None) -> Stream:
@@ -212,7 +212,7 @@ class Current(threading.local):
         self.set_stream(stream)
 
     def leave(self) -> None:
-        """Choose what was chosen before."""
+        """Go back to the choices before :meth:`enter`."""
         if self._before:  # another machine's may have been entered
             self.index, stream = self._before.pop()
             self._streams[stream.device_index] = stream
@@ -227,7 +227,7 @@ def stream_on(gpu: Gpu | None) -> Stream | None:
 
 
 def back_on(stream: Stream | None) -> AbstractContextManager[object]:
-    """Where backward runs of what was made on ``stream``: there, with its GPU chosen.
+    """The context in which backward runs for a tensor that was made on ``stream``: that stream and its GPU are chosen.
 
     torch/csrc/autograd/engine.cpp, evaluate_function: the node's stream (that of its first output on a GPU,
     torch/csrc/autograd/function.h, Node::stream) is guarded before its hooks and its backward are called.
@@ -236,7 +236,7 @@ def back_on(stream: Stream | None) -> AbstractContextManager[object]:
 
 
 def _record_stream(tensor: torch.Tensor, stream: Stream) -> None:
-    # Nothing is freed early here, so there is nothing to hold back. The method itself is replaced, for its
+    # Nothing is freed early here, so there is nothing to hold back. The method itself is replaced because its
     # argument parser in C++ accepts no stream but torch's own.
     if gpu_of(tensor) is None:
         raise RuntimeError(

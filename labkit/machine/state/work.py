@@ -1,8 +1,8 @@
-"""Where the call that a thread is in the middle of is at work.
+"""The GPU on which the present call of a thread is at work.
 
-The machine's mode knows where a call runs, and places what comes out. Python that C++ calls before that (a dispatch
-mode, a hook that packs saved tensors) meets tensors that C++ has just made, and devices that are those of the values:
-both mean the device of the call.
+The machine's mode knows where a call runs, and places its results. C++ may call Python before that (a dispatch mode, a
+hook that packs saved tensors). There tensors have no mark yet, and their device is that of the values: both stand for
+the GPU of the call.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from .gpu import Gpu
 
 class _Work(threading.local):
     gpu: Gpu | None = None
-    # That all tensors of the call are on that GPU: one without a mark is an intermediate result, and there too.
+    # Whether all tensors of the call are on that GPU. One without a mark is then an intermediate result, and there too.
     whole = False
-    # That the engine is at work: it makes sure of devices itself, and no call of Python's says where.
+    # Whether the engine is at work: it checks devices itself, and no call of Python's names one.
     engine = False
     # The GPU that the engine's last operator was on.
     last: Gpu | None = None
