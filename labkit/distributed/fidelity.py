@@ -1,4 +1,4 @@
-"""What of torch.distributed is simulated, how, and what refuses: a part of the documentation's table.
+"""A part of the documentation's table: which parts of torch.distributed are simulated, how, and which refuse.
 
 It stands in ``docs/simulated.md`` below what is said of the machine; ``python -m labkit.distributed`` prints both.
 """

@@ -33,7 +33,7 @@ def place_of(code: CodeType, line: int) -> str:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Call:
-    """What one rank brings to a collective of a group.
+    """One rank's part in a collective of a group.
 
     kind      "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
               "barrier", "send", "recv"; "all_gather_single", "reduce_scatter_single" and "all_to_all_single" where one
@@ -92,7 +92,7 @@ class Call:
 
     @property
     def place(self) -> str:
-        """Where the user's code called it: ``"train.py:31 in step"``."""
+        """The line of the user's code that called it: ``"train.py:31 in step"``."""
         if self.code is None:
             return ""
         return f"{self.code.co_filename.strip('<>')}:{self.line} in {self.code.co_qualname}"
@@ -104,7 +104,7 @@ class Call:
 
     @property
     def via(self) -> str:
-        """What of torch the user's line called, ``"Tensor.backward"``; "" if it was the collective itself."""
+        """The function of torch that the user's line called, ``"Tensor.backward"``; "" if that was the collective."""
         name = next((code.co_qualname for code in reversed(self.codes) if code.co_name not in _BETWEEN), "")
         return "" if name == self.kind or name in _PLAIN else name.replace(".<locals>", "")
 
@@ -128,7 +128,7 @@ class Call:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of what it brings; where it only receives, of what it gets."""
+        """The shapes of the tensors that it brings; where it only receives, of those that it gets."""
         return self._shapes(self.inputs or self.outputs)
 
     @property
@@ -137,7 +137,7 @@ class Call:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it brings; of a gather to all, and where it only receives, those that it gets."""
+        """The bytes that it brings; of a gather to all, and where it only receives, those that it gets."""
         of = self.outputs if self.kind.startswith("all_gather") or not self.inputs else self.inputs
         return sum(t.numel() * t.element_size() for t in of)
 
@@ -146,7 +146,7 @@ class Call:
         return tuple(tuple(t.shape) for t in tensors)
 
     def facts(self) -> dict[str, Any]:
-        """What an event tells of the tensors."""
+        """The facts about the tensors for an event."""
         return {"shapes": self.shapes, "outputs": self._shapes(self.outputs), "nbytes": self.nbytes}
 
     def release(self) -> None:
@@ -171,7 +171,7 @@ class Call:
         self.code, self.line = last.f_code, last.f_lineno
 
     def __str__(self) -> str:
-        """For who asks what the rank waits for."""
+        """The call as the text says it that tells what a rank waits for."""
         return f"{self.kind} #{self.seq} of group {self.group} at {self.place}"
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a collective computes: from the calls of all members, the outputs of each.
+"""The arithmetic of collectives: from the calls of all members, the outputs of each.
 
 Pure: tensors in, tensors out, no group and no waiting. Sums are taken in the order of the ranks, element by element
 in the tensors' own type, so that ranks in one process and ranks in several get the same bits. (NCCL's rings and trees
@@ -19,7 +19,7 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 
 def outputs(calls: Sequence[Call], at: int) -> Pairs:
-    """What member ``at`` gets: each of its tensors that is written, and the values (of the same number of elements).
+    """The outputs of member ``at``: each of its tensors that is written, with the values (as many elements).
 
     calls   of all members, by their rank in the group. What several members need is computed once and kept in the
             first call's ``memo``.
@@ -87,7 +87,7 @@ def _all_gather(calls: Sequence[Call], at: int) -> Pairs:
 
 
 def _apart(call: Call, own: int) -> Tensor:
-    """What is gathered from one member, by itself if it lies where the member gathers another's (``outs[own]`` may)."""
+    """The tensor gathered from one member; a copy if it lies where the member gathers another's (``outs[own]`` may)."""
     tensor = call.inputs[0]
     place = tensor.untyped_storage().data_ptr()
     others = [out for at, out in enumerate(call.outputs) if at != own]

@@ -25,7 +25,7 @@ def _is_a_rank() -> bool:
 
 
 def patches() -> Iterator[Patch]:
-    """Where machines refuse, scripts of ranks go on."""
+    """The row by which scripts of ranks go on where a machine refuses."""
     told: list[bool] = []
     alone = torch.compile  # refuses, as the machine does
 

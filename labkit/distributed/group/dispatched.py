@@ -1,4 +1,4 @@
-"""What a dispatch mode sees of a collective: the operator of ``torch.ops.c10d`` as which C++ would have called it.
+"""Dispatch modes see a collective as an operator of ``torch.ops.c10d``, as they do where C++ calls it.
 
 PyTorch's own groups are C++, which Python comes to through the dispatcher (torch/csrc/distributed/c10d/Ops.cpp); ours
 is called without it. So the modes of the thread (CommDebugMode, or a user's own) are shown the operator here, from the
@@ -104,7 +104,7 @@ def seen(group: ProcessGroup, call: Call, go_on: Callable[[Call], Any]) -> Any:
 
 
 def _answer(wrapper: Any, told: _Told, args: Any, kwargs: Any) -> Any:
-    """What ``wrapper`` makes of the operator.
+    """Ask ``wrapper`` to answer the operator.
 
     Raises NotImplementedError, as DTensor's own dispatch does, if it has no answer.
     """
@@ -138,7 +138,7 @@ def _brought(args: Any, arguments: Any, call: Call) -> tuple[list[Any], list[Any
 
 
 def _value(argument: Any, call: Call, group: ProcessGroup) -> Any:
-    """What the operator is given for ``argument``."""
+    """The value of the operator's ``argument``."""
     name, kind = argument.name, str(argument.type)
     if kind in _TENSORS:
         brought = call.inputs if name.startswith("input") or not call.outputs else call.outputs

@@ -40,7 +40,7 @@ _PYTHON = "distributed_c10d.py"
 
 
 class _Asking(threading.local):
-    """How often C++ has asked for a group's name since DDP's logger began; from 3 on it is of no interest."""
+    """The number of times that C++ has asked for a group's name since DDP's logger began; 3 where it has not."""
 
     times = 3
 
@@ -153,7 +153,7 @@ class Group(_Base):  # type: ignore[misc]
         return self.latest
 
     def _without_effect(self, *args: object) -> None:
-        """What moves no tensors: connections of NCCL, its own timing, C++'s counts."""
+        """Do nothing: it moves no tensors (connections of NCCL, its own timing, C++'s counts)."""
 
     _wait_for_pending_works = _set_sequence_number_for_group = _enable_collectives_timing = _without_effect
     _group_start = _group_end = eager_connect_single_device = perform_nocolor_split = _without_effect
@@ -349,7 +349,7 @@ class Group(_Base):  # type: ignore[misc]
         return work
 
     def _device(self, call: Call, tensors: list[Tensor], opts: Any) -> str:
-        """Where the tensors are. What C++ made and handed over without Python is on :attr:`home`."""
+        """The device that the tensors are on. Those that C++ made, unseen by Python, are on :attr:`home`."""
         found = "cpu" if "cpu" in self.backends else ""
         near = next(filter(None, map(gpu_of, tensors)), None) if call.from_cpp else None
         for tensor in tensors:
@@ -382,7 +382,7 @@ class Group(_Base):  # type: ignore[misc]
         return self._used or f"cuda:{self._global % max(1, gpus)}"
 
     def _connect(self) -> None:
-        """Where ranks are processes: the members are here now, and may not be at their first call."""
+        """Connect ranks that are processes: all members are here now, and perhaps not at their first call."""
         if rank_here() is None:
             self.transport()
 
@@ -396,7 +396,7 @@ class Group(_Base):  # type: ignore[misc]
 
 
 def new_transport(group: Group) -> Transport:
-    """How the members of ``group`` meet: in this process, if its ranks are here; over gloo, if this is one of them."""
+    """The transport of ``group``: a meeting if its ranks are in this process, gloo if this process is one of them."""
     rank = rank_here()
     if rank is None:
         assert of_processes is not None
@@ -414,7 +414,7 @@ def _listed(tensors: Any) -> list[Any]:
 
 
 def _underlying(tensor: Tensor) -> Tensor:
-    """What a functional collective has on its way to ``tensor``, once it is there; others are what they are."""
+    """Wait for ``tensor`` if it is a functional collective's, and return its value; return others as they are."""
     wait: Any = getattr(tensor, "trigger_wait", None)
     found: Tensor = tensor if wait is None else wait()
     return found
@@ -426,7 +426,7 @@ def _flat(tensors: Any) -> list[Any]:
 
 
 def _options(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
-    """What a method is told besides tensors: an object of options, or in its shorter forms a root, a reduction or both.
+    """The options of a method, which is given them as an object, or in its shorter forms a root, a reduction or both.
 
     torch/csrc/distributed/c10d/init.cpp has both forms of each.
     """
@@ -444,7 +444,7 @@ def _options(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
 
 
 def _reduction(opts: Any) -> dict[str, Any]:
-    """How ``opts`` say to reduce: the name of the ReduceOp, and the factor of PREMUL_SUM."""
+    """The reduction that ``opts`` ask for: the name of the ReduceOp, and the factor of PREMUL_SUM."""
     op = opts.reduceOp
     name = _NAMES[int(getattr(op, "op", op))]
     return {"op": name, "factor": op.__getstate__()[1] if name == "PREMUL_SUM" else None}

@@ -64,7 +64,7 @@ class Slot:
 
 
 class Transport(Protocol):
-    """How the calls of a group's members come together.
+    """The way by which the calls of a group's members come together.
 
     ranks   the world's ranks that are its members.
     """

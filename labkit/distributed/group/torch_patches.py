@@ -1,4 +1,4 @@
-"""What is changed in ``torch.distributed`` so that its groups are ours, wherever the ranks run."""
+"""The changes in ``torch.distributed`` that make its groups ours, wherever the ranks run."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ _Logger: Any = dist.Logger  # type: ignore[attr-defined]  # C's
 
 
 class DdpLogger(_Logger):  # type: ignore[misc]
-    """What DDP tells of itself. C++ asks for the group's name: is it nccl, is it gloo, and what to write down.
+    """The logger of DDP. C++ asks for the group's name three times: is it nccl, is it gloo, and what to write down.
 
     If it is gloo, it takes the group for a ProcessGroupGloo of C++ and asks for its threads (logger.cpp,
     set_env_variables).

@@ -19,7 +19,7 @@ from .slot import Slot
 
 
 class _Waited(Work):
-    """What is the same for one and for several."""
+    """The part of a Work that is the same for one call and for several."""
 
     def synchronize(self) -> None:
         self.wait()

@@ -1,4 +1,4 @@
-"""How much memory the ranks' GPUs have in use, as a table."""
+"""The memory of the ranks' GPUs, as a table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Memory(tuple[RankMemory, ...]):
 
     @classmethod
     def of(cls, ranks: Sequence[Rank]) -> Memory:
-        """What is there now, and was at most since the beginning, or since that was reset."""
+        """The bytes in use now, and at most since the beginning, or since that was reset."""
         found = []
         for rank in ranks:
             gpu = rank.gpus[rank.local]

@@ -1,4 +1,4 @@
-"""What ranks print and show, each line beside its rank, as it comes.
+"""The output of ranks: each line stands beside its rank, as it comes.
 
 A process prints into its own terminal; ranks in one process share the caller's. So while they run, what they write
 goes through :class:`Lines`, which puts the rank before every line. Whoever is no rank writes as before.
@@ -18,7 +18,7 @@ BAR, AGAIN = "│", "┊"
 
 
 class Lines:
-    """What the ranks print, put before by their numbers.
+    """Writes what the ranks print, each line after its rank's number.
 
     size      how many ranks there are: numbers are as wide as the last one's.
     streams   where lines go, by the name of the stream: ``{"stdout": …, "stderr": …}``.
@@ -40,7 +40,7 @@ class Lines:
         self._area: Callable[[list[str]], object] | None = None
 
     def label(self, rank: int, bar: str = BAR) -> str:
-        """What stands before a line of ``rank``."""
+        """The text before a line of ``rank``."""
         return f"rank {rank:>{self._width}} {bar} "
 
     def write(self, rank: int, name: str, text: str) -> None:
@@ -84,7 +84,7 @@ class Lines:
             self._leave_moving()
 
     def _leave_moving(self) -> None:
-        """What was written over stays as it is; what comes is below it."""
+        """Leave the lines that were written over as they are, and go on below them."""
         left, self._moving, self._area = self._moving, {}, None
         if self._progress is None:
             for mine, one in sorted(left.items()):

@@ -1,4 +1,4 @@
-"""What each rank returned, side by side: equal values once."""
+"""The values that ranks returned, side by side: equal ones once."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def bundle_of(shown: Sequence[Shown]) -> Bundle:
 
 
 class Results(list[Any]):
-    """What each rank returned, in the order of their numbers. It shows itself side by side, equal values once."""
+    """The values that ranks returned, in the order of the ranks. It shows itself side by side, equal values once."""
 
     def __init__(
         self,

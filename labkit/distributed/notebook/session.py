@@ -47,7 +47,7 @@ def current() -> Session | None:
 
 
 def last_size() -> int | None:
-    """How many ranks the last session had."""
+    """The number of ranks of the last session."""
     return _last_size
 
 
@@ -120,7 +120,7 @@ class Session:
     # What users ask for.
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Results:
-        """What ``function(*args, **kwargs)`` returns in each rank, as a list that shows itself side by side.
+        """Call ``function(*args, **kwargs)`` in each rank; return the results, a list that shows itself side by side.
 
         A tensor among the arguments is one and the same for all ranks. What a rank raises is raised here, with a note
         that names the rank; the others are ended where they wait.
@@ -162,7 +162,7 @@ class Session:
 
     @property
     def memory(self) -> Memory:
-        """What is on each rank's GPU, in bytes: now, and at most since the beginning (or since it was reset)."""
+        """The bytes on each rank's GPU: now, and at most since the beginning (or since it was reset)."""
         return Memory.of(self._alive().ranks)
 
     @property
@@ -212,7 +212,7 @@ class Session:
             raise
 
     def _end_ranks(self) -> None:
-        """What each registered with ``atexit``, as at the end of a process; an error there ends nothing else."""
+        """Call what each rank has registered with ``atexit``; an error there ends nothing else."""
 
         def end(rank: Rank) -> None:
             run_exit_functions(rank.state, lambda error: traceback.print_exception(error))
@@ -222,7 +222,7 @@ class Session:
                 self._world.run(end)
 
     def _begin(self, rank: Rank) -> None:
-        """What a script does in its first lines."""
+        """Do in each rank what a script does in its first lines."""
         torch.cuda.set_device(rank.local)
         dist.init_process_group("nccl", device_id=torch.device("cuda", rank.local))
         self._groups[rank.number] = dist.group.WORLD

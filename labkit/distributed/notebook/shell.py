@@ -1,4 +1,4 @@
-"""What IPython has to know while ranks run: whose the displays, the names, the magics and the errors are."""
+"""IPython while ranks run: each display, name, magic and error belongs to its rank."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_live(bundle: dict[str, Any]) -> bool:
 
 
 def progress(shell: Any) -> Callable[[], Callable[[list[str]], None]] | None:
-    """What makes an area of lines that change, for :class:`.output.Lines`; None in a terminal."""
+    """A function that makes an area of lines that change, for :class:`.output.Lines`; None in a terminal."""
     if not hasattr(shell, "kernel"):
         return None
 
@@ -178,7 +178,7 @@ def _interruptible(world: World) -> Iterator[None]:
 
 
 def places(world: World) -> list[str]:
-    """Where each rank is now: ``"rank 2: Cell In[5]:7 in step"``."""
+    """The line where each rank is now: ``"rank 2: Cell In[5]:7 in step"``."""
     frames = sys._current_frames()
     named = {thread.name: frames.get(thread.ident or 0) for thread in threading.enumerate()}
     lines = []

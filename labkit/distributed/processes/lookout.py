@@ -1,11 +1,11 @@
-"""Who of the processes waits, and for what: in the group's own store, for the one who finds that nobody can go on.
+"""A lookout for deadlocks among processes: the group's own store says which ranks wait, and for what.
 
-A rank that has waited for a moment writes down where it stands, and looks at what the others wrote. If each of them
-waits or has ended, nothing that one waits for is on its way, and all that stood there a look before, none will ever go
-on. A rank that is busy writes nothing, and costs nothing.
+A rank that has waited for a moment writes a note of where it stands, and reads the notes of the others. No rank will
+ever go on if each of them waits or has ended, nothing that one waits for is on its way, and all of this was so a look
+before. A rank that is busy writes nothing, and costs nothing.
 
-What its main thread waits for within the process (a lock, a queue, an event) is seen as it is where ranks share one:
-that thread takes turns (:mod:`labkit.turns`), alone.
+The main thread may also wait for something of its own process (a lock, a queue, an event). That is seen as it is where
+ranks share a process: the thread takes turns (:mod:`labkit.turns`), alone.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Lookout:
                 self._write("waits")
 
     def looked(self) -> None:
-        """What this rank waits for in a store was not there just now."""
+        """This rank has looked into a store for what it waits for, and it was not there."""
         with self._lock:
             self._looks += 1
             if self._state == "waits":
@@ -399,7 +399,7 @@ def missing(call: Call) -> list[int]:
 
 
 def gone(call: Call, error: Exception) -> Exception:
-    """What is said when a member has gone, and nobody has said why."""
+    """The error to be raised when a member has gone, and nobody has said why."""
     return DistBackendError(
         say(
             en=f"{call.kind} #{call.seq} at {call.place}: another rank's process is gone",

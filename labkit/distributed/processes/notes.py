@@ -1,4 +1,4 @@
-"""What each rank that is a process notes down of itself for the others, and what follows from the notes of all.
+"""The note that each rank which is a process writes of itself for the others, and what follows from all notes.
 
 Pure: notes in, answers out. :mod:`.lookout` writes and reads them.
 """
@@ -22,7 +22,7 @@ _BY_ALL = ("all", NEW)
 
 @dataclass
 class Note:
-    """Where one rank is.
+    """The state of one rank.
 
     number  how many notes it has written; 0 if it has not begun.
     looks   how often it has looked into a store for what it waits for.
@@ -44,7 +44,7 @@ class Note:
     error: tuple[str, str] | None = None
 
     def made(self, *key: Any) -> int:
-        """How many calls of this key it has made."""
+        """The number of calls of this key that it has made."""
         return self.issued.get(key, 0)
 
     @property
@@ -53,7 +53,7 @@ class Note:
 
 
 def key_of(call: Call) -> tuple[Any, ...]:
-    """What calls have in common that are counted together: those of a group, the messages of a pair in it."""
+    """The key under which a call is counted: with all those of its group, or the messages of its pair."""
     if call.kind == "send":
         return call.group, "send", call.rank, call.ranks[call.root or 0]
     if call.kind == "recv":
@@ -99,7 +99,7 @@ def unmet(notes: Sequence[Note]) -> list[Call]:
 
 
 def standings(notes: Sequence[Note]) -> list[faults.Standing]:
-    """Where all are, for the text of a deadlock."""
+    """The places of all ranks, for the text of a deadlock."""
     found = []
     for rank, one in enumerate(notes):
         call = packing.described(one.waits[0]) if one.waits else None

@@ -1,4 +1,4 @@
-"""A call on its way to other processes: what it is, in words, and the bytes of its inputs."""
+"""A call on its way to other processes: its facts, pickled, and the bytes of its inputs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def packed(call: Call) -> Tensor:
 
 
 def length(head: Tensor) -> int:
-    """How many bytes all of a packed call is, by its first ones."""
+    """The number of bytes of a packed call, by its first ones."""
     return int(_LENGTHS.unpack(bytes(head[: _LENGTHS.size].tolist()))[0])
 
 

@@ -1,4 +1,4 @@
-"""A store between processes: who waits for a key is seen to wait, and does not keep others from the store.
+"""Stores between processes: a rank that waits for a key is seen to wait, and does not keep others from the store.
 
 Within C++ a wait would keep the connection to itself, and with it whoever looks where all ranks stand.
 """
@@ -22,7 +22,7 @@ _FOR_GOOD = timedelta(seconds=60)  # who waits for so long does not expect to be
 
 
 def rows() -> Iterator[Patch]:
-    """What waits for a key in a store that several processes have."""
+    """The methods of stores between processes that wait for a key."""
     for kind in (c10d.TCPStore, c10d.FileStore, c10d.PrefixStore):
         for name, function in (("get", _get), ("multi_get", _multi_get), ("wait", _wait)):
             yield Patch(kind, name, function(getattr(kind, name)))

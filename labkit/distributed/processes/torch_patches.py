@@ -1,4 +1,4 @@
-"""What is changed in torch in a process that sees the machine by its environment, and may be one rank of several."""
+"""The changes in torch in a process that sees the machine by its environment, and may be one rank of several."""
 
 from __future__ import annotations
 

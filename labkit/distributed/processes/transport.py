@@ -1,4 +1,4 @@
-"""How ranks in several processes meet: gloo carries to each member what all the others called, and with what.
+"""The transport between processes: gloo carries the calls of all members, and their tensors, to each of them.
 
 Each then computes for itself what it gets, by the :mod:`..semantics` that ranks in one process have, in the same order:
 the same bits. A collective is two of gloo's: a *head* of fixed length from everybody (the call in words, and the values

@@ -49,7 +49,7 @@ class Timed:
 
     @contextmanager
     def untimed(self) -> Iterator[None]:
-        """What it does inside takes no time on its clock."""
+        """A context inside which its clock stands."""
         before = self._busy()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Whether a rank has initialised CUDA, as each process does for itself when it first uses it.
+"""Each rank initialises CUDA for itself when it first uses it, as each process does.
 
 ``init_device_mesh`` chooses a GPU for whoever has not.
 """
@@ -26,7 +26,7 @@ class Cuda:
         self._before = 0
 
     def begin_turn(self) -> None:
-        """What others had of the GPUs up to now is not this process's."""
+        """Leave out of account what others have had of the GPUs up to now."""
         if not self._chosen:
             self._before = self._total()
 
@@ -39,7 +39,7 @@ class Cuda:
         self._chosen = self._chosen or not self._later
 
     def later(self, function: Callable[[], object]) -> None:
-        """What on a real GPU waits until CUDA is initialised: the generators are here from the start."""
+        """Call at once what waits on a real GPU until CUDA is initialised: the generators are here from the start."""
         before, self._later = self._later, True
         try:
             function()

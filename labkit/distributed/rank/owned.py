@@ -1,4 +1,4 @@
-"""What of Python and of torch is one process's: module globals that ranks in one process may not share.
+"""A table of what Python and torch keep for one process, which ranks in one process may not share.
 
 Each row says where it stands and what it is in a process that has just begun. :mod:`.state` swaps them when another
 rank gets the baton. What C++ keeps is in :func:`settings`: how it is read, and how it is set.
@@ -55,7 +55,7 @@ def none(value: Any) -> None:
 
 
 def rank_number(value: Any) -> int:
-    """What torchrun has told this rank; the environment is its own by now."""
+    """The number that torchrun has told this rank; the environment is its own by now."""
     return int(os.environ.get("RANK", value))
 
 
@@ -166,7 +166,7 @@ def _anomaly(value: tuple[bool, bool]) -> None:
 
 
 class Setting(NamedTuple):
-    """What C++ keeps for the whole process, as it is read and set."""
+    """A setting that C++ keeps for the whole process: how it is read and set."""
 
     get: Callable[[], Any]
     set: Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""What a process owns, swapped when another rank gets the baton: random states, environment, modules, settings.
+"""The state of a process, swapped when another rank gets the baton: random states, environment, modules, settings.
 
 Ranks in one process are threads of it. What threads share and processes do not is kept here for each rank, and for the
 process outside, in which all this stands as it was while no rank runs. It happens at every collective, so it is lean:
@@ -31,7 +31,7 @@ _manager = logging.root.manager
 
 
 class _Process(Protocol):
-    """What is asked of a rank."""
+    """The part of a rank that its state asks for."""
 
     number: int
     environ: dict[str, str]
@@ -84,7 +84,7 @@ class _Table:
 
 
 def _found(module: Any, path: str) -> Any:
-    """What ``path`` (of names and dots) is in the module; None while it is not all there."""
+    """The object at ``path`` (names and dots) in the module; None while it is not all there."""
     for name in path.split("."):
         module = getattr(module, name, None)
     return module
@@ -94,7 +94,7 @@ _table: _Table | None = None
 
 
 class ProcessState:
-    """What the process of ``rank`` owns; of the process outside, if there is no rank.
+    """The state of the process of ``rank``; of the process outside, if there is no rank.
 
     :meth:`leave` keeps what is there, when another is to have the baton; :meth:`enter` brings back what was kept, or
     when the rank has its first turn, what a process finds that has just begun.
@@ -217,7 +217,7 @@ class ProcessState:
         ProcessState.current = self
 
     def _begin(self) -> None:
-        """What a process finds that has just begun, where the process outside is its parent."""
+        """Begin as a child of the process outside does."""
         table, outside, rank = self._table, self._table.outside, self.rank
         assert outside is not None
         assert rank is not None  # the process outside has begun long ago
@@ -250,7 +250,7 @@ class ProcessState:
         self._attributes += [fresh(getattr(owner, name)) for owner, name, fresh in rows]
 
     def _tell(self, values: list[Any]) -> None:
-        """What was replaced outside between two runs (standard output, say), ranks have that had not replaced it."""
+        """Hand what was replaced outside between two runs (standard output, say) to ranks that had not replaced it."""
         for at, (before, value) in enumerate(zip(self._values, values, strict=False)):
             if value is not before and self._table.places[at].fresh is same:
                 for state in self._table.states:
@@ -283,7 +283,7 @@ class ProcessState:
 
 
 def _seeded_numpy(numbers: random_states.Numpy, rank: _Process | None) -> Any:
-    """Where numpy's numbers begin; outside, where somebody's import has begun them."""
+    """The beginning of a rank's numbers in numpy; outside they stand where somebody's import has begun them."""
     if rank is not None:
         sys.modules["numpy.random"].seed(rank.seed)
     return numbers.get()

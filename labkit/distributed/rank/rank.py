@@ -22,7 +22,7 @@ from .process_state import ProcessState
 
 
 class World(Protocol):
-    """What is asked of all ranks together; see ``threads/world.py``.
+    """The part of all ranks together that one of them asks for; see ``threads/world.py``.
 
     meetings   where the calls of their groups meet, ``stores`` the values of the stores by port or file, and ``kept``
                the stores that nobody but C++ may hold.
@@ -71,7 +71,7 @@ class Rank(Timed):
         self.last: Call | None = None
         self.came: dict[tuple[CodeType | None, int, str], int] = {}
         self.seqs: dict[str, int] = {}
-        # The groups that it has made, by key: the how manieth of its name.
+        # The number of groups that it has made, by name, members and store.
         self.made: dict[Any, int] = {}
         self.cuda = Cuda(lambda: sum(gpu.total() for gpu in self.gpus))
         self.groups: Any = None  # its torch.distributed.distributed_c10d._world, once it has asked for that
@@ -178,6 +178,6 @@ def timed_here() -> Timed | None:
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """What a process that is a rank does inside is ours: it takes no time on its clock, and no wait is the script's."""
+    """A context for our own work in a process that is a rank: its clock stands, and no wait is the script's."""
     with turns.unseen(), nullcontext() if alone.rank is None else alone.rank.untimed():
         yield

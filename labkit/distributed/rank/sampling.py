@@ -1,4 +1,4 @@
-"""How much memory a rank has in use, told to the recording that is open."""
+"""Samples of a rank's memory for the recording that is open."""
 
 from __future__ import annotations
 

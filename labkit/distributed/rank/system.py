@@ -1,4 +1,4 @@
-"""What a process asks of its system, and a rank that is a thread asks too: to end, to be told of a signal, to move.
+"""System calls of a rank that is a thread: it ends, is told of a signal, or moves, as a process does.
 
 Patches (:mod:`labkit.base.patches`) that are in while ranks are. Whoever is no rank, or a child of this process, gets
 what Python really has.

@@ -1,4 +1,4 @@
-"""What is kept of a run of many events: the first ones, and what was counted of all."""
+"""A run of many events: its first ones are kept, all are counted."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Kept:
         self.trace.samples.clear()
 
     def add(self, found: Iterable[Event | MemorySample]) -> None:
-        """What was recorded elsewhere."""
+        """Take in what was recorded elsewhere."""
         for one in found:
             if isinstance(one, MemorySample):
                 self.trace.samples.append(one)

@@ -1,4 +1,4 @@
-"""Where the ranks of one process meet: who has come to which call of which group, and what happens when all have.
+"""Meetings of ranks in one process: they hold the calls that have come, and complete a collective when all have.
 
 The last member that comes does the work for all. So a collective is done when its last member has called it, whatever
 thread that was, and the others find it done when it is their turn.

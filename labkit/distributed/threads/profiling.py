@@ -20,7 +20,7 @@ from ..rank.rank import Rank, here
 
 
 class Nothing:
-    """What a rank gets that another's profile kept from its own: no events."""
+    """The result of a profile that another rank's has kept from beginning: no events."""
 
     def __bool__(self) -> bool:
         return False

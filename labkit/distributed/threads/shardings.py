@@ -1,4 +1,4 @@
-"""What DTensor works out of an operation, once for all ranks: how its result is sharded.
+"""DTensor works out once for all ranks how the result of an operation is sharded.
 
 PyTorch remembers it in each process, and ranks have caches of their own: a mesh of one is none of another (its groups
 are not). But for the mesh the answer is the same, and takes milliseconds, of each operation and kind of arguments.
@@ -47,7 +47,7 @@ class _Meshes:
 
 
 class Shardings:
-    """What the ranks of one world have found. In use from :meth:`look` on, once DTensor has been imported."""
+    """The shardings that ranks of one world have found. In use from :meth:`look` on, once DTensor is imported."""
 
     def __init__(self) -> None:
         self._found: dict[Any, Any] = {}
@@ -128,7 +128,7 @@ def _moved(value: Any, mesh: Callable[[Any], Any]) -> Any:
 
 @cache
 def _kinds() -> tuple[type, type, type, frozenset[type]]:
-    """What says how something is sharded, and the placements that remember nothing."""
+    """DTensor's classes that say how something is sharded, and the placements that remember nothing."""
     from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
     from torch.distributed.tensor._op_schema import OpSchema, OutputSharding

@@ -181,14 +181,14 @@ class HashStore(SharedStore):
 
 
 def shared_by(store: Any) -> object:
-    """What all have in common that have this store."""
+    """The values of ``store``, which are one object for all ranks that have it."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return getattr(store, "_values", None)
 
 
 def _others_first() -> None:
-    """Who looks into the store, and maybe again and again, lets the others have their turns."""
+    """Let the others have their turns: a rank may look into the store again and again."""
     member = turns.participant()
     if member is not None:
         member.wait(lambda: True, "")

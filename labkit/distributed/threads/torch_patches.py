@@ -1,4 +1,4 @@
-"""What is changed in torch while ranks are there that share this process."""
+"""The changes in torch while ranks are there that share this process."""
 
 from __future__ import annotations
 

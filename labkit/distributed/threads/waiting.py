@@ -1,4 +1,4 @@
-"""How a rank waits for others: it hands the baton on; a thread that takes no part looks now and then."""
+"""Waiting for other ranks: a rank hands the baton on; a thread that takes no turns looks now and then."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class World:
         to_end: bool = False,
         interrupts: bool = False,
     ) -> list[Any]:
-        """What ``function(rank)`` returns in each rank (or in those of ``ranks``), in the order of their numbers.
+        """Call ``function(rank)`` in each rank (or in those of ``ranks``); return the results in the ranks' order.
 
         Raises RanksFailed when one raises (the others are ended where they wait), KeyboardInterrupt when the caller is
         interrupted (all are ended).
@@ -307,7 +307,7 @@ class World:
 
 
 def _standing(rank: Rank) -> faults.Standing:
-    """Where ``rank`` is when none can go on."""
+    """The place of ``rank`` when none can go on."""
     member, call = rank.member, rank.waits
     what = "" if member is None or member.over or call is not None else member.awaits
     came = {
@@ -320,7 +320,7 @@ def _standing(rank: Rank) -> faults.Standing:
 
 
 def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:
-    """What torchrun tells each process (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    """The variables that torchrun gives a process (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
     node = number // each
     return {
         "RANK": str(number),

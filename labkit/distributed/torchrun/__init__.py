@@ -1,1 +1,1 @@
-"""What torchrun does: its arguments, logs and restarts, with ranks in one process or in several."""
+"""The work of torchrun: its arguments, logs and restarts, with ranks in one process or in several."""

@@ -89,7 +89,7 @@ class Server:
 
 
 class Worker:
-    """What the elastic agent asks of a ``subprocess.Popen``."""
+    """The part of a ``subprocess.Popen`` that the elastic agent asks for."""
 
     def __init__(self, server: Server, pid: int, arguments: Sequence[str]) -> None:
         self.pid, self.args = pid, arguments

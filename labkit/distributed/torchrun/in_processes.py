@@ -18,7 +18,7 @@ _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
 def run(arguments: Sequence[str], machine: children.Described, more: Mapping[str, str] | None = None) -> int:
-    """What ``torchrun ARGUMENTS`` does, on ``machine``; returns the exit code. Workers are real processes.
+    """Do what ``torchrun ARGUMENTS`` does, on ``machine``, and return the exit code. Workers are real processes.
 
     more   what the workers find in their environment besides.
 
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str], machine: children.Described, more: Mapping[str
 
 
 def _script_at(arguments: Sequence[str], options: Any) -> int:
-    """Where the script stands: what follows is its own."""
+    """The place of the script among the arguments; those that follow are its own."""
     return len(arguments) - 1 - len(options.training_script_args)
 
 
@@ -108,7 +108,7 @@ def _node(options: Any) -> int:
 
 
 def _forking(server: Any) -> Any:
-    """What the agent starts a worker with: a fork where a fresh Python would be started."""
+    """A stand-in for the agent's way to start a worker, which forks where that would start a fresh Python."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
     class Forked(SubprocessHandler):

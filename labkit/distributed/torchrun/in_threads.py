@@ -113,7 +113,7 @@ def _attempt(
 
 
 def _told(options: Any) -> dict[str, str]:
-    """What torchrun tells every worker (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    """The variables that torchrun gives a worker (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
     address, _, port = (options.rdzv_endpoint if options.rdzv_backend == "static" else "").partition(":")
     return {
         "ROLE_NAME": options.role,

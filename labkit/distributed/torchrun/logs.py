@@ -1,4 +1,4 @@
-"""Where what ranks print goes: torchrun's ``--redirects``, ``--tee`` and their kin, by PyTorch's own rules."""
+"""The files that ranks print into: torchrun's ``--redirects``, ``--tee`` and their kin, by PyTorch's own rules."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A script that ranks run which share a process: compiled once, and run by each in its own ``__main__``.
 
-What else is a rank's own, :mod:`..rank.process_state` has.
+(:mod:`..rank.process_state` has the rest that is a rank's own.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..rank.system import Left, run_exit_functions
 
 
 class Program(as_main.Program):
-    """What the ranks are to run."""
+    """A program that ranks run, each to the end of a process."""
 
     def __call__(self, rank: Rank) -> None:
         """Run it as ``rank``, to the end of a process. What ends it with another code than 0 is shown, and raised."""

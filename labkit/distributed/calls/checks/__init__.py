@@ -1,4 +1,4 @@
-"""What NCCL, gloo and c10d refuse in one rank's own arguments, in their own words.
+"""Checks of one rank's own arguments: NCCL, gloo and c10d refuse them in their own words.
 
 The words are PyTorch 2.13's: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp, Utils.hpp,
 NCCLUtils.cpp, and those of NCCL itself (src/misc/argcheck.cc). What c10d's Python refuses (a group without the
@@ -21,7 +21,7 @@ from . import gloo, nccl
 
 
 class Checked(Protocol):
-    """What is asked of a group."""
+    """The part of a group that checks ask for."""
 
     bound_device_id: torch.device | None
     _destroyed: bool

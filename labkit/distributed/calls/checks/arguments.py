@@ -1,4 +1,4 @@
-"""What both backends are asked of the tensors of a call: whether they are as many as the members, and alike."""
+"""Checks that both backends make of a call's tensors: whether they are as many as the members, and alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ProcessGroupGloo and gloo itself refuse."""
+"""Checks of ProcessGroupGloo and gloo itself: a function for each kind of call, by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ProcessGroupNCCL and NCCL itself refuse, and what NCCL does not look at."""
+"""Checks of ProcessGroupNCCL and NCCL itself, and of what NCCL does not look at: a function for each kind of call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NCCL_VERSION = 2, 29, 7  # what torch 2.13's CUDA wheels have
 
 
 def nccl_error(kind: str, last: str) -> DistBackendError:
-    """What C10D_NCCL_CHECK makes of ``kind`` ("invalid usage", "invalid argument") and NCCL's last words."""
+    """The error that C10D_NCCL_CHECK makes of ``kind`` ("invalid usage", "invalid argument") and NCCL's last words."""
     version = ".".join(map(str, NCCL_VERSION))
     details = {
         "invalid usage": "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",

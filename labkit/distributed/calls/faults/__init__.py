@@ -1,4 +1,4 @@
-"""What went wrong among ranks, in words: calls that do not fit together, ranks of which none can go on, calls that
+"""Faults among ranks, in words: calls that do not fit together, ranks of which none can go on, calls that
 came too late, several ranks on one GPU.
 
 Pure: from calls to texts in the language in use. Each text says for every rank what it called, the call's number in

@@ -23,7 +23,7 @@ class Unmet(RuntimeError):
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one rank is when none can go on.
+    """The place of one rank when none can go on.
 
     call    the collective or message that it waits in.
     what    what else it waits for: ``"Lock.acquire at train.py:12"``; "" if it has ended.
@@ -47,7 +47,7 @@ class Standing:
 
 
 def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) -> Report:
-    """What is said when all ranks that live wait: for each where it stands; what it means; what to do.
+    """The report of a deadlock, when all ranks that live wait: for each where it stands; what it means; what to do.
 
     standings   of all ranks, in their order.
     timeout     of the group, after which NCCL would end it.
@@ -74,7 +74,7 @@ def _on_real_gpus(call: Call, timeout: timedelta) -> str:
 
 
 def _place(one: Standing) -> str:
-    """Where in the user's code a rank stands, or made its last call."""
+    """The line of the user's code where a rank stands, or made its last call."""
     if one.what or one.error is not None:
         return one.what
     call = one.call or one.last
@@ -125,7 +125,7 @@ def _standing_lines(standings: Sequence[Standing]) -> list[str]:
 
 
 def _several(text: str) -> str:
-    """What is said of one, of several."""
+    """Put a text about one rank into the plural."""
     for one, several in (
         ("waits ", "wait "),
         ("has ended; its", "have ended; their"),
@@ -230,7 +230,7 @@ def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> 
 
 
 def unmet(calls: Sequence[Call]) -> Unmet:
-    """What is raised for calls that were made and never met, when all ranks have ended."""
+    """The error to be raised for calls that were made and never met, when all ranks have ended."""
     head, advice = explained("unmet")
     places = tuple(call.short_place for call in calls)
     report = Report("calls_never_met", (head, *table(calls)), advice, places)

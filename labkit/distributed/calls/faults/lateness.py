@@ -21,7 +21,7 @@ _OP_TYPES = {
 
 
 def watchdog(call: Call, timeout: timedelta, ran: timedelta | None = None) -> str:
-    """What NCCL's watchdog writes after ``timeout`` (WorkNCCL::checkTimeout in ProcessGroupNCCL.cpp)."""
+    """The text that NCCL's watchdog writes after ``timeout`` (WorkNCCL::checkTimeout in ProcessGroupNCCL.cpp)."""
     limit = round(timeout.total_seconds() * 1000)
     spent = limit if ran is None else round(ran.total_seconds() * 1000)
     numel_in, numel_out = (
@@ -40,7 +40,7 @@ def watchdog(call: Call, timeout: timedelta, ran: timedelta | None = None) -> st
 
 
 def late(calls: Sequence[Call]) -> DistBackendError | None:
-    """What is raised if the last of a collective's calls came too late for the first; None if it did not."""
+    """The error to be raised if the last of a collective's calls came too late for the first; else None."""
     first = min(calls, key=lambda call: call.arrived)
     if first.timeout is None:
         return None
@@ -50,7 +50,7 @@ def late(calls: Sequence[Call]) -> DistBackendError | None:
 
 
 def timeout_error(call: Call, timeout: timedelta, ranks: Iterable[int] = ()) -> DistBackendError:
-    """What is raised where ``call`` has waited for ``timeout`` on its rank's clock, and ``ranks`` have not come."""
+    """The error to be raised where ``call`` has waited for ``timeout`` by its rank's clock, in vain for ``ranks``."""
     names = ranks_text(ranks) if ranks else say(en="the others", zh="其他 rank")
     return DistBackendError(
         watchdog(call, timeout)

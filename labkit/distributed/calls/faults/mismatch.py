@@ -20,7 +20,7 @@ class Mismatch(RuntimeError):
 
 
 def fault(calls: Sequence[Call]) -> Exception | None:
-    """What is raised in the ranks that made these calls, if they do not fit together."""
+    """The error to be raised in the ranks that made these calls, if they do not fit together; else None."""
     what = _difference(calls)
     if not what:
         return on_one_gpu(calls)
@@ -96,7 +96,7 @@ def _sends_rows(of: Call, to: Call) -> bool:
 
 
 def _rows(tensor: Any, sizes: list[int] | None, members: int, at: int) -> int:
-    """How many numbers of ``tensor`` are for member ``at``."""
+    """The number of elements of ``tensor`` that are for member ``at``."""
     rows = sizes[at] if sizes else (tensor.size(0) if tensor.dim() else 1) // members
     return int(rows * prod(tensor.shape[1:]))
 

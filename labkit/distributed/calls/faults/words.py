@@ -1,4 +1,4 @@
-"""What calls and ranks are called in the texts."""
+"""The names of calls and ranks in the texts."""
 
 from __future__ import annotations
 
