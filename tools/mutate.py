@@ -376,10 +376,11 @@ def near(root: Path, mutation: Mutation) -> list[str]:
         "init",
     }
 
-    def naming(path: Path) -> float:
+    def naming(path: Path) -> int:
         text = path.read_text("utf-8")
         found = sum(min(len(re.findall(rf"\b_*{re.escape(word)}_*\b", text)), 5) for word in words)
-        return found + 5 * any(word in path.stem for word in words) - (path.parent.name == "browser") * 3
+        slow = re.search(r"subprocess|Template\(|kernel|playwright", text) is not None  # it starts processes
+        return found + 5 * any(word in path.stem for word in words) - 4 * slow
 
     ordered = sorted(dict.fromkeys(files), key=naming, reverse=True)
     return [path.relative_to(root).as_posix() for path in ordered]
