@@ -113,11 +113,7 @@ class Trace(Drawn):
             met = events[0].phase == "collective"
             shapes = list(dict.fromkeys(str(list(s)) for e in events for s in e.shapes[:1]))
             listed = ", ".join(shapes[:3]) + (", …" if len(shapes) > 3 else "")
-            seconds = (
-                sum(e.waited for e in events)
-                if met
-                else sum(max(e.stop for e in group) - group[0].start for group in _together(events))
-            )
+            seconds = sum(e.waited for e in events) if met else _covered(events)
             count = len({e.meeting for e in events}) if met else len(events)
             lines.append(
                 f"  {way:<8}  {what:<{wide}}  {count:>5} ×  {sum(e.nbytes for e in events):>14,} B"
@@ -163,13 +159,10 @@ def _shortened(devices: tuple[str, ...]) -> list[str]:
     return list(devices) if len(devices) <= 4 else [*devices[:2], "…", devices[-1]]
 
 
-def _together(events: list[Event]) -> list[list[Event]]:
-    """Events that overlap in time, grouped: they are counted once."""
-    groups: list[list[Event]] = []
-    end = float("-inf")
+def _covered(events: list[Event]) -> float:
+    """The seconds in which at least one of the events went on."""
+    seconds, end = 0.0, float("-inf")
     for event in sorted(events, key=lambda event: event.start):
-        if event.start >= end:
-            groups.append([])
-        groups[-1].append(event)
+        seconds += max(0.0, event.stop - max(end, event.start))
         end = max(end, event.stop)
-    return groups
+    return seconds
