@@ -86,13 +86,16 @@ class Patches:
 class CType:
     """A type of C as an owner of patches: its attributes cannot be set, the entries of its dictionary can.
 
-    ``type.__setattr__`` refuses types that are marked immutable.
-
-    ``PyType_Modified`` (Objects/typeobject.c) tells the interpreter, which caches what it looked up, that the
-    dictionary has changed. From Python 3.12 on a type that was changed some 1000 times is no longer cached:
-    its methods are then found a little more slowly. Tried on CPython 3.11, 3.12 and 3.13. Raises
-    NotImplementedError where the dictionary is not to be had.
+    ``type.__setattr__`` refuses types that are marked immutable. So the dictionary itself is changed, and
+    ``PyType_Modified`` (Objects/typeobject.c) tells the interpreter, which caches what it looked up. From Python 3.12
+    on a type that was changed some 1000 times is no longer cached: its methods are then found a little more slowly.
+    Tried on CPython 3.11, 3.12 and 3.13. Raises NotImplementedError where the dictionary is not to be had.
     """
+
+    __slots__ = ("_entries", "_kind", "_modified")
+    _entries: dict[str, Any]
+    _kind: type
+    _modified: Callable[[], object]
 
     def __init__(self, kind: type) -> None:
         api: Any = getattr(ctypes, "pythonapi", None)
@@ -103,11 +106,6 @@ class CType:
         object.__setattr__(self, "_kind", kind)
         object.__setattr__(self, "_entries", entries[0])
         object.__setattr__(self, "_modified", partial(api.PyType_Modified, ctypes.py_object(kind)))
-
-    __slots__ = ("_entries", "_kind", "_modified")
-    _kind: type
-    _modified: Callable[[], object]
-    _entries: dict[str, Any]
 
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]

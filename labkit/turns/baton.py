@@ -49,7 +49,7 @@ class Baton(Party):
     ) -> None:
         self._order, self._watch = order, watch
         self.explain = explain
-        # Whether an interrupt of the caller is first raised in each participant, and whether that has happened.
+        # Whether an interrupt of the caller is raised in each participant first, and whether that has happened.
         self.passes_interrupts = self.interrupted = False
         self.caller: Member | None = here.member
         self._open = False
@@ -78,7 +78,7 @@ class Baton(Party):
         functions: Sequence[Callable[[], Any]],
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> list[Any]:
-        """Call a function for each participant; returns their results.
+        """Call a function for each participant, and return their results.
 
         They run in the caller's thread as long as none has to wait, the rest in threads, within ``context()`` there:
         a fresh thread has cold caches, and OpenMP makes it a new pool of its own. What a function raises ends the
@@ -175,6 +175,7 @@ class Baton(Party):
         return None
 
     def _start(self, member: Member) -> None:
+        """Begin the turn of ``member`` in a thread of its own, where its function is called."""
         threading.Thread(target=self._apart, args=(member,), name=member.name, daemon=True).start()
 
     def _apart(self, member: Member) -> None:
@@ -210,4 +211,5 @@ class Baton(Party):
             parent.sleep()
 
     def _is_over(self) -> bool:
+        """Whether no participant takes turns any more."""
         return all(member.over for member in self.members)

@@ -1,8 +1,8 @@
-"""On which core a thread wakes: on that of the thread that woke it, if the two take turns.
+"""A thread that takes turns with another wakes on the core of the one that woke it.
 
-A system wakes a thread on a core that idles. Of two that take turns that is the wrong one: in its caches is nothing of
-what the other has just used, and an exchange that is a few microseconds' work costs twice as much. Awake, a thread may
-run wherever it could before. Linux only; elsewhere nothing happens.
+A system wakes a thread on a core that idles. For two that take turns that is the wrong one: its caches hold nothing of
+the other's work, and an exchange that takes a few microseconds costs twice as much. Awake, a thread may run wherever it
+could before. Linux only; elsewhere nothing happens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Sleeper:
         """It is about to sleep."""
         if _core() is not None:
             self._thread, cores = threading.get_native_id(), os.sched_getaffinity(0)
-            if not self._beckoned:  # else the other was quicker, and this is where it has been sent
+            if not self._beckoned:  # else the other was quicker, and these are the cores to which it was sent
                 self._cores = cores
 
     def beckon(self) -> None:

@@ -66,10 +66,12 @@ def waits() -> tuple[Patch, ...]:
     return tuple(rows)
 
 
+# In as long as several participants take turns.
 watching = Patches(waits)
 
 
 def _is_free(lock: Any) -> bool:
+    """Whether nobody holds ``lock``."""
     # An RLock has locked() from Python 3.14 on only.
     return repr(lock).startswith("<unlocked") if type(lock) is _RLOCK else not lock.locked()
 
@@ -79,6 +81,7 @@ def _is_free(lock: Any) -> bool:
 
 
 def _taking(real: Callable[..., bool], kind: str) -> Callable[..., bool]:
+    """An ``acquire`` by which a participant hands the baton on until the lock is free; others do as ``real`` does."""
     here, unseen = members.here, members.unseen
 
     def acquire(self: Any, blocking: bool = True, timeout: float = -1) -> bool:
@@ -116,6 +119,7 @@ def _taking(real: Callable[..., bool], kind: str) -> Callable[..., bool]:
 
 
 def _getting(real: Callable[..., Any]) -> Callable[..., Any]:
+    """A ``get`` by which a participant hands the baton on until the queue has something."""
     here, empty = members.here, queue.Empty
 
     def get(self: Any, block: bool = True, timeout: float | None = None) -> Any:
@@ -143,6 +147,7 @@ def _getting(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _giving(real: Callable[..., Any]) -> Callable[..., Any]:
+    """A ``release`` or ``put`` after which those who wait look again."""
     here, stalled, something_came = members.here, rings.stalled, rings.something_came
 
     def give(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -33,12 +33,12 @@ BANDWIDTH = 2e12
 
 
 def _block(size: int) -> int:
-    """What CUDA's allocator hands out for ``size`` bytes."""
+    """The bytes that CUDA's allocator hands out for ``size`` bytes."""
     return -(-size // BLOCK) * BLOCK
 
 
 class TheMachine(Protocol):
-    """A machine as all that stands below :mod:`labkit.machine.machine` knows it, which says there what each is."""
+    """A machine, as the modules below :mod:`labkit.machine.machine` know it; each attribute is explained there."""
 
     backing: torch.device
     chosen: bool
@@ -123,7 +123,7 @@ class Gpu:
         # a peak (but for PEAK_STEP) nor the limit can have been passed. _granted is where it began.
         self.room = 0
         self._granted = 0
-        # While the machine is not in use: whatever is put here is refused.
+        # True while the machine is not in use: tensors that are put here are refused.
         self.suspended = False
         self.failures = self.cache_emptied = 0
         # The bytes that lived here when the computer's own memory was last looked at.
@@ -140,7 +140,7 @@ class Gpu:
             self.recount(storage)
 
     def take(self, storage: torch.UntypedStorage) -> None:
-        """Mark ``storage`` as living here, whether there is room or not: whoever calls this counts afterwards."""
+        """Mark ``storage`` as living here, whether there is room or not; the caller counts afterwards."""
         size = storage.nbytes() if _has_memory(storage) else 0
         try:
             mark = self.marks[size]
@@ -156,7 +156,7 @@ class Gpu:
     def make_room(self, size: int, *, written: bool = True) -> None:
         """Raise before the computer is asked for ``size`` bytes for this GPU, if they would be too many.
 
-        written   whether they will be written to: what never is takes none of the computer's memory.
+        written   whether they will be written to: memory that is never written takes none of the computer's.
         """
         if size <= self.room and size < host.WORTH:
             return
@@ -170,7 +170,7 @@ class Gpu:
             host.check(self.device, size)
 
     def refused(self, error: Exception) -> Exception:
-        """What to raise for ``error``: if the computer's allocator gave no memory for this GPU, CUDA's own."""
+        """``error``; if the computer's allocator gave no memory for this GPU, CUDA's own error in its place."""
         size = host.refused(error)
         if size is None:
             return error
@@ -205,7 +205,7 @@ class Gpu:
         return int(self.capacity * self.fraction)
 
     def suspend(self) -> None:
-        """From now on, refuse what is put here."""
+        """From now on, refuse tensors that are put here."""
         self._counted += self._granted - self.room
         self.room = self._granted = 0
         self.suspended = True
@@ -226,7 +226,7 @@ class Gpu:
         return live
 
     def blocks(self) -> list[tuple[int, int, int]]:
-        """What lives here, by size: the bytes asked for, those of the block, and how many. Without what is empty."""
+        """The storages that live here, by size: bytes of one, bytes of its block, how many. Empty ones are left out."""
         if self.leaves.due:
             self.leaves.look()
         found = []
@@ -250,7 +250,7 @@ class Gpu:
         live, limit = self.live(), self._limit()
         if live > limit:
             # CUDA's allocator gives its cache back to the driver and tries once more (CUDACachingAllocator.cpp, malloc:
-            # release_cached_blocks, then alloc_block). Here what was dropped in a cycle is all that could come back.
+            # release_cached_blocks, then alloc_block). Here only tensors that were dropped in a cycle could come back.
             gc.collect()
             live = self.live()
             if live > limit and newest is not None:
@@ -286,7 +286,7 @@ class Gpu:
         """Bytes allocated now, and the most that were since this was asked last."""
         live = self.recount()
         highest, self._highest = self._highest, live
-        self.recount()  # what may come before the next count is now less
+        self.recount()  # the room before the next count is smaller now
         return live, highest
 
     def free(self) -> int:
@@ -294,7 +294,7 @@ class Gpu:
         return max(0, self.capacity - self.recount())
 
     def out_of_memory(self, wanted: int, live: int) -> torch.OutOfMemoryError:
-        """Count, and return, CUDA's own error for ``wanted`` bytes on this GPU with ``live`` bytes taken.
+        """CUDA's own error, which is counted, for ``wanted`` bytes on this GPU with ``live`` bytes taken.
 
         The text is that of c10/cuda/CUDACachingAllocator.cpp, malloc: "wanted" is the request rounded up to blocks, and
         what a fraction allows stands in it where one was set (set_per_process_memory_fraction).

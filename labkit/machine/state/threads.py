@@ -60,6 +60,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
 
 def _entering() -> Iterator[Patch]:
+    """Every new thread enters the machine in use before it does anything else."""
     bootstrap = threading.Thread._bootstrap_inner
     start_new = _thread.start_new_thread
 
@@ -88,6 +89,7 @@ class _Call(threading.local):
 
 
 def _turns_of_threads(new_baton: Callable[[], turns.Baton]) -> Iterator[Patch]:
+    """Threads that a ``parallel_apply`` starts and joins take turns in its order."""
     start, join = threading.Thread.start, threading.Thread.join
     call, here = _Call(), turns.here
 
