@@ -1,4 +1,4 @@
-"""What a simulated machine tells the processes that are started while it is in use: their environment says it.
+"""A simulated machine tells the processes that are started while it is in use, by their environment.
 
 ``LABKIT_MACHINE`` describes the machine, ``LABKIT_ENTER`` names the functions that open it, and the folder
 ``bootstrap`` is first in ``PYTHONPATH``: the Python of every child runs the ``sitecustomize`` there, which calls these
@@ -59,7 +59,7 @@ class Described:
         return visible(self.gpus, listed)
 
     def options(self, environment: Mapping[str, str]) -> dict[str, Any]:
-        """What makes the machine that a process with this environment sees: the arguments of a Machine."""
+        """The arguments that make the machine which a process with this environment sees."""
         seen, order = self.visible(environment), self.order
         return {
             "gpus": len(seen),
@@ -70,7 +70,7 @@ class Described:
 
 
 def described(text: str) -> Described:
-    """What :meth:`Described.text` wrote."""
+    """The machine that :meth:`Described.text` wrote."""
     return Described(**json.loads(text))
 
 

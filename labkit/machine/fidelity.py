@@ -1,4 +1,4 @@
-"""What the simulated machine does faithfully, approximately and not at all: the table of the documentation.
+"""The table of the documentation: the parts of CUDA that are faithful here, approximated, and absent.
 
 ``python -m labkit.machine`` prints it; ``docs/simulated.md`` is that print, and what ``labkit.distributed`` has to say
 of ranks (:mod:`labkit.distributed.fidelity`). The functions of ``torch._C``

@@ -1,4 +1,4 @@
-"""Where a feature of torch takes part in what the core of the machine does.
+"""The places where a feature of torch takes part in the work of the machine's core.
 
 The core asks the functions in these lists and knows nobody by name; a module of :mod:`.features` puts its own in when
 it is imported. With a list empty, the machine does what an ordinary training script needs. What answers a single

@@ -64,11 +64,11 @@ class Machine:
         self.told = self._described().text() if told is None else told
         self._patches = Patches(lambda: table(self))
         self._in_block = False
-        # Who opened it, and who else ended it.
+        # The thread that opened it, and another one that ended it.
         self._thread = threading.current_thread()
         self._ended_by: threading.Thread | None = None
 
-    # What torch asks for.
+    # For torch.
 
     def used(self) -> bool:
         """Whether CUDA is in use in this process: a GPU was chosen, or something was put on one."""
@@ -94,7 +94,7 @@ class Machine:
         return self.gpu(self.current.index if device.index is None else device.index)
 
     def real(self, target: Gpu | None, device: Any = None) -> torch.device:
-        """Where the values of a tensor on ``target`` are; for the host, ``device`` itself (or the CPU)."""
+        """The device that really holds values of ``target``; for the host, ``device`` itself (or the CPU)."""
         if target is not None:
             return self.backing
         return torch.device("cpu" if device is None else device)
@@ -103,7 +103,7 @@ class Machine:
         """Context manager: inside, this thread sees the machine (it may already)."""
         return Entered(self.mode)
 
-    # What users ask for.
+    # For users.
 
     def memory(self, gpu: int) -> int:
         """Bytes allocated on this GPU, as ``torch.cuda.memory_allocated`` counts them."""
@@ -162,7 +162,7 @@ class Machine:
             self._in_block = False
             if self not in _opened:
                 return
-            # What a plain call opened inside the block ends with it. (A block above it is another thread's.)
+            # A machine that a plain call opened inside the block ends with it. (A block above it is another thread's.)
             at = _opened.index(self)
             while at + 1 < len(_opened) and not _opened[at + 1]._in_block:
                 _opened.pop(at + 1)._end()
@@ -203,7 +203,7 @@ class Machine:
         leave(self.mode)
 
     def stale_text(self, gpu: Gpu) -> str:
-        """What to say of a tensor on ``gpu`` while this machine is not the one in use."""
+        """The words for a tensor on ``gpu`` while this machine is not the one in use."""
         now = machine_in_use()
         used = now.describe() if now is not None else say(en="none", zh="没有")
         there = now is None or gpu.index < len(now.gpus)

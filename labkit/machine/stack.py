@@ -1,4 +1,4 @@
-"""Where the machine's mode stands on a thread's stack of function modes."""
+"""Puts the machine's mode on a thread's stack of function modes, and takes it off."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ from ..base.patches import Patch, Patches
 FULL = "LABKIT_TRACEBACK"
 # Where torch's own Python asks a function mode, such as ours.
 _ASKING = overrides.handle_torch_function.__code__
-# What wraps a dispatch mode's method (torch/_compile.py, disable_dynamo).
+# Files of torch that wrap a dispatch mode's method (torch/_compile.py, disable_dynamo).
 _WRAPPING = ours.torch_files("_compile.py", "_dynamo/eval_frame.py")
-# What failed in a replica, or in a worker, stands as text in the message of the error that is raised for it.
+# An error in a replica, or in a worker, stands as text in the message of the error that is raised for it.
 _AS_TEXT = re.compile(r'^ *File "(.*)", line .*\n(?:    .*\n)*', re.MULTILINE)
 
 
@@ -53,7 +53,7 @@ def hide_ours() -> None:
 
 
 def of_texts(here: Callable[[], object] = lambda: True) -> Iterator[Patch]:
-    """What a script itself writes of an error (``print_exc``, ``logging.exception``) is without our frames, too.
+    """A script that writes an error itself (``print_exc``, ``logging.exception``) writes it without our frames, too.
 
     here   whether this thread is the script's.
     """

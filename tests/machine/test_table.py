@@ -1,7 +1,10 @@
 """What is patched stands in one table, and whatever programs do, all of torch is itself again afterwards."""
 
+import ast
+import re
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from torch import nn
 import labkit
 from labkit.machine import Machine, machine_in_use
 from labkit.machine.fidelity import owner_name
-from labkit.machine.torch_api.table import table
+from labkit.machine.torch_api.table import ATTRIBUTES, VALUES, table
 from labkit.turns.locks import waits
 
 WATCHED = ("torch", "threading", "_thread", "multiprocessing", "labkit")
@@ -200,3 +203,37 @@ def test_a_row_that_was_not_taken_out_would_be_seen(row, monkeypatch):
         put_in = vars(row.owner)[row.name]
     monkeypatch.setattr(row.owner, row.name, put_in, raising=False)
     assert (where(row.owner), row.name) in snapshot.changes()
+
+
+def test_the_attributes_that_the_machine_puts_on_others_objects_are_listed():
+    texts = {path: path.read_text("utf-8") for path in Path(labkit.machine.__file__).parent.rglob("*.py")}
+    written = {name for text in texts.values() for name in re.findall(r"_labkit_\w+", text)}
+    assert written == set(ATTRIBUTES)
+    for name, what in ATTRIBUTES.items():
+        files = [file for file in texts if str(file).endswith(tuple(re.findall(r"\w+/\w+\.py", what)))]
+        assert any(name in texts[file] for file in files), name
+
+
+def changing(module):
+    """The names in ``module`` whose values functions change: containers that begin empty, locks, ``global`` ones."""
+    tree = ast.parse(module.read_text("utf-8"))
+    for node in tree.body:
+        value = getattr(node, "value", None)
+        empty = isinstance(value, (ast.Dict, ast.List)) and not getattr(value, value._fields[0])
+        if empty or (isinstance(value, ast.Call) and not value.args and not value.keywords):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+    yield from (name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names)
+
+
+def test_values_of_the_process_that_change_are_listed():
+    folder = Path(labkit.machine.__file__).parent
+    registered = {"hooks", "handlers", "rules.functions", "rules.operators"}
+    fixed = {"ANYWHERE", "FEATURES", "ENVIRONMENT", "PYTHONPATH"}
+    found = {}
+    for path in folder.rglob("*.py"):
+        module = ".".join(path.relative_to(folder).with_suffix("").parts)
+        names = set(changing(path)) - fixed
+        if names and module not in registered:
+            found[module] = names
+    assert found == {module: set(what.split(":")[0].split(", ")) for module, what in VALUES.items()}

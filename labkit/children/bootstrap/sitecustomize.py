@@ -1,4 +1,4 @@
-"""What Python itself runs first in every process that is to see a simulated machine (see ``..children``).
+"""Python itself runs this first in every process that is to see a simulated machine (see ``..children``).
 
 Until torch is imported it costs such a process a look at each import; a process that never imports torch never loads
 labkit. When torch has been imported, the machine is opened. The ``sitecustomize`` that this one hides has its turn.
@@ -14,8 +14,8 @@ from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MACHINE, PATH = "LABKIT_MACHINE", "PYTHONPATH"
-# What is called when torch is there ("labkit.machine:inherit …"), and what `labkit run` wants to be called with a text:
-# by this process, and by none of its children.
+# These name the functions that are called when torch is there: ENTER by every process ("labkit.machine:inherit …"), RUN
+# by this one and by none of its children ("module:function TEXT", for `labkit run`).
 ENTER, RUN = "LABKIT_ENTER", "LABKIT_RUN"
 ONCE = os.environ.pop(RUN, None)
 

@@ -35,7 +35,7 @@ _IN_FLOAT32 = frozenset(
         "softmin softplus sum renorm tan triplet_margin_loss ctc_loss nll_loss2d rms_norm"
     ).split()
 )
-# Those that take the widest type among their arguments (AT_FORALL_PROMOTE).
+# The functions that take the widest type among their arguments (AT_FORALL_PROMOTE).
 _WIDEST = frozenset(
     ("addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot cat stack").split()
 )

@@ -78,7 +78,7 @@ def _dlpack(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """What makes capsules, and what takes them."""
+    """The functions that make capsules, and the one that takes them."""
     exporters = {name: getattr(torch._C, name) for name in ("_to_dlpack", "_to_dlpack_versioned")}
     for name, real in exporters.items():
         yield Patch(torch._C, name, _exporting(real))

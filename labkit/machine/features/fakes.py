@@ -44,7 +44,7 @@ class NoGradient(NotSimulated, NotImplementedError):
 
 
 def check_gradient(requires_grad: Any, gpu: Gpu | None) -> None:
-    """That autograd is not asked for the guard of ``gpu`` by a fake tensor there."""
+    """Refuse a gradient of a fake tensor on ``gpu``: autograd would ask C++ for the guard of CUDA."""
     if requires_grad and gpu is not None and torch.is_grad_enabled():
         raise NoGradient(
             say(

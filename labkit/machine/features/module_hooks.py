@@ -22,13 +22,13 @@ from ..state.in_use import machine_in_use, seeing
 from ..state.placement import gpu_of
 from ..state.streams import back_on
 
-# What a BackwardHook remembers: the GPUs of the module's inputs and outputs.
+# The attributes in which a BackwardHook remembers the GPUs of the module's inputs and outputs.
 _INPUTS, _OUTPUTS = "_labkit_inputs", "_labkit_outputs"
 
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """What sets the hooks up, and calls them."""
+    """The methods that set the hooks up, and the hooks themselves."""
     set_up_input, set_up_output = BackwardHook.setup_input_hook, BackwardHook.setup_output_hook
     start = BackwardHook.__init__
 

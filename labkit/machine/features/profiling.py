@@ -17,7 +17,7 @@ from ..state.in_use import below_modes
 
 
 class _Ranges(threading.local):
-    """What ``torch.cuda.nvtx`` calls. Depths and handles are as NVTX gives them; nobody is listening."""
+    """The functions that ``torch.cuda.nvtx`` calls. Depths and handles are as NVTX gives them; nobody is listening."""
 
     def __init__(self) -> None:
         self._depth = 0

@@ -61,7 +61,7 @@ def _no_triton(*args: object, **kwargs: object) -> NoReturn:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """What is refused in Python; the functions of torch._C that are not answered stand with those that are."""
+    """Classes and functions of Python that are refused. torch_api/cuda.py refuses the functions of torch._C."""
     cuda = torch.cuda
     # Their bases in torch._C are C++ classes on a CUDA build: Python's own classes are what can be stopped.
     yield Patch(cuda.CUDAGraph, "__new__", refusing("_CUDAGraph"))

@@ -87,7 +87,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
     yield Patch(torch._C, "_set_default_tensor_type", set_default_tensor_type)
     default = torch._C._get_default_device
-    # What is there by default is printed without its device (torch/_tensor_str.py, _str_intern).
+    # A tensor on the default device is printed without its device (torch/_tensor_str.py, _str_intern).
     yield Patch(torch._C, "_get_default_device", lambda: "cuda" if chosen else default())
     classes: set[Any] = set(torch._tensor_classes)
     for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):

@@ -1,1 +1,1 @@
-"""What happens to a call of torch: the mode that every operation passes, and the subjects that need more."""
+"""The mode that every call of torch passes, and the handlers of the functions that need more than it does."""

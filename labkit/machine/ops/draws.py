@@ -51,7 +51,7 @@ def with_generator(mode: MachineMode, func: Any, gpu: Gpu | None, kwargs: dict[s
     return kwargs
 
 
-# Those of them that make a tensor have their handler in .moves, which takes the place of this one.
+# The functions among them that make a tensor get another handler: .moves, imported later, registers it.
 @handles(*_SETTABLE, *_OTHERS)
 def _draw(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device, tensors = kwargs.get("device"), tensors_in(args, kwargs)

@@ -1,4 +1,4 @@
-"""What becomes of a call on a GPU that failed: the computer's words are not always CUDA's."""
+"""A call on a GPU that failed: CUDA would perhaps have computed it, or have said something else than the CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..state.gpu import Gpu
 def answered(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError | IndexError, gpu: Gpu
 ) -> Any:
-    """What ``func`` on ``gpu`` gives on CUDA, where the CPU's kernels raised ``error``; or raise what CUDA raises."""
+    """Answer as CUDA does, where the CPU's kernels raised ``error``: a result, or its own error."""
     with refusals(gpu):
         for answer in hooks.failed:
             result = answer(func, args, kwargs, error, gpu)

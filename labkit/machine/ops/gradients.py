@@ -39,10 +39,10 @@ from .mode import MachineMode
 _grads: Any = Tensor.grad  # a property in C, which torch's stubs have as its value
 _get_grad, _set_grad = _grads.__get__, _grads.__set__
 _storage = Tensor.untyped_storage
-# What Function.apply leaves on the graph node: the GPU of each output and of each input, in order. The node is the
+# Function.apply leaves these on the graph node: the GPU of each output and of each input, in order. The node is the
 # ctx of forward and backward (torch/csrc/autograd/python_function.cpp, THPFunction), and lives as long as the graph.
 _OUTPUTS, _INPUTS = "_labkit_outputs", "_labkit_inputs"
-# And the stream on which forward ran: backward runs there too.
+# The node keeps the stream on which forward ran, too: backward runs there.
 _STREAM = "_labkit_stream"
 
 

@@ -1,4 +1,4 @@
-"""How a call runs that is given tensors on several devices: operator by operator, each one checked first.
+"""Runs a call that is given tensors on several devices operator by operator, and checks each one first.
 
 The call is replayed under a dispatch mode, which sees each ATen operator below torch's Python API
 (``torch/csrc/autograd/python_variable.cpp``, the Python key), where :mod:`..rules.operators` says what its CUDA

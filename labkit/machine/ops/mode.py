@@ -42,7 +42,7 @@ from .failures import answered
 from .mixed import run_mixed
 
 _storage: Any = Tensor.untyped_storage
-# What neither is a tensor nor has one inside, as argument or as result.
+# Types that neither are a tensor nor have one inside, as argument or as result.
 _PLAIN = frozenset(
     {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.memory_format, slice, type(...)}
 )
@@ -227,7 +227,7 @@ def stale(gpu: Gpu) -> RuntimeError:
 
 
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """What has its own idea of the stack of modes.
+    """Functions of torch that look at the stack of modes themselves.
 
     The switch of grad mode, which has nothing to do with devices, passes below the machine's mode:
     torch/csrc/autograd/init.cpp, set_grad_enabled, hands it to function modes and imports ``torch._C`` anew for that,
@@ -286,7 +286,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     yield Patch(OpOverload, "_op_dk", property(get, set_))
 
 
-# What a tensor can be asked wherever it is.
+# A tensor answers these wherever it is: nothing is made, and nothing can mix.
 HANDLERS.update(
     dict.fromkeys(
         named(

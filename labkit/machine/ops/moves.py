@@ -198,7 +198,7 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
         _wait(machine, None if data is None else source, target, False)  # made on the host, then copied
     if target is not None:
         make_room(func, args, kwargs, target)
-    # What C++ makes of plain data is there; data that are tensors, alone or in lists, are where they were.
+    # C++ makes a tensor of plain data on the target; data that are tensors, alone or in lists, are where they were.
     fresh = not tensors_in(args, kwargs)
     with refusals(target), at_work(target if fresh or data is not None else None, whole=fresh):
         result = func(*args, **with_generator(mode, func, target, kwargs))
@@ -247,7 +247,7 @@ def _make_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles(torch._C._nn._parse_to)
 def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What ``Module.to`` understands of its arguments: a bare number is a GPU, a tensor says where it is."""
+    """``Module.to`` reads its arguments with it: a bare number is a GPU, a tensor says where it is."""
     first = args[0] if args else kwargs.get("tensor", kwargs.get("device"))
     if isinstance(first, int) and not isinstance(first, bool):
         device = mode.machine.gpu(first).device

@@ -1,4 +1,4 @@
-"""What a call will make on a GPU, where that can be known: too much is refused before the computer is asked for it."""
+"""A call that will make too much for its GPU is refused before the computer is asked for the memory."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What of torch is replaced while a machine is in use, and the answers that stand there instead."""
+"""The parts of torch that are replaced while a machine is in use, and the answers that stand there instead."""

@@ -1,4 +1,4 @@
-"""What the simulated machine does not have says so, by name, instead of ending the process or answering wrongly."""
+"""What the machine does not have refuses by name, instead of ending the process or answering wrongly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _refuse(name: str, *_: object, asked: bool = True, **__: object) -> NoReturn
 
 
 def absent(name: str) -> NoReturn:
-    """What ``torch._C`` says of a name that it does not have."""
+    """Stands for ``torch._C.__getattr__``: a name that is not there."""
     if name.startswith(("_cuda_", "_nccl_", "_cudnn_", "_cublas")):
         _refuse(name, asked=False)  # whoever looks whether it is there
     raise AttributeError(f"module 'torch._C' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` and ``torch.accelerator`` call in C++, answered by a simulated machine.
+"""The functions of C++ that ``torch.cuda`` and ``torch.accelerator`` call, answered by a simulated machine.
 
 torch.cuda's own Python code runs unmodified on top of these: only the functions of ``torch._C`` that a
 CPU build lacks are filled in, each method here under its own name.
@@ -36,7 +36,7 @@ _PROPERTIES: dict[str, Any] = {
 
 
 class _Uuid:
-    """What ``torch.cuda.get_device_properties(0).uuid`` is: 16 bytes, written in hexadecimal."""
+    """Stands for ``torch.cuda.get_device_properties(0).uuid``: 16 bytes, written in hexadecimal."""
 
     def __init__(self, index: int) -> None:
         self._value = uuid.UUID(int=index)
@@ -47,7 +47,7 @@ class _Uuid:
 
 
 class DeviceProperties:
-    """What ``torch.cuda.get_device_properties`` returns."""
+    """The result of ``torch.cuda.get_device_properties``."""
 
     def __init__(self, gpu: Gpu) -> None:
         number = gpu.machine.numbers[gpu.index]
@@ -66,7 +66,7 @@ class DeviceProperties:
         )
 
 
-# What is answered in the same way whatever is asked: there is one context, no cache, and all work is done at once.
+# These are always answered in the same way: there is one context, no cache, and all work is done at once.
 _CONSTANT: dict[str, Any] = {
     "_cuda_init": None, "_cuda_synchronize": None, "_cuda_ipc_collect": None,
     "_cuda_getCompiledVersion": 13000,  # CUDA 13.0, as torch.version.cuda says
@@ -76,7 +76,7 @@ _CONSTANT: dict[str, Any] = {
 }  # fmt: skip
 
 
-# What can be answered in a line, given the machine.
+# These are answered in a line, given the machine.
 _ASKED: dict[str, Callable[..., Any]] = {
     "_cuda_getDeviceCount": lambda machine: len(machine.gpus),
     "_cuda_getDevice": lambda machine: machine.current.index,
@@ -186,7 +186,7 @@ class CudaFunctions:
 
 
 def _numbers(stream: Stream) -> tuple[int, int, int]:
-    """What C++ says of a stream, and torch.cuda makes it from again."""
+    """The three numbers that C++ gives for a stream, of which torch.cuda makes it again."""
     return stream.stream_id, stream.device_index, CUDA
 
 
@@ -242,7 +242,7 @@ _ANSWERED = ("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_
 
 
 def functions_of(machine: TheMachine) -> dict[str, Callable[..., Any]]:
-    """What ``machine`` answers, by the names in ``torch._C``."""
+    """The answers of ``machine``, by the names in ``torch._C``."""
     constant = {name: lambda *_, value=value: value for name, value in _CONSTANT.items()}
     asked = {name: partial(answer, machine) for name, answer in _ASKED.items()}
     return (
@@ -258,7 +258,7 @@ def functions_of(machine: TheMachine) -> dict[str, Callable[..., Any]]:
 
 
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """What torch.cuda and torch.accelerator ask of C++, and what they have looked up there before."""
+    """The functions of C++, and the values that torch.cuda has looked up there before."""
     cuda, core = torch.cuda, torch._C
     has_gpus = bool(machine.gpus)
     answered = functions_of(machine)

@@ -13,7 +13,7 @@ from . import cuda
 
 SUBJECTS = (storages, streams, random, cuda, gradients, mode, moves, threads)
 
-# What no closing takes back, and why that is harmless.
+# Closing a machine does not take these back; each with the reason why that is harmless.
 STAYS = (
     (
         "`mallopt(M_ARENA_MAX, 1)`",
@@ -31,6 +31,40 @@ STAYS = (
     ),
     ("`os.register_at_fork`", "Python cannot take a callback back; without a machine ours does nothing"),
 )
+
+
+# The attributes that the machine puts on objects of torch and of Python.
+ATTRIBUTES = {
+    "_labkit_mark": "a storage: where it lives (state/marks.py)",
+    "_labkit_pinned": "a storage: whether it is in pinned memory (state/marks.py)",
+    "_labkit_gpu": "a generator: the GPU for which it was made (state/random.py)",
+    "_labkit_offsets": "a generator: its states by the offsets that were told (state/random.py)",
+    "_labkit_turn": "a thread: its turn among the replicas (state/threads.py)",
+    "_labkit_inputs": "a node of the graph, a module's hook: the GPU of each input (ops/gradients.py)",
+    "_labkit_outputs": "a node of the graph, a module's hook: the GPU of each output (ops/gradients.py)",
+    "_labkit_stream": "a node of the graph: the stream of its forward (ops/gradients.py)",
+    "_labkit_streams": "a module's hook: the streams of its inputs and outputs (features/module_hooks.py)",
+    "_labkit_modes": "a context manager: the modes that came with it (features/autocast.py, dispatch/noting.py)",
+    "_labkit_wrapped": "a __torch_dispatch__: it sees the machine already (features/dispatch/classes.py)",
+    "_labkit_libraries": "torch.library: the registrations that stand over others (features/dispatch/libraries.py)",
+    "_labkit_held": "a Reducer: the bytes of its buckets (features/reducers.py)",
+    "_labkit_map": "a Reducer: the bytes of its map of used parameters (features/reducers.py)",
+}
+
+# The values of the process that change while the program runs, by module; whatever is registered is not among them.
+VALUES = {
+    "machine": "_opened, _changing: the machines that are open, and the lock around their changes",
+    "real_gpus": "_open: the limit to the computer's first GPUs",
+    "state.in_use": "_active: the machine that torch sees",
+    "state.leaves": "_running: the threads in a backward pass",
+    "state.work": "work: where this thread's call is at work",
+    "ops.gradients": "_moving: tensors that moved, whose gradients have not yet",
+    "torch_api.absent": "REFUSED: how often what was refused",
+    "features.pinned": "_registered: memory that was pinned where it is",
+    "features.dispatch.libraries": "_routed: the host's kernels within routers",
+    "features.watching.syncs": "_levels: the answer to calls that wait, by machine",
+    "features.watching.telling": "_here: whether this thread's call is watched",
+}
 
 
 def table(machine: TheMachine) -> Iterator[Patch]:

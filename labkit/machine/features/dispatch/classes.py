@@ -41,7 +41,7 @@ _LEFT_ALONE = (
 
 # The attribute of a __torch_dispatch__ that is ours.
 _WRAPPED = "_labkit_wrapped"
-# What may follow the class and the size in a call of Tensor._make_wrapper_subclass.
+# These may follow the class and the size in a call of Tensor._make_wrapper_subclass.
 _OPTIONS = (
     "strides", "storage_offset", "memory_format", "dtype", "layout", "device", "pin_memory", "requires_grad",
     "dispatch_sizes_strides_policy", "dispatch_device", "dispatch_layout", "_extra_dispatch_keys", "storage_size",
@@ -103,7 +103,7 @@ def _dispatching(raw: Any) -> Any:
 
 
 def _own_dispatch(kind: type) -> Any:
-    """What stands in ``kind`` itself as its ``__torch_dispatch__``, if it is one that must see the machine."""
+    """The ``__torch_dispatch__`` of ``kind`` itself, if it has one that must see the machine; else None."""
     raw = vars(kind).get("__torch_dispatch__")
     function = getattr(raw, "__func__", raw)
     known = raw is None or raw is torch._C._disabled_torch_dispatch_impl or hasattr(function, _WRAPPED)
@@ -150,7 +150,7 @@ def _watching(base: Any) -> Any:
 
 @handles(Tensor.__reduce_ex__)
 def _reduce(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a wrapper is saved as: made anew, by its options, where it is (torch/_tensor.py, _reduce_ex_internal)."""
+    """A wrapper is saved as a call that makes it anew, on its device (torch/_tensor.py, _reduce_ex_internal)."""
     found, gpu = func(*args, **kwargs), gpu_of(args[0])
     if gpu is None or found[1][0] is not torch._utils._rebuild_wrapper_subclass:
         return found

@@ -86,7 +86,7 @@ def _on_gpu(args: Any, kwargs: Any) -> bool:
 
 
 def _router(name: str, key: str, kernel: Kernel | None) -> Kernel:
-    """What stands at the CPU's twin of ``key``.
+    """The router that stands at the CPU's twin of ``key``.
 
     kernel   what is for tensors on the host, called with the keyset; None if the operator takes none.
     """

@@ -1,4 +1,4 @@
-"""Where an operation is at work, for Python that C++ calls in the middle of it."""
+"""Notes where an operation is at work, for Python that C++ calls in the middle of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ``DTensor`` cuts attention up: by heads or by rows of the batch, by the CPU's kernel as by CUDA's.
+"""``DTensor`` cuts attention up by heads or by rows of the batch, with the CPU's kernel as with CUDA's.
 
 ``scaled_dot_product_attention`` of the CPU build is an operator that CUDA does not have
 (aten/src/ATen/native/transformers/attention.cpp), and torch has sharding strategies for CUDA's alone

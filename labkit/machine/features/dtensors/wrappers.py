@@ -51,7 +51,7 @@ def _answer_by(dispatcher: Any, answers: dict[Any, Any]) -> None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """How DTensors are made, and what of their Python C++ calls."""
+    """The functions that make DTensors, and those of their Python that C++ calls."""
     make = getattr(Tensor, "_dtensor__new__", None)
     if make is None:
         return  # a build without torch.distributed
@@ -94,7 +94,7 @@ def _rows(kind: Any) -> Iterator[Patch]:
 
 
 def _shape_of(spec: Any) -> Tensor:
-    """What stands for a DTensor where operators are asked for shapes: fake, and on the host.
+    """Makes the tensor that stands for a DTensor where operators are asked for shapes: fake, and on the host.
 
     For a fake tensor on a GPU some decompositions ask C++ for a guard of CUDA, which the CPU build has not.
     """

@@ -1,1 +1,1 @@
-"""Where the CPU's kernels, which compute for the simulated GPUs, are not CUDA's."""
+"""The CPU's kernels compute for the simulated GPUs; where they differ from CUDA's, this answers as CUDA's do."""

@@ -1,4 +1,4 @@
-"""Where the CPU's kernels, which compute for the simulated GPUs, are not CUDA's: in dtypes, and in what they check.
+"""The CPU's kernels compute for the simulated GPUs; they take other dtypes than CUDA's, and check other things.
 
 What CUDA refuses is refused in its words. What only CUDA computes is computed in a wider dtype and rounded. What
 CUDA's kernels assert on the device and the CPU's raise is CUDA's error. Ordinary calls do not come by here: only
@@ -27,7 +27,7 @@ from .dtypes import NAMES, NO_KERNEL, lacking, of_the_cpu, refusal, refusing
 
 @hooks.failed.add
 def instead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, home: Gpu) -> Any:
-    """What ``func`` on ``home`` gives on CUDA, where the CPU's kernels raised ``error``; or raise what CUDA raises."""
+    """Answer as CUDA does, where the CPU's kernels raised ``error``: a result, or its own error."""
     words = str(error)
     found = lacking(words)
     if found is not None:
@@ -57,7 +57,7 @@ def instead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exc
     return NotImplemented
 
 
-# What CUDA refuses.
+# CUDA refuses, and the CPU computes.
 
 
 class _Refusing(TorchDispatchMode):
@@ -106,7 +106,7 @@ def _refuse_greatest(_: Any) -> None:
     raise NotImplementedError("\"embedding_bag_backward_cuda_max\" not implemented for 'BFloat16'")
 
 
-# What only CUDA computes.
+# Only CUDA computes.
 
 _WIDER = {
     torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64,
@@ -179,7 +179,7 @@ def _with_out_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return func(*mapped(args, widen), **mapped(kwargs, widen))
 
 
-# What comes first in their arguments.
+# Their first arguments, in order.
 _NORMS = {
     torch.nn.functional.batch_norm: ("input", "running_mean", "running_var", "weight", "bias"),
     torch.batch_norm: ("input", "weight", "bias", "running_mean", "running_var"),
@@ -254,7 +254,7 @@ def _nanmean(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 _NAN_SUMS = {torch.nansum: _nansum, Tensor.nansum: _nansum, torch.nanmean: _nanmean, Tensor.nanmean: _nanmean}
 
 
-# What CUDA asserts.
+# CUDA asserts.
 
 
 def _operator_that_raises(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

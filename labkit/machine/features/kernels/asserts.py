@@ -1,4 +1,4 @@
-"""What CUDA's kernels assert on the device, where the CPU's raise an error of their own.
+"""Assertions of CUDA's kernels on the device, where the CPU's raise an error of their own.
 
 The words are the CPU's (``aten/src/ATen/native``), each beside the ``CUDA_KERNEL_ASSERT`` of the same operator under
 ``native/cuda``. What both check on the host, such as an index that is a number of Python's, is not here.
@@ -14,7 +14,7 @@ import torch
 from ....base.language import say
 from ...state.cuda_errors import cuda_error
 
-# What the CPU's kernels say of a value that is not allowed, where CUDA's assert (IndexKernel.cu, Indexing.cu,
+# The CPU's kernels say this of a value that is not allowed, where CUDA's assert (IndexKernel.cu, Indexing.cu,
 # ScatterGatherKernel.cu, EmbeddingBag.cu, Loss.cu, NLLLoss2d.cu, Multi*Margin*.cu, MaxUnpooling.cu, Distribution*.cu,
 # TensorCompare.cu, Repeat.cu). What the CPU says of shapes and dtypes, CUDA's host code says too.
 _OF_A_VALUE = re.compile(

@@ -33,7 +33,7 @@ _NO_PRODUCT = frozenset(
 )  # of scattered values
 
 
-# What CUDA refuses and the CPU computes: the ATen operator -> the kernel that refuses, the dtypes. Blas.cpp,
+# CUDA refuses these and the CPU computes them: the ATen operator -> the kernel that refuses, the dtypes. Blas.cpp,
 # AveragePool*.cu, DilatedMaxPool*.cu, UpSampleBi*.cu, IGammaKernel.cu, ReduceNormKernel.cu, Dropout.cu,
 # UnaryComplexKernels.cu, SummaryOps.cu, ScatterGatherKernel.cu, sparse/cuda/SparseMatMul.cu.
 REFUSED: dict[str, tuple[str, frozenset[torch.dtype]]] = {
@@ -109,7 +109,7 @@ FUNCTIONS = (
     ("histogram Tensor.histogram histogramdd sparse.spdiags Tensor.to_mkldnn", frozenset(NAMES)),
 )
 
-# What the CPU's kernels refuse and CUDA's compute: the name in the CPU's refusal -> the dtypes. the
+# The CPU's kernels refuse these and CUDA's compute them: the name in the CPU's refusal -> the dtypes. They are in the
 # AT_DISPATCH macros under native/cpu. The sentences are those of SpectralOps.cpp and ReduceOps.cpp.
 _COMPLEX_HALF = (
     "acos_vml_cpu acosh_cpu asin_vml_cpu asinh_cpu atan_vml_cpu atanh_cpu cos_vml_cpu cosh_cpu div_cpu exp_vml_cpu "
@@ -138,7 +138,7 @@ _REFUSAL = re.compile(r"\"(\w+)\" not implemented for '(\w+)'")
 
 
 def refusal(operator: str, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
-    """What CUDA says of the ATen ``operator`` ("mm") for a first tensor like ``tensor``; None where it computes."""
+    """CUDA's error for the ATen ``operator`` ("mm") with a first tensor like ``tensor``; None where it computes."""
     kernel, dtypes = REFUSED.get(operator, ("", frozenset[torch.dtype]()))
     dtype = tensor.dtype
     if dtype not in dtypes or (operator == "scatter_reduce" and args[4] == "sum"):

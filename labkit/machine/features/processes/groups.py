@@ -16,7 +16,7 @@ from ...state.gpu import TheMachine
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """How groups are made, and how they wait."""
+    """The function that makes a group, and the options with which it waits."""
     if torch.distributed.is_available():
         groups = torch.distributed.distributed_c10d
         yield Patch(groups, "BarrierOptions", _barrier_options(machine))

@@ -25,7 +25,7 @@ from ...torch_api.absent import Absent
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """What torch.multiprocessing asks of storages."""
+    """The methods of storages that torch.multiprocessing calls."""
     storage = torch.UntypedStorage
     if machine.backing.type != "cpu":
         yield Patch(storage, "_share_cuda_", _not_shared)

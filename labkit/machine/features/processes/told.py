@@ -105,7 +105,7 @@ def _handing_on(start: Callable[..., None], told: str) -> Callable[..., None]:
 
 
 def _telling(told: str) -> Callable[[str], dict[str, Any]]:
-    """What multiprocessing sends to a process that it starts, the first of which the process reads."""
+    """multiprocessing sends this to a process that it starts; the name is the first part that the process reads."""
     prepare = multiprocessing.spawn.get_preparation_data
 
     @functools.wraps(prepare)

@@ -1,1 +1,1 @@
-"""Who asked to be told: of operators without a fixed order, of calls that wait for a GPU."""
+"""Tells whoever asked for it of operators without a fixed order, and of calls that wait for a GPU."""

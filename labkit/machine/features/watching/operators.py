@@ -40,7 +40,7 @@ _UNORDERED = {
     "_upsample_bicubic2d_aa_backward": "upsample_bicubic2d_aa_backward_out_cuda",
     "upsample_trilinear3d_backward": "upsample_trilinear3d_backward_out_cuda",
 }
-# Those that object to some calls only: given the overload's name and the arguments by name.
+# These object to some calls only. Each function is given the overload's name and the arguments by name.
 _SOMETIMES: dict[str, tuple[str, Callable[[str, dict[str, Any]], bool]]] = {
     "histc": ("_histc_cuda with floating point input", lambda _, given: given["self"].is_floating_point()),
     "bincount": ("_bincount_cuda", lambda _, given: given.get("weights") is not None),
@@ -67,7 +67,7 @@ def _scatters_with(given: dict[str, Any]) -> bool:
 
 
 def unordered(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """What CUDA calls this operator (an OpOverload) when it objects to being told to be deterministic, if it does."""
+    """The name by which CUDA objects to this OpOverload when it is to be deterministic; None if it does not."""
     name = func.overloadpacket.__name__
     always = _UNORDERED.get(name)
     if always is not None or name not in _SOMETIMES:

@@ -16,17 +16,17 @@ _BETWEEN = ours.torch_files(
 )
 
 
-# What a machine does about calls that wait: nothing, where it is not here.
+# Machine -> what it does about calls that wait; one that is not here does nothing.
 _levels: WeakKeyDictionary[TheMachine, int] = WeakKeyDictionary()
 
 
 def level(machine: TheMachine) -> int:
-    """What is done about calls that wait: 0 nothing, 1 a warning, 2 an error."""
+    """The answer to calls that wait: 0 nothing, 1 a warning, 2 an error."""
     return _levels.get(machine, 0)
 
 
 def set_level(machine: TheMachine, value: int) -> None:
-    """From now on do this about calls that wait."""
+    """From now on ``machine`` answers calls that wait so."""
     _levels[machine] = value
 
 

@@ -1,4 +1,4 @@
-"""What the machine's mode does while someone asked to be told: of operators without an order, of waiting for a GPU.
+"""The machine's mode tells of operators without a fixed order, and of waiting for a GPU, while someone asks for it.
 
 ``torch.use_deterministic_algorithms`` and ``torch.cuda.set_sync_debug_mode`` let the mode answer by another function,
 so that it costs nothing while neither is on. While one is, each call on a GPU runs under a dispatch mode that sees its
@@ -52,7 +52,7 @@ _ORDERED = {
 
 
 def _watched(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """What ``mode`` answers, and what is told of it."""
+    """Answer as ``mode`` does, and tell of the call."""
     plain = MachineMode.__torch_function__
     tensors = () if HANDLERS.get(func, func) is None else tensors_in(args, kwargs)
     if getattr(_here, "watched", False) or not any(gpu_of(tensor) is not None for tensor in tensors):
@@ -68,7 +68,7 @@ def _watched(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: A
 
 @hooks.backward.add
 def _watched_backward(machine: TheMachine, outputs: Any) -> AbstractContextManager[Any]:
-    """What the engine runs in, from these ``outputs`` on."""
+    """Context manager for the engine, which runs from these ``outputs`` on."""
     on_gpus = any(isinstance(output, Tensor) and gpu_of(output) is not None for output in outputs)
     if not on_gpus or not _is_asked_for(machine) or getattr(_here, "watched", False):
         return nullcontext()
@@ -118,7 +118,7 @@ def _settle(machine: TheMachine) -> None:
 
 @hooks.answers.add
 class _Functions:
-    """What torch.cuda asks of C++ (torch/csrc/cuda/Module.cpp, THCPModule_cudaSetSyncDebugMode)."""
+    """Two functions that torch.cuda calls in C++ (torch/csrc/cuda/Module.cpp, THCPModule_cudaSetSyncDebugMode)."""
 
     def __init__(self, machine: TheMachine) -> None:
         self._machine = machine
