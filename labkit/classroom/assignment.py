@@ -29,6 +29,31 @@ _TAGS = ("given", "answer", "check")
 
 
 @dataclass(frozen=True)
+class Written:
+    """A cell as it stands in ``assignment.txt``; its roles are those of :class:`Cell`."""
+
+    id: str
+    role: str
+    text: Words
+
+    @classmethod
+    def read(cls, id: str, code: bool, tag: str | None, texts: tuple[str, str]) -> Written:
+        if code and tag and tag not in _TAGS:
+            raise Problem(
+                en=f"cell {id}: its tag is {tag!r}, which must be one of {', '.join(_TAGS)}",
+                zh=f"单元格 {id}：标签是 {tag!r}，必须是 {'、'.join(_TAGS)} 之一",
+            )
+        return cls(id, (tag or "free") if code else "text", Words(*texts))
+
+    @property
+    def heading(self) -> Words | None:
+        """The first lines, if both are headings."""
+        lines = [text.split("\n")[0] for text in (self.text.en, self.text.zh)]
+        en, zh = (line.lstrip("# ").strip() for line in lines)
+        return Words(en, zh) if all(re.match("#+ ", line) for line in lines) else None
+
+
+@dataclass(frozen=True)
 class Cell:
     """A cell of an edition. role: text, setup, given, answer, check, or free (the student's own to change)."""
 
@@ -81,7 +106,7 @@ class Assignment:
     folder: Path
     questions: tuple[Question, ...]
     preload: tuple[str, ...]
-    _cells: tuple[tuple[str, str, str | None, Words], ...] = field(repr=False)  # id, role, question, source
+    _cells: tuple[tuple[Written, str | None], ...] = field(repr=False)  # each with its question
     _judges: types.ModuleType = field(repr=False)
 
     @property
@@ -103,37 +128,33 @@ class Assignment:
 
     def prologue(self, numbers: Numbers) -> str:
         """What stands before the answers: the cells that are given."""
-        return "\n\n".join(
-            filled(source.en, numbers) for _, role, _, source in self._cells if role == "given"
-        )
+        return "\n\n".join(filled(cell.text.en, numbers) for cell, _ in self._cells if cell.role == "given")
 
     def cells(self, language: str, numbers: Numbers, solution: bool = False) -> list[Cell]:
         """The notebook in ``language`` with a student's ``numbers``; ``solution``: with the answers, the teacher's."""
         questions = {question.id: question for question in self.questions}
         made = []
-        for id, role, question, source in self._cells:
-            text = source.of(language)
-            if role == "answer":
+        for cell, question in self._cells:
+            text = cell.text.of(language)
+            if cell.role == "answer":
                 text = _solved(text) if solution else _without_solution(text)
-            elif role == "text" and question:
-                text += _rubric(questions[question], language)
-            kind = "text" if role == "text" else "code"
-            made.append(Cell(id, kind, role, filled(text, numbers), question if role != "text" else None))
+            if cell.role == "text":
+                text += _rubric(questions[question], language) if question else ""
+                made.append(Cell(cell.id, "text", "text", filled(text, numbers)))
+            else:
+                made.append(Cell(cell.id, "code", cell.role, filled(text, numbers), question))
         at = next((at for at, cell in enumerate(made) if cell.kind == "code"), len(made))
         made.insert(at, Cell("setup", "code", "setup", self._setup(language, numbers)))
         return made
 
     def _setup(self, language: str, numbers: Numbers) -> str:
         given = "".join(f", {name}={value!r}" for name, value in numbers.items())
-        if (
-            not self.built_in
-        ):  # what it checks with travels in the notebook, which is then the only file needed
+        if not self.built_in:  # its checks travel in the notebook, which is then the only file needed
             paths = (self.folder / f"{name}.py" for name in ("drivers", "checks"))
             carried = {path.stem: path.read_text("utf-8") for path in paths if path.exists()}
             given += f", carried={carried if 'checks' in carried else {}!r}"
-        return (
-            f'from labkit.classroom import begin, check\n\nbegin("{self.name}", language="{language}"{given})'
-        )
+        begin = f'begin("{self.name}", language="{language}"{given})'
+        return f"from labkit.classroom import begin, check\n\n{begin}"
 
 
 def load(which: str | Path) -> Assignment:
@@ -156,73 +177,67 @@ def load(which: str | Path) -> Assignment:
         if not (folder / name).is_file():
             raise Problem(en=f"{folder}: {name} is missing", zh=f"{folder}：缺少 {name}")
     judges = importlib.import_module(f"{package_of(folder)}.judges")
-    parts = [value for value in vars(judges).values() if isinstance(value, Part)]
     try:
-        return _made(folder, parse((folder / "assignment.txt").read_text("utf-8")), judges, parts)
-    except ValueError as error:
-        raise ValueError(f"{folder / 'assignment.txt'}: {error}") from None
+        cells = [Written.read(*cell) for cell in parse((folder / "assignment.txt").read_text("utf-8"))]
+        return _made(folder, cells, judges)
+    except Problem as error:
+        file = folder / "assignment.txt"
+        raise Problem(en=f"{file}: {error.en}", zh=f"{file}: {error.zh}") from None
 
 
-def _made(
-    folder: Path,
-    parsed: list[tuple[str, bool, str | None, tuple[str, str]]],
-    judges: types.ModuleType,
-    parts: list[Part],
-) -> Assignment:
-    answers = [id for id, code, tag, _ in parsed if code and tag == "answer"]
-    cells: list[tuple[str, str, str | None, Words]] = []
-    titles: dict[str, Words] = {}
-    for at, (id, code, tag, texts) in enumerate(parsed):
-        role = (tag or "free") if code else "text"
-        if code and tag and tag not in _TAGS:
-            raise Problem(
-                en=f"cell {id}: its tag is {tag!r}, which must be one of {', '.join(_TAGS)}",
-                zh=f"单元格 {id}：标签是 {tag!r}，必须是 {'、'.join(_TAGS)} 之一",
-            )
-        question = id if role == "answer" else None
-        if role == "check":  # of the answer above it
-            question = next((cell[0] for cell in reversed(cells) if cell[1] == "answer"), None)
-        if (
-            role == "text"
-        ):  # that of the answer below it, if no other text stands between and it has a heading
-            below = next((cell for cell in parsed[at + 1 :] if not cell[1] or cell[2] == "answer"), None)
-            if below and below[1] and all(re.match("#+ ", text) for text in texts):
-                question = below[0]
-                titles[question] = Words(*(text.split("\n")[0].lstrip("# ").strip() for text in texts))
-        cells.append((id, role, question, Words(*texts)))
-    if not cells or cells[0][1] != "text" or not answers:
+def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assignment:
+    belongs = [_question_of(cells, at) for at in range(len(cells))]
+    answers = [cell for cell in cells if cell.role == "answer"]
+    if not answers or cells[0].role != "text":
         raise Problem(
             en="it begins with a text cell, the title, and has a code cell tagged `answer` for each question",
             zh="开头应是一个文字单元格（标题），每道题要有一个标签为 `answer` 的代码单元格",
         )
-    _complete(answers, titles, parts)
-    title = Words(*(text.split("\n")[0].lstrip("# ").strip() for text in parsed[0][3]))
+    titles = {id: cell.heading for cell, id in zip(cells, belongs, strict=True) if cell.role == "text"}
+    parts = [value for value in vars(judges).values() if isinstance(value, Part)]
+    _complete([cell.id for cell in answers], titles, parts)
     needs, without = getattr(judges, "NEEDS", {}), getattr(judges, "WITHOUT", {})
-    prologue = "\n\n".join(source.en for _, role, _, source in cells if role == "given")
     usual = judges.numbers(None) if hasattr(judges, "numbers") else {}
+    prologue = "\n\n".join(filled(cell.text.en, usual) for cell in cells if cell.role == "given")
     questions = tuple(
         Question(
-            id,
-            titles[id],
-            tuple(part for part in parts if part.question == id),
-            tuple(defined(filled(_without_solution(source.en), usual), imports=False)),
-            tuple(needs.get(id, ())),
-            tuple(without.get(id, ())),
-            source.en,
-            filled(prologue, usual),
+            cell.id,
+            titles[cell.id] or Words("", ""),
+            tuple(part for part in parts if part.question == cell.id),
+            tuple(defined(filled(_without_solution(cell.text.en), usual), imports=False)),
+            tuple(needs.get(cell.id, ())),
+            tuple(without.get(cell.id, ())),
+            cell.text.en,
+            prologue,
         )
-        for id, role, _, source in cells
-        if role == "answer"
+        for cell in answers
     )
+    title = Words(
+        *(text.split("\n")[0].lstrip("# ").strip() for text in (cells[0].text.en, cells[0].text.zh))
+    )
+    preload = tuple(getattr(judges, "PRELOAD", ()))
     return Assignment(
-        folder.name, title, folder, questions, tuple(getattr(judges, "PRELOAD", ())), tuple(cells), judges
+        folder.name, title, folder, questions, preload, tuple(zip(cells, belongs, strict=True)), judges
     )
 
 
-def _complete(answers: list[str], titles: Mapping[str, Words], parts: list[Part]) -> None:
-    """ValueError if an answer cell has no title or no part, or a part no answer cell."""
+def _question_of(cells: list[Written], at: int) -> str | None:
+    """The question that a cell belongs to: a check to the answer above it, a text with a heading to that below it."""
+    cell = cells[at]
+    if cell.role == "answer":
+        return cell.id
+    if cell.role == "check":
+        return next((above.id for above in reversed(cells[:at]) if above.role == "answer"), None)
+    if cell.role == "text" and cell.heading:
+        below = next((other for other in cells[at + 1 :] if other.role in ("text", "answer")), None)
+        return below.id if below and below.role == "answer" else None
+    return None
+
+
+def _complete(answers: list[str], titles: Mapping[str | None, Words | None], parts: list[Part]) -> None:
+    """Problem if an answer cell has no title or no part, or a part no answer cell."""
     for id in answers:
-        if id not in titles:
+        if not titles.get(id):
             raise Problem(
                 en=f"cell {id}: the text cell above it must begin with a heading, the question's title",
                 zh=f"单元格 {id}：上面的文字单元格必须以标题行开头，作为题目的标题",
@@ -256,9 +271,8 @@ _REGION = re.compile(r"^( *)# solution\n(.*?)(?:^ *# stub\n(.*?))?^ *# end$\n?",
 
 
 def _without_solution(source: str) -> str:
-    return _REGION.sub(lambda found: f"{found[1]}...\n" if found[3] is None else found[3], source).rstrip(
-        "\n"
-    )
+    stub = _REGION.sub(lambda found: f"{found[1]}...\n" if found[3] is None else found[3], source)
+    return stub.rstrip("\n")
 
 
 def _solved(source: str) -> str:

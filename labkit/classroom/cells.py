@@ -7,45 +7,42 @@ in a text cell a line ``%% zh`` stands between English and Chinese.
 from __future__ import annotations
 
 import re
-from typing import NoReturn
 
-from ..base.language import say
+from .words import Problem
 
 _HEAD = re.compile(r"%% (?P<id>[a-z0-9-]+)(?P<code> code)?(?: (?P<tag>[\w-]+))?")
 BETWEEN = "%% zh"
 
 
 def parse(text: str) -> list[tuple[str, bool, str | None, tuple[str, str]]]:
-    """(id, whether it is code, tag, (English, Chinese)) of each cell; ValueError names the line that is wrong."""
+    """(id, whether it is code, tag, (English, Chinese)) of each cell; Problem names the line that is wrong."""
     found: list[tuple[str, bool, str | None, list[list[str]]]] = []
     for number, line in enumerate(text.splitlines(), 1):
         head = _HEAD.fullmatch(line.rstrip())
         if line.rstrip() == BETWEEN:
             if not found or found[-1][1] or len(found[-1][3]) == 2:
-                _refuse(
+                raise _at(
                     number,
-                    en=f"'{BETWEEN}' stands once, inside a text cell",
-                    zh=f"'{BETWEEN}' 在文字单元格里写一次",
+                    f"'{BETWEEN}' stands once, inside a text cell",
+                    f"'{BETWEEN}' 在文字单元格里写一次",
                 )
             found[-1][3].append([])
         elif head:
             id = head["id"]
             if any(id == cell[0] for cell in found):
-                _refuse(number, en=f"there are two cells {id!r}", zh=f"有两个单元格都叫 {id!r}")
+                raise _at(number, f"there are two cells {id!r}", f"有两个单元格都叫 {id!r}")
             found.append((id, bool(head["code"]), head["tag"], [[]]))
         elif line.startswith("%% "):  # a cell magic, %%writefile, has no blank
-            _refuse(number, en=f"not a cell's first line: {line!r}", zh=f"不是单元格的首行：{line!r}")
+            raise _at(number, f"not a cell's first line: {line!r}", f"不是单元格的首行：{line!r}")
         elif found:
             found[-1][3][-1].append(line)
         elif line.strip():
-            _refuse(number, en="text before the first cell", zh="第一个单元格之前有文字")
+            raise _at(number, "text before the first cell", "第一个单元格之前有文字")
     for id, code, _, texts in found:
         if not code and len(texts) != 2:
-            raise ValueError(
-                say(
-                    en=f"cell {id}: no Chinese; it follows a line '{BETWEEN}'",
-                    zh=f"单元格 {id}：没有中文；中文写在 '{BETWEEN}' 这一行之后",
-                )
+            raise Problem(
+                en=f"cell {id}: no Chinese; it follows a line '{BETWEEN}'",
+                zh=f"单元格 {id}：没有中文；中文写在 '{BETWEEN}' 这一行之后",
             )
     return [
         (id, code, tag, ("\n".join(texts[0]).strip("\n"), "\n".join(texts[-1]).strip("\n")))
@@ -53,5 +50,5 @@ def parse(text: str) -> list[tuple[str, bool, str | None, tuple[str, str]]]:
     ]
 
 
-def _refuse(line: int, *, en: str, zh: str) -> NoReturn:
-    raise ValueError(say(en=f"line {line}: {en}", zh=f"第 {line} 行：{zh}"))
+def _at(line: int, en: str, zh: str) -> Problem:
+    return Problem(en=f"line {line}: {en}", zh=f"第 {line} 行：{zh}")

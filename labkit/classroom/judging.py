@@ -24,7 +24,9 @@ from ..course.judging import Kind, Unreadable
 from .draw import Draw
 from .source import parsed
 from .verdict import Hint
-from .words import Words
+from .words import Words, texts_beside
+
+_TEXTS = texts_beside(__file__)
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,12 @@ class Raised:
 class Answer:
     """What came back from the student's code.
 
-    value    plain data (see :mod:`.wall.inside.frames`); None unless ``ok``.
-    printed  the first letters of what the code printed.
-    ended    why nothing came: "cpu", "wall", "memory", "died", "garbled"; None if something did.
+    value  plain data (see :mod:`.wall.inside.frames`); None unless ``ok``.
+    ended  why nothing came: "cpu", "wall", "memory", "died", "garbled"; None if something did.
     """
 
     value: Any = None
     error: Raised | None = None
-    printed: str = ""
     ended: str | None = None
 
     @property
@@ -131,27 +131,16 @@ def _no_value(answer: Answer) -> Hint:
         kind, lines = answer.error.kind, answer.error.message.strip().splitlines()
         # An error in a replica comes with a whole traceback; its last line is what the student's code said.
         message = " ".join(lines if len(lines) < 4 else [lines[0], "…", lines[-1]])[:400]
-        line = answer.error.line
-        told, where_en, where_zh = f"{kind}: {message}" if message else kind, "", ""
-        if line is not None:
-            where_en, where_zh = f" (line {line} of the cell)", f"（单元格第 {line} 行）"
-        return Hint("raised", f"your code raised `{told}`{where_en}", f"你的代码报错：`{told}`{where_zh}")
+        told, line = f"{kind}: {message}" if message else kind, answer.error.line
+        return _hint("raised", *["line"] * (line is not None), told=told, line=line)
     if answer.ended in ("cpu", "wall"):
-        return Hint(
-            "time",
-            "your code was stopped: it took many times as long as it needs (an endless loop, a wait for somebody who "
-            "never comes, or work that grows faster than the number of rows?)",
-            "你的代码超时被终止：用时远远超过所需（是死循环、在等永远不会来的东西，还是工作量增长得比行数还快？）",
-        )
-    if answer.ended == "memory":
-        return Hint(
-            "memory", "your code was stopped: it took too much memory", "你的代码被终止：占用的内存太多"
-        )
-    return Hint(
-        "ended",
-        f"your code gave no answer that could be read ({answer.ended})",
-        f"你的代码没有给出可以读取的结果（{answer.ended}）",
-    )
+        return _hint("time")
+    return _hint("memory") if answer.ended == "memory" else _hint("ended", why=answer.ended)
+
+
+def _hint(*words: str, **facts: object) -> Hint:
+    text = _TEXTS[words]
+    return Hint(words[0], text.en.format(**facts), text.zh.format(**facts))
 
 
 def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数") -> Any:
@@ -199,32 +188,25 @@ def forbidden(source: str, names: tuple[str, ...], prologue: str = "") -> Hint |
     before, tree = parsed(prologue), parsed(source)
     if before is None or tree is None:
         return None  # it will raise when it is run, and be told so
-    known: dict[str, str] = {}
-    used: set[str] = set()
-    for node in [*ast.walk(before), *ast.walk(tree)]:
-        if isinstance(node, ast.Import):
-            known |= {
-                a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0]
-                for a in node.names
-            }
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            known |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    known, used = _imported(before) | _imported(tree), {*_imported(tree).values()}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            used |= {a.name for a in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            used |= {f"{node.module}.{a.name}" for a in node.names}
-        elif isinstance(node, (ast.Name, ast.Attribute)):
+        if isinstance(node, (ast.Name, ast.Attribute)):
             root, rest = _dotted(node)
-            used.add(".".join([known.get(root, root), *rest]) if root else ".".join(rest))
+            used.add(".".join([known.get(root, root), *rest] if root else rest))
     for name in (*names, *_ROUNDABOUT):
         if any(f"{use}.".startswith(f"{name}.") for use in used):
-            return Hint(
-                "forbidden",
-                f"the answer uses `{name}`; this question asks you to write it yourself",
-                f"答案里用了 `{name}`；这道题要求自己写",
-            )
+            return _hint("forbidden", name=name)
     return None
+
+
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """What is imported: its name in the code -> its whole name."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            found |= {alias.asname or alias.name: above + alias.name for alias in node.names}
+    return found
 
 
 def _dotted(node: ast.expr) -> tuple[str, list[str]]:

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -60,32 +61,24 @@ def source(assignment: Assignment, language: str, seed: str) -> str:
     seed   what the hidden cases are drawn from.
     """
     numbers = assignment.numbers(None)
-    cells: list[Cell] = []
+    made: list[Cell] = []
     more: dict[str, dict[str, Any]] = {}
-    waiting: Question | None = None
     questions = {question.id: question for question in assignment.questions}
-
-    def test_cell() -> None:
-        nonlocal waiting
-        if waiting is not None:
-            id = f"{waiting.id}-tests"
-            cells.append(Cell(id, "code", "tests", _tests(assignment, waiting, seed), waiting.id))
-            more[id] = _told(id, grade=True, locked=True, points=waiting.points)
-            waiting = None
-
-    for cell in assignment.cells(language, numbers):
-        if cell.role != "check":
-            test_cell()
+    cells = assignment.cells(language, numbers)
+    for cell, following in zip_longest(cells, cells[1:]):
         text = cell.source
-        if cell.role == "answer" and cell.question:
-            waiting = questions[cell.question]
-            text = _between_marks(waiting.stub(numbers), waiting.solution(numbers))
-            more[cell.id] = _told(waiting.id, solution=True)
+        asked = questions.get(cell.question or "")
+        if cell.role == "answer" and asked:
+            text = _between_marks(asked.stub(numbers), asked.solution(numbers))
+            more[cell.id] = _told(asked.id, solution=True)
         elif cell.role != "free":
             more[cell.id] = _told(f"{cell.id}-given", locked=True)
-        cells.append(Cell(cell.id, cell.kind, cell.role, text, cell.question))
-    test_cell()
-    return notebook(assignment.name, cells, more=more)
+        made.append(Cell(cell.id, cell.kind, cell.role, text, cell.question))
+        if asked and f"{asked.id}-tests" not in more and not (following and following.role == "check"):
+            id = f"{asked.id}-tests"
+            made.append(Cell(id, "code", "tests", _tests(assignment, asked, seed), asked.id))
+            more[id] = _told(id, grade=True, locked=True, points=asked.points)
+    return notebook(assignment.name, made, more=more)
 
 
 def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str | None = None) -> float:
@@ -118,21 +111,14 @@ def _between_marks(stub: str, solution: str) -> str:
         if kind == "equal":
             made += lines
         elif lines:
-            indent = min(
-                (line[: len(line) - len(line.lstrip())] for line in lines if line.strip()),
-                key=len,
-                default="",
-            )
+            indents = [line[: len(line) - len(line.lstrip())] for line in lines if line.strip()]
+            indent = min(indents, key=len, default="")
             made += [f"{indent}### BEGIN SOLUTION", *lines, f"{indent}### END SOLUTION"]
     return "\n".join(made)
 
 
 def _told(id: str, **said: Any) -> dict[str, Any]:
-    told = {
-        "grade": False,
-        "solution": False,
-        "locked": False,
-        "task": False,
+    told = dict.fromkeys(("grade", "solution", "locked", "task"), False) | {
         "schema_version": 3,
         "grade_id": id,
     }

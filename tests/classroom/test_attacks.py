@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from labkit.classroom.assignment import load
-from labkit.classroom.grade.process import draws
-from labkit.classroom.grade.submission import grade
+from labkit.classroom.grade.submission import draws, grade
 from labkit.classroom.wall.inside.processes import descendants
 from labkit.classroom.wall.templates import Template
 from labkit.classroom.wall.workers import Limits

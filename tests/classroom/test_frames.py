@@ -124,7 +124,7 @@ def test_half_a_surrogate_pair_cannot_get_into_a_file():
 
 
 def reply(**more):
-    raw = pack({"token": "t" * 32, "value": 1, "error": None, "printed": ""} | more)
+    raw = pack({"token": "t" * 32, "value": 1, "error": None} | more)
     text, _ = frames.sizes(raw[: frames.HEADER.size])
     return raw[frames.HEADER.size :][:text], raw[frames.HEADER.size + text :]
 

@@ -213,8 +213,7 @@ def test_a_judge_whose_process_dies_costs_nobody_else(tmp_path, monkeypatch):
 
 def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_graded(tmp_path, monkeypatch):
     from labkit.classroom.assignment import load
-    from labkit.classroom.grade.process import draws
-    from labkit.classroom.grade.submission import grade
+    from labkit.classroom.grade.submission import draws, grade
     from labkit.classroom.wall import isolation
     from labkit.classroom.wall.templates import template
     from labkit.classroom.wall.workers import Limits

@@ -16,8 +16,7 @@ from ..source import parsed
 from ..wall.templates import template
 from ..words import Problem
 from .marks import Mark, now
-from .process import draws
-from .submission import fingerprint, grade
+from .submission import draws, fingerprint, grade
 
 
 def grade_file(path: Path, way: str, class_folder: Path | None, secret: bytes) -> Mark:

@@ -9,21 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ...base.language import say
 from ..assignment import Assignment, load
-from ..draw import Draw, Numbers
+from ..draw import Numbers
 from ..wall.templates import Bare, CannotStart, Template, template
-from .submission import grade
-
-
-def draws(secret: bytes, student: str, assignment: str) -> Callable[[str, str], Draw]:
-    """The draw of each part of each question: the same for a student whenever they are graded."""
-    return lambda question, part: Draw.of(secret, "cases", student, assignment, question, part)
+from .submission import draws, grade
 
 
 def serve(config: dict[str, Any]) -> None:
@@ -36,24 +30,21 @@ def serve(config: dict[str, Any]) -> None:
     workers: Template | Bare | None = None
     for line in sys.stdin:
         order = json.loads(line)
-        workers = workers or _template(config, assignment, hidden)
-        graded = None
-        for attempt in range(2):
+        numbers: Numbers = order["numbers"]
+        draw = draws(secret, order["student"], assignment.name)
+        for attempt in 1, 2:
+            workers = workers or _template(config, assignment, hidden)
             try:
-                draw = draws(secret, order["student"], assignment.name)
-                numbers: Numbers = order["numbers"]
                 graded = grade(assignment, order["answers"], numbers, draw, workers)
-                break
-            except (
-                CannotStart
-            ):  # the template is gone: nothing of a student's can do that, but the system may
+            except CannotStart:  # the template is gone: no student's code can do that, but the system may
                 workers.close()
-                if attempt:
+                workers = None
+                if attempt == 2:
                     raise
-                workers = _template(config, assignment, hidden)
-        assert graded is not None
-        told.write(json.dumps(asdict(graded)) + "\n")
-        told.flush()
+            else:
+                told.write(json.dumps(asdict(graded)) + "\n")
+                told.flush()
+                break
     if workers:
         workers.close()
 

@@ -31,6 +31,11 @@ class Graded:
     troubles: list[Note] = field(default_factory=list)
 
 
+def draws(secret: bytes, student: str, assignment: str) -> Callable[[str, str], Draw]:
+    """The draw of each part of each question: the same for a student whenever they are graded."""
+    return lambda question, part: Draw.of(secret, "cases", student, assignment, question, part)
+
+
 def grade(
     assignment: Assignment,
     answers: Mapping[str, str | None],

@@ -121,12 +121,12 @@ class _Lanes:
             process.wait()
 
     def _start(self, lane: int) -> subprocess.Popen[bytes]:
-        environment = os.environ | {VARIABLE: get_language(), "PYTHONPATH": _path(), "OMP_NUM_THREADS": "1"}
+        path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
         process = subprocess.Popen(
             [sys.executable, "-m", "labkit.classroom.grade.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env=os.environ | {VARIABLE: get_language(), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         )
         assert process.stdin
         process.stdin.write(json.dumps(self._config | {"lane": lane}).encode() + b"\n")
@@ -182,15 +182,8 @@ class _Lanes:
         self._lines.put((lane, process, b""))
 
 
-def _path() -> str:
-    """Where the judges' Python finds this labkit, besides what it would search."""
-    return os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
-
-
 def _not_judged(assignment: Assignment) -> dict[str, Any]:
-    questions = {
-        question.id: {"points": 0.0, "of": question.points, "parts": [], "state": "failed"}
-        for question in assignment.questions
-    }
+    nothing = {"points": 0.0, "parts": [], "state": "failed"}
+    questions = {question.id: nothing | {"of": question.points} for question in assignment.questions}
     told = say(en="the judge's process ended twice", zh="判分进程两次意外结束")
     return {"questions": questions, "troubles": [{"kind": "judge", "en": told, "zh": told}]}

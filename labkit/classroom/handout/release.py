@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ...base.files import write_whole
-from ...base.language import say, using
+from ...base.language import get_language, using
 from ...course import class_mode
 from ..assignment import Assignment, load
 from ..draw import Draw
@@ -121,24 +121,6 @@ def edition_of(folder: ClassFolder, assignment: Assignment, student: str, langua
 
 
 def _explain(folder: ClassFolder) -> None:
-    text = say(
-        en=f"""Assignment {folder.assignment}, made by `labkit assignment release`.
-
-handout/    give out: an edition for each student, in a folder with their id
-submitted/  put here what comes back, in any folders and under any names, archives too
-feedback/   give back: `labkit grade` writes a page for each student
-teacher/    keep to yourself: class.json holds the secret that editions and hidden cases are drawn from;
-            marks, overview and exports come here, too. Back it up: nothing can be graded without it.
-""",
-        zh=f"""作业 {folder.assignment}，由 `labkit assignment release` 建立。
-
-handout/    发给学生：每人一份，放在以学号命名的文件夹里
-submitted/  学生交回来的都放在这里，文件夹和文件名随意，压缩包也可以
-feedback/   发还学生：`labkit grade` 为每人写一页反馈
-teacher/    教师自己保管：class.json 里有密钥，每人的版本和隐藏用例都由它产生；
-            成绩、班级总览和导出的表也在这里。请做好备份：没有它就无法批改。
-""",
-    )
-    file = folder.path / "README.txt"
+    file, text = folder.path / "README.txt", Path(__file__).with_name(f"readme.{get_language()}.txt")
     if not file.exists():
-        write_whole(file, text)
+        write_whole(file, text.read_text("utf-8").format(assignment=folder.assignment))

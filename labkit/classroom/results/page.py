@@ -1,41 +1,19 @@
 """How the classroom's pages are made: one file each, no network, no script, light and dark, fit to print.
 
-What they say stands in ``page.txt``.
+What they say stands in ``page.txt``, how they look in ``page.css``.
 """
 
 from __future__ import annotations
 
 import re
 from html import escape
+from pathlib import Path
 
 from ...base.language import get_language
 from ..words import texts_beside
 
 _TEXTS = texts_beside(__file__)
-_STYLE = """
-:root { color-scheme: light dark; --good: light-dark(#1a7f37, #4ac26b); --part: light-dark(#9a6700, #d4a72c);
-  --bad: light-dark(#bc4c00, #f0883e); --soft: light-dark(#59636e, #9198a1); --line: light-dark(#d1d9e0, #3d444d);
-  --fill: light-dark(#f6f8fa, #161b22); --bar: light-dark(#0969da, #4493f8) }
-body { font: 16px/1.6 system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'PingFang SC', 'Microsoft YaHei',
-  'Noto Sans CJK SC', sans-serif; background: Canvas; color: CanvasText; max-width: 60rem; margin: 2rem auto;
-  padding: 0 1rem }
-h1, h2 { line-height: 1.25; text-wrap: balance }
-h1 { margin-bottom: .2em } h2 { margin: 2em 0 .5em; font-size: 1.2rem }
-table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; vertical-align: top; padding: .35em .8em .35em 0; border-top: 1px solid var(--line) }
-thead th { border-top: 0; color: var(--soft); font-weight: 500 }
-.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-.soft { color: var(--soft) } .good { color: var(--good) } .part { color: var(--part) } .bad { color: var(--bad) }
-.total { font-size: 2rem; font-weight: 600; font-variant-numeric: tabular-nums }
-.meter { background: var(--line); border-radius: 4px; height: 8px; overflow: hidden }
-.meter > i { display: block; height: 100%; background: var(--bar) }
-pre { background: var(--fill); border: 1px solid var(--line); border-radius: 6px; padding: .8em; overflow-x: auto;
-  line-height: 1.4; font-size: .875rem }
-code { font-family: ui-monospace, 'SF Mono', Consolas, 'Noto Sans Mono', monospace; font-size: .92em }
-ul { padding-left: 1.2em }
-.wide { overflow-x: auto }
-@media print { details { display: none } body { margin: 0 } }
-"""
+_STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
 
 
 def text(key: str, **facts: object) -> str:
@@ -49,7 +27,7 @@ def page(title: str, *parts: str) -> str:
     return (
         f'<!DOCTYPE html>\n<html lang="{get_language()}">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n<body>\n{body}\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{_STYLE}</style>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
 

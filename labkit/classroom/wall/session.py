@@ -78,12 +78,9 @@ class Session:
 
 def _read(reply: dict[str, Any]) -> Answer:
     """A reply whose every field is looked at before it is believed to be there."""
-    error, printed = reply["error"], reply["printed"]
-    if type(printed) is not str:
-        raise frames.Garbled("no reply")
-    printed = harmless(printed[: 1 << 16])
+    error = reply["error"]
     if error is None:
-        return Answer(reply["value"], None, printed)
+        return Answer(reply["value"])
     if (
         type(error) is not dict
         or set(error) != {"kind", "message", "line"}
@@ -93,7 +90,7 @@ def _read(reply: dict[str, Any]) -> Answer:
         raise frames.Garbled("no error")
     line = error["line"] if error["line"] is None or 0 < error["line"] < 1 << 31 else None
     told = Raised(harmless(error["kind"][:200]) or "Exception", harmless(error["message"][:2000]), line)
-    return Answer(None, told, printed)
+    return Answer(error=told)
 
 
 def harmless(text: str) -> str:

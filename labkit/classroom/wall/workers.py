@@ -209,7 +209,7 @@ def frames_reply(found: tuple[bytes, bytes], token: str) -> dict[str, Any]:
         reply = frames.unpack(*found)
     except frames.Garbled as error:
         raise Ended("garbled", str(error)) from None
-    if type(reply) is not dict or set(reply) != {"token", "value", "error", "printed"}:
+    if type(reply) is not dict or set(reply) != {"token", "value", "error"}:
         raise Ended("garbled", "no reply")
     if type(reply["token"]) is not str or not secrets.compare_digest(reply["token"].encode(), token.encode()):
         raise Ended("garbled", "a reply to another question")

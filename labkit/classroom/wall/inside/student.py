@@ -11,11 +11,11 @@ import os
 import sys
 import traceback
 import types
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 from . import frames
 
-PRINTED = 1 << 16  # letters kept of what the code prints
 MESSAGE = 2000  # letters kept of an error's text
 
 
@@ -29,32 +29,18 @@ class Namespace(dict[str, Any]):
             raise NameError(f"name {name!r} is not defined") from None
 
 
-class Printed(io.TextIOBase):
-    """In place of stdout and stderr: the first letters are kept, the rest is dropped."""
+class Nowhere(io.TextIOBase):
+    """In place of stdout and stderr: what is printed is dropped."""
 
     encoding = "utf-8"
 
-    def __init__(self) -> None:
-        self.kept: list[str] = []
-        self.room = PRINTED
-
-    def writable(self) -> bool:
-        return True
-
     def write(self, text: str) -> int:
-        if self.room > 0:
-            self.kept.append(text[: self.room])
-            self.room -= len(text)
         return len(text)
-
-    def take(self) -> str:
-        text, self.kept, self.room = "".join(self.kept), [], PRINTED
-        return text
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer requests until there are no more: ``define`` runs sources, ``ask`` calls a driver."""
-    printed = sys.stdout = sys.stderr = Printed()
+    sys.stdout = sys.stderr = Nowhere()
     sys.argv = [""]
     student = Namespace()
     drivers: dict[str, dict[str, Any]] = {}
@@ -71,7 +57,6 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
                 reply["value"] = _ask(student, drivers, request)
         except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
             reply["value"], reply["error"] = None, _told(error)
-        reply["printed"] = printed.take()
         try:
             framed = frames.pack(reply)
         except Exception as error:
@@ -89,14 +74,9 @@ def _define(student: Namespace, request: dict[str, Any]) -> None:
     sys.modules["__main__"] = module
     *before, last = request["sources"]
     for name, source in before:
-        try:
-            _run(student, name, source)
-        except BaseException:  # SystemExit, too
-            traceback.print_exc()  # an error of another answer is not this one's
-    _run(student, *last)
-
-
-def _run(student: Namespace, name: str, source: str) -> None:
+        with suppress(BaseException):  # an error of another answer is not this one's
+            exec(compile(source, f"<{name}>", "exec"), student)
+    name, source = last
     exec(compile(source, f"<{name}>", "exec"), student)
 
 
