@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def neighbours(home):
 
 @pytest.fixture(scope="module")
 def template(neighbours, home):
-    with Template(WAY, hidden=[home]) as template:
+    with closing(Template(WAY, hidden=[home])) as template:
         yield template
 
 

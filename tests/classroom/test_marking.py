@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,9 @@ def test_marks_are_read_as_they_were_written(tmp_path):
         mark("1"),
         mark("2", 1, notes=[Note("late", "late", "迟交")], troubles=[Note("cpu", "too much", "过多")]),
     ]
-    with marks.writing(path) as writer:
+    with marks.writing(path) as add:
         for one in given:
-            writer.add(one)
+            add(one)
     assert marks.read(path) == {"1": given[0], "2": given[1]}
     assert os.stat(path).st_mode & 0o077 == 0
 
@@ -39,31 +40,31 @@ def test_marks_are_read_as_they_were_written(tmp_path):
 def test_the_last_mark_counts_and_the_former_stays(tmp_path):
     path = tmp_path / "marks.jsonl"
     for points in (1, 2):
-        with marks.writing(path) as writer:
-            writer.add(mark("1", points))
+        with marks.writing(path) as add:
+            add(mark("1", points))
     assert marks.read(path)["1"].points == 2
     assert len(path.read_text().splitlines()) == 2
 
 
 def test_wherever_a_line_is_torn_the_marks_before_it_are_there_and_the_next_is_whole(tmp_path):
     path = tmp_path / "marks.jsonl"
-    with marks.writing(path) as writer:
-        writer.add(mark("1"))
-        writer.add(mark("学生"))
+    with marks.writing(path) as add:
+        add(mark("1"))
+        add(mark("学生"))
     whole = path.read_bytes()
     first = whole.index(b"\n") + 1
     for cut in range(first, len(whole)):
         path.write_bytes(whole[:cut])
         assert list(marks.read(path)) == ["1"]
-        with marks.writing(path) as writer:
-            writer.add(mark("3"))
+        with marks.writing(path) as add:
+            add(mark("3"))
         assert list(marks.read(path)) == ["1", "3"]
 
 
 def test_a_changed_line_is_not_passed_over(tmp_path):
     path = tmp_path / "marks.jsonl"
-    with marks.writing(path) as writer:
-        writer.add(mark("1"))
+    with marks.writing(path) as add:
+        add(mark("1"))
     path.write_bytes(path.read_bytes() + b'{"student": 7}\n')
     before = path.read_bytes()
     with pytest.raises(Problem, match="line 2"):
@@ -230,7 +231,7 @@ def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_grade
         dict(ANSWER, triple="def triple(x):\n    import os; os._exit(0)"),
     )
     limits = Limits(wall=100)
-    with template("bare", assignment.preload) as workers:
+    with closing(template("bare", assignment.preload)) as workers:
         found = grade(assignment, answers, {}, draws(b"s", "1", "attacked"), workers, limits)
     assert [question.points for question in found.questions.values()] == [4, 0]
     assert [note.kind for note in found.troubles] == ["died"]

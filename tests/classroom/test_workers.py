@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,12 @@ LIMITS = Limits(wall=60)
 
 @pytest.fixture(scope="module")
 def template():
-    with Template(WAY, hidden=[HIDDEN]) as template:
+    with closing(Template(WAY, hidden=[HIDDEN])) as template:
         yield template
 
 
 def answer(template, source, while_there=lambda: None):
-    with Session(template, [("prologue", ""), ("q", source)], LIMITS) as session:
+    with closing(Session(template, [("prologue", ""), ("q", source)], LIMITS)) as session:
         found = session.answer(drivers.double, {"x": 1})
         return found, while_there()
 
@@ -185,7 +186,7 @@ def test_another_answer_that_ends_its_process_costs_this_one_nothing(template):
         ("def helper(: pass", None),
     ):
         sources = [("prologue", ""), ("other", other), ("q", "def double(x):\n    return 2 * x")]
-        with Session(template, sources, LIMITS) as session:
+        with closing(Session(template, sources, LIMITS)) as session:
             assert session.answer(drivers.double, {"x": 21}).value == 42
             assert [why for why, _ in session.troubles] == ([ended] if ended else [])
 
@@ -193,7 +194,7 @@ def test_another_answer_that_ends_its_process_costs_this_one_nothing(template):
 def test_a_driver_that_stands_beside_a_judge_is_not_sent(template):
     from attacked import judges
 
-    with Session(template, [("prologue", ""), ("q", "")], LIMITS) as session:
+    with closing(Session(template, [("prologue", ""), ("q", "")], LIMITS)) as session:
         with pytest.raises(ValueError, match="keep drivers in a module of their own"):
             session.answer(judges.ints.hints, {})
         with pytest.raises(ValueError, match="at the top of a module"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -111,8 +111,8 @@ def history(path: Path) -> dict[str, list[Mark]]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Writer]:
-    """The one who may add to the file; :class:`Problem` if another grading is at it."""
+def writing(path: Path) -> Iterator[Callable[[Mark], None]]:
+    """Gives what appends a mark, and comes back when it is on the disk; Problem if another grading is at the file."""
     from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,31 +127,19 @@ def writing(path: Path) -> Iterator[Writer]:
     try:
         read(path)  # nothing is added to a file that cannot be understood
         with open(path, "ab", buffering=0) as stream:
-            _cut_off_torn(path, stream.fileno())
+            stream.truncate(path.read_bytes().rfind(b"\n") + 1)  # a torn line is no mark
             if os.name == "posix":
                 os.chmod(path, 0o600)
-            yield Writer(stream.fileno())
+
+            def add(mark: Mark) -> None:
+                line = json.dumps(asdict(mark), ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+                while line:
+                    line = line[stream.write(line) :]
+                os.fsync(stream.fileno())
+
+            yield add
     finally:
         lock.release()
-
-
-class Writer:
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def add(self, mark: Mark) -> None:
-        """Append ``mark``, and come back when it is on the disk."""
-        line = json.dumps(asdict(mark), ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
-        while line:
-            line = line[os.write(self._fd, line) :]
-        os.fsync(self._fd)
-
-
-def _cut_off_torn(path: Path, fd: int) -> None:
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.ftruncate(fd, whole)
 
 
 def _mark(told: dict[str, Any]) -> Mark:

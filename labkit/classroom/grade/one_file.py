@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from contextlib import closing
 from pathlib import Path
 
 from ..assignment import load
@@ -51,7 +52,7 @@ def grade_file(path: Path, way: str, class_folder: Path | None, secret: bytes) -
         numbers = {**numbers, **_told_numbers(document, numbers)}
     student = claimed[0] if claimed else "-"
     answers = read_answers(document, assignment.name, assignment.asked(numbers), assignment.prologue(numbers))
-    with template(way, assignment.preload, hidden) as workers:
+    with closing(template(way, assignment.preload, hidden)) as workers:
         graded = grade(assignment, answers.answers, numbers, draws(secret, student, assignment.name), workers)
     return Mark(
         student,

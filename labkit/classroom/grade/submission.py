@@ -6,6 +6,7 @@ import hashlib
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from ..assignment import Assignment, Question
@@ -92,7 +93,7 @@ class _Judged:
     def _judge(self, part: Part, draw: Draw) -> Hint | None:
         left = BUDGET - (time.monotonic() - self.start)
         limits = self.limits if left > self.limits.clock else replace(self.limits, wall=max(left, _SHORT))
-        with Session(self.template, self.sources, limits) as session:
+        with closing(Session(self.template, self.sources, limits)) as session:
             try:
                 hint = part.judge(session.answer, draw)
             except CannotStart:

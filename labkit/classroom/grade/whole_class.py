@@ -66,7 +66,7 @@ def mark_class(
     """
     assignment = assignment_of(folder)
     judged_by = fingerprint(assignment)
-    with writing(folder.marks) as writer:
+    with writing(folder.marks) as add:
         marks = read(folder.marks)
         done = Marking(*take_in(folder, assignment))
         orders = []
@@ -86,7 +86,7 @@ def mark_class(
                 mark = Mark(
                     order["student"], found.digest, now(), questions, found.notes, troubles, judged_by
                 )
-                writer.add(mark)
+                add(mark)
                 done.graded.append(mark)
                 tell(Progress(len(done.graded), len(orders), mark, seconds))
     return done

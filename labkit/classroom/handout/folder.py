@@ -11,7 +11,6 @@ file holds: the numbers of an edition, the cases it is graded on, and the tag by
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import os
@@ -86,14 +85,16 @@ class ClassFolder:
     def tag(self, student: str) -> str:
         """What stands in this student's edition, and cannot be made without the secret."""
         student = student if self.individual else EVERYBODY
-        text = f"edition\0{self.assignment}\0{student}".encode()
-        return hmac.new(self.secret, text, hashlib.sha256).hexdigest()[:16]
+        return self._signed("edition", self.assignment, student)[:16]
 
     @property
     def word(self) -> str:
         """What opens the lessons' solutions in class mode, to be given to the class after the deadline."""
-        drawn = hmac.new(self.secret, f"word\0{self.assignment}".encode(), hashlib.sha256).hexdigest()
+        drawn = self._signed("word", self.assignment)
         return f"{drawn[:4]}-{drawn[4:8]}"
+
+    def _signed(self, *words: str) -> str:
+        return hmac.digest(self.secret, "\0".join(words).encode(), "sha256").hex()
 
     def save(self) -> None:
         """Write ``teacher/class.json``, which nobody else on this computer may read. OSError if it cannot be."""

@@ -46,12 +46,10 @@ class Answers:
 
     answers   question id -> source, None if it is not answered: the cell was deleted, or is as it was given out.
     notes     what was odd about it.
-    claims    whose edition it says it is: one, if nobody has changed anything.
     """
 
     answers: dict[str, str | None]
     notes: list[Note] = field(default_factory=list)
-    claims: list[Claim] = field(default_factory=list)
 
     @property
     def unanswered(self) -> list[str]:
@@ -117,7 +115,7 @@ def read_answers(document: Document, assignment: str, questions: Iterable[Asked]
     for name, source in answers.items():
         if source is not None:
             answers[name] = _with_helpers(name, source, own, known, notes)
-    return Answers(answers, notes, claims_of(document))
+    return Answers(answers, notes)
 
 
 def _pieces(document: Document, assignment: str, questions: set[str]) -> list[_Piece]:

@@ -131,9 +131,7 @@ def _questions(document: Document) -> list[Asked]:
     found = []
     told = document.labkit.get("questions")
     for id, question in told.items() if isinstance(told, dict) else ():
-        stub, defines = (
-            (question.get(name) for name in ("stub", "defines")) if isinstance(question, dict) else (0, 0)
-        )
+        stub, defines = map(question.get, ("stub", "defines")) if isinstance(question, dict) else (None, None)
         if isinstance(stub, str) and parsed(stub) and isinstance(defines, list):
             found.append(Asked(id, tuple(name for name in defines if isinstance(name, str)), stub))
     return found

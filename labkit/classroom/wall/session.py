@@ -69,12 +69,6 @@ class Session:
             self._worker.close()
             self._worker = None
 
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 def _read(reply: dict[str, Any]) -> Answer:
     """A reply whose every field is looked at before it is believed to be there."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from ... import content
 from ...base import ours
@@ -36,21 +36,8 @@ class CannotStart(RuntimeError):
     """The sandbox cannot be had on this machine in this way; the message says why."""
 
 
-class _Closing:
-    """A context manager that closes itself."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class Template(_Closing):
-    """A process behind the wall, with torch imported, of which workers are forked. A context manager.
+class Template:
+    """A process behind the wall, with torch imported, of which workers are forked. Whoever starts one closes it.
 
     way      see :mod:`.isolation`: "root", "user" or "limits".
     preload  modules to import beforehand.
@@ -128,7 +115,7 @@ class Template(_Closing):
         self.log.close()
 
 
-class Bare(_Closing):
+class Bare:
     """In place of a :class:`Template` where there is neither wall nor fork: each worker is a Python of its own.
 
     It is slow (each imports torch), and holds back nothing but endless work: for students who are trusted.

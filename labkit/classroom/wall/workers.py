@@ -103,18 +103,14 @@ class Worker:
     def __init__(self, taken: Taken, requests: BinaryIO, replies: BinaryIO, keeper: Kept | Started) -> None:
         self._taken, self._requests, self._replies, self._keeper = taken, requests, replies, keeper
         self._inbox: queue.Queue[tuple[bytes, bytes] | Exception] = queue.Queue(2)
-        self._over: Ended | None = None
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def request(self, message: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """The reply to ``message``; :class:`Ended` if there is none, and then the worker is gone."""
-        if self._over:
-            raise self._over
         try:
             return self._request(message, limits)
-        except Ended as ended:
-            self._over = ended
+        except Ended:
             self.close()
             raise
 
