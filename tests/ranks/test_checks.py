@@ -15,7 +15,7 @@ from labkit.distributed.calls.checks import check
 from labkit.distributed.threads.world import RanksFailed, World
 from labkit.machine.state.placement import gpu_of
 
-GROUP = SimpleNamespace(bound_device_id=None, _destroyed=False)
+GROUP = SimpleNamespace(bound_device_id=None, destroyed=False)
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_a_device_that_has_no_backend():
 
 
 def test_a_group_bound_to_another_gpu(gpus):
-    group = SimpleNamespace(bound_device_id=torch.device("cuda", 1), _destroyed=False)
+    group = SimpleNamespace(bound_device_id=torch.device("cuda", 1), destroyed=False)
     call = Call("all_reduce", [ones(2)], [], op="SUM")
     assert str(gpu_of(call.inputs[0]).device) == "cuda:0"
     assert checked(call, group=group) == (
@@ -232,7 +232,7 @@ def test_a_group_bound_to_another_gpu(gpus):
 
 
 def test_a_group_that_was_shut_down(gpus):
-    group = SimpleNamespace(bound_device_id=None, _destroyed=True)
+    group = SimpleNamespace(bound_device_id=None, destroyed=True)
     kind, text = checked(Call("all_reduce", [ones(2)], [], op="SUM"), at=1, group=group)
     assert (kind, text) == (DistBackendError, "NCCL communicator was aborted on rank 1. ")
 

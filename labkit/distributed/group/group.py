@@ -90,7 +90,7 @@ class Group(_Base):  # type: ignore[misc]
         # The numbers of the messages of each pair of members.
         self.pairs: dict[tuple[int, int], int] = {}
         self._coalesced: list[Any] | None = None
-        self._destroyed = False
+        self.destroyed = False
         self._global = self.ranks[rank]
 
     # What it is asked for.
@@ -192,7 +192,7 @@ class Group(_Base):  # type: ignore[misc]
         return child
 
     def shutdown(self) -> None:
-        self._destroyed = True
+        self.destroyed = True
 
     abort = shutdown
 

@@ -252,7 +252,7 @@ def prefix(name: str) -> str:
 def begin(group: Group) -> None:
     """The default group of a process is made before all others: the first, or the first after another was destroyed."""
     global _now
-    if _now is None or _now.group._destroyed:
+    if _now is None or _now.group.destroyed:
         _now = Lookout(group, len(_all) + 1)
         _all.append(_now)
         _enter()
@@ -348,7 +348,7 @@ def gather(group: Group, name: str) -> None:
 
 def is_on() -> bool:
     """Whether this process has a group, whose members see each other wait."""
-    return _now is not None and not _now.group._destroyed
+    return _now is not None and not _now.group.destroyed
 
 
 def stand(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -63,27 +64,31 @@ def packed(call: Call) -> Tensor:
 
 def length(head: Tensor) -> int:
     """The number of bytes of a packed call, by its first ones."""
-    return int(_LENGTHS.unpack(bytes(head[: _LENGTHS.size].tolist()))[0])
+    return _lengths(head)[0]
+
+
+def _lengths(head: Tensor) -> tuple[int, int]:
+    """The number of bytes of a packed call, and the place in it where its facts end."""
+    whole, facts = _LENGTHS.unpack(bytes(head[: _LENGTHS.size].tolist()))
+    return whole, _LENGTHS.size + facts
 
 
 def described_in(head: Tensor) -> Call | None:
     """The call of whose packing this is the beginning, its tensors without values; None if it says not enough."""
-    _, letters = _LENGTHS.unpack(bytes(head[: _LENGTHS.size].tolist()))
-    begin = _LENGTHS.size + letters
+    _, begin = _lengths(head)
     return described(head[_LENGTHS.size : begin].numpy().tobytes()) if begin <= len(head) else None
 
 
 def unpacked(whole: Tensor) -> Call:
     """The call that :func:`packed` packed; inputs are views of ``whole``, outputs have shapes and no values."""
-    _, letters = _LENGTHS.unpack(bytes(whole[: _LENGTHS.size].tolist()))
-    begin = _LENGTHS.size + letters
+    _, begin = _lengths(whole)
     call, inputs, outputs = told(whole[_LENGTHS.size : begin].numpy().tobytes())
     at = _aligned(begin)
     for shape, dtype in inputs:
         piece = _piece(whole, at, shape, dtype)
         call.inputs.append(piece)
         at = _aligned(at + piece.numel() * piece.element_size())
-    call.outputs = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in outputs]
+    call.outputs = _without_values(outputs)
     return call
 
 
@@ -102,18 +107,16 @@ def told(text: bytes) -> tuple[Call, list[Any], list[Any]]:
 def described(text: bytes) -> Call:
     """The call that :func:`words` told of, whose tensors have no values."""
     call, inputs, outputs = told(text)
-    call.inputs, call.outputs = (
-        [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in kinds]
-        for kinds in (inputs, outputs)
-    )
+    call.inputs, call.outputs = _without_values(inputs), _without_values(outputs)
     return call
 
 
+def _without_values(kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
+    return [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in kinds]
+
+
 def _piece(whole: Tensor, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    numel = 1
-    for size in shape:
-        numel *= size
-    return whole[start : start + numel * dtype.itemsize].view(dtype).view(shape)
+    return whole[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
 
 def _aligned(at: int) -> int:

@@ -21,33 +21,20 @@ from . import lookout
 _FOR_GOOD = timedelta(seconds=60)  # who waits for so long does not expect to be let down
 
 
-def rows() -> Iterator[Patch]:
+def patches() -> Iterator[Patch]:
     """The methods of stores between processes that wait for a key."""
     for kind in (c10d.TCPStore, c10d.FileStore, c10d.PrefixStore):
-        for name, function in (("get", _get), ("multi_get", _multi_get), ("wait", _wait)):
-            yield Patch(kind, name, function(getattr(kind, name)))
+        for name in ("get", "multi_get", "wait"):
+            yield Patch(kind, name, _seen(name, getattr(kind, name)))
 
 
-def _get(get: Callable[[Any, str], bytes]) -> Callable[[Any, str], bytes]:
-    def waiting(store: Any, key: str) -> bytes:
-        _stand(store, [key], "get", store.timeout)
-        return get(store, key)
-
-    return waiting
-
-
-def _multi_get(get: Callable[[Any, Sequence[str]], list[bytes]]) -> Callable[..., list[bytes]]:
-    def waiting(store: Any, keys: Sequence[str]) -> list[bytes]:
-        _stand(store, keys, "multi_get", store.timeout)
-        return get(store, keys)
-
-    return waiting
-
-
-def _wait(wait: Callable[..., None]) -> Callable[..., None]:
-    def waiting(store: Any, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        if not _stand(store, keys, "wait", store.timeout if timeout is None else timeout):
-            wait(store, keys, *([] if timeout is None else [timeout]))
+def _seen(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def waiting(store: Any, keys: str | Sequence[str], timeout: timedelta | None = None) -> Any:
+        limit = store.timeout if timeout is None else timeout
+        stood = _stand(store, [keys] if isinstance(keys, str) else keys, name, limit)
+        if stood and name == "wait":
+            return None
+        return real(store, keys, *([] if timeout is None else [timeout]))
 
     return waiting
 

@@ -23,7 +23,7 @@ def inherit() -> None:
 def _patches() -> Iterator[Patch]:
     own = cuda.Cuda(_total)
     yield from of_groups.patches(Gloo)
-    yield from stores.rows()
+    yield from stores.patches()
     yield from cuda.patches(lambda: own)
 
 

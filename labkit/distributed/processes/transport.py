@@ -40,6 +40,8 @@ _REST = "rest"
 # Seconds that a rank whose neighbour is gone gives whoever started it to end it too: then one rank tells, not all.
 _GRACE = 5.0
 
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
 _made: Counter[tuple[int, ...]] = Counter()
 
 
@@ -51,8 +53,8 @@ class Exchange(Slot):
     def __init__(self, call: Call, size: int) -> None:
         super().__init__(size)
         self.call, self.over = call, threading.Event()
-        self.mine: Tensor | None = None
-        self.heads: Tensor | None = None
+        # What this process sends, packed; the heads of all. Empty before, and when it is over.
+        self.mine = self.heads = _NOTHING
         self.lost: Exception | None = None
         self.lost_at = 0.0
 
@@ -74,7 +76,7 @@ class Exchange(Slot):
     def end(self) -> None:
         """It is over: whoever waits may go on."""
         self.call.release()
-        self.heads = self.mine = None
+        self.heads = self.mine = _NOTHING
         lookout.over(self)
         self.over.set()
 
@@ -135,7 +137,7 @@ class Gloo:
             return
         with Plain(), self._lock:
             slot.heads = heads
-            while self._order and self._order[0].heads is not None:
+            while self._order and self._order[0].heads.numel():
                 first = self._order.popleft()
                 try:
                     self._rest(first)
@@ -145,7 +147,6 @@ class Gloo:
     def _rest(self, slot: Exchange) -> None:
         """Send what did not fit into the heads, if anything did not."""
         heads = slot.heads
-        assert heads is not None
         sizes = [packing.length(head) for head in heads]
         if max(sizes) > HEAD:
             self._carried(_REST, partial(self._exchange, slot, sizes))
@@ -174,8 +175,6 @@ class Gloo:
     def _wholes(self, slot: Exchange, sizes: list[int]) -> list[Tensor]:
         """All that all members brought."""
         heads, mine = slot.heads, slot.mine
-        assert heads is not None
-        assert mine is not None
         rests = [max(0, size - HEAD) for size in sizes]
         most = max(rests)
         wholes = [torch.empty(HEAD + most, dtype=torch.uint8) for _ in sizes]
@@ -201,8 +200,6 @@ class Gloo:
         Each number is the same sum in the same order as if one member had them all.
         """
         heads, mine = slot.heads, slot.mine
-        assert heads is not None
-        assert mine is not None
         if slot.call.kind not in ("all_reduce", "reduce_scatter_single"):
             return None
         calls = [packing.described_in(head) for head in heads]
@@ -254,7 +251,6 @@ class Gloo:
 
     def _send(self, slot: Exchange, to: int, tag: int) -> None:
         mine, call = slot.mine, slot.call
-        assert mine is not None
         began = perf_counter()
         try:
             self._bodies.send([_head(mine)], to, tag).wait()

@@ -80,7 +80,7 @@ PYTHON = (
 
 
 # torch's: module, names, and what they are in a process that has just imported it. The groups that a process has made
-# are told apart by thread (.torch_rows, Worlds).
+# are told apart by thread (threads/torch_patches.py, Worlds).
 OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("torch.distributed.distributed_c10d", "_backend _default_pg_init_method", none),
     ("torch.distributed._symmetric_memory", "_group_name_to_store _group_name_to_workspace_tensor", empty),

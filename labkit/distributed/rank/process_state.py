@@ -64,19 +64,17 @@ class _Table:
 
     def _add(self, places: Iterable[Place]) -> None:
         self.places += places
-        self.owners, self.names = (
-            [place.owner for place in self.places],
-            [place.name for place in self.places],
-        )
+        self.owners = [place.owner for place in self.places]
+        self.names = [place.name for place in self.places]
 
     def look(self) -> None:
         """Take in the rows of modules that have been imported meanwhile."""
         for row in self._wanted[:]:
-            if (module := sys.modules.get(row[0])) is not None and row[1].split()[-1] in vars(module):
+            module, names, fresh = row
+            here = vars(sys.modules[module]) if module in sys.modules else {}
+            if names.split()[-1] in here:
                 self._wanted.remove(row)
-                self._add(
-                    Place(vars(module), name, row[2]) for name in row[1].split() if name in vars(module)
-                )
+                self._add(Place(here, name, fresh) for name in names.split() if name in here)
         for other in self._wanted_in_classes[:]:
             if (owner := _found(sys.modules.get(other[0]), other[1])) is not None:
                 self._wanted_in_classes.remove(other)

@@ -99,7 +99,7 @@ class Rank(Timed):
         until = self.clock() + seconds
         self.asleep = perf_counter()
         try:
-            member.wait(bool, "", seconds)
+            member.wait(lambda: False, "", seconds)
         finally:
             self.asleep = None
             self.wait_until(until)

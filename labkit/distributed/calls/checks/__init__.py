@@ -24,7 +24,7 @@ class Checked(Protocol):
     """The part of a group that checks ask for."""
 
     bound_device_id: torch.device | None
-    _destroyed: bool
+    destroyed: bool
 
 
 def check(call: Call, group: Checked) -> None:
@@ -47,7 +47,7 @@ def check(call: Call, group: Checked) -> None:
             zh=f"{call.short_place} 的 {call.kind} 得到的张量在 {call.device} 上；NCCL 只在 GPU 之间传输。\n"
             "怎么办：先 `.cuda()`，或者 `init_process_group()` 不写后端（即 `cpu:gloo,cuda:nccl`），两种都能用。",
         )
-    if group._destroyed:
+    if group.destroyed:
         # NCCLUtils.cpp, NCCLComm::getNcclComm
         raise DistBackendError(f"NCCL communicator was aborted on rank {call.at}. ")
     if backend == "nccl" and call.kind != "barrier":

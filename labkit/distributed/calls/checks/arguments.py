@@ -31,10 +31,10 @@ def is_contiguous(tensor: Tensor) -> bool:
     return tensor.is_contiguous() or (form is not None and tensor.is_contiguous(memory_format=form))
 
 
-def root_rank(call: Call, group: str) -> None:
+def root_rank(call: Call) -> None:
     """Utils.hpp, assertRootRank."""
     if call.root is None or not 0 <= call.root < len(call.ranks):
-        refuse(call, group, f"invalid root rank: {call.root}")
+        refuse(call, f"invalid root rank: {call.root}")
 
 
 # The names of collectives in C++'s own complaints.
@@ -44,39 +44,33 @@ _CPP = {
 }  # fmt: skip
 
 
-def refuse(call: Call, group: str, text: str) -> NoReturn:
-    """Raise ``text`` as ``group`` does: ProcessGroupNCCL a ValueError, ProcessGroupGloo a RuntimeError."""
-    kind = ValueError if group == "ProcessGroupNCCL" else RuntimeError
-    raise kind(f"{group}::{_CPP.get(call.kind, call.kind)}: {text}")
+def refuse(call: Call, text: str) -> NoReturn:
+    """Raise ``text`` as the call's backend does: ProcessGroupNCCL a ValueError, ProcessGroupGloo a RuntimeError."""
+    kind, group = (ValueError, "NCCL") if call.backend == "nccl" else (RuntimeError, "Gloo")
+    raise kind(f"ProcessGroup{group}::{_CPP.get(call.kind, call.kind)}: {text}")
 
 
-def listed(call: Call, group: str, tensors: Sequence[Tensor], like: Tensor) -> None:
+def listed(call: Call, tensors: Sequence[Tensor], like: Tensor) -> None:
     """Refuse a list that has not a tensor for each rank, each like the one that is sent or received."""
     if len(tensors) != len(call.ranks):
         side = "output" if call.kind == "gather" else "input"
         refuse(
             call,
-            group,
             f"Incorrect {side} list size {len(tensors)}. {side.capitalize()} list size should be "
             f"{len(call.ranks)}, same as size of the process group.",
         )
-    alike(call, group, tensors, like)
+    alike(call, tensors, like)
 
 
-def alike(call: Call, group: str, tensors: Sequence[Tensor], like: Tensor) -> None:
+def alike(call: Call, tensors: Sequence[Tensor], like: Tensor) -> None:
     """Utils.hpp, assertTypeAndSizesMatch."""
     for index, tensor in enumerate(tensors):
         if tensor.dtype != like.dtype or device_of(tensor) != device_of(like):
-            refuse(
-                call,
-                group,
-                f"invalid tensor type at index {index} (expected {_options(like)}, got {_options(tensor)})",
-            )
+            both = f"expected {_options(like)}, got {_options(tensor)}"
+            refuse(call, f"invalid tensor type at index {index} ({both})")
         if tensor.shape != like.shape:
             refuse(
-                call,
-                group,
-                f"invalid tensor size at index {index} (expected {sizes(like)}, got {sizes(tensor)})",
+                call, f"invalid tensor size at index {index} (expected {sizes(like)}, got {sizes(tensor)})"
             )
 
 

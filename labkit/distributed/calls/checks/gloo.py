@@ -39,7 +39,7 @@ def _known_type(tensor: Tensor, pairs: bool = False) -> None:
 def _dense(call: Call, tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         if tensor.layout is not torch.strided:
-            refuse(call, "ProcessGroupGloo", "only supports dense tensors")
+            refuse(call, "only supports dense tensors")
 
 
 def _reduction(call: Call, tensor: Tensor) -> None:
@@ -55,13 +55,12 @@ def _reduction(call: Call, tensor: Tensor) -> None:
 
 def all_reduce(call: Call) -> None:
     if not call.inputs:
-        refuse(call, "ProcessGroupGloo", "requires non-empty tensor list")
+        refuse(call, "requires non-empty tensor list")
     for tensor in call.inputs:
         if tensor.layout is not torch.strided:
             if call.op != "SUM":
                 refuse(
                     call,
-                    "ProcessGroupGloo",
                     "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)",
                 )
             continue
@@ -69,7 +68,7 @@ def all_reduce(call: Call) -> None:
 
 
 def broadcast(call: Call) -> None:
-    root_rank(call, "ProcessGroupGloo")
+    root_rank(call)
     tensors = call.outputs or call.inputs
     _dense(call, tensors)
     for tensor in tensors:
@@ -77,7 +76,7 @@ def broadcast(call: Call) -> None:
 
 
 def reduce(call: Call) -> None:
-    root_rank(call, "ProcessGroupGloo")
+    root_rank(call)
     _dense(call, call.inputs)
     _reduction(call, call.inputs[0])
 
@@ -88,10 +87,9 @@ def all_gather(call: Call) -> None:
     if len(call.outputs) != len(call.ranks):
         refuse(
             call,
-            "ProcessGroupGloo",
             f"invalid output tensor list at index 0 (expected length {len(call.ranks)}, got {len(call.outputs)})",
         )
-    alike(call, "ProcessGroupGloo", call.outputs, mine)
+    alike(call, call.outputs, mine)
     _known_type(mine)
 
 
@@ -102,29 +100,25 @@ def all_gather_single(call: Call) -> None:
         if output.numel() != tensor.numel() * members:
             # It looks at the output as a list of pieces (_allgather_base), whose sizes then do not fit.
             each = output.numel() // members
-            refuse(
-                call,
-                "ProcessGroupGloo",
-                f"invalid tensor size at index 0 (expected {sizes(tensor)}, got ({each}))",
-            )
+            refuse(call, f"invalid tensor size at index 0 (expected {sizes(tensor)}, got ({each}))")
         if output.dtype != tensor.dtype:
-            alike(call, "ProcessGroupGloo", (output,), tensor)
+            alike(call, (output,), tensor)
         _known_type(tensor)
 
 
 def gather(call: Call) -> None:
-    root_rank(call, "ProcessGroupGloo")
+    root_rank(call)
     _dense(call, call.inputs)
     if call.at == call.root:
-        listed(call, "ProcessGroupGloo", call.outputs, call.inputs[0])
+        listed(call, call.outputs, call.inputs[0])
     _known_type(call.inputs[0])
 
 
 def scatter(call: Call) -> None:
-    root_rank(call, "ProcessGroupGloo")
+    root_rank(call)
     _dense(call, call.outputs)
     if call.at == call.root:
-        listed(call, "ProcessGroupGloo", call.inputs, call.outputs[0])
+        listed(call, call.inputs, call.outputs[0])
     _known_type(call.outputs[0])
 
 

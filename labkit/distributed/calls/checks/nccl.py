@@ -251,18 +251,18 @@ def _not_in_place(call: Call) -> None:
 
 
 def gather(call: Call) -> None:
-    root_rank(call, "ProcessGroupNCCL")
+    root_rank(call)
     _dense(call.inputs[0])
     if call.at == call.root:
-        listed(call, "ProcessGroupNCCL", call.outputs, call.inputs[0])
+        listed(call, call.outputs, call.inputs[0])
         _same_gpu(call, call.outputs)
     _known_type(call.inputs[0])
 
 
 def scatter(call: Call) -> None:
-    root_rank(call, "ProcessGroupNCCL")
+    root_rank(call)
     if call.at == call.root:
-        listed(call, "ProcessGroupNCCL", call.inputs, call.outputs[0])
+        listed(call, call.inputs, call.outputs[0])
     _same_gpu(call, [*call.inputs, *call.outputs])
     _known_type(call.outputs[0])
 
