@@ -132,7 +132,7 @@ def test_python_that_never_imports_torch_does_not_load_labkit(tmp_path):
         "import os, sys, subprocess; print([name for name in sys.modules if name.startswith('labkit')])\n"
         "print([name for name in os.environ if name.startswith('LABKIT')])"
     )
-    assert outcome([*LABKIT, "-c", code], tmp_path)[1] == "[]\n['LABKIT_MACHINE']\n"
+    assert outcome([*LABKIT, "-c", code], tmp_path)[1] == "[]\n['LABKIT_MACHINE', 'LABKIT_ENTER']\n"
 
 
 def test_errors_beside_torch_are_shown_as_without_a_machine(tmp_path):

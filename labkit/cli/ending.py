@@ -18,6 +18,7 @@ from ..base.language import say
 from ..base.numbers import plural
 from ..base.units import cuda_bytes
 from ..trace.events import Event
+from ..trace.first import First
 from ..trace.trace import Trace
 
 # Beginnings of what torch says, and the lesson about it. Of these the first that is found counts.
@@ -49,26 +50,22 @@ class Wanted:
         return json.dumps(asdict(self))
 
 
-class Kept(list[Event]):
-    """Keeps the first events of a run, and counts rows and calls of all of them."""
+class Counted:
+    """The first events of a run; and of all of them the data-parallel calls, and the rows of each device."""
 
     def __init__(self, most: int) -> None:
-        super().__init__()
-        self.most, self.left_out = most, 0
+        self.events, self.left_out = First(most, self._see), 0
         self.calls: set[int] = set()
         self.rows: Counter[str] = Counter()
         self.busy: Counter[str] = Counter()  # the calls in which a device got rows
 
-    def append(self, event: Event) -> None:
+    def _see(self, event: Event, kept: bool) -> None:
+        self.left_out += not kept
         if event.phase == "scatter" and event.direction == "forward" and event.call is not None:
             self.calls.add(event.call)
             rows = next((shape[0] for shape in event.shapes if shape), 0)
             self.rows[event.device] += rows
             self.busy[event.device] += rows > 0
-        if len(self) < self.most:
-            super().append(event)
-        else:
-            self.left_out += 1
 
 
 def begin(text: str) -> None:
@@ -90,15 +87,16 @@ def begin(text: str) -> None:
 
     recording = record()
     trace = recording.__enter__()
-    trace.events = kept = Kept(MOST_EVENTS if wanted.timeline else 0)
+    counted = Counted(MOST_EVENTS if wanted.timeline else 0)
+    trace.events = counted.events
 
     def end() -> None:
         recording.__exit__(None, None, None)
         if wanted.summary:
-            print(summary(kept), file=sys.stderr)
+            print(summary(counted), file=sys.stderr)
         if wanted.timeline:
             title = Path(sys.argv[0]).name or "python"
-            write_timeline(Path(wanted.timeline), trace, title, kept.left_out)
+            write_timeline(Path(wanted.timeline), trace, title, counted.left_out)
 
     atexit.register(end)
 
@@ -142,7 +140,7 @@ def hint_of(error: BaseException) -> str | None:
     )
 
 
-def summary(kept: Kept) -> str:
+def summary(counted: Counted) -> str:
     """Says of each GPU how full it was and which rows it got, then lists what could not be simulated."""
     from ..machine import machine_in_use
     from ..machine.torch_api.absent import REFUSED
@@ -152,7 +150,7 @@ def summary(kept: Kept) -> str:
         return say(
             en="labkit: no simulated machine was in use at the end", zh="labkit：结束时没有在用的模拟机器"
         )
-    calls = len(kept.calls)
+    calls = len(counted.calls)
     lines = [
         say(
             en=f"labkit: {plural(len(machine.gpus), 'simulated GPU')}, {plural(calls, 'data-parallel call')}",
@@ -165,13 +163,13 @@ def summary(kept: Kept) -> str:
         line = say(
             en=f"  cuda:{gpu.index}  peak {peak} of {whole}", zh=f"  cuda:{gpu.index}  峰值 {peak} / {whole}"
         )
-        device, busy = str(gpu.device), kept.busy[str(gpu.device)]
+        device, busy = str(gpu.device), counted.busy[str(gpu.device)]
         if calls and not busy:
             line += say(en=", no rows: idle", zh="，没有分到行：空闲")
         elif calls:
             line += say(
-                en=f", {kept.rows[device]:,} row{'s' * (kept.rows[device] != 1)}",
-                zh=f"，{kept.rows[device]:,} 行",
+                en=f", {counted.rows[device]:,} row{'s' * (counted.rows[device] != 1)}",
+                zh=f"，{counted.rows[device]:,} 行",
             )
             if busy < calls:
                 line += say(

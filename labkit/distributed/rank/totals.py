@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from ...trace.events import Event
+from ...trace.first import First
 from ...trace.memory import MemorySample
 from ...trace.trace import Trace
 from .clock import Timed
@@ -40,20 +40,6 @@ class Totals:
             self.calls += 1
             self.nbytes += found.nbytes
             self.waited += found.waited
-
-
-class First(list[Any]):
-    """The first ``most`` of what is appended; ``see`` is shown all, and whether it was kept."""
-
-    def __init__(self, most: int, see: Callable[[Any, bool], None]) -> None:
-        super().__init__()
-        self._most, self._see = most, see
-
-    def append(self, found: Any) -> None:
-        keeps = len(self) < self._most
-        self._see(found, keeps)
-        if keeps:
-            super().append(found)
 
 
 class Kept:
