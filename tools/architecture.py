@@ -40,8 +40,7 @@ class Place:
 PLACES = {
     "cli": Place(0, 24, 952, _ENDS, "the command line: a module for each command"),
     "explore": Place(1, 96, 136, _CORE, "sliders, and the picture that follows"),
-    "content.exercises": Place(0.95, 745, 108, _BESIDE, "of the lessons"),
-    "content.assignments": Place(0.95, 880, 100, _BESIDE, "built in"),
+    "content.*": Place(0.9, 740, 120, _BESIDE, ""),
     "view": Place(2, 24, 168, _CORE, "plans and traces as pictures"),
     "distributed": Place(1.75, 644, 140, _BESIDE, "any torchrun script"),
     "classroom": Place(1.75, 814, 166, _BESIDE, "hand out, take in, grade"),
@@ -76,22 +75,25 @@ def rooms(table: str) -> dict[str, set[str]]:
 
 
 def _home(room: str) -> str:
-    while room not in PLACES:
-        room, dot, _ = room.rpartition(".")
-        if not dot:
+    """The place of a room: its own, that of all rooms within a larger one, or that of the larger one."""
+    name = room
+    while name not in PLACES:
+        name = name.rpartition(".")[0]
+        if f"{name}.*" in PLACES:
+            return f"{name}.*"
+        if not name:
             raise KeyError(
-                f"no place in the picture for a room of {BOUNDARIES.name}: say in PLACES where it stands"
+                f"no place in the picture for {room} of {BOUNDARIES.name}: say in PLACES where it stands"
             )
-    return room
+    return name
 
 
 def inner(table: str, room: str) -> list[str]:
-    """The rooms within ``room`` that have no place of their own."""
-    names = (line.partition("|")[0].strip() for line in table.splitlines())
-    parts = (
-        name.removeprefix(f"{room}.") for name in names if name.startswith(f"{room}.") and name not in PLACES
-    )
-    return [part for part in parts if "." not in part]
+    """The rooms at the place of ``room`` that have none of their own."""
+    names = [line.partition("|")[0].strip() for line in table.splitlines()]
+    larger = room.removesuffix(".*") + "."
+    parts = [name.removeprefix(larger) for name in names if name.startswith(larger) and name not in PLACES]
+    return [part for part in parts if "." not in part and _home(larger + part) == room]
 
 
 def lines(found: dict[str, set[str]]) -> set[tuple[str, str]]:
