@@ -30,7 +30,7 @@ ENTRIES = " ".join(_ENTRIES)
 
 @dataclass(frozen=True)
 class Described:
-    """A machine in words that travel.
+    """A machine in words, to be sent to another process.
 
     gpus       how many there are, before CUDA_VISIBLE_DEVICES hides any.
     memory     bytes of each, one number for all or a list.
@@ -133,7 +133,7 @@ def uuid(number: int) -> str:
 
 
 def told(environment: Mapping[str, str], text: str) -> dict[str, str]:
-    """``environment`` with what makes a child see the machine that ``text`` describes."""
+    """``environment``, extended so that a child sees the machine that ``text`` describes."""
     return {**environment, MACHINE: text, ENTER: ENTRIES, PATH: with_bootstrap(environment.get(PATH))}
 
 

@@ -110,7 +110,7 @@ class Machine:
         return self.gpus[whole("gpu", gpu, 0, len(self.gpus) - 1)].live()
 
     def open(self) -> Machine:
-        """Come into use, in the place of the machine that is, which a ``with`` block's end brings back."""
+        """Come into use instead of the machine that is in use now; the end of a ``with`` block brings that one back."""
         with _changing:
             refuse_beside_a_block()
             if _opened and not _opened[-1]._in_block:
@@ -129,7 +129,7 @@ class Machine:
         """Give torch back as it was. Tensors on the GPUs stay usable as plain tensors on the host."""
         with _changing:
             if self in _opened and not self._in_block:
-                # Nobody can come back to the ones below: they were left for this one by a plain call.
+                # Nothing brings back the machines below: a plain call opened this one in their place.
                 _end_plain_below(_opened.index(self))
                 _opened.remove(self)
             self._end()
@@ -142,7 +142,7 @@ class Machine:
             try:
                 refuse_beside_a_block()
             except RuntimeError:
-                # Nobody else will end it, and it would come back when the other's block ends.
+                # Nobody else would end it, and it would come back at the end of the other thread's block.
                 if self in _opened:
                     _opened.remove(self)
                 self._end()
@@ -259,7 +259,7 @@ class Machine:
 
 
 def refuse_beside_a_block() -> None:
-    """Raise if another thread is within a machine's block, whose machine it would lose."""
+    """Raise if another thread is within a machine's block: it would lose that machine."""
     with _changing:
         for machine in _opened:
             other = machine._thread
@@ -282,7 +282,7 @@ def _one_at_a_time(other: threading.Thread) -> RuntimeError:
 # to go on, another for the block above it to end. One that was closed inside its block keeps its place to the
 # block's end, so that the machine before it comes back there and not earlier.
 _opened: list[Machine] = []
-# Threads may open and close machines at once: each change is whole, or torch would be left half of each.
+# Two threads may open and close machines at the same time: the lock makes each change whole.
 _changing = threading.RLock()
 
 

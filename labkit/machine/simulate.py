@@ -53,7 +53,7 @@ def simulate(
 
 
 def inherit() -> Machine | None:
-    """Open the machine that the environment tells of, as in a child process of one that has it; None if there is none.
+    """Open the machine that the environment tells of, in a child process; None if it tells of none.
 
     A plain call, as ``simulate()``, but CUDA_VISIBLE_DEVICES counts here, and errors are shown without our frames.
     """

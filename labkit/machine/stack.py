@@ -66,7 +66,7 @@ def on_stack(mode: TorchFunctionMode) -> bool:
 
 
 def leave(mode: TorchFunctionMode) -> bool:
-    """Take ``mode`` off this thread's stack, wherever in it it is; whether it was there."""
+    """Take ``mode`` off this thread's stack, at any depth. Returns whether it was there."""
     above: list[TorchFunctionMode] = []
     found = False
     while _len_torch_function_stack() and not found:

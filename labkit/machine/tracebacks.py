@@ -108,7 +108,7 @@ def _kept(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _once(frames: list[TracebackType]) -> list[TracebackType]:
-    """Without ours, and without what torch calls anew, below them, because it has asked our function mode."""
+    """Leaves out our frames, and those repeated below them: torch calls a function anew when it has asked a mode."""
     kept: list[TracebackType] = []
     asked = 0  # how many frames led to the question
     for frame in frames:

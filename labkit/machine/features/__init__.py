@@ -9,7 +9,7 @@ from pkgutil import walk_packages
 
 
 def load() -> list[str]:
-    """Import all that are here, in the order of their names; which ones these are."""
+    """Import all modules that lie here, in the order of their names. Returns the names of those that were loaded."""
     loaded = []
     for found in walk_packages(__path__, f"{__name__}."):
         try:

@@ -23,7 +23,7 @@ from .kernels.dtypes import NAMES
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Answer the function of torch called like ``function`` with it, for tensors that are all on one GPU."""
+    """Let ``function`` answer torch's function of the same name, for tensors that are all on one GPU."""
     signature = inspect.signature(function)
 
     @handles(getattr(torch, function.__name__))

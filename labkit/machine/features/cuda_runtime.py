@@ -26,7 +26,7 @@ class _Runtime(types.SimpleNamespace):
         refusing(f"_cudart.{name}")()
 
 
-# As the CUDA runtime's documentation has them (cudaError_t).
+# From the documentation of the CUDA runtime (cudaError_t).
 _ERRORS = {
     0: "no error", 1: "invalid argument", 2: "out of memory", 3: "initialization error", 4: "driver shutting down",
     35: "CUDA driver version is insufficient for CUDA runtime version",
@@ -56,5 +56,5 @@ def _cudart() -> types.SimpleNamespace:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """torch.cuda has looked it up before."""
+    """torch.cuda looks the runtime up once and keeps it."""
     yield Patch(torch.cuda, "_cudart", _cudart())

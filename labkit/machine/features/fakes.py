@@ -61,7 +61,7 @@ def check_gradient(requires_grad: Any, gpu: Gpu | None) -> None:
     *_device_constructors(), torch.from_numpy, torch.frombuffer, torch.from_file,
 )  # fmt: skip
 def _placed(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call that makes or moves tensors: where these are fake, torch is told of the simulated GPU by name."""
+    """A call that makes or moves tensors: fake ones are told of the simulated GPU by its name."""
     if not _faking():
         return go_on(mode, func, args, kwargs)
     moved = func in (Tensor.to, Tensor.cuda) and len(args) > 1

@@ -19,7 +19,7 @@ from ..state.placement import gpu_of, put
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The function of C++ that makes one."""
+    """The function of C++ that makes nested tensors."""
     real = torch._C._nested.nested_tensor
 
     @functools.wraps(real)

@@ -23,7 +23,7 @@ from ..state.placement import gpu_of, parts, pin
     ),
 )
 def _made(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call that makes a tensor: the computer has no pinned memory, so that what was asked for is remembered."""
+    """A call that makes a tensor. The computer has no pinned memory: the tensor only remembers that it is pinned."""
     if not kwargs.get("pin_memory"):
         return go_on(mode, func, args, kwargs)
     made = go_on(mode, func, args, {**kwargs, "pin_memory": False})

@@ -48,7 +48,7 @@ class _Ranges(threading.local):
 
 
 def _enter_nvtx(ranges: Any) -> Any:
-    # As torch.autograd.profiler has it, but for C++'s part, which a build without CUDA refuses.
+    # torch.autograd.profiler's own code, without the part in C++, which a build without CUDA refuses.
     if not ranges.enabled:
         return None
     if ranges.entered:
@@ -71,7 +71,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     @functools.wraps(start)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         start(self, *args, **kwargs)
-        # Else it times each operation with C++'s CUDA events, and prints an error for each.
+        # Without this it times each operation with C++'s CUDA events, and prints an error for each.
         if getattr(self, "profiler_kind", None) is profiler.ProfilerState.KINETO_GPU_FALLBACK:
             self.profiler_kind = profiler.ProfilerState.KINETO
 

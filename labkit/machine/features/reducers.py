@@ -1,4 +1,4 @@
-"""DistributedDataParallel's buckets, which its Reducer makes in C++: their bytes count, and who meets one sees its GPU.
+"""DistributedDataParallel's buckets, which its Reducer makes in C++: their bytes count, and each is on its GPU.
 
 A bucket is a flat tensor of the gradients of some parameters (torch/csrc/distributed/c10d/reducer.cpp,
 initialize_buckets). It is there from the Reducer's making on, and made anew when the order is known in which gradients
@@ -46,11 +46,11 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     if not distributed.is_available():
         return
     real, bucket = distributed.Reducer, distributed.GradBucket
-    # As C++ has them: what the Reducer gives out below are no buckets of its own.
+    # The methods of C++: below, the Reducer gives out buckets that are copies.
     buffer, gradients, parameters = bucket.buffer, bucket.gradients, bucket.parameters
 
     class Reducer(real):  # type: ignore[misc, valid-type]
-        """PyTorch's own; it knows what its buckets weigh."""
+        """PyTorch's own Reducer, which counts the bytes of its buckets."""
 
         def __init__(
             self, params: list[Tensor], bucket_indices: list[list[int]], *args: Any, **kwargs: Any

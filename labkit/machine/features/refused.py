@@ -63,7 +63,7 @@ def _no_triton(*args: object, **kwargs: object) -> NoReturn:
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """Classes and functions of Python that are refused. torch_api/cuda.py refuses the functions of torch._C."""
     cuda = torch.cuda
-    # Their bases in torch._C are C++ classes on a CUDA build: Python's own classes are what can be stopped.
+    # On a CUDA build their bases in torch._C are classes of C++; only the classes of Python can be replaced.
     yield Patch(cuda.CUDAGraph, "__new__", refusing("_CUDAGraph"))
     yield Patch(cuda.MemPool, "__new__", refusing("_MemPool"))
     yield Patch(cuda.ExternalStream, "__new__", refusing("_CudaStreamBase"))

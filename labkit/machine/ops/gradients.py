@@ -184,7 +184,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 def _swapping(
     machine: TheMachine, swap: Callable[[Tensor, Tensor], None]
 ) -> Callable[[Tensor, Tensor], None]:
-    """Two tensors change places, to which nobody may have a weak reference (Module.to_empty of DTensors)."""
+    """Two tensors can change places only without weak references to them (Module.to_empty of DTensors)."""
 
     @functools.wraps(swap)
     def swapped(t1: Tensor, t2: Tensor) -> None:
@@ -249,7 +249,7 @@ def _of_the_engine() -> Iterator[Patch]:
 
 
 def _gpu_of_root(output: Any) -> Any:
-    """The GPU where a backward pass begins: at a tensor, or at an edge of the graph, which knows none."""
+    """The GPU of a tensor at which a backward pass begins; None for an edge of the graph, which knows no GPU."""
     return gpu_of(output) if isinstance(output, Tensor) else None
 
 
@@ -259,7 +259,7 @@ def _variable(wanted: Any) -> Any:
 
 
 def _seed(output: Any, grad: Any) -> Any:
-    """The gradient to start from: a single value comes from the host, where torch made it below the mode."""
+    """The gradient to start from. torch makes a single value on the host, below the mode: it is moved to the output."""
     gpu = gpu_of(output) if isinstance(output, Tensor) else None
     if gpu is None or not isinstance(grad, Tensor) or gpu_of(grad) is not None:
         return grad
@@ -272,7 +272,7 @@ def _of_functions() -> Iterator[Patch]:
     forward = inspect.getattr_static(Function, "apply")
 
     def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
-        # Of an operator that Python registered, autograd is a Function that C++ calls (torch/_library/autograd.py).
+        # C++ calls this too, for an operator that Python registered (torch/_library/autograd.py).
         result = seeing(forward.__get__(None, cls), *args, **kwargs)
         outputs = (result,) if isinstance(result, Tensor) else result
         if isinstance(outputs, (tuple, list)):

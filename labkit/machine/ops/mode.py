@@ -153,7 +153,7 @@ class MachineMode(TorchFunctionMode):
 
     @property
     def answers(self) -> bool:
-        """Whether it is this class that answers."""
+        """Whether this class answers, and no other function instead."""
         return "__torch_function__" not in vars(self)
 
     def retire(self) -> None:
@@ -249,7 +249,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
         return run
 
     yield Patch(torch._C, "_set_grad_enabled", below(torch._C._set_grad_enabled))
-    # Under any mode it loses its keywords (torch/_tensor.py, dim_order).
+    # Under any mode this function loses its keywords (torch/_tensor.py, dim_order).
     yield Patch(Tensor, "dim_order", below(Tensor.dim_order))
 
     # A default device that ends expects itself at the bottom of the stack, or nothing: within a hook, where only the
@@ -264,8 +264,8 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
     yield Patch(DeviceContext, "__exit__", end_alone)
 
-    # Under any mode an operator that is to run by another key (as those that it is made of) loses the key and comes
-    # back to who asked (torch/_ops.py, decompose; C++ hands only the arguments to modes).
+    # OpOverload.decompose runs an operator by another key. C++ hands only the arguments to modes, so that the key is
+    # lost under any mode, and the operator comes back to its caller (torch/_ops.py).
     def get(operator: Any) -> Any:
         run_by = vars(operator)["_op_dk"]
 

@@ -118,7 +118,7 @@ def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
 
 @handles(torch.ops.aten.to.device)
 def _to_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The operator that ``x.to(device)`` is below: a dispatch mode calls it so, its options in their order."""
+    """The operator below ``x.to(device)``, which dispatch modes call, with its options in their order."""
     names = [argument.name for argument in func._schema.arguments]
     options = dict(zip(names, args, strict=False)) | kwargs
     return _tensor_to(mode, _to, (options.pop("self"),), options)
@@ -213,7 +213,7 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
 
 @handles(Tensor.new_tensor)
 def _new_tensor(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """It is made where ``device`` says, or else the tensor that is asked is, wherever the data are."""
+    """The new tensor is on ``device``, or else beside the tensor that makes it, wherever the data are."""
     tensor, *rest = args
     data, device = rest[0] if rest else kwargs.get("data"), kwargs.get("device")
     target = gpu_of(tensor) if device is None else mode.machine.resolve(device)

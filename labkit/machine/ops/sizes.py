@@ -14,9 +14,9 @@ from ..state.host import WORTH
 from ..state.placement import gpu_of, put
 from .mode import MachineMode
 
-# Made from what is there already, which is no smaller.
+# These copy data that are already in memory, so the result is no larger.
 _OF_DATA = frozenset(named("tensor as_tensor asarray from_numpy frombuffer from_file"))
-# These leave the memory that they are given as it is.
+# These never write to the memory that they take.
 _UNWRITTEN = frozenset(
     named("empty empty_strided empty_permuted empty_like Tensor.new_empty Tensor.new_empty_strided")
 )
@@ -26,7 +26,7 @@ def make_room(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu
     """Raise if what ``func`` will make on ``gpu`` is too much for it, or for the computer."""
     if func in _OF_DATA or kwargs.get("out") is not None:
         return
-    # Not more elements than the product of all numbers, whatever they mean; no element has more than 16 bytes.
+    # The result has at most as many elements as the product of all numbers, each of at most 16 bytes.
     most = math.prod(_numbers((*args, *kwargs.values())))
     if 16 * most < WORTH:
         return

@@ -28,8 +28,8 @@ from ...state.placement import gpu_of, put, put_wrapper
 from ...state.work import work
 from .noting import noting, on_machine
 
-# torch's own machinery of compilation, which is refused, and labkit's (ops/mixed, the check-up's draws): they want what
-# C++ has.
+# Modes of torch's compilation, which is refused, and of labkit's own (ops/mixed, the check-up's draws) work with the
+# devices that C++ knows.
 _LEFT_ALONE = (
     "torch._subclasses.fake_tensor.",
     "torch._subclasses.functional_tensor.",
@@ -72,7 +72,7 @@ def _bring(machine: TheMachine, func: Any, args: Any, kwargs: Any) -> tuple[Any,
 
 
 def _named(values: Any, home: Gpu, machine: TheMachine) -> Any:
-    """``values`` (of a tuple or dict) with the device of the values told as that of the tensors."""
+    """``values`` (a tuple or a dict), in which the backing device is replaced by the GPU of the tensors."""
     if isinstance(values, dict):
         return {name: _name(value, home, machine) for name, value in values.items()}
     return tuple(_name(value, home, machine) for value in values)
@@ -170,7 +170,7 @@ def _of_wrappers() -> Iterator[Patch]:
         gpu = None if machine is None or device is None else machine.resolve(device)
         if gpu is None:
             return make(cls, size, *args, **kwargs)
-        # Asked for its device, it would answer C++ with a GPU that is not there.
+        # With dispatch_device, C++ would ask the wrapper for its device, and get a GPU that is not there.
         options |= {"device": gpu.machine.backing, "dispatch_device": False}
         wrapper: Tensor = make(cls, size, **options)
         put_wrapper(wrapper, gpu)

@@ -29,14 +29,14 @@ from .noting import on_machine
 
 Kernel = Callable[..., Any]
 
-# A key of CUDA's -> the one to which the values go, and where the dispatcher begins to get to CUDA's.
+# A key of CUDA's -> the key to which the values go, and the keys by which the dispatcher gets to CUDA's kernel.
 _ROUTES = {
     "CUDA": ("CPU", ("CUDA",)),
     "AutogradCUDA": ("AutogradCPU", ("AutogradCUDA", "CUDA")),
     "AutocastCUDA": ("AutocastCPU", ("AutocastCUDA", "AutogradCUDA", "CUDA")),
 }
 _TWINS = {twin: key for key, (twin, _) in _ROUTES.items()}
-# Keys that stand for several; the one of these that tensors have here.
+# A key that stands for several keys -> the one among them that tensors have here.
 _MEANT = {"": "CPU", "CompositeImplicitAutograd": "CPU", "CompositeExplicitAutograd": "CPU"}
 # The keys whose kernels are stood over where Python registered them before the machine was there. Autograd's call
 # Function.apply, which sees the machine by itself (.gradients).
@@ -130,7 +130,7 @@ def _found(name: str, key: str) -> Kernel | None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Kernels to come, and those that there are."""
+    """Kernels that Python registers from now on, and those that it registered before."""
     impl = Library.impl
 
     @functools.wraps(impl)
@@ -162,14 +162,14 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """Kernels that stand over others are meant to."""
+    """Silence torch's warning of kernels that replace others: here they are meant to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         yield
 
 
 def _host_kernel(name: str, twin: str) -> Kernel | None:
-    """The kernel for the host where a router is to stand: one of ours has it inside, others can be called."""
+    """The kernel for the host where a router is to stand; one of our routers that stands there has it inside."""
     by_python = f"{name.replace('::', '/')}/{twin}" in torch.library._impls
     return (_routed.get((name, twin)) if by_python else None) or _found(name, twin)
 
@@ -200,7 +200,7 @@ def _without_keyset(kernel: Kernel) -> Kernel:
 
 
 def _of_before() -> Iterator[Any]:
-    """Registrations over those that Python made before; while they are referred to, they hold."""
+    """Registrations that replace those which Python made before. They hold as long as they are referred to."""
     operators: dict[tuple[str, str], set[str]] = {}
     for entry in list(torch.library._impls):  # libraries that die meanwhile take theirs out
         namespace, name, key = entry.split("/")

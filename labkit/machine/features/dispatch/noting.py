@@ -36,9 +36,9 @@ class NoteHome(TorchFunctionMode):
 
 
 def on_machine(machine: TheMachine, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call ``run``, Python that C++ came to in the middle of an operation: what it returns is where it says."""
+    """Call ``run``, Python to which C++ came in the middle of an operation; its results stay where it puts them."""
     home = work.gpu
-    # Below the mode that is called there may be another one.
+    # There may be another dispatch mode below the one that is called.
     noting = NoteHome() if _len_torch_dispatch_stack() else nullcontext()
     with at_work(None), machine.entered(), noting:
         result = run(*args, **kwargs)
@@ -64,7 +64,7 @@ def noting(kind: Any, concerns: Callable[[Any], bool] = lambda _: True) -> Itera
     def leave_noting(self: Any, *exc_info: Any) -> Any:
         result = leave_real(self, *exc_info)
         modes = self.__dict__.get("_labkit_modes")
-        # Wherever on the stack it is; if it is not, as within backward, it waits for the next end.
+        # It can be anywhere on the stack. If it is not there, as within backward, the next end takes it off.
         if modes and leave(modes[-1]):
             modes.pop()
         return result

@@ -30,7 +30,7 @@ Hook = Callable[[Any], Any]
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The hooks see devices."""
+    """The hooks see the devices of the tensors that are packed and unpacked."""
     put_in: Any = torch._C._autograd._push_saved_tensors_default_hooks
 
     def push(pack_hook: Hook, unpack_hook: Hook) -> None:

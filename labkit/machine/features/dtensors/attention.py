@@ -17,7 +17,7 @@ from ....base.patches import Patch
 
 
 def rows(dispatcher: Any) -> Iterator[Patch]:
-    """For the operators' dispatcher of DTensor."""
+    """The strategies that ``dispatcher``, that of DTensor's operators, is to know."""
     aten, propagator = torch.ops.aten, dispatcher.sharding_propagator
     known, of_schemas = propagator.op_strategy_funcs, propagator.op_to_schema_info
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default

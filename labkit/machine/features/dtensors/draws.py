@@ -1,4 +1,4 @@
-"""Random numbers of ``DTensor``: other ones in each shard, the same in its copies, and then all ranks go on alike.
+"""Random numbers of ``DTensor`` differ between shards and agree between copies; afterwards all ranks go on alike.
 
 PyTorch counts in CUDA's generator: each shard draws from an offset of its own, and afterwards every rank's stands
 behind the whole tensor (torch/distributed/tensor/_random.py). The generators of simulated GPUs cannot be wound to an
@@ -25,7 +25,7 @@ from ...state.random import moved_on
 
 @contextmanager
 def drawing_apart(start: int, end: int, given: Any = None) -> Iterator[None]:
-    """Inside, what is drawn on the current GPU is drawn ``start`` further; afterwards its generator is ``end`` further.
+    """Inside, the current GPU draws from ``start`` on; afterwards its generator stands at ``end`` (counted from now).
 
     given   the user's generator, which stands for the GPU's.
     """
@@ -76,7 +76,7 @@ def _tracker(base: Any) -> Any:
 
 
 def rows() -> Iterator[Patch]:
-    """The tracker of DTensor's offsets, and the operator that is one; while DTensor is there."""
+    """The class that tracks DTensor's offsets, and the operator that uses them, once DTensor has been imported."""
     tracker: Any = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
 
     def new(cls: Any, mesh: Any, *_: Any, **__: Any) -> Any:

@@ -64,7 +64,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
 @hooks.class_made.add
 def class_made(kind: Any) -> None:
-    """``kind`` is a new class of tensors: DTensor, which a script imports while the machine is in use, is looked after.
+    """If the new class ``kind`` is DTensor, which a script imports while the machine is in use, it gets its rows.
 
     It has taken our ``_dtensor__new__``; all of this does nothing without a machine.
     """
@@ -111,7 +111,7 @@ def _making(make: Callable[..., Any]) -> Callable[..., Any]:
         machine = machine_in_use()
         meta = local_tensor.device.type == "meta"
         if machine is not None and machine.gpus and spec.mesh.device_type == "cuda" and not meta:
-            # Shards are kept on the host where they are offloaded, and so is what comes of them.
+            # Offloaded shards are kept on the host, and so are the results of their operators.
             offloaded = is_kept(local_tensor) or (work.whole and work.gpu is None and not work.engine)
             gpu = gpu_of(local_tensor) or (None if offloaded else work.gpu or machine.gpu(None))
             if gpu is not None:

@@ -113,7 +113,7 @@ _WIDER = {
     torch.bool: torch.uint8,
 }  # fmt: skip
 _FOURIER = ("Unsupported dtype Half", "MKL FFT doesn't support tensors of type: Half")
-# In which dtype half a complex number, and a complex number of halves, come back.
+# Dtype -> wider dtypes, and what these are rounded to.
 _ROUNDED = {
     torch.float16: {torch.float32: torch.float16, torch.complex64: torch.complex32},
     torch.complex32: {torch.float32: torch.float16, torch.complex64: torch.complex32},
@@ -123,7 +123,7 @@ _ROUNDED = {
 def _widened(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kernel: str, dtypes: frozenset[torch.dtype]
 ) -> Any:
-    """Compute ``func`` with all that is of ``dtypes`` in a wider one, and round what comes out; gradients as well."""
+    """Compute ``func`` with all tensors of ``dtypes`` in a wider one, and round the results, and gradients as well."""
     narrow: Any = next((t.dtype for t in tensors_in(args, kwargs) if t.dtype in dtypes), kwargs.get("dtype"))
     wide = narrow if narrow in (torch.complex64, torch.complex128) else _WIDER.get(narrow, torch.float64)
     rounded = _ROUNDED.get(narrow, {wide: narrow})
@@ -159,7 +159,7 @@ def _widened(
     return mapped(result, narrowed)
 
 
-# Products whose result is in another dtype than the factors: CUDA's only (cuda/Blas.cpp).
+# Only CUDA has products whose result is in another dtype than the factors (cuda/Blas.cpp).
 _WITH_OUT_DTYPE = {torch.mm: 0, torch.bmm: 0, torch.addmm: 1, torch.baddbmm: 1}
 
 
@@ -187,7 +187,7 @@ _NORMS = {
 
 
 def _normed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
-    """``batch_norm`` of halves with weights of halves, beside statistics in float32, where the CPU wants all in that.
+    """``batch_norm`` of halves with weights of halves and statistics in float32; the CPU wants all in float32.
 
     CUDA's kernels take each dtype as it is, and compute in float32 as the CPU's do; of their backward those for images
     do not (cuda/Normalization.cu, batch_norm_backward_cuda).

@@ -1,4 +1,4 @@
-"""Which dtypes CUDA's kernels take and the CPU's do not, and the other way round.
+"""The dtypes that CUDA's kernels take and the CPU's do not, and the other way round.
 
 Facts of PyTorch's sources: the names and dtypes of the ``AT_DISPATCH`` macros in ``aten/src/ATen/native/cuda`` and
 ``native/cpu`` (2.12, 2.13). PyTorch's operator database says the same for each function (``dtypes`` against
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...handlers import named
 
-# As c10::toString calls them (c10/core/ScalarType.h).
+# The names that c10::toString gives them (c10/core/ScalarType.h).
 NAMES = {
     torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long",
     torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double",
@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[str, frozenset[torch.dtype]]] = {
     "convolution": ("", _LONG),
 }
 _CUDAS = {kernel for kernel, _ in REFUSED.values()} | {"spmm"}
-# Where the words are not the macro's: cudnn/Types.cpp, SummaryOps.cu.
+# Kernels that refuse in other words than the macro's: cudnn/Types.cpp, SummaryOps.cu.
 _WORDS = {
     ("convolution", torch.int64): "getCudnnDataTypeFromScalarType() not supported for Long",
     ("histc", torch.float16): "HalfTensor is not supported",

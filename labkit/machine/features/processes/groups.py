@@ -24,7 +24,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
 
 def _without_nccl() -> Callable[..., Any]:
-    """The making of a process group, which says what there is instead of NCCL."""
+    """The function that makes a process group; it names what there is instead of NCCL."""
     groups = torch.distributed.distributed_c10d
     make = groups._new_process_group_helper
 
@@ -49,7 +49,7 @@ def _without_nccl() -> Callable[..., Any]:
 
 
 def _barrier_options(machine: TheMachine) -> type:
-    """The class of a barrier's options, whose device is looked at and not used: the tensor it is for waits on the host.
+    """The class of a barrier's options. C++ only looks at its device: the barrier's tensor is on the host.
 
     torch/csrc/distributed/c10d/ProcessGroup.hpp, barrier.
     """

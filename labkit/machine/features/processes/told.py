@@ -23,14 +23,14 @@ from ...state.gpu import TheMachine
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The environment, and what hands one on."""
+    """The environment, and the functions that hand one on."""
     told = machine.told
     yield Patch(ENVIRONMENT, children.MACHINE, told)
     yield Patch(ENVIRONMENT, children.ENTER, children.ENTRIES)
     yield Patch(PYTHONPATH, _BOOTSTRAP, True)
     yield Patch(subprocess.Popen, "__init__", _handing_on(subprocess.Popen.__init__, told))
     yield Patch(multiprocessing.spawn, "get_preparation_data", _telling(told))
-    # The server outlives the machine: it is to know of none, and what it forks is told as it begins.
+    # The server outlives the machine: it must know of none. A process that it forks is told when it begins.
     server = multiprocessing.forkserver.ForkServer
     yield Patch(server, "ensure_running", _untold(server.ensure_running))
 
@@ -91,7 +91,7 @@ _BOOTSTRAP = "labkit/children/bootstrap"
 
 
 def _handing_on(start: Callable[..., None], told: str) -> Callable[..., None]:
-    """``Popen.__init__``, which hands on what children are told where the caller made their environment."""
+    """``Popen.__init__``: an environment that the caller made for a child tells it of the machine, too."""
 
     @functools.wraps(start)
     def init(process: Any, args: Any, *more: Any, env: Any = None, **options: Any) -> None:
@@ -116,7 +116,7 @@ def _telling(told: str) -> Callable[[str], dict[str, Any]]:
 
 
 class _Name(str):
-    """The name of a process, from whose unpickling on the process sees the machine."""
+    """The name of a process; when the process unpickles it, it sees the machine from then on."""
 
     told: str
 
@@ -126,7 +126,8 @@ class _Name(str):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By the file, since the child reads this before it has a path on which labkit is.
+        # The child reads this before labkit is on its path, so it has to go by the file. A pickle calls one function
+        # that is there already: only eval can run a file and then call a function of it.
         path = children.with_bootstrap(os.environ.get(children.PATH))
         follow = f"__import__('runpy').run_path({children.BOOTSTRAP!r})['follow']"
         follow += f"({self.told!r}, {path!r}, {children.ENTRIES!r})"

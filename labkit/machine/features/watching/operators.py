@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...state.placement import gpu_of
 
-# Operator -> what CUDA calls it when it objects.
+# Operator -> the name by which CUDA objects to it.
 _UNORDERED = {
     "_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d_backward_cuda",
     "_adaptive_avg_pool3d_backward": "adaptive_avg_pool3d_backward_cuda",
@@ -95,7 +95,7 @@ def objection(caller: str, warn_only: bool) -> str:
     )
 
 
-# A number of results, a shape or a decision is read on the host.
+# The host reads a number of results, a shape or a decision.
 _WAITING = frozenset(
     "_local_scalar_dense nonzero masked_select _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive "
     "equal bincount _linalg_check_errors _to_sparse".split()

@@ -1,4 +1,4 @@
-"""``torch.cuda.set_sync_debug_mode``: who is told when the host waits for a GPU."""
+"""``torch.cuda.set_sync_debug_mode``: a warning or an error when the host waits for a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ....base import ours
 from ... import hooks
 from ...state.gpu import TheMachine
 
-# torch's Python between the machine and what called it.
+# Files of torch whose frames stand between the machine and its caller.
 _BETWEEN = ours.torch_files(
     "_compile.py", "_dynamo/eval_frame.py", "_ops.py", "overrides.py", "utils/_python_dispatch.py"
 )
@@ -40,7 +40,7 @@ def tell(machine: TheMachine) -> None:
 
 
 def warn(text: str) -> None:
-    """Warn as C++ does: at the line of Python's that called it, which is none of the machine's."""
+    """Warn as C++ does, at the line of Python that called it; lines of the machine do not count."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_between(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back

@@ -36,14 +36,14 @@ _functional = torch.nn.functional
 
 
 def _body(function: Any) -> Callable[..., Any]:
-    """A function of torch's Python that does not ask the function modes: what it calls does."""
+    """A copy of a function of torch's Python that does not ask the function modes; the functions that it calls do."""
     never = {"has_torch_function_unary": lambda *_: False}
     return types.FunctionType(
         function.__code__, {**function.__globals__, **never}, function.__name__, function.__defaults__
     )
 
 
-# Functions that take another way for a CUDA tensor when told to be deterministic: it has an order.
+# These take another way for a CUDA tensor when they are to be deterministic, which has an order.
 _ORDERED = {
     _functional.interpolate: _body(_functional.interpolate),
     _functional.pad: _body(_functional.pad),
@@ -145,7 +145,7 @@ def _say_that_it_is_a_prototype() -> None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Determinism is switched in C++."""
+    """The function of C++ that switches determinism."""
     switch = torch._C._set_deterministic_algorithms
 
     @functools.wraps(switch)
