@@ -144,15 +144,15 @@ PRIVATE = [
             "draw, and take no generator from modules (machine.state.random)",
             lambda: {torch._standard_gamma, torch._sample_dirichlet}
             <= seen(lambda: (torch._standard_gamma(torch.ones(1)), torch._sample_dirichlet(torch.ones(2))))),
-    Private("torch._C: ScriptFunction, ScriptMethod", "what scripted code returns is placed (machine.ops.scripts)",
+    Private("torch._C: ScriptFunction, ScriptMethod", "what scripted code returns is placed (machine.features.scripts)",
             lambda: type(torch.jit.trace(torch.neg, torch.ones(1))) is torch._C.ScriptFunction
             and type(torch.jit.trace(nn.Linear(1, 1), torch.ones(1)).forward) is torch._C.ScriptMethod),
-    Private("torch._C._set_default_tensor_type", "torch.set_default_tensor_type calls it (machine.ops.types)",
+    Private("torch._C._set_default_tensor_type", "torch.set_default_tensor_type calls it (machine.features.types)",
             lambda: asks(torch.set_default_tensor_type, "_set_default_tensor_type")),
-    Private("torch._tensor_classes", "the old tensor types, those of CUDA with them (machine.ops.types)",
+    Private("torch._tensor_classes", "the old tensor types, those of CUDA with them (machine.features.types)",
             lambda: torch.FloatTensor in torch._tensor_classes),
-    Private("torch._C._activate_gpu_trace", "refused by name (machine.torch_api.refused)"),
-    Private("torch._C._get_default_device", "what is there is printed without its device (machine.ops.types)",
+    Private("torch._C._activate_gpu_trace", "refused by name (machine.features.refused)"),
+    Private("torch._C._get_default_device", "what is there is printed without its device (machine.features.types)",
             lambda: asks(torch._tensor_str._str_intern, "_get_default_device")),
     Private("torch._C._set_grad_enabled", "switched with the machine's mode off the stack (machine.ops.mode)",
             lambda: asks(torch.set_grad_enabled.__init__, "_set_grad_enabled")),
@@ -161,15 +161,16 @@ PRIVATE = [
 
     # Operators and their rules.
     Private("torch.utils._python_dispatch.TorchDispatchMode, torch._C._len_torch_dispatch_stack",
-            "a mixed call is replayed operator by operator (machine.ops.mixed); modes see devices (machine.ops.below); "
-            "draws are made alike (diagnosis.draws)",
+            "a mixed call is replayed operator by operator (machine.ops.mixed); modes see devices "
+            "(machine.features.dispatch.classes); "
+            "draws are made alike (diagnosis.same_random)",
             probes.dispatch_mode),
     Private("torch.Tensor._make_wrapper_subclass, _extra_dispatch_keys, torch._C._disabled_torch_dispatch_impl",
-            "wrappers are on a GPU and take no room there (machine.ops.below)",
+            "wrappers are on a GPU and take no room there (machine.features.dispatch.classes)",
             probes.wrappers),
     Private("of a torch._ops.OpOverload: _schema, _overloadname",
             "which argument an operator writes, its entry in the operator table (machine.rules.operators); "
-            "what a draw is given (diagnosis.draws)",
+            "what a draw is given (diagnosis.same_random)",
             probes.schemas),
     Private("torch._C._dispatch_has_kernel_for_dispatch_key",
             "whether an operator is made of others (machine.ops.mixed)",
@@ -183,44 +184,46 @@ PRIVATE = [
             "operators with rules of their own (machine.rules)"),
     Private("torch.library._impls, torch.library.Library._resolve_op_name, torch._library.utils.lookup_op, "
             "torch._C._dispatch_library, torch.utils._python_dispatch._disable_current_modes, _qualified_op_name",
-            "a router stands at the CPU's key of an operator and hands on to CUDA's (machine.ops.libraries)",
+            "a router stands at the CPU's key of an operator and hands on to CUDA's "
+            "(machine.features.dispatch.libraries)",
             probes.kernels_of_python),
     Private("torch.Tensor._dtensor__new__, torch._utils._rebuild_wrapper_subclass, _op_dispatcher, _local_tensor, "
             "_random, _distribute_region, _compute_rng_offsets, _get_device_state, run_dtensor_rng_op, "
             "_custom_op_handlers",
-            "DTensors and what they hold are on the rank's GPU, and wrappers are loaded there (machine.ops.dtensors)",
+            "DTensors and what they hold are on the rank's GPU, and wrappers are loaded there "
+            "(machine.features.dtensors)",
             probes.dtensors),
     Private("_dispatch_fast_path_python_tail of DTensor's dispatcher",
-            "what C++ has computed for a DTensor is put on the rank's GPU (machine.ops.dtensors)",
+            "what C++ has computed for a DTensor is put on the rank's GPU (machine.features.dtensors)",
             lambda: callable(resolve_name(
                 "torch.distributed.tensor._dispatch").OpDispatcher._dispatch_fast_path_python_tail)),
     Private("_op_schema._rebuild_tensor_from_dtensor_meta, _ops.utils of torch.distributed.tensor, "
             "_scaled_dot_product_flash_attention_for_cpu, _scaled_dot_product_flash_attention_for_cpu_backward",
             "DTensors are asked for shapes on the host; attention by the CPU's kernel is cut up as CUDA's is "
-            "(machine.ops.dtensors, .attention)",
+            "(machine.features.dtensors, .attention)",
             probes.cutting),
     Private("of torch.distributed.Reducer: _rebuild_buckets, _get_zeros_like_grad_buckets, _set_static_graph",
-            "when it makes its buckets, and how great they are (machine.ops.reducers)",
+            "when it makes its buckets, and how great they are (machine.features.reducers)",
             probes.buckets),
     Private("torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey, torch._subclasses.fake_tensor.FakeTensor",
-            "fake tensors say themselves where they are; gradients of them are refused (machine.ops.fakes)",
+            "fake tensors say themselves where they are; gradients of them are refused (machine.features.fakes)",
             probes.fake_tensors),
     Private("torch._C._nested.nested_tensor", "tells no mode (machine.ops.moves)",
             lambda: torch._C._nested.nested_tensor
             not in seen(lambda: torch._C._nested.nested_tensor([torch.ones(1)]))),
     Private("torch._C: _to_dlpack, _to_dlpack_versioned, _from_dlpack, _torchDeviceToDLDevice",
-            "capsules of tensors on simulated GPUs say so (machine.ops.dlpack)",
+            "capsules of tensors on simulated GPUs say so (machine.features.dlpack)",
             lambda: torch._C._torchDeviceToDLDevice(torch.device("cuda:1")) == (2, 1)
             and torch._C._from_dlpack(torch._C._to_dlpack_versioned(torch.ones(1), dl_device=None, copy=None)) == 1
             and asks(torch.utils.dlpack.from_dlpack, "_from_dlpack")
             and asks(Tensor.__dlpack__, "_to_dlpack", "_to_dlpack_versioned")),
-    Private("torch._library.triton.wrap_triton", "refused (machine.torch_api.refused)"),
+    Private("torch._library.triton.wrap_triton", "refused (machine.features.refused)"),
     Private("torchgen/packaged/ATen/native/native_functions.yaml",
             "how each operator checks devices (machine.rules.operators)",
             probes.operator_table),
 
     Private("of a torch._ops.OpOverload: redispatch; torch._C: DispatchKeySet, DispatchKey",
-            "torch's own words for an operator without a CUDA kernel (machine.ops.kernels)",
+            "torch's own words for an operator without a CUDA kernel (machine.features.kernels)",
             probes.no_kernel),
     Private("torch.ops.aten: _addmm_activation, _histogramdd_bin_edges, _histogramdd_from_bin_cts, "
             "_histogramdd_from_bin_tensors, _sparse_sparse_matmul, _spdiags, _trilinear, _upsample_bilinear2d_aa, "
@@ -229,12 +232,12 @@ PRIVATE = [
     Private("torch.ops.aten: _adaptive_avg_pool2d_backward, _adaptive_avg_pool3d_backward, _ctc_loss_backward, "
             "_embedding_bag_backward, _embedding_bag_dense_backward, _upsample_bilinear2d_aa_backward, "
             "_upsample_bicubic2d_aa_backward, _linalg_check_errors, _local_scalar_dense, _to_sparse, _unique, _unique2",
-            "operators without an order on CUDA, or for which the host waits (machine.rules.watched)"),
+            "operators without an order on CUDA, or for which the host waits (machine.features.watching.operators)"),
     Private("torch._C: _set_deterministic_algorithms",
-            "torch.use_deterministic_algorithms calls it (machine.ops.watching)",
+            "torch.use_deterministic_algorithms calls it (machine.features.watching)",
             lambda: asks(torch.use_deterministic_algorithms, "_set_deterministic_algorithms")),
     Private("the files torch/_ops.py, torch/_compile.py, torch/_dynamo/eval_frame.py",
-            "stand between an operator and a dispatch mode: no line of the user's (machine.state.syncs)",
+            "stand between an operator and a dispatch mode: no line of the user's (machine.features.watching.syncs)",
             lambda: all(files("torch").joinpath(name).is_file()
                         for name in ("_ops.py", "_compile.py", "_dynamo/eval_frame.py"))),
 
@@ -250,9 +253,9 @@ PRIVATE = [
             "module hooks see gradients on the GPU of the module's tensors (machine.ops.gradients)",
             probes.module_hooks),
     Private("torch._C._autograd._push_saved_tensors_default_hooks",
-            "saved_tensors_hooks come here (machine.ops.saved_tensors)",
+            "saved_tensors_hooks come here (machine.features.dispatch.saved_tensors)",
             probes.saved_tensors),
-    Private("torch.autograd.graph.Node._input_metadata", "in which types a model computes (diagnosis.compare)",
+    Private("torch.autograd.graph.Node._input_metadata", "in which types a model computes (diagnosis.rounding)",
             lambda: [each.dtype for each in (torch.ones(1, dtype=torch.half, requires_grad=True) * 2)
                      .grad_fn._input_metadata] == [torch.half]),
     Private("torch._C._ExcludeDispatchKeyGuard", "autograd's tracking, off as in C++ (machine.torch_api.collectives)",
@@ -299,7 +302,7 @@ PRIVATE = [
             lambda: asks(torch.cuda.graphs.is_current_stream_capturing, "_cuda_isCurrentStreamCapturing")
             and asks(torch.cuda.graphs.graph_pool_handle, "_graph_pool_handle")),
     Private("the bases _CUDAGraph, _MemPool and _CudaStreamBase of torch.cuda's classes",
-            "refused by name (machine.torch_api.refused)",
+            "refused by name (machine.features.refused)",
             lambda: [kind.__base__.__name__ for kind in (torch.cuda.CUDAGraph, torch.cuda.MemPool, torch.cuda.Stream)]
             == ["_CUDAGraph", "_MemPool", "_CudaStreamBase"]),
     Private("what torch._C has for CUDA: _cuda_*, _cudnn_*, _cublas*, _nccl_*, _accelerator_*, _host_emptyCache, "
@@ -309,20 +312,20 @@ PRIVATE = [
             probes.answered),
     Private("torch.utils._foreach_utils", "where optimizers group tensors by device (machine.torch_api.cuda)",
             probes.foreach),
-    Private("torch.cuda.nvtx._nvtx", "ranges that nobody times (machine.torch_api.profiling)",
+    Private("torch.cuda.nvtx._nvtx", "ranges that nobody times (machine.features.profiling)",
             lambda: asks(torch.cuda.nvtx.range_push, "_nvtx") and asks(torch.cuda.nvtx.range_pop, "_nvtx")),
     Private("profiler_kind of a torch.autograd.profiler.profile",
-            "a profiler that leaves the GPUs alone (machine.torch_api.profiling)",
+            "a profiler that leaves the GPUs alone (machine.features.profiling)",
             lambda: torch.autograd.profiler.profile(use_cpu=True).profiler_kind.name
             in ("KINETO_GPU_FALLBACK", "KINETO")),
     Private("torch.UntypedStorage: _share_cuda_, _new_shared_cuda, _release_ipc_counter_cuda",
-            "a tensor on a GPU goes to another process (machine.torch_api.processes)",
+            "a tensor on a GPU goes to another process (machine.features.processes)",
             lambda: asks(torch.multiprocessing.reductions.reduce_tensor, "_share_cuda_")
             and asks(torch.multiprocessing.reductions.rebuild_cuda_tensor, "_new_shared_cuda")
             and asks(torch.UntypedStorage._release_ipc_counter.__func__, "_release_ipc_counter_cuda")),
     Private("torch.UntypedStorage: _share_fd_cpu_, _new_shared_fd_cpu, _share_filename_cpu_, "
             "_new_shared_filename_cpu, _shared_incref, _shared_decref",
-            "the shared memory in which its values go (machine.torch_api.processes)",
+            "the shared memory in which its values go (machine.features.processes)",
             lambda: asks(torch.multiprocessing.reductions.reduce_storage, "_share_fd_cpu_", "_share_filename_cpu_",
                           "_shared_incref")
             and asks(torch.multiprocessing.reductions.rebuild_storage_fd, "_new_shared_fd_cpu")
@@ -334,17 +337,17 @@ PRIVATE = [
             "the agent asks api.get_subprocess_handler for it",
             lambda: callable(resolve_name("torch.distributed.elastic.multiprocessing.api.get_subprocess_handler"))),
     Private("torch.distributed.distributed_c10d._new_process_group_helper, where groups are made",
-            "it says what there is instead of NCCL (machine.torch_api.processes)",
+            "it says what there is instead of NCCL (machine.features.processes)",
             lambda: not torch.distributed.is_available() or list(inspect.signature(
                 torch.distributed.distributed_c10d._new_process_group_helper).parameters)[3] == "backend"),
 
-    # What is one process's, and so each rank's own where ranks share a process (rank.owned).
+    # What is one process's, and so each rank's own where ranks share a process (distributed.rank.owned).
     Private("torch.distributed.distributed_c10d: _backend, _default_pg_init_method",
-            "how a process has begun its groups (rank.owned)",
+            "how a process has begun its groups (distributed.rank.owned)",
             lambda: asks(torch.distributed.init_process_group, "_default_pg_init_method")),
     Private("of torch.distributed's rooms that are imported late: " + " ".join(_OF_A_PROCESS.values()),
             "the same, of meshes, DTensor's numbers, symmetric memory, context parallelism, checkpoints "
-            "(rank.owned)",
+            "(distributed.rank.owned)",
             lambda: all(re.search(rf"^{name}\b.*=", files("torch").joinpath(file).read_text(), re.MULTILINE)
                         for file, names in _OF_A_PROCESS.items() for name in names.split())),
     Private("torch.nn.modules.module: _global_backward_pre_hooks, _global_backward_hooks, "
@@ -352,11 +355,12 @@ PRIVATE = [
             "_global_forward_hooks_always_called, _global_forward_hooks_with_kwargs, "
             "_global_buffer_registration_hooks, _global_module_registration_hooks, "
             "_global_parameter_registration_hooks",
-            "the hooks of all modules of a process (rank.owned)",
+            "the hooks of all modules of a process (distributed.rank.owned)",
             lambda: asks(nn.modules.module.register_module_forward_hook, "_global_forward_hooks")),
     Private("torch.optim.optimizer: _global_optimizer_pre_hooks, _global_optimizer_post_hooks", "of all optimizers"),
     Private("torch.utils._python_dispatch: _is_in_torch_dispatch_mode, _is_in_non_infra_torch_dispatch_mode, "
-            "_is_in_any_mode_without_ignore_compile_internals", "whether a process is in a mode (rank.owned)"),
+            "_is_in_any_mode_without_ignore_compile_internals", "whether a process is in a mode "
+            "(distributed.rank.owned)"),
     Private("torch.utils._device.CURRENT_DEVICE, torch._tensor_str.PRINT_OPTS, "
             "torch.backends.mha._is_fastpath_enabled, torch.nn.utils.parametrize._cache, "
             "torch.nn.utils.parametrize._cache_enabled, torch.hub._hub_dir, "
@@ -364,11 +368,12 @@ PRIVATE = [
             "torch.autograd.profiler._is_profiler_enabled, torch.multiprocessing._sharing_strategy, "
             "torch.__future__._overwrite_module_params_on_conversion, "
             "torch.__future__._swap_module_params_on_conversion",
-            "other settings of a process (rank.owned)"),
-    Private("torch.nn.parallel.DistributedDataParallel._active_ddp_module", "whose forward runs (rank.owned)"),
+            "other settings of a process (distributed.rank.owned)"),
+    Private("torch.nn.parallel.DistributedDataParallel._active_ddp_module", "whose forward runs "
+            "(distributed.rank.owned)"),
     Private("what torch._C keeps of a process: _get_deterministic_algorithms, _set_deterministic_algorithms, "
             "_get_deterministic_algorithms_warn_only, _set_default_dtype, and _get_, _set_, _set_sdp_use_ of more",
-            "settings in C++ (rank.owned)",
+            "settings in C++ (distributed.rank.owned)",
             lambda: hasattr(torch._C, "_set_sdp_use_flash") and hasattr(torch._C, "_get_deterministic_algorithms")),
 
     # Ranks in one process, and what watches them.
@@ -388,13 +393,13 @@ PRIVATE = [
     Private("torch.cuda: _lazy_init, _lazy_call", "a rank, or a process, uses its GPU from then on (distributed)",
             lambda: asks(torch.cuda.init, "_lazy_init") and asks(torch.cuda.manual_seed, "_lazy_call")),
     Private("torch.autograd.profiler: _prepare_profiler, _enable_profiler, _disable_profiler",
-            "one rank at a time has it (distributed.profiling)",
+            "one rank at a time has it (distributed.threads.profiling)",
             probes.profilers),
     Private("the functions _wrapped_call_impl, _call_impl and _fn of torch",
-            "stand between a collective and the user's line (distributed.call)",
+            "stand between a collective and the user's line (distributed.calls.call)",
             probes.frames_between),
     Private("torch._C._DisableTorchDispatch",
-            "a collective computes below the modes of its ranks (distributed.meeting)",
+            "a collective computes below the modes of its ranks (distributed.group.slot)",
             probes.below_modes),
     Private("torch.distributed.tensor._sharding_prop, its _dtensor_spec, _op_schema, _ops._math_ops._NormPartial and "
             "placement_types._StridedShard; of a DeviceMesh _flatten_rank_map, _layout, _device_type, _mesh_dim_names",
@@ -405,19 +410,19 @@ PRIVATE = [
             lambda: asks(torch._ops.OpOverload.decompose, "_op_dk")),
     Private("torch.ops.c10d: _allgather_base_, _reduce_scatter_base_", "the names of collectives as operators"),
     Private("torch.utils._python_dispatch: _get_current_dispatch_mode_stack, _pop_mode_temporarily",
-            "dispatch modes are told of collectives, one after the other (distributed.dispatched)",
+            "dispatch modes are told of collectives, one after the other (distributed.group.dispatched)",
             probes.one_mode_below_another),
     Private("torch._C._ExcludeDispatchKeyGuard, torch._C.DispatchKeySet, torch._C.DispatchKey",
-            "a collective writes without counting a change (distributed.meeting)",
+            "a collective writes without counting a change (distributed.group.slot)",
             probes.below_counting),
     Private("torch._C._current_graph_task_id",
-            "whether a collective is called in backward (distributed, diagnosis.ranks)",
+            "whether a collective is called in backward (distributed, distributed.diagnosis.observer)",
             probes.in_backward),
     Private("_next_index and _dataset of a torch.utils.data.dataloader._BaseDataLoaderIter",
-            "which rows a rank reads (diagnosis.ranks)",
+            "which rows a rank reads (distributed.diagnosis.observer)",
             probes.what_a_loader_reads),
     Private("torch.distributed.fsdp._fully_shard._fully_shard.fully_shard",
-            "which weights are cut up (diagnosis.ranks)",
+            "which weights are cut up (distributed.diagnosis.observer)",
             lambda: not torch.distributed.is_available() or resolve_name(
                 "torch.distributed.fsdp._fully_shard._fully_shard").fully_shard is resolve_name(
                 "torch.distributed.fsdp").fully_shard),

@@ -105,6 +105,20 @@ def test_what_labkit_rests_on_is_still_there(private):
     assert private.moved() is None, private.why
 
 
+def test_the_modules_that_are_named_are_there():
+    """A reason ends with the modules that rest on the names: ``(machine.state.gpu, diagnosis)``."""
+    modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in trees()}
+    named = {
+        name
+        for private in PRIVATE
+        for group in re.findall(r"\(([a-z_., ]+)\)", private.why)
+        for name in group.split(", ")
+        if "." in name
+    }
+    assert len(named) > 40
+    assert not named - modules
+
+
 def test_every_private_name_is_listed():
     found = {
         path: unlisted(tree)
