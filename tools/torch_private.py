@@ -200,7 +200,7 @@ PRIVATE = [
     Private("_op_schema._rebuild_tensor_from_dtensor_meta, _ops.utils of torch.distributed.tensor, "
             "_scaled_dot_product_flash_attention_for_cpu, _scaled_dot_product_flash_attention_for_cpu_backward",
             "DTensors are asked for shapes on the host; attention by the CPU's kernel is cut up as CUDA's is "
-            "(machine.features.dtensors, .attention)",
+            "(machine.features.dtensors)",
             probes.cutting),
     Private("of torch.distributed.Reducer: _rebuild_buckets, _get_zeros_like_grad_buckets, _set_static_graph",
             "when it makes its buckets, and how great they are (machine.features.reducers)",
@@ -286,7 +286,7 @@ PRIVATE = [
     # torch.cuda's own names for what it asks C++, in the place of which the machine puts its answers.
     Private("torch.cuda: _exchange_device, _maybe_exchange_device, _cudart, _initialized, _is_in_bad_fork, "
             "_cached_device_count, _device_count_nvml, _HAS_PYNVML",
-            "torch.cuda's Python code asks them at each call (machine.torch_api.cuda, .processes)",
+            "torch.cuda's Python code asks them at each call (machine.torch_api.cuda, machine.features.processes)",
             lambda: asks(torch.cuda.device.__enter__, "_exchange_device")
             and asks(torch.cuda.device.__exit__, "_maybe_exchange_device")
             and asks(torch.cuda.is_initialized, "_initialized", "_is_in_bad_fork")
@@ -298,7 +298,7 @@ PRIVATE = [
     Private("torch._C._has_cuda", "the same, by torch.backends.cuda",
             lambda: asks(torch.backends.cuda.is_built, "_has_cuda") and isinstance(torch._C._has_cuda, bool)),
     Private("torch.cuda.graphs: _cuda_isCurrentStreamCapturing, _graph_pool_handle",
-            "optimizers ask the first, the other is refused by name (machine.torch_api.cuda, .refused)",
+            "optimizers ask the first, the other is refused by name (machine.torch_api.cuda, machine.features.refused)",
             lambda: asks(torch.cuda.graphs.is_current_stream_capturing, "_cuda_isCurrentStreamCapturing")
             and asks(torch.cuda.graphs.graph_pool_handle, "_graph_pool_handle")),
     Private("the bases _CUDAGraph, _MemPool and _CudaStreamBase of torch.cuda's classes",
