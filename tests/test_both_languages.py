@@ -28,6 +28,7 @@ ONE_LANGUAGE = {
     ("engine.functions", "Was asked to gather along dimension 0"): "PyTorch's own",
     ("__init__", "module 'labkit' has no attribute"): "Python's own, of a name that a module does not have",
     ("classroom", "module {__name__!r} has no attribute"): "Python's own, as above",
+    ("course", "module {__name__!r} has no attribute"): "Python's own, as above",
     ("base.language", "{VARIABLE}"): "both languages at once: which of them is understood is not known yet",
     (
         "view.figure",
@@ -36,7 +37,7 @@ ONE_LANGUAGE = {
     ("base.patches", "the dictionary of {kind}"): "Python's own, of a class whose names cannot be set",
     ("base.texts", ""): "for whoever writes a file of texts",
     ("course.exercise", "there are two exercises"): "for whoever declares exercises",
-    ("course.predict", "exercise "): "for whoever writes a lesson",
+    ("course.predictions", "exercise "): "for whoever writes a lesson",
     ("diagnosis.findings.kind", ""): "for whoever declares a finding",
     ("cli", "has no Chinese: English"): "what is said there must be what it can show",
     ("distributed.rank.system", "signal handler must be"): "Python's own",

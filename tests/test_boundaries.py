@@ -86,6 +86,7 @@ LATE = {
     "classroom.wall.inside.student": "what the grader names, so that students' answers start at once",
     "classroom.wall.inside.template": "what the grader names, so that students' answers start at once",
     "content": "what a room asks for by its name: the content stands on the rooms that show and judge it",
+    "course": "what lessons import, from the table of public names there",
     "cli.diagnose": "the user's module",
     "machine.features": "whatever lies beside it",
     "distributed.torchrun.worker": "modules of the user's script",

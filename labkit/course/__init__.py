@@ -1,21 +1,54 @@
 """The learner's room: what lessons import. Lessons begun, exercises that check themselves, progress kept.
 
-Notebooks are written and kept in step in :mod:`tools.author`, and run from outside in :mod:`labkit.course.notebooks`.
+Each name is loaded when it is first used, so that copying the notebooks needs no package beyond the core. Notebooks are
+written and kept in step in :mod:`tools.author`, and run from outside in :mod:`labkit.course.notebooks`.
 """
 
-from .answers import check, reveal
-from .board import Progress
-from .broken import batch, hint, repair
-from .cases import Cases
-from .class_mode import open_solutions
-from .glossary import Glossary
-from .launch import RankError, launch, workspace
-from .lesson import begin
-from .outline import Beliefs, Outline
-from .predict import predict
-from .vary import vary
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .answers import check, reveal
+    from .board import Progress
+    from .broken.repairs import batch, hint, repair
+    from .cases import Cases
+    from .class_mode import open_solutions
+    from .glossary import Glossary
+    from .lesson import begin
+    from .outline import Beliefs, Outline
+    from .predictions import predict
+    from .processes import RankError, launch, workspace
+    from .sliders import vary
+
+# The public names, and the module of each.
+_MODULES = {
+    "Beliefs": ".outline",
+    "Cases": ".cases",
+    "Glossary": ".glossary",
+    "Outline": ".outline",
+    "Progress": ".board",
+    "RankError": ".processes",
+    "batch": ".broken",
+    "begin": ".lesson",
+    "check": ".answers",
+    "hint": ".broken",
+    "launch": ".processes",
+    "open_solutions": ".class_mode",
+    "predict": ".predictions",
+    "repair": ".broken",
+    "reveal": ".answers",
+    "vary": ".sliders",
+    "workspace": ".processes",
+}
 
 __all__ = [
     "Beliefs", "Cases", "Glossary", "Outline", "Progress", "RankError", "batch", "begin", "check", "hint", "launch",
     "open_solutions", "predict", "repair", "reveal", "vary", "workspace",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name], __name__), name)
+    return value

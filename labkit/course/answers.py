@@ -58,7 +58,7 @@ class Solution:
 def check(exercise: str, answer: object, **facts: int) -> Shown:
     """Judge ``answer``; None (or ...) counts as not answered yet. The solution is folded below the verdict.
 
-    facts   the numbers that the question was asked with, for those that take some (see :mod:`.predict`).
+    facts   the numbers that the question was asked with, for those that take some (see :mod:`.predictions`).
 
     A right answer is noted in the learner's progress file (see :mod:`labkit.course.progress`).
     """

@@ -14,7 +14,7 @@ from torch import nn
 import labkit
 from labkit.course import Progress, batch, glossary, hint, progress, repair
 from labkit.course.broken import cases, judge, problems, score
-from labkit.course.broken.repair import source, symptom
+from labkit.course.broken.repairs import source, symptom
 from labkit.plans.split import split
 from tools.author import sync
 

@@ -6,6 +6,7 @@ import pytest
 
 from labkit.base.language import using
 from labkit.course import answers, check, class_mode, open_solutions, reveal
+from labkit.course.exercise import find, ids
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +33,11 @@ def shown():
 
 
 def test_without_a_class_solutions_fold_out():
-    assert answers.EXERCISES["04.gradient"].solution() in reveal("04.gradient").text
+    assert find("04.gradient").solution() in reveal("04.gradient").text
 
 
 def test_in_class_none_is_shown_until_the_word_is_given(shut, monkeypatch):
-    solution = answers.EXERCISES["04.gradient"].solution()
+    solution = find("04.gradient").solution()
     monkeypatch.setattr("time.time", lambda: 1e11)  # the year 5138
     assert answers.as_html(solution) not in shown()
     assert solution not in shown()
@@ -51,9 +52,9 @@ def test_in_class_none_is_shown_until_the_word_is_given(shut, monkeypatch):
 
 
 def test_what_is_right_is_said_to_be_and_why(shut):
-    exercise = next(name for name, found in answers.EXERCISES.items() if found.choices and not found.facts)
-    found = answers.EXERCISES[exercise]
-    right = next(number for number, (_, hint) in enumerate(found.choices(), 1) if hint is None)
+    exercise = next(name for name in ids() if find(name).choices())
+    found = find(exercise)
+    right = next(number for number, answer in enumerate(found.answers, 1) if answer.hint is None)
     assert found.solution() in check(exercise, right).text
 
 

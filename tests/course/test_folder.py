@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.course.launch.folder import Folder
+from labkit.course.processes.folder import Folder
 
 CODE = """
 import os

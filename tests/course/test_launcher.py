@@ -14,7 +14,7 @@ import pytest
 
 import labkit
 from labkit.course import RankError, glossary, launch
-from labkit.course.launch import launcher as launcher_module
+from labkit.course.processes import launcher as launcher_module
 
 # Most of what is tested has nothing to do with torch, whose import would be the greater part of the time.
 GROUP = """

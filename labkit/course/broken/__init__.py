@@ -6,7 +6,7 @@ and a hint out, nothing noted. A grader that must not run a student's class wher
 """
 
 from .judging import Judgement, Problem, cases, judge, problems
-from .repair import batch, hint, repair
+from .repairs import batch, hint, repair
 from .running import Case, Observed, observe
 
 __all__ = [
