@@ -1,8 +1,8 @@
 """The process group of simulated ranks: stands for ProcessGroupNCCL and ProcessGroupGloo.
 
-One class for both, and for ranks in one process as for ranks in several: what it has of its own is how arguments
-become a :class:`.call.Call`. Whether they are what NCCL takes, :mod:`.checks` says; how ranks meet is the
-transport's (:class:`.meeting.Meeting` in one process); what comes out, :mod:`.semantics` knows.
+One class is both of them, for ranks in one process and for ranks in several. It makes a ``Call`` of its arguments
+(:mod:`..calls.call`); :mod:`..calls.checks` refuses what NCCL or gloo refuses; a transport (:mod:`.slot`) lets the call
+meet those of the other members, and they get what :mod:`..calls.semantics` computes.
 
 C++ (DDP's Reducer, functional collectives) calls the methods by their names in C++ through pybind's trampolines
 (torch/csrc/distributed/c10d/PyProcessGroup.hpp), Python by the same. Each returns a Work that is waited for.
@@ -81,7 +81,7 @@ class Group(_Base):  # type: ignore[misc]
         self.ranks = tuple(ranks) or tuple(range(size))
         self.options = SimpleNamespace(_timeout=timeout, global_ranks_in_group=list(ranks), group_name="")
         self._name, self._desc = "", "undefined"
-        # The GPU of what C++ brings: that of the model (see torch_rows); None is the current one.
+        # The GPU of what C++ brings: that of the model (see .torch_patches); None is the current one.
         self.home: Gpu | None = None
         self._used = ""  # the first GPU that it had tensors of
         self._transport: Any = None

@@ -1,7 +1,7 @@
 """The output of ranks: each line stands beside its rank, as it comes.
 
 A process prints into its own terminal; ranks in one process share the caller's. So while they run, what they write
-goes through :class:`Lines`, which puts the rank before every line. Whoever is no rank writes as before.
+goes through :class:`Lines`, which puts the rank before every line. A thread that is no rank writes as before.
 """
 
 from __future__ import annotations

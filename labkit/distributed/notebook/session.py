@@ -200,7 +200,7 @@ class Session:
 
     def _start(self) -> None:
         self._world = World(self.size, nodes=self.nodes, memory=self.limits)
-        self._patches = Patches(self._rows)
+        self._patches = Patches(self._patches_of_init)
         # The process groups that were made for the ranks, until they make their own.
         self._groups: dict[int, Any] = {}
         self._patches.put_in()
@@ -229,7 +229,7 @@ class Session:
         values = (rank.number, rank.local, rank.size, torch.device("cuda", rank.local))
         rank.main.__dict__.update(zip(GIVEN, values, strict=True))
 
-    def _rows(self) -> Iterator[Patch]:
+    def _patches_of_init(self) -> Iterator[Patch]:
         """A rank's own ``init_process_group`` takes the place of the one that was made for it."""
         real, groups = dist.init_process_group, self._groups
 

@@ -112,12 +112,12 @@ def shown_by_rank(shell: Any, lines: Lines, world: World) -> Iterator[None]:
         else:
             vars(self)["user_ns"] = names
 
-    rows = [Patch(kind, "user_ns", property(user_ns, set_user_ns))]
+    patches = [Patch(kind, "user_ns", property(user_ns, set_user_ns))]
     if hasattr(shell, "kernel"):
         _breakpoint.before, _set_trace.before = sys.breakpointhook, pdb.set_trace
-        rows += [Patch(sys, "breakpointhook", _breakpoint), Patch(pdb, "set_trace", _set_trace)]
+        patches += [Patch(sys, "breakpointhook", _breakpoint), Patch(pdb, "set_trace", _set_trace)]
     try:
-        with Patches(lambda: rows), _interruptible(world):
+        with Patches(lambda: patches), _interruptible(world):
             yield
     finally:
         shell.display_pub = publisher

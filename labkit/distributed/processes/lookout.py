@@ -39,10 +39,10 @@ from ..rank.rank import aside
 from . import notes, packing
 from .notes import NEW, OWN, STORE, Note, key_of
 
-# Seconds after which one who waits writes it down, and between two looks.
+# Seconds after which a rank that waits writes it down, and between two looks.
 SOON, _BEAT = 0.1, 0.05
 _PATIENCE = 20  # looks at ranks that have ended
-# Seconds that whoever started the processes gets to end them all, when one has said why: then one rank tells, not all.
+# Seconds that the launcher gets to end all processes, when one has said why: then one rank tells, not all.
 _GRACE = 5.0
 
 # As they are in C++: here they are asked for what is there.
@@ -137,7 +137,7 @@ class Lookout:
             if _error() is None:
                 self._wait_for_others()
         except Exception:
-            return  # who keeps the store has ended, too
+            return  # the process that keeps the store has ended, too
 
     def _wait_for_others(self) -> None:
         """While others may still come to what this rank called, be there; tell of what nobody came to."""
@@ -228,12 +228,12 @@ class Lookout:
         if not self._same:
             self._looks_before = looks
         states = [one.state for one in found]
-        # One who has ended may have failed, and whoever started the ranks be about to end them all.
+        # A rank that has ended may have failed, and the launcher be about to end them all.
         if "runs" in states or self._same < (_PATIENCE if "ended" in states else 1):
             return None
         if any(not notes.is_stuck(text, found) for one in found for text in one.waits):
             return None
-        # Who waits in a store has looked, begin and end, since all stood as they stand.
+        # A rank that waits in a store must have looked, from beginning to end, since all stood as they stand.
         for one, look, then in zip(found, looks, self._looks_before, strict=True):
             if one.waits_in_a_store and look < then + 2:
                 return None
@@ -279,7 +279,7 @@ def _error() -> tuple[str, str] | None:
 
 
 def _enter() -> None:
-    """From now on it is seen what the main thread waits for."""
+    """From now on the lookout sees what the main thread waits for."""
     global _main
     if (
         _main is None
@@ -311,7 +311,7 @@ def _explain(_: str) -> str | None:
         try:
             return _now.stuck(what)
         except Exception:
-            return None  # whoever kept the store is gone
+            return None  # the process that kept the store is gone
 
 
 def _go_on() -> None:
@@ -366,9 +366,7 @@ def stand(
         lookout.waits(call)
     try:
         while not (ready() or over.wait(_BEAT) and ready()):
-            if (
-                over.is_set()
-            ):  # a neighbour is gone: whoever started this process will end it, or the others have
+            if over.is_set():  # a neighbour is gone: the launcher will end this process, or the others have
                 threading.Event().wait(_BEAT)
             if monotonic() > end:
                 return False
@@ -379,7 +377,7 @@ def stand(
                     lookout.looked()
                 found = lookout.look()
             except Exception:
-                continue  # whoever kept the store is gone; gloo will say so
+                continue  # the process that kept the store is gone; gloo will say so
             if found is not None:
                 standings = notes.standings(found)
                 error = Deadlock(str(faults.deadlock(standings, lookout.group.timeout)))

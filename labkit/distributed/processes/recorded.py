@@ -1,7 +1,7 @@
-"""A recording of ranks that are processes: each writes rows as they happen, whoever started them joins the files.
+"""A recording of ranks that are processes: each writes rows as they happen, the launcher joins the files.
 
-A row is one pickled object: first the rank's :class:`..kept.Part`, then events and memory samples, in between its
-:class:`..kept.Totals`, of which the last counts. What a rank that was killed had written is there.
+A row is one pickled object: first the rank's ``Part``, then events and memory samples, in between its
+``Totals`` (:mod:`..rank.totals`), of which the last counts. A rank that was killed has left what it had written.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _rows(path: Path) -> Iterator[Any]:
 
 
 def _joined(events: list[Event]) -> Iterator[Event]:
-    """The same, where of a message, too, it is known who came last and when it was there: its sender is not told."""
+    """The same events, where messages too have their last rank and their end: a sender is not told of these."""
     messages: dict[Any, list[Event]] = {}
     for event in events:
         if event.name in PAIRS:

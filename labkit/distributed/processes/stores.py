@@ -1,6 +1,6 @@
 """Stores between processes: a rank that waits for a key is seen to wait, and does not keep others from the store.
 
-Within C++ a wait would keep the connection to itself, and with it whoever looks where all ranks stand.
+Within C++ a wait would keep the connection to itself, and the lookout could not read the notes of other ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..calls.call import Call
 from ..rank.rank import aside
 from . import lookout
 
-_FOR_GOOD = timedelta(seconds=60)  # who waits for so long does not expect to be let down
+_FOR_GOOD = timedelta(seconds=60)  # a rank that waits for so long does not expect to wait in vain
 
 
 def patches() -> Iterator[Patch]:
@@ -56,7 +56,7 @@ def _stand_aside(store: Any, keys: Sequence[str], what: str, timeout: timedelta)
     call.group = ", ".join(map(repr, keys))
     call.locate()
     left = timeout - timedelta(seconds=lookout.SOON)
-    # Another thread of this process may be about to set it, and who waits for a short time may mean to go on after it.
+    # Another thread of this process may be about to set it, and a rank may mean to go on after a short wait.
     alone = all(one.daemon or one is threading.current_thread() for one in threading.enumerate())
     if not lookout.stand(call, there.is_set, there, left, shown=alone and timeout >= _FOR_GOOD):
         # torch/csrc/distributed/c10d/TCPStore.cpp, doWait

@@ -1,8 +1,8 @@
 """The transport between processes: gloo carries the calls of all members, and their tensors, to each of them.
 
-Each then computes for itself what it gets, by the :mod:`..semantics` that ranks in one process have, in the same order:
-the same bits. A collective is two of gloo's: a *head* of fixed length from everybody (the call in words, and the values
-if they are few), and, if somebody's head did not hold all, the rest. The second is begun by a thread of our own when
+Each member then computes its own outputs, by the :mod:`..calls.semantics` that ranks in one process have, in the same
+order: the same bits. A collective is two of gloo's: a *head* of fixed length from everybody (the call's facts, and the
+values if they are few), and, if somebody's head did not hold all, the rest. A thread of our own begins the second when
 the first is done, so that a call is completed whatever its caller does meanwhile, and Works can be waited for in any
 order.
 
@@ -37,7 +37,7 @@ from . import lookout, packing
 HEAD = 2048
 _LONG = timedelta(days=20)
 _REST = "rest"
-# Seconds that a rank whose neighbour is gone gives whoever started it to end it too: then one rank tells, not all.
+# Seconds that a rank whose neighbour is gone gives the launcher to end it too: then one rank tells, not all.
 _GRACE = 5.0
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
@@ -74,7 +74,7 @@ class Exchange(Slot):
         return lookout.missing(self.call)
 
     def end(self) -> None:
-        """It is over: whoever waits may go on."""
+        """It is over: the threads that wait for it may go on."""
         self.call.release()
         self.heads = self.mine = _NOTHING
         lookout.over(self)

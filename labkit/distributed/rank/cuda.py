@@ -1,6 +1,6 @@
 """Each rank initialises CUDA for itself when it first uses it, as each process does.
 
-``init_device_mesh`` chooses a GPU for whoever has not.
+``init_device_mesh`` chooses a GPU for a process that has not.
 """
 
 from __future__ import annotations

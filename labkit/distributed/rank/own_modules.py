@@ -23,7 +23,7 @@ from ...base import ours
 # Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
 OF_A_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra".split())
 
-# These ask too, and what they keep is each rank's by owned.py: others bind their names as they are imported.
+# These ask too, but other modules bind their names as they are imported: what they keep is in the table of owned.py.
 _SHARED = frozenset(
     "torch accelerate lightning lightning_fabric lightning_utilities pytorch_lightning".split()
 )
@@ -54,7 +54,7 @@ def is_shared_file(path: str) -> bool:
 
 
 class Variables(dict[Any, Any]):
-    """A rank's environment, as ``os.environ`` keeps it, which sees who asks for the rank while being imported."""
+    """A rank's environment, as ``os.environ`` keeps it, which sees a module ask for it during its import."""
 
     def __getitem__(self, name: Any) -> Any:
         if name in _NUMBERS:

@@ -1,7 +1,7 @@
 """A table of what Python and torch keep for one process, which ranks in one process may not share.
 
-Each row says where it stands and what it is in a process that has just begun. :mod:`.state` swaps them when another
-rank gets the baton. What C++ keeps is in :func:`settings`: how it is read, and how it is set.
+Each row says where a value stands and how it begins in a new process. :mod:`.process_state` swaps the values when
+another rank gets the baton. :func:`settings` has what C++ keeps: how it is read, and how it is set.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class _Table:
         # The names of modules that all share, without those that are somebody's own.
         self.shared: set[str] = set(sys.modules)
         self.states: WeakSet[ProcessState] = WeakSet()
-        # Of the process outside and of whoever had the baton last, as they left it.
+        # The state of the process outside, and of the rank that had the baton last, as they left it.
         self.outside: ProcessState | None = None
         self.left: ProcessState | None = None
         self.look()
@@ -141,7 +141,7 @@ class ProcessState:
 
     def tell_c(self) -> None:
         """Let C's environment, which processes get that are started without one, be this one."""
-        # What ranks have set, Python has told C too, whoever's turn it was.
+        # Python has told C of each variable that any rank has set.
         for name in set().union(*(state._variables or () for state in self._table.states)):
             if name not in _environ._data:
                 os.unsetenv(name)

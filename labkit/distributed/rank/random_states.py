@@ -45,13 +45,13 @@ class Python:
 class Numpy:
     """numpy's global one. It may have a normal number left over, which does not lie with the words."""
 
-    def __init__(self, drawn: Any) -> None:
-        self._drawn = drawn
+    def __init__(self, source: Any) -> None:
+        self._source = source
         self.memory: Any = None
         self._stood, self._left_over = b"", (0, 0.0)  # as it was when the baton came here
-        state = drawn.get_state(legacy=False)
+        state = source.get_state(legacy=False)
         if state["bit_generator"] == "MT19937":
-            self._generator = drawn._bit_generator  # kept, should somebody give it another
+            self._generator = source._bit_generator  # kept, should somebody give it another
             memory = _memory(self._generator.ctypes.state_address)  # numpy/random/src/mt19937/mt19937.h
             *words, used = _TWISTER.unpack(memory.raw)
             same = words == state["state"]["key"].tolist() and used == state["state"]["pos"]
@@ -59,23 +59,23 @@ class Numpy:
 
     def get(self) -> Any:
         if self.memory is None:
-            return self._drawn.get_state(legacy=False)
+            return self._source.get_state(legacy=False)
         words = self.memory.raw
         # To take what is left over changes no word; nor does anything else that is drawn leave something over.
         if words != self._stood or self._left_over[0]:
-            state = self._drawn.get_state(legacy=False)
+            state = self._source.get_state(legacy=False)
             self._left_over = state["has_gauss"], state["gauss"]
         return words, self._left_over
 
     def set(self, state: Any) -> None:
         if self.memory is None:
-            self._drawn.set_state(state)
+            self._source.set_state(state)
             return
         words, left_over = state
         if left_over != self._left_over:
             key = {"key": _TWISTER.unpack(words)[:-1], "pos": 0}
             facts = dict(zip(("has_gauss", "gauss"), left_over, strict=True))
-            self._drawn.set_state({"bit_generator": "MT19937", "state": key, **facts})
+            self._source.set_state({"bit_generator": "MT19937", "state": key, **facts})
         self.memory.raw = self._stood = words
         self._left_over = left_over
 

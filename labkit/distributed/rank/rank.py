@@ -43,7 +43,7 @@ class World(Protocol):
 
 
 class Rank(Timed):
-    """A process of a distributed program, as a thread that lasts as long as its :class:`.world.World`.
+    """A process of a distributed program, as a thread that lasts as long as its ``World``.
 
     number, size   its global rank, and how many there are.
     local, node    its rank on its node (LOCAL_RANK), and the node's number.

@@ -1,7 +1,7 @@
 """System calls of a rank that is a thread: it ends, is told of a signal, or moves, as a process does.
 
-Patches (:mod:`labkit.base.patches`) that are in while ranks are. Whoever is no rank, or a child of this process, gets
-what Python really has.
+Patches (:mod:`labkit.base.patches`) that are in while ranks are. A thread that is no rank, and a child of this process,
+get what Python really has.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Meeting:
         return slot
 
     def _from_anybody(self, call: Call) -> Met | None:
-        """A message to the caller that is under way; whoever sent it."""
+        """A message to the caller that is under way, from any sender."""
         for (_, to, tag), waiting in self._sent.items():
             if waiting and to == call.at and tag == call.matched_tag:
                 return waiting.popleft()

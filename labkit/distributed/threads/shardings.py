@@ -51,7 +51,7 @@ class Shardings:
 
     def __init__(self) -> None:
         self._found: dict[Any, Any] = {}
-        self._patches = Patches(self._rows)
+        self._patches = Patches(self._patch)
         self._in = False
 
     def look(self) -> None:
@@ -65,7 +65,7 @@ class Shardings:
             self._in = False
             self._patches.take_out()
 
-    def _rows(self) -> list[Patch]:
+    def _patch(self) -> list[Patch]:
         kind: Any = sys.modules[_MODULE].ShardingPropagator
         name = "propagate_op_sharding_non_cached"
         return [Patch(kind, name, self._sharing(vars(kind)[name]))]

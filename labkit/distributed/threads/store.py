@@ -154,7 +154,7 @@ class SharedStore(Store):
 
 
 class TCPStore(SharedStore):
-    """Stands for ``torch.distributed.TCPStore``: who names the same port has the same values."""
+    """Stands for ``torch.distributed.TCPStore``: ranks that name the same port have the same values."""
 
     def __init__(self, host_name: str, port: int = 0, *args: Any, **options: Any) -> None:
         stores = _stores()
@@ -166,7 +166,7 @@ class TCPStore(SharedStore):
 
 
 class FileStore(SharedStore):
-    """Stands for ``torch.distributed.FileStore``: who names the same file has the same values."""
+    """Stands for ``torch.distributed.FileStore``: ranks that name the same file have the same values."""
 
     def __init__(self, file_name: str, world_size: int = -1) -> None:
         super().__init__(_stores().setdefault(("file", str(file_name)), {}))

@@ -25,7 +25,7 @@ def wait_for(
     Time is that of the ranks' clocks, which run side by side as on real GPUs, however long the turns of the others
     take here. Raises Deadlock when nobody could make it ready.
 
-    missing   for whom it waits; those who have ended are no help, and their clocks stand.
+    missing   the ranks that it waits for; the clocks of those that have ended stand.
     """
     rank, member = rank_here(), turns.participant()
     end = float("inf") if timeout is None or rank is None else rank.clock() + timeout.total_seconds()

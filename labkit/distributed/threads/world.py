@@ -1,8 +1,8 @@
 """Ranks in one process: threads that take turns, each with what a process of its own would have.
 
 A rank runs until it has to wait for another (a collective, a message, a key of the store); then the baton goes to the
-next (:mod:`labkit.turns`), and with it what a process owns (:mod:`.state`). So the same program gives the same
-run every time, and a deadlock is known at once: it is when nobody can go on.
+next (:mod:`labkit.turns`), and with it what a process owns (:mod:`..rank.process_state`). So the same program gives the
+same run every time, and a deadlock is known at once: it is when nobody can go on.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class World:
         return arrive
 
     def _settle(self, chosen: Sequence[Rank]) -> None:
-        """Give the process back to who called: after an interrupt, when the ranks have ended."""
+        """Give the process back to the caller; after an interrupt, when the ranks have ended."""
         for rank in chosen:
             with suppress(KeyboardInterrupt):
                 rank.join(5)

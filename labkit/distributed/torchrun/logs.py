@@ -12,7 +12,7 @@ from typing import IO, Any
 from ..rank.rank import Rank
 
 
-class Lines(io.TextIOBase):
+class WholeLines(io.TextIOBase):
     """A text stream that hands on whole lines, each to a file and to every writer."""
 
     encoding = "utf-8"  # as the files are
@@ -63,7 +63,7 @@ class Logs:
         found = specs.reify(environments)  # which tells each of its error file, too
         self.error_files: dict[int, str] = found.error_files
         self._files: list[IO[str]] = []
-        self._lines: list[Lines] = []
+        self._lines: list[WholeLines] = []
         self.streams: dict[int, list[Any]] = {local: [None, None] for local in environments}
         prefix = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         kinds = (
@@ -86,7 +86,7 @@ class Logs:
                     writers.append(_with(header, consoles[kind].write))
                     if again is not None:
                         writers.append(_filtered(words, _with(header, again.write)))
-                lines = Lines(self._open(paths[local]), writers)
+                lines = WholeLines(self._open(paths[local]), writers)
                 self._lines.append(lines)
                 self.streams[local][kind] = lines
 
