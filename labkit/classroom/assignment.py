@@ -1,4 +1,4 @@
-"""What an assignment is: a folder with one text in both languages, and modules that drive and judge the answers.
+"""An assignment is a folder with one text in both languages, and modules that drive and judge the answers.
 
 ``assignment.txt``   the notebook in the form of :mod:`.cells`. Tags of its code cells: ``given`` (also run
                      before the answers when they are graded), ``answer`` (its id is the question's), ``check``.
@@ -47,7 +47,7 @@ class Written:
 
     @property
     def heading(self) -> Words | None:
-        """The first lines, if both are headings."""
+        """The question's title: the first line of each text, if both are headings."""
         lines = [text.split("\n")[0] for text in (self.text.en, self.text.zh)]
         en, zh = (line.lstrip("# ").strip() for line in lines)
         return Words(en, zh) if all(re.match("#+ ", line) for line in lines) else None
@@ -86,7 +86,7 @@ class Question:
         return sum(part.points for part in self.parts)
 
     def stub(self, numbers: Numbers) -> str:
-        """What the student finds in the cell."""
+        """The cell as the student finds it."""
         return filled(_without_solution(self.source), numbers)
 
     def solution(self, numbers: Numbers) -> str:
@@ -123,11 +123,11 @@ class Assignment:
         return dict(drawn(draw)) if drawn else {}
 
     def asked(self, numbers: Numbers) -> list[Asked]:
-        """What reading a student's notebook has to know of the questions."""
+        """The questions, as far as they must be known to read a student's notebook."""
         return [Asked(question.id, question.defines, question.stub(numbers)) for question in self.questions]
 
     def prologue(self, numbers: Numbers) -> str:
-        """What stands before the answers: the cells that are given."""
+        """The code that runs before the answers: the cells that are given."""
         return "\n\n".join(filled(cell.text.en, numbers) for cell, _ in self._cells if cell.role == "given")
 
     def cells(self, language: str, numbers: Numbers, solution: bool = False) -> list[Cell]:
@@ -222,7 +222,7 @@ def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assig
 
 
 def _question_of(cells: list[Written], at: int) -> str | None:
-    """The question that a cell belongs to: a check to the answer above it, a text with a heading to that below it."""
+    """Gives a cell's question: a check belongs to the answer above it, a text with a heading to the one below it."""
     cell = cells[at]
     if cell.role == "answer":
         return cell.id
@@ -235,7 +235,7 @@ def _question_of(cells: list[Written], at: int) -> str | None:
 
 
 def _complete(answers: list[str], titles: Mapping[str | None, Words | None], parts: list[Part]) -> None:
-    """Problem if an answer cell has no title or no part, or a part no answer cell."""
+    """Raises Problem if an answer cell has no title or no part, or if a part has no answer cell."""
     for id in answers:
         if not titles.get(id):
             raise Problem(
@@ -262,7 +262,7 @@ def _rubric(question: Question, language: str) -> str:
 
 
 def filled(text: str, numbers: Numbers) -> str:
-    """``text`` with the numbers in the places of their names, ``{{name}}``."""
+    """Puts the numbers in the places of their names, ``{{name}}``."""
     return re.sub(r"\{\{ *(\w+) *\}\}", lambda found: str(numbers.get(found[1], found[0])), text)
 
 

@@ -1,4 +1,4 @@
-"""What a student's notebook calls: ``begin`` at its start, ``check`` below an answer.
+"""A student's notebook calls ``begin`` at its start and ``check`` below each answer.
 
 A visible check calls the answer on a few open examples and names the misconception; grading tries other cases. It is
 declared in an assignment's ``checks.py``::
@@ -94,7 +94,7 @@ def _checks(name: str, carried: Mapping[str, str] | None) -> dict[str, Visible]:
 
 
 def check(question: str, *answer: object) -> Shown:
-    """What the open examples say of an answer; ``question`` is ``"assignment.question"``.
+    """Tries an answer on the open examples; ``question`` is ``"assignment.question"``.
 
     answer   what the answer cell defines, in its order: ``check("primitives.split", split)``.
     """
@@ -123,13 +123,13 @@ def check(question: str, *answer: object) -> Shown:
 
 
 def _empty(value: object) -> bool:
-    """Whether it is a function with nothing in it, as the student found it."""
+    """Says whether it is a function without a body, as the student found it."""
     code = getattr(value, "__code__", None)
     return code is not None and code.co_code == (lambda: None).__code__.co_code and code.co_consts == (None,)
 
 
 def _judge(found: Visible, numbers: Mapping[str, Any]) -> Callable[[Any], Hint | None]:
-    """Gives the check's first hint; errors of the student's code are told in few lines."""
+    """Makes a judge that gives the check's first hint, and tells errors of the student's code in few lines."""
 
     def judge(answer: tuple[object, ...]) -> Hint | None:
         try:
@@ -148,7 +148,7 @@ def _judge(found: Visible, numbers: Mapping[str, Any]) -> Callable[[Any], Hint |
 
 
 def _carried(name: str, sources: Mapping[str, str]) -> str:
-    """A package with the modules that a notebook brings along."""
+    """Makes a package of the modules that a notebook brings along, and gives its name."""
     package = f"labkit_carried_{name}"
     for loaded in [module for module in sys.modules if module.split(".")[0] == package]:
         del sys.modules[loaded]

@@ -1,4 +1,4 @@
-"""Numbers drawn for a student: always the same from the same names, not to be guessed without the secret."""
+"""Draws numbers for a student: always the same from the same names, and not to be guessed without the secret."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Draw:
 
     @classmethod
     def of(cls, secret: bytes, *names: str) -> Draw:
-        """What ``secret`` and ``names`` (student, assignment, question, ...) give, each time the same."""
+        """Makes the draw of ``secret`` and ``names`` (student, assignment, …), which is the same each time."""
         words = b"".join(len(word).to_bytes(4, "big") + word for word in (name.encode() for name in names))
         return cls(hmac.digest(secret, words, hashlib.sha256))
 
     def having(self, numbers: Numbers) -> Draw:
-        """The same draw from its beginning, which knows a student's ``numbers``."""
+        """Starts the same draw again, with a student's ``numbers``."""
         return Draw(self._seed, numbers)
 
     def integer(self, least: int, most: int) -> int:
@@ -47,7 +47,7 @@ class Draw:
         return self._random.sample(values, count)
 
     def tensor(self, *shape: int) -> Tensor:
-        """float32 numbers from -4 to 4, of which sums of up to 10,000 are exact: multiples of 1/16."""
+        """Draws float32 numbers from -4 to 4. They are multiples of 1/16, so sums of up to 10,000 of them are exact."""
         import torch
 
         drawn = torch.Generator().manual_seed(self._random.getrandbits(60))

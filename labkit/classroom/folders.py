@@ -20,7 +20,7 @@ def names() -> list[str]:
 
 
 def package_of(folder: Path) -> str:
-    """The name of a package for the modules of an assignment's folder, so that they can say ``from . import drivers``.
+    """Makes a package of a folder, so that its modules can say ``from . import drivers``; gives the package's name.
 
     Its name changes with what stands there, so that a changed module is read anew.
     """

@@ -1,4 +1,4 @@
-"""How an answer is judged: parts that yield hints, questions put to the worker, answers that are no answers.
+"""Judges an answer: a judge asks the student's code through a worker, and yields hints.
 
 A judge runs in a process that never runs a student's code::
 
@@ -31,7 +31,7 @@ _TEXTS = texts_beside(__file__)
 
 @dataclass(frozen=True)
 class Raised:
-    """What the student's code raised. All of it is the worker's word: plain text within bounds.
+    """An error that the student's code raised. All of it is the worker's word: plain text within bounds.
 
     line  of the answer's cell, None if it is not known.
     """
@@ -43,7 +43,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back from the student's code.
+    """A worker's reply to a question.
 
     value  plain data (see :mod:`.wall.inside.frames`); None unless ``ok``.
     ended  why nothing came: "cpu", "wall", "memory", "died", "garbled"; None if something did.
@@ -63,7 +63,7 @@ Engine = Callable[[Callable[..., Any], dict[str, Any], float | None], Answer]
 
 
 class NoAnswer(Exception):
-    """What came back is no answer: ``hint`` says why."""
+    """The reply is no answer; ``hint`` says why."""
 
     def __init__(self, hint: Hint) -> None:
         super().__init__(hint.en)
@@ -104,7 +104,7 @@ class Part:
     hints: Judge
 
     def judge(self, engine: Engine, draw: Draw) -> Hint | None:
-        """The first thing that is wrong; None gives all points."""
+        """Gives a hint for the first thing that is wrong; None gives all points."""
         try:
             return next(iter(self.hints(Ask(engine), draw)), None)
         except NoAnswer as none:
@@ -121,12 +121,12 @@ def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], P
 
 
 def share_kept(hint: Hint | None) -> float:
-    """The share of a part's points that an answer gets, 0 to 1."""
+    """Gives the share of a part's points that an answer gets, 0 to 1."""
     return 1.0 if hint is None else min(1.0, max(0.0, float(hint.score)))
 
 
 def _no_value(answer: Answer) -> Hint:
-    """Why there is no value, in words for the student."""
+    """Tells the student why there is no value."""
     if answer.error is not None:
         kind, lines = answer.error.kind, answer.error.message.strip().splitlines()
         # An error in a replica comes with a whole traceback; its last line is what the student's code said.
@@ -155,7 +155,7 @@ def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数"
 
 
 def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:
-    """Whether ``got``, of which nothing is known, is ``wanted``: the same types, shapes, dtypes and values.
+    """Compares ``got``, of which nothing is known, with ``wanted``: types, shapes, dtypes and values.
 
     tolerance   how far numbers of tensors and floats may be apart, absolutely and in proportion; NaN equals nothing.
     """
@@ -200,7 +200,7 @@ def forbidden(source: str, names: tuple[str, ...], prologue: str = "") -> Hint |
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """What is imported: its name in the code -> its whole name."""
+    """Lists the imports: name in the code -> whole name."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -27,7 +27,7 @@ _LIVE = {"04.call": "primitives, call", "06.repair": "crnn, repaired"}
 
 
 def exercise(question: str, id: str, points: int, *, answer: str = "answer", **facts: int | str) -> Part:
-    """A part that is judged as exercise ``id`` of a lesson is.
+    """Makes a part that is judged as exercise ``id`` of a lesson is.
 
     answer   the name that the answer cell defines.
     facts    the exercise's numbers, or names of the student's own numbers.

@@ -1,4 +1,4 @@
-"""An assignment in nbgrader's terms: its source edition, a configuration, and the cell that gives points.
+"""Writes an assignment for nbgrader: its source edition, a configuration, and the cell that gives points.
 
 nbgrader runs its tests in the student's own kernel. So what it grades is graded no more safely than that, and a
 student's code can see the hidden cell while it runs; ``labkit grade`` takes the same notebooks and keeps both apart.
@@ -82,7 +82,7 @@ def source(assignment: Assignment, language: str, seed: str) -> str:
 
 
 def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str | None = None) -> float:
-    """The points that an answer gets, as the value of nbgrader's test cell; what was wrong is printed.
+    """Gives an answer's points, which are the value of nbgrader's test cell, and prints what was wrong.
 
     question   ``"assignment.question"``.
     answers    the notebook's ``globals()``.

@@ -10,7 +10,7 @@ MOST = 200_000  # letters of one answer: a long one has a thousand
 
 @dataclass(frozen=True)
 class Asked:
-    """What reading a notebook has to know of a question: the names that its answer defines, and the untouched cell."""
+    """A question, as far as it must be known to read a notebook: the names to define, and the untouched cell."""
 
     id: str
     defines: tuple[str, ...]
@@ -28,7 +28,7 @@ def parsed(source: str) -> ast.Module | None:
 
 
 def unanswered(source: str | None, stub: str) -> bool:
-    """Whether ``source`` is still the stub, whatever its blanks and comments. No text at all counts as that."""
+    """Says whether ``source`` is still the stub, whatever its blanks and comments. No text at all counts as that."""
     if source is None:
         return True
     tree, untouched = parsed(source), parsed(stub)

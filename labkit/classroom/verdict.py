@@ -1,4 +1,4 @@
-"""What is said of a wrong answer: the hint that course and classroom share, where judges look for it."""
+"""The hint for a wrong answer, which course and classroom share, where a teacher's judges import it."""
 
 from ..course.judging import Hint
 

@@ -31,7 +31,7 @@ class Note(InBoth):
 
 
 class Problem(InBoth, ValueError):
-    """What keeps a command from being done; the message says what to do about it."""
+    """A command cannot be done; the message says why, and what to do about it."""
 
     def __init__(self, *, en: str, zh: str) -> None:
         super().__init__(en, zh)

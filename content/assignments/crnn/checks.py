@@ -1,4 +1,4 @@
-"""What is said of wrong answers; and what the student's ``check(...)`` tries, on open examples."""
+"""Hints for wrong answers, and the student's ``check(...)``, which tries open examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Numbers = Mapping[str, Any]
 
 
 def wrong_shape(name: str, got: object, gpus: int, numbers: Numbers) -> Iterator[Hint]:
-    """What is wrong with the shape that is to come out on ``gpus`` GPUs."""
+    """Checks the shape that is to come out on ``gpus`` GPUs."""
     images, columns, characters = (numbers[key] for key in ("images", "columns", "characters"))
     shape = list(read(A_SHAPE, got, en=f"`{name}`", zh=f"`{name}` "))
     right = [gpus * columns, images // gpus, characters]
@@ -58,7 +58,7 @@ def wrong_shape(name: str, got: object, gpus: int, numbers: Numbers) -> Iterator
 
 
 def wrong_place(got: object, numbers: Numbers) -> Iterator[Hint]:
-    """What is wrong with the image and the column of a place in the output."""
+    """Checks the image and the column of a place in the output."""
     images, columns, row, place = (numbers[key] for key in ("images", "columns", "row", "place"))
     pair = read(SOME_WHOLE_NUMBERS, got, en="`image_and_column`", zh="`image_and_column` ")
     image, column = images // 2 + place, row - columns
@@ -96,7 +96,7 @@ def wrong_place(got: object, numbers: Numbers) -> Iterator[Hint]:
 
 
 def wrong_reader(got: object, right: Tensor | None, images: int, numbers: Numbers) -> Iterator[Hint]:
-    """What is wrong with the reader's output on one device; ``right`` (None: unknown) is [images, columns, ...]."""
+    """Checks the reader's output on one device; ``right`` (None: unknown) is [images, columns, ...]."""
     wanted = [images, numbers["columns"], numbers["characters"]]
     output = tensor(got, "forward")
     shape = list(output.shape)
@@ -130,7 +130,7 @@ def wrong_reader(got: object, right: Tensor | None, images: int, numbers: Number
 
 
 def uneven(got: object, right: Tensor, gpus: int) -> Iterator[Hint]:
-    """What is wrong with the output on several GPUs, where that on one is right."""
+    """Checks the output on several GPUs, where that on one is right."""
     output = tensor(got, "forward")
     if not same(output, right, 1e-3):
         yield Hint(
@@ -151,7 +151,7 @@ KEYS = Hint(
 
 
 def wrong_strips(got: Any, right: list[tuple[Tensor, Tensor]], gpus: int) -> Iterator[Hint]:
-    """What is wrong with scores and hidden states, strip after strip."""
+    """Checks scores and hidden states, strip after strip."""
     on_en, on_zh = (f"on {gpus} GPUs", f"在 {gpus} 块 GPU 上") if gpus else ("on one device", "在一个设备上")
     for at, ((scores, hidden), (right_scores, right_hidden)) in enumerate(zip(got, right, strict=True)):
         scores, hidden = tensor(scores, "forward"), tensor(hidden, "forward")
@@ -207,7 +207,7 @@ def wrong_nearest(got: object, right: Tensor, gpus: int) -> Iterator[Hint]:
 
 
 def wrong_saved(got: Any, table: Tensor) -> Iterator[Hint]:
-    """Whether the table is saved with the model."""
+    """Checks that the table is saved with the model."""
     if not any(same(value, table) for value in got["saved"]):
         yield Hint(
             "unsaved",
@@ -218,7 +218,7 @@ def wrong_saved(got: Any, table: Tensor) -> Iterator[Hint]:
 
 
 def wrong_table(got: Any) -> Iterator[Hint]:
-    """Whether the table goes along, and is not trained."""
+    """Checks that the table goes along, and is not trained."""
     if got["parameters"]:
         yield Hint(
             "trained",
@@ -252,7 +252,7 @@ def wrong_loss(got: object, right: Tensor) -> Iterator[Hint]:
 
 
 def tensor(got: object, name: str) -> Tensor:
-    """``got`` if it is a tensor; else the judging is over."""
+    """Gives ``got`` if it is a tensor; else ends the judging."""
     if isinstance(got, Tensor):
         return got
     if got is None or got is ...:

@@ -35,7 +35,7 @@ def nearest(student, table, features, gpus):
 
 
 def nearest_state(student, table):
-    """What is saved with the model, how many parameters it has, and the devices of all that after ``.to``."""
+    """Gives what is saved with the model, the number of its parameters, and the devices of both after ``.to``."""
     model = student["Nearest"](table)
     saved = [value.clone() for value in model.state_dict().values()]
     with labkit.simulate(gpus=2):

@@ -1,4 +1,4 @@
-"""The rubric: weights and images drawn for the student, and what is right by another way."""
+"""The rubric draws weights and images for the student, and computes the right results in another way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of wrong answers; and what the student's ``check(...)`` tries, on open examples.
+"""Hints for wrong answers, and the student's ``check(...)``, which tries open examples.
 
 A check starts no processes: it calls the answer as if this one were one rank of several.
 """
@@ -27,7 +27,7 @@ from labkit.classroom.verdict import Hint
 
 
 def wrong_group(told: list[Any]) -> Iterator[Hint]:
-    """What is wrong with the groups of all ranks, by what each rank told."""
+    """Checks the groups of all ranks, by what each rank told."""
     size = len(told)
     if any(one["rank"] is None for one in told):
         yield Hint(
@@ -51,7 +51,7 @@ def wrong_group(told: list[Any]) -> Iterator[Hint]:
 
 
 def wrong_device(told: list[Any], gpus: int) -> Iterator[Hint]:
-    """What is wrong with the devices of ranks, ``gpus`` to a machine."""
+    """Checks the devices of ranks, ``gpus`` to a machine."""
     devices, wanted = [one["device"] for one in told], [f"cuda:{rank % gpus}" for rank in range(len(told))]
     errors = [(rank, one["error"]) for rank, one in enumerate(told) if one["error"]]
     if errors:
@@ -85,7 +85,7 @@ def wrong_device(told: list[Any], gpus: int) -> Iterator[Hint]:
 
 
 def wrong_rows(epochs: list[Any], rows: int) -> Iterator[Hint]:
-    """Whether the ranks together read every row once in the first epoch."""
+    """Checks that the ranks together read every row once in the first epoch."""
     reads = [[row for batch in rank[0] for row in batch] for rank in epochs]
     everything = sorted(row for rank in reads for row in rank)
     if len(reads) > 1 and all(sorted(rank) == list(range(rows)) for rank in reads):
@@ -131,7 +131,7 @@ def wrong_order(epochs: list[Any]) -> Iterator[Hint]:
 
 
 def wrong_gradient(told: list[Any], wanted: Tensor) -> Iterator[Hint]:
-    """Whether all ranks have the average gradient, on their own devices."""
+    """Checks that all ranks have the average gradient, on their own devices."""
     if any(one["place"] != f"cuda:{rank}" for rank, one in enumerate(told)):
         yield Hint(
             "place",
@@ -165,7 +165,7 @@ def wrong_start(told: list[Any], weight: Tensor) -> Iterator[Hint]:
 
 
 def wrong_step(weights: list[Tensor], right: Tensor, before: Tensor, rows: list[int]) -> Iterator[Hint]:
-    """What is wrong with the weights after one step with learning rate 1."""
+    """Checks the weights after one step with learning rate 1."""
     if any(not same(weight, weights[0], 1e-5) for weight in weights):
         yield Hint(
             "drift", "after the step the ranks have different weights", "走完一步，各 rank 的权重不一样了"
@@ -197,7 +197,7 @@ def wrong_step(weights: list[Tensor], right: Tensor, before: Tensor, rows: list[
 
 
 def wrong_told(told: list[Any], right: float, own: list[float]) -> Iterator[Hint]:
-    """What is wrong with the means that the ranks returned; ``own``: those of their own rows."""
+    """Checks the means that the ranks returned; ``own``: those of their own rows."""
     if any(type(one) not in (int, float) for one in told):
         raise NoAnswer(Hint("kind", "`step` should return a number", "`step` 应该返回一个数"))
     if all(abs(one - right) < 1e-4 * (1 + abs(right)) for one in told):
@@ -287,7 +287,7 @@ def as_rank(rank: int, size: int, gpus: int) -> Iterator[dict[str, Any]]:
 
 
 def alone(work: Callable[[], Any]) -> Any:
-    """What ``work()`` gives in a real group of this process alone.
+    """Runs ``work()`` in a real group of this process alone.
 
     A DDP model that outlives its group takes the group apart in its own destructor, which then waits, holding Python's
     lock, for a thread that wants it: so what ``work`` made is gone before the group is.

@@ -21,7 +21,7 @@ LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
 def start(student, nodes, gpus):
-    """Of every rank: what ``start`` returned, the current GPU, and what the group says of the rank."""
+    """Gives of every rank what ``start`` returned, the current GPU, and what the group says of the rank."""
 
     def work(rank):
         real, asked = dist.init_process_group, []
@@ -52,7 +52,7 @@ def start(student, nodes, gpus):
 
 
 def loader(student, rows, batch_size, size):
-    """Of every rank: the rows of each batch, in two epochs."""
+    """Gives of every rank the rows of each batch, in two epochs."""
 
     def work(rank):
         found = student["loader"](TensorDataset(torch.arange(rows)), batch_size)
@@ -67,7 +67,7 @@ def loader(student, rows, batch_size, size):
 
 
 def wrap(student, weights, x):
-    """Of every rank: its device and that of the weights, the first weights, and the gradient for its own rows.
+    """Gives of every rank its device and that of the weights, the first weights, and the gradient for its own rows.
 
     Rank k begins with ``weights[k]``, and has the rows ``x[k]``.
     """
@@ -90,7 +90,7 @@ def wrap(student, weights, x):
 
 
 def step(student, weight, x, y):
-    """Of every rank: the weights after one step with learning rate 1, and what ``step`` returned."""
+    """Gives of every rank the weights after one step with learning rate 1, and what ``step`` returned."""
 
     def work(rank):
         model = DistributedDataParallel(_linear(weight).to(f"cuda:{rank}"), device_ids=[rank])
@@ -106,7 +106,7 @@ def step(student, weight, x, y):
 
 
 def save(student, weight, size):
-    """How often the file was written, what is in it, and which ranks found it when ``save`` had returned."""
+    """Counts how often the file was written, reads it, and says which ranks found it when ``save`` had returned."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "net.pt")
 
@@ -154,7 +154,7 @@ class RankFailed(RuntimeError):
 
 
 def ranks(size, work, *, gpus, join=True):
-    """What ``work(rank)`` gives in each of ``size`` processes, ``gpus`` simulated GPUs to a machine; in their order."""
+    """Runs ``work(rank)`` in each of ``size`` processes, ``gpus`` simulated GPUs to a machine; gives the results in order."""
     import torch._dynamo  # noqa: F401 (DDP imports it: once, here, and not in every rank)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -224,7 +224,7 @@ def _join(real, rank, size):
 
 
 def _wait(pids):
-    """Until all have ended; not much longer than the first: the others may wait for it in vain."""
+    """Waits until all have ended, but not much longer than for the first: the others may wait for it in vain."""
     left, until = set(pids), None
     while left and (until is None or time.monotonic() < until):
         for pid in list(left):

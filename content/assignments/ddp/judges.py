@@ -1,4 +1,4 @@
-"""The rubric: ranks, rows and weights drawn for the student, and what is right by another way."""
+"""The rubric draws ranks, rows and weights for the student, and computes the right results in another way."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def device(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 def _read(ask: Ask, draw: Draw) -> Iterator[tuple[list[Any], int, int]]:
-    """What the ranks read in two epochs; how many rows there are, and the batch size."""
+    """Gives what the ranks read in two epochs, how many rows there are, and the batch size."""
     for size in draw.sample((2, 3, 4), 2):
         batch = size * draw.integer(2, 6)
         rows = batch * draw.integer(3, 5)
@@ -78,7 +78,7 @@ def shuffled(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 def _wrapped(ask: Ask, draw: Draw, size: int) -> tuple[list[Any], list[Tensor], Tensor]:
-    """What the ranks told; their first weights, and the average gradient."""
+    """Gives what the ranks told, their first weights, and the average gradient."""
     weights = [draw.tensor(2, 3) for _ in range(size)]
     x = [draw.tensor(draw.integer(2, 5), 3) / 4 for _ in range(size)]
     weight = weights[0].clone().requires_grad_()

@@ -1,4 +1,4 @@
-"""What is said of wrong answers; and what the student's ``check(...)`` tries, on open examples."""
+"""Hints for wrong answers, and the student's ``check(...)``, which tries open examples."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ INEXACT = Hint(
 
 
 def wrong_sizes(rows: int, gpus: int, got: object, right: Sequence[int]) -> Iterator[Hint]:
-    """What is wrong with the sizes ``got`` for a split; nothing if they are ``right``."""
+    """Checks the sizes ``got`` for a split; nothing if they are ``right``."""
     if isinstance(got, list) and got and all(type(size) is int for size in got):
         sizes = got[:2000]  # of any size; what reads other answers has a most
     else:
@@ -82,7 +82,7 @@ def wrong_sizes(rows: int, gpus: int, got: object, right: Sequence[int]) -> Iter
 
 
 def wrong_entries(got: object, right: list[Any]) -> Iterator[Hint]:
-    """What is wrong with the entries that scatter gave for one tensor: (device, values) each."""
+    """Checks the entries that scatter gave for one tensor: (device, values) each."""
     entries = pairs(got, "scatter")
     counts, wanted = [len(values) for _, values in entries], [len(values) for _, values in right]
     rows = sum(wanted)
@@ -118,7 +118,7 @@ def wrong_entries(got: object, right: list[Any]) -> Iterator[Hint]:
 
 
 def wrong_structure(got: object, right: list[Any]) -> Iterator[Hint]:
-    """What is wrong with the entries for a nested input."""
+    """Checks the entries for a nested input."""
     if not isinstance(got, (list, tuple)):
         yield no_list("scatter")
     elif not same(list(got), right):
@@ -150,7 +150,7 @@ NO_SCATTER_GRADIENT = Hint(
 
 
 def wrong_replicas(got: Any, right: list[Tensor], *, tied: bool) -> Iterator[Hint]:
-    """What is wrong with replicas and their outputs, without the gradient."""
+    """Checks replicas and their outputs, without the gradient."""
     yield from moved(got)
     if len(got["replicas"]) != len(right):
         yield Hint(
@@ -187,7 +187,7 @@ def wrong_replicas(got: Any, right: list[Tensor], *, tied: bool) -> Iterator[Hin
 
 
 def moved(got: Any) -> Iterator[Hint]:
-    """Whether the model itself was made to be several replicas."""
+    """Checks that the model itself was not made to be several replicas."""
     if not got["distinct"]:
         yield Hint(
             "moved",
@@ -214,7 +214,7 @@ def wrong_gradient(got: Tensor | None, right: Tensor) -> Iterator[Hint]:
 
 
 def wrong_joined(got: object, right: Any) -> Iterator[Hint]:
-    """What is wrong with what gather gave; both as (device, values), nested perhaps."""
+    """Checks what gather gave; both as (device, values), nested perhaps."""
     if same(got, right, 1e-6):
         return
     if isinstance(right, tuple) and len(right) == 2 and isinstance(right[0], str):
@@ -253,7 +253,7 @@ NO_GATHER_GRADIENT = Hint(
 
 
 def wrong_call(got: Any, right: Tensor, pieces: int, seen: list[tuple[str, int]]) -> Iterator[Hint]:
-    """What is wrong with the output of one call."""
+    """Checks the output of one call."""
     ((place, values),) = pairs([got["output"]], "data_parallel")
     if not same(values, right, 1e-5):
         yield Hint(
@@ -275,7 +275,7 @@ def wrong_call(got: Any, right: Tensor, pieces: int, seen: list[tuple[str, int]]
 
 
 def wrong_count(got: Any, pieces: int) -> Iterator[Hint]:
-    """Whether no more replicas were made than there are pieces."""
+    """Checks that no more replicas were made than there are pieces."""
     if got["made"] != [pieces]:
         yield Hint(
             "too-many",
@@ -289,7 +289,7 @@ def no_list(name: str) -> Hint:
 
 
 def pairs(got: object, name: str) -> list[tuple[str, Tensor]]:
-    """``got`` as a list of (device, tensor), as drivers tell of tensors; ends the judging if it is something else."""
+    """Reads ``got`` as a list of (device, tensor), as drivers tell of tensors; ends the judging if it is something else."""
     if got is None or got is ...:
         raise NoAnswer(Hint("nothing", f"`{name}` gives nothing back yet", f"`{name}` 还没有返回任何东西"))
     if not isinstance(got, (list, tuple)):
@@ -394,7 +394,7 @@ def _call(student: Student) -> Iterator[Hint]:
 
 
 def wrong_outputs(got: Sequence[Any], pieces: list[Tensor]) -> Iterator[Hint]:
-    """What is wrong with the outputs of replicas of which number k adds 100 k."""
+    """Checks the outputs of replicas of which number k adds 100 k."""
     right = [piece + 100 * at for at, piece in enumerate(pieces)]
     if same(got, right):
         return

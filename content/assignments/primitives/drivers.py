@@ -9,7 +9,7 @@ import labkit
 
 
 def split(student, cases):
-    """What ``split`` gives for each pair of rows and GPUs."""
+    """Calls ``split`` for each pair of rows and GPUs."""
     return [student["split"](rows, gpus) for rows, gpus in cases]
 
 
@@ -60,7 +60,7 @@ class Net(nn.Module):
 
 
 def replicate(student, weights, batch, gpus, tied, buffer):
-    """Of every replica: where its output is, the output for the whole batch, the devices of its weights, and
+    """Gives of every replica where its output is, the output for the whole batch, the devices of its weights, and
     whether its two layers share one.
 
     Then the gradient of the first weight, if ``backward`` reaches it, and whether the model is what it was.
@@ -120,7 +120,7 @@ def apply_order(student, pieces):
 
 
 def apply_together(student, count):
-    """How many replicas met each other: each waits until all have come, for two seconds at most."""
+    """Counts the replicas that met each other: each waits until all have come, for two seconds at most."""
     barrier = threading.Barrier(count)
     met, threads = [], set()
 
@@ -157,7 +157,7 @@ def apply_error(student, count, failing):
 
 
 def apply_grad_mode(student, enabled):
-    """Whether gradients are on inside each of two replicas, and afterwards in the caller."""
+    """Says whether gradients are on inside each of two replicas, and afterwards in the caller."""
 
     def replica(piece):
         return torch.tensor(torch.is_grad_enabled())
@@ -168,7 +168,7 @@ def apply_grad_mode(student, enabled):
 
 
 def gather(student, outputs, device, gpus):
-    """What is gathered from outputs of which the k-th is on cuda:k."""
+    """Gathers outputs of which the k-th is on cuda:k."""
     with labkit.simulate(gpus=gpus):
         placed = [_placed(output, f"cuda:{at}") for at, output in enumerate(outputs)]
         return told(student["gather"](placed, device))
@@ -238,7 +238,7 @@ def devices(gpus):
 
 
 def told(value):
-    """``value`` with each tensor as (device, values)."""
+    """Gives ``value`` with each tensor as (device, values)."""
     if isinstance(value, torch.Tensor):
         return str(value.device), value.detach().cpu()
     if isinstance(value, dict):

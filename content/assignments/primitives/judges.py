@@ -1,4 +1,4 @@
-"""The rubric: cases drawn for the student, and what is right by another way."""
+"""The rubric draws cases for the student, and computes the right results in another way."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def scalars(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def _called(
     ask: Ask, draw: Draw, rows: int, gpus: int
 ) -> tuple[Any, Tensor, Tensor, int, list[tuple[str, int]]]:
-    """What came of one call; the right output and gradient; how many pieces, and who sees how many rows."""
+    """Makes one call; gives what came, the right output and gradient, the number of pieces, and who sees how many rows."""
     weights, batch = checks.scaled(draw.tensor(4, 3)), draw.tensor(rows, 4)
     weight = weights.clone().requires_grad_()
     output = (batch @ weight).tanh()

@@ -1,4 +1,4 @@
-"""What is said of wrong answers; and what the student's ``check(...)`` tries, on open examples."""
+"""Hints for wrong answers, and the student's ``check(...)``, which tries open examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import drivers
 
 
 def wrong_count(count: object, calls: int, gpus: int) -> Iterator[Hint]:
-    """What is wrong with a count of ``calls`` calls on ``gpus`` GPUs."""
+    """Checks a count of ``calls`` calls on ``gpus`` GPUs."""
     if count == calls:
         return
     case_en = (
@@ -158,7 +158,7 @@ def wrong_scale(got: Any) -> Iterator[Hint]:
 
 
 def wrong_result(got: Any, scores: Tensor, penalty: Tensor) -> Iterator[Hint]:
-    """What is wrong with the pair that ``forward`` returns."""
+    """Checks the pair that ``forward`` returns."""
     result = got["result"]
     if not isinstance(result, list) or len(result) != 2:
         raise NoAnswer(Hint("kind", "`forward` is to return two tensors", "`forward` 应该返回两个张量"))

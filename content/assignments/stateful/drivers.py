@@ -72,7 +72,7 @@ def lists(student, state, batch, gpus):
 
 
 def lost(student, state, x, y, gpus):
-    """What the wrapped model returns; the loss, and the gradient of the first layer."""
+    """Gives what the wrapped model returns, the loss, and the gradient of the first layer."""
     model = loaded(student["Sparse"](), state)
     with room(gpus):
         wrapped = placed(model, gpus)
@@ -91,7 +91,7 @@ def lost(student, state, x, y, gpus):
 
 
 def room(gpus):
-    """So many simulated GPUs; none for 0."""
+    """Simulates so many GPUs; none for 0."""
     return labkit.simulate(gpus=gpus) if gpus else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""The rubric: weights and batches drawn for the student, and what is right by another way."""
+"""The rubric draws weights and batches for the student, and computes the right results in another way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WITHOUT = dict.fromkeys(("counter", "cache", "memory", "running", "lists", "lost
 
 
 def numbers(draw: Draw | None) -> dict[str, int | str]:
-    """How many numbers a row has, and the per cent by which things move."""
+    """Draws how many numbers a row has, and the per cent by which things move."""
     if draw is None:
         return {"size": 4, "percent": 10}
     return {"size": draw.integer(3, 9), "percent": draw.choice((5, 10, 20, 25, 40))}
@@ -39,7 +39,7 @@ def _share(draw: Draw) -> float:
 
 
 def _counted(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, int, Tensor]:
-    """What came of some calls, how many there were, and the right last output."""
+    """Runs some calls; gives what came, how many there were, and the right last output."""
     size, calls = _size(draw), draw.integer(2, 5)
     state = _state(draw, fc_weight=(2, size), fc_bias=(2,))
     batches = [draw.tensor(draw.integer(3, 8), size) for _ in range(calls)]
@@ -241,7 +241,7 @@ def fixed(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 def _lost(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, Tensor, Tensor, Tensor]:
-    """What came; the right scores and penalties, the loss and the gradient of the first layer."""
+    """Gives what came, and the right scores and penalties, loss and gradient of the first layer."""
     size = _size(draw)
     state = _state(draw, first_weight=(6, size), first_bias=(6,), second_weight=(3, 6), second_bias=(3,))
     x, y = draw.tensor(rows, size), torch.tensor([draw.integer(0, 2) for _ in range(rows)])

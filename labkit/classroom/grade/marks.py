@@ -1,4 +1,4 @@
-"""Marks, as they are kept: a line of JSON for each grading of a student, the last of which counts.
+"""Marks are kept as lines of JSON, one for each grading of a student; the last one counts.
 
 A line is on the disk, whole, before the next submission's is begun; nothing that is there is ever changed. So a
 grading that is killed loses what it was working on and no mark, and one that is run again goes on where it was.
@@ -74,7 +74,7 @@ class Mark:
 
     @property
     def failed(self) -> bool:
-        """Whether a question could not be judged, for a reason that is not the student's."""
+        """A question could not be judged, through no fault of the student's."""
         return any(question.state == "failed" for question in self.questions.values())
 
 
@@ -112,7 +112,7 @@ def history(path: Path) -> dict[str, list[Mark]]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Callable[[Mark], None]]:
-    """Gives what appends a mark, and comes back when it is on the disk; Problem if another grading is at the file."""
+    """Gives what appends a mark and returns when it is on the disk. Problem if another grading holds the file."""
     from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One file graded, as a check in continuous integration does: with a class's folder, or without any."""
+"""Grades one file, as a check in continuous integration does, with a class's folder or without one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def grade_file(path: Path, way: str, class_folder: Path | None, secret: bytes) -
 
 
 def _told_numbers(document: Document, usual: Numbers) -> dict[str, int | str]:
-    """The numbers that the file's own ``begin(...)`` names, where they are of the usual kind."""
+    """Reads the numbers from the file's own ``begin(...)``; those of another type than usual are left out."""
     found: dict[str, int | str] = {}
     for cell in document.cells:
         tree = parsed(cell.source) if cell.code and "begin(" in cell.source else None

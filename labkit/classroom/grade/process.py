@@ -1,4 +1,4 @@
-"""A judge at work: a process that takes submissions one after the other, with a template of workers of its own.
+"""A judge is a process that grades submissions one after the other, with a template of workers of its own.
 
 The coordinator (:mod:`.marking`) starts one for each core and speaks with it in lines of JSON. No student's code runs
 here; what comes from a worker passes :mod:`.asking` before anything looks at it.
@@ -21,7 +21,7 @@ from .submission import draws, grade
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Grade what comes on stdin until it ends; an answer line for each on what was stdout."""
+    """Grades each order that comes on stdin, and answers it with a line on stdout, until stdin ends."""
     told = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a judge prints is not an answer
     assignment = load(Path(config["assignment"]))

@@ -1,4 +1,4 @@
-"""From answers to marks: every part of every question judged, each in a worker of its own."""
+"""Grades one submission: judges every part of every question, each in a worker of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Graded:
 
 
 def draws(secret: bytes, student: str, assignment: str) -> Callable[[str, str], Draw]:
-    """The draw of each part of each question: the same for a student whenever they are graded."""
+    """Gives the draw of a question and a part, which is the same for a student whenever they are graded."""
     return lambda question, part: Draw.of(secret, "cases", student, assignment, question, part)
 
 
@@ -130,7 +130,7 @@ _TROUBLES = {
 
 
 def fingerprint(assignment: Assignment) -> str:
-    """The same for as long as the assignment's texts, drivers and judges are."""
+    """A digest of the assignment's texts, drivers and judges: if one of them changes, it changes."""
     digest = hashlib.sha256()
     for path in sorted(assignment.folder.glob("*")):
         if path.suffix in (".py", ".txt"):

@@ -1,4 +1,4 @@
-"""A class graded: what came back, shared out to judges on every core, each mark on the disk before the next.
+"""Grades a class: shares out what came back to judges on every core, and writes each mark before the next.
 
 Killed at any moment and started again, it goes on with what has no mark yet: the cases a student is graded on are
 drawn from the class's secret, so a submission that was under way is judged as it would have been.
@@ -44,7 +44,7 @@ class Progress:
 
 @dataclass
 class Marking:
-    """What a grading did. ``kept``: students whose marks were there, of the same answers."""
+    """The outcome of a grading. ``kept``: students whose marks were there, of the same answers."""
 
     came: Collection
     answers: dict[str, Answers]
@@ -137,7 +137,7 @@ class _Lanes:
     def judge(
         self, orders: Sequence[dict[str, Any]]
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any], float]]:
-        """(order, reply, seconds) as they are done."""
+        """Yields (order, reply, seconds) as the orders are done."""
         waiting = list(reversed(orders))
         at_work: dict[int, tuple[dict[str, Any], float, int]] = {}  # lane -> order, since when, which attempt
 

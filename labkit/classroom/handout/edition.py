@@ -1,4 +1,4 @@
-"""The notebook that a student is given: an assignment's cells, with signs by which they are known again.
+"""Makes the notebook that a student is given: an assignment's cells, marked so that they can be found again.
 
 It is written as plain JSON, version 4.5 of the notebook format, which JupyterLab, Colab and VS Code open.
 """
@@ -77,7 +77,7 @@ def answer_id(question: str) -> str:
 
 
 def _marked(name: str, cell: Cell) -> str:
-    """The source under the line that says which cell it is."""
+    """Puts a line above the source that says which cell it is."""
     lines = cell.source.split("\n")
     if lines[0].startswith("# labkit:"):
         lines = lines[1:]

@@ -32,7 +32,7 @@ _CLASS = Path("teacher", "class.json")
 
 @dataclass(frozen=True)
 class ClassFolder:
-    """What ``teacher/class.json`` says, and where things are.
+    """A class, as ``teacher/class.json`` describes it, and where its files are.
 
     secret      32 bytes that only the teacher has.
     individual  whether every student has an edition of their own, rather than all the same file.
@@ -75,21 +75,21 @@ class ClassFolder:
 
     @property
     def own_assignment(self) -> Path:
-        """Where an assignment that does not come with labkit lies, as it was when it was released."""
+        """The folder with a copy of the assignment as it was released, if it does not come with labkit."""
         return self.teacher / "assignment" / self.assignment
 
     def variant(self, student: str) -> tuple[str, ...]:
-        """What a student's numbers are drawn by, besides the secret: the names for ``Draw.of``."""
+        """The names for ``Draw.of`` from which a student's numbers are drawn."""
         return (student if self.individual else EVERYBODY, self.assignment, "numbers")
 
     def tag(self, student: str) -> str:
-        """What stands in this student's edition, and cannot be made without the secret."""
+        """The tag in this student's edition, which nobody can make without the secret."""
         student = student if self.individual else EVERYBODY
         return self._signed("edition", self.assignment, student)[:16]
 
     @property
     def word(self) -> str:
-        """What opens the lessons' solutions in class mode, to be given to the class after the deadline."""
+        """The word that opens the lessons' solutions in class mode, for the class to get after the deadline."""
         drawn = self._signed("word", self.assignment)
         return f"{drawn[:4]}-{drawn[4:8]}"
 
@@ -114,7 +114,7 @@ class ClassFolder:
         write_whole(self.path / _CLASS, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
     def with_students(self, students: Iterable[Student]) -> ClassFolder:
-        """The class with these students in it: new ones are added, what is told anew of one is taken."""
+        """Adds students, and replaces those that it has."""
         return replace(self, students=self.students | {student.id: student for student in students})
 
 
@@ -130,7 +130,7 @@ def is_class(path: Path) -> bool:
 
 
 def open_class(path: Path) -> ClassFolder:
-    """The class folder ``path``; Problem if it is none, or cannot be read."""
+    """Reads the class folder ``path``; Problem if it is none, or cannot be read."""
     file = path / _CLASS
     try:
         told = json.loads(file.read_text("utf-8"))
@@ -171,7 +171,7 @@ def open_class(path: Path) -> ClassFolder:
 
 
 def moment(text: str) -> datetime:
-    """A deadline as somebody types it: ``2026-12-01``, ``2026-12-01 18:00``, with or without a time zone.
+    """Reads a deadline that somebody typed: ``2026-12-01``, ``2026-12-01 18:00``, with or without a time zone.
 
     A date alone is its last minute; without a zone it is this computer's. ValueError if it is none.
     """

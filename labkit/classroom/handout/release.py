@@ -1,4 +1,4 @@
-"""Handing out: an edition for each student, and what stays with the teacher."""
+"""Writes an edition for each student, and the files that stay with the teacher."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .roster import Student
 
 @dataclass(frozen=True)
 class Released:
-    """What was done: the files written, those that were there and stayed, who is no longer on the roster."""
+    """The files that were written, those that stayed as they were, and the students who left the roster."""
 
     folder: ClassFolder
     written: list[Path]
@@ -99,7 +99,7 @@ def numbers_of(folder: ClassFolder, assignment: Assignment, student: str) -> dic
 def _editions(
     folder: ClassFolder, assignment: Assignment, students: list[Student]
 ) -> Iterable[tuple[Path, str]]:
-    """(file, its text) of everything that is given out."""
+    """Yields (file, its text) of everything that is given out."""
     if not folder.individual:
         languages = sorted({folder.language_of(student.id) for student in students})
         for language in languages:

@@ -1,4 +1,4 @@
-"""Who is in the class: a CSV file as a teacher has it, from Excel, WPS, an LMS or a registrar's system.
+"""Reads who is in the class from a CSV file as teachers have it, from Excel, WPS, an LMS or a registrar's system.
 
 It may be in UTF-8 with or without a mark, in UTF-16 or in GBK; separated by commas, semicolons or tabs; with lines
 above its heading. Every problem is found at once and named by its line, before anything is written.
@@ -51,7 +51,7 @@ class Student:
 
 
 def read_roster(path: Path) -> list[Student]:
-    """The students in the order of the file; Problem says what is wrong, line by line."""
+    """Reads the students in the order of the file; Problem says what is wrong, line by line."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise Problem(en=f"{path} is too large for a roster", zh=f"{path} 太大，不像是学生名单")
@@ -142,7 +142,7 @@ def _rows(text: str) -> list[tuple[int, list[str]]]:
 
 
 def _clean(value: str) -> str:
-    """A field as it was meant: full-width digits, odd blanks, and Excel's ways to say that a number is text."""
+    """Mends a field: full-width digits, odd blanks, and the signs by which Excel says that a number is text."""
     value = unicodedata.normalize("NFKC", value)
     value = "".join(letter for letter in value if unicodedata.category(letter) not in ("Cf", "Cc")).strip()
     if found := re.fullmatch(r'="?(.*?)"?', value):
@@ -151,7 +151,7 @@ def _clean(value: str) -> str:
 
 
 def _columns(row: list[str]) -> dict[str, int]:
-    """Where each kind of column stands."""
+    """Finds at which place each kind of column stands."""
     found: dict[str, int] = {}
     for kind, names in _COLUMNS.items():
         for at, title in enumerate(row):

@@ -1,4 +1,4 @@
-"""The answers in what a student hands in, by our own ids, whatever has happened to the cells.
+"""Finds the answers in what a student hands in, whatever has happened to the cells.
 
 A cell of an edition says whose it is twice: in its metadata, which Colab and converters lose, and in a first line
 ``# labkit: NAME.QUESTION``, which a student may delete. Either is enough. If both are gone, the cell's own id is, and
@@ -33,7 +33,7 @@ _Place = tuple[int, int]  # of a definition: cell, line
 
 @dataclass(frozen=True)
 class Claim:
-    """Whose edition of which assignment a file says it is."""
+    """A file's claim to be a student's edition of an assignment."""
 
     assignment: str
     student: str
@@ -42,7 +42,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a document answers.
+    """The answers in a document.
 
     answers   question id -> source, None if it is not answered: the cell was deleted, or is as it was given out.
     notes     what was odd about it.
@@ -57,7 +57,7 @@ class Answers:
 
     @property
     def digest(self) -> str:
-        """The same for the same answers, whatever else is in the file."""
+        """A digest of the answers alone, whatever else is in the file."""
         text = json.dumps(self.answers, sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
@@ -73,7 +73,7 @@ class _Piece:
 
 
 def claims_of(document: Document) -> list[Claim]:
-    """What the file says of whose it is, in its metadata and in its cells."""
+    """Reads the claims in the file's metadata and in its cells."""
     found = []
     told = document.labkit
     if all(isinstance(told.get(name), str) for name in ("assignment", "student", "edition")):
@@ -84,7 +84,7 @@ def claims_of(document: Document) -> list[Claim]:
 
 
 def assignments_of(document: Document) -> list[str]:
-    """The assignments whose cells are in it, the one with the most first."""
+    """Names the assignments whose cells are in it, the one with the most first."""
     counts: dict[str, int] = {}
     for cell in document.cells:
         marked = [which["assignment"] for mark in _marks(cell) if (which := _WHICH.match(mark))]
@@ -95,14 +95,14 @@ def assignments_of(document: Document) -> list[str]:
 
 
 def _marks(cell: Cell) -> Iterator[str]:
-    """What follows ``# labkit:`` in each line of ours."""
+    """Yields the text after ``# labkit:`` in each line of ours."""
     for line in cell.source.splitlines() if "labkit" in cell.source.lower() else ():
         if ours := _LINE.match(line):
             yield ours["rest"]
 
 
 def read_answers(document: Document, assignment: str, questions: Iterable[Asked], given: str = "") -> Answers:
-    """The answers to ``questions``.
+    """Reads the answers to ``questions``.
 
     given   the source of what every answer may use, so that nobody's own variant of it is taken for a helper.
     """
@@ -119,7 +119,7 @@ def read_answers(document: Document, assignment: str, questions: Iterable[Asked]
 
 
 def _pieces(document: Document, assignment: str, questions: set[str]) -> list[_Piece]:
-    """The cells, cut at the lines of ours; what follows such a line belongs to the question that it names."""
+    """Cuts the cells at the lines of ours; the code below such a line belongs to the question that it names."""
     found: list[_Piece] = []
     for cell in document.cells:
         question, ours = _told_by_metadata(cell, assignment, questions)
@@ -142,7 +142,7 @@ def _pieces(document: Document, assignment: str, questions: set[str]) -> list[_P
 
 
 def _told_by_metadata(cell: Cell, assignment: str, questions: set[str]) -> tuple[str | None, bool]:
-    """(question, whether it is a cell of ours that is not graded)."""
+    """Gives the cell's question, and whether it is a cell of ours that is not graded."""
     told = cell.labkit
     if told.get("assignment") == assignment:
         question = told.get("question")
@@ -191,7 +191,7 @@ def _answer(question: Asked, pieces: list[_Piece], notes: list[Note]) -> str | N
 
 
 def _elsewhere(question: Asked, pieces: list[_Piece]) -> str | None:
-    """An answer in a cell that has lost every sign of being one, or was written into another one."""
+    """Looks for the answer in cells that have lost their signs, or in which it should not stand."""
     for piece in reversed(pieces):
         if piece.question is None and piece.code and question.defines:
             source = _without_magics(piece.source)
@@ -201,7 +201,7 @@ def _elsewhere(question: Asked, pieces: list[_Piece]) -> str | None:
 
 
 def _without_magics(source: str) -> str:
-    """Without IPython's own lines, where nothing else keeps it from being Python."""
+    """Takes out IPython's own lines, if nothing else keeps the source from being Python."""
     if parsed(source):
         return source
     # %%time and the like take the rest of the cell as Python; %%bash and the like do not, and stay as they are.
@@ -210,7 +210,7 @@ def _without_magics(source: str) -> str:
 
 
 def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
-    """What the student defines in cells of their own: name -> (its place, its source); the last one counts."""
+    """Collects the definitions in the student's own cells: name -> (its place, its source); the last one counts."""
     found: dict[str, tuple[_Place, str]] = {}
     own = [piece.source for piece in pieces if piece.question is None and not piece.ours and piece.code]
     for at, source in enumerate(map(_without_magics, own)):
@@ -229,7 +229,7 @@ def _lines(source: str, node: ast.stmt) -> str:
 def _with_helpers(
     question: str, source: str, own: dict[str, tuple[_Place, str]], known: set[str], notes: list[Note]
 ) -> str:
-    """The answer, after those of the student's own definitions in other cells that it cannot do without."""
+    """Puts those definitions from the student's other cells before the answer that it needs."""
     taken: dict[_Place, str] = {}
     helpers: list[str] = []
     todo = [source]
@@ -246,7 +246,7 @@ def _with_helpers(
 
 
 def _used(source: str) -> set[str]:
-    """The names that ``source`` uses and does not define."""
+    """Names what ``source`` uses and does not define."""
     tree = parsed(source)
     if tree is None:
         return set()

@@ -1,4 +1,4 @@
-"""What came back: whose each file under ``submitted/`` is, and which of several is graded.
+"""Says whose each file under ``submitted/`` is, and which of several is graded.
 
 A file is whose its edition says, if the tag in it is that student's: nobody can make one without the teacher's
 secret. Where the tag is lost, it is whose the names of file and folders say (an id, or a name that only one student
@@ -43,7 +43,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Submission:
-    """What is graded for a student: the newest of their files."""
+    """The file that is graded for a student, the newest."""
 
     student: str
     file: Received
@@ -85,7 +85,7 @@ def collect(folder: ClassFolder) -> Collection:
 
 
 def take_in(folder: ClassFolder, assignment: Assignment) -> tuple[Collection, dict[str, Answers]]:
-    """All that came back, and what each student answers with all that was odd about their file."""
+    """Reads all that came back, and each student's answers with everything that was odd about their file."""
     came = collect(folder)
     answers = {}
     for student, found in came.submissions.items():
@@ -100,7 +100,7 @@ def answers_of(folder: ClassFolder, assignment: Assignment, student: str, docume
 
 
 def _owner(document: Document, by_name: str | None, folder: ClassFolder) -> tuple[str | None, Note | None]:
-    """Whose a file is, and what is odd about that; or None, and why it is nobody's."""
+    """Gives the file's student and a note if that was odd; or None and a note why it is nobody's."""
     held, claims = assignments_of(document), claims_of(document)
     if held and held[0] != folder.assignment:
         return None, note("other-assignment", held=held[0], wanted=folder.assignment)
@@ -122,7 +122,7 @@ def _owner(document: Document, by_name: str | None, folder: ClassFolder) -> tupl
 
 
 def _shared(claims: list[Claim], folder: ClassFolder) -> bool:
-    """Whether it is the edition that all share, which says nothing of whose it is."""
+    """Says whether it is the edition that all share, which tells nothing of its student."""
     return any(claim.student == EVERYBODY and _is_genuine(claim, folder) for claim in claims)
 
 
@@ -133,7 +133,7 @@ def _is_genuine(claim: Claim, folder: ClassFolder) -> bool:
 
 
 class _Names:
-    """Whose file it is by the names of the file and its folders, from the inside out."""
+    """Finds a file's student by the names of the file and its folders, from the inside out."""
 
     def __init__(self, folder: ClassFolder) -> None:
         self._ids = {
@@ -191,7 +191,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def strangers_of(collection: Collection, folder: ClassFolder) -> Mapping[str, list[tuple[str, Note]]]:
-    """The files that are graded for nobody, by the student whose name they bear; "" where they bear none."""
+    """Groups the files that are graded for nobody by the student whose name they bear ("": none)."""
     names = _Names(folder)
     found: dict[str, list[tuple[str, Note]]] = {}
     for name, why in collection.strangers:

@@ -1,4 +1,4 @@
-"""Cells out of what a student hands in: a notebook of any tool, or a script that one was turned into.
+"""Reads cells from a file that a student hands in: a notebook of any tool, or a script that one was turned into.
 
 Nothing is run, and whatever the file holds, reading it ends soon: bytes, cells and nesting are bounded.
 """
@@ -51,7 +51,7 @@ class Document:
 
 
 def read_document(content: bytes, name: str) -> Document:
-    """The cells of a file called ``name``; WrongFile if it is of no kind that has some."""
+    """Reads the cells of a file called ``name``; WrongFile if it is of a kind that has none."""
     if len(content) > MOST_BYTES:
         raise WrongFile(
             en=f"it has {len(content) // 1_000_000} MB, more than {MOST_BYTES // 1_000_000}: "
@@ -131,13 +131,13 @@ def _labkit(found: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _plain(source: str) -> str:
-    """Without halves of surrogate pairs, which no file can hold, and with one kind of line end."""
+    """Replaces halves of surrogate pairs, which no file can hold, and makes all line ends alike."""
     source = source.encode("utf-8", "replace").decode("utf-8")
     return source.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _script(text: str) -> Iterator[tuple[str, bool]]:
-    """(source, whether it is code) of each cell of a script; one that has no cells is one."""
+    """Yields (source, whether it is code) of each cell of a script; a script without marks is one cell."""
     lines: list[str] = []
     code = True
     for line in _plain(text).splitlines():

@@ -27,7 +27,7 @@ _IGNORED = re.compile(
 
 
 def files_in(folder: Path, strangers: list[tuple[str, Note]]) -> Iterator[tuple[str, bytes, datetime]]:
-    """(name within the folder, content, time) of every file, those in archives too."""
+    """Yields (name within the folder, content, time) of every file, those in archives too."""
     count, unpacked = 0, 0
     for path in _paths(folder):
         name = path.relative_to(folder).as_posix()
@@ -55,7 +55,7 @@ def files_in(folder: Path, strangers: list[tuple[str, Note]]) -> Iterator[tuple[
 
 
 def _paths(folder: Path) -> list[Path]:
-    """Everything in ``folder`` that is no folder itself; links to folders are among it, and are not followed."""
+    """Lists everything in ``folder`` that is no folder itself, with links to folders, which are not followed."""
     found = []
     for above, inner, files in os.walk(folder):
         found += [Path(above, name) for name in files]

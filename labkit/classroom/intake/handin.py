@@ -1,4 +1,4 @@
-"""Handing in: one small file of a student's notebook, and what is in it, said before it leaves.
+"""Makes one small file of a student's notebook to hand in, and says what is in it before it leaves.
 
 It works with the notebook alone: what was asked stands in its metadata. Nothing of it is run.
 """
@@ -24,7 +24,7 @@ _ID = re.compile(r"[\w@][\w.@-]{0,63}")
 
 @dataclass(frozen=True)
 class HandIn:
-    """What is to be handed in.
+    """A notebook that is to be handed in.
 
     answers    None where the metadata is lost, so that it is not known what was asked.
     troubles   question id -> what Python says of an answer that is none.
@@ -127,7 +127,7 @@ def _claim(claims: list[Claim], assignment: str, student: str | None) -> Claim:
 
 
 def _questions(document: Document) -> list[Asked]:
-    """What was asked, as the edition's metadata tells it; anything else there is passed over."""
+    """Reads from the edition's metadata what was asked, and passes over anything else there."""
     found = []
     told = document.labkit.get("questions")
     for id, question in told.items() if isinstance(told, dict) else ():

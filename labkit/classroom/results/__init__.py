@@ -1,1 +1,1 @@
-"""What people get to see of a grading: feedback pages, the class at a glance, tables of marks."""
+"""The results of a grading for people: feedback pages, the class at a glance, tables of marks."""

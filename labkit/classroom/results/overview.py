@@ -22,7 +22,7 @@ _MOST_PAIRS = 50
 
 @dataclass(frozen=True)
 class Class:
-    """What is known of a class when it has been graded.
+    """All that is known of a class when it has been graded.
 
     marks     by student; ``before``: the points of the last grading, where they were others.
     """
@@ -115,7 +115,7 @@ def _questions(found: Class) -> str:
 
 
 def _hints(found: Class) -> str:
-    """Which hint fired for how many students: what is worth ten minutes of the next lesson."""
+    """Counts for how many students each hint fired: the first are worth ten minutes of the next lesson."""
     students: dict[tuple[str, str], set[str]] = {}
     words: dict[tuple[str, str], str] = {}
     for student, mark in found.marks.items():

@@ -1,4 +1,4 @@
-"""How the classroom's pages are made: one file each, no network, no script, light and dark, fit to print.
+"""Makes the classroom's pages: one file each, no network, no script, light and dark, fit to print.
 
 What they say stands in ``page.txt``, how they look in ``page.css``.
 """
@@ -32,7 +32,7 @@ def page(title: str, *parts: str) -> str:
 
 
 def section(key: str, *inner: str) -> str:
-    """What is in a section, under the heading ``key``; "" if nothing is."""
+    """Puts the heading ``key`` above what is in a section; "" if nothing is."""
     found = "".join(inner)
     return f"<h2>{text(key)}</h2>{found}" if found else ""
 

@@ -1,4 +1,4 @@
-"""What grading leaves behind for people: a page for each student, and an overview for the teacher."""
+"""Writes a page for each student, and an overview for the teacher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which walls this computer can put around a student's code: tried, not looked up, and said in words."""
+"""Finds out by trying which walls this computer can put around a student's code, and says so."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEXTS = texts_beside(__file__)
 
 @cache
 def tried() -> dict[str, str]:
-    """Each way that puts up a wall, tried on this machine: why it cannot be had, "" if it can."""
+    """Tries each way that puts up a wall on this machine, and says why it cannot be had ("": it can)."""
     if sys.platform != "linux":
         return dict.fromkeys(
             WALLS, say(en=f"{sys.platform} has no namespaces", zh=f"{sys.platform} 没有命名空间")
@@ -26,7 +26,7 @@ def tried() -> dict[str, str]:
 
 
 def best(trust: bool = False) -> str:
-    """The strongest way that works here; :class:`Problem` if none does, unless the students are trusted."""
+    """Gives the strongest way that works here; Problem if none does, unless the students are trusted."""
     for way, why in tried().items():
         if not why:
             return way
@@ -46,7 +46,7 @@ def has_wall() -> bool:
 
 
 def report() -> str:
-    """What each way keeps a student's code from, which of them this computer has, and which one is taken."""
+    """Says what each way keeps a student's code from, and which of them this computer has."""
     lines = []
     for way in (*WALLS, "limits", "bare"):
         if way in WALLS:

@@ -1,4 +1,4 @@
-"""A student's code behind the wall, as the judge outside sees it: questions in, answers out."""
+"""Asks a student's code behind the wall, on the judge's side."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Session:
     _undefined: Answer | None = None
 
     def answer(self, driver: Callable[..., Any], data: dict[str, Any], cpu: float | None = None) -> Answer:
-        """What ``driver(student, **data)`` gives, if the answers can be run at all; ``cpu``: see :data:`.Engine`."""
+        """Gives the result of ``driver(student, **data)``, if the answers can be run; ``cpu``: see :data:`.Engine`."""
         module, source = _source(driver)
         if self._worker is None and self._undefined is None:
             defined = self._define(self.sources)
@@ -51,7 +51,7 @@ class Session:
 
     @property
     def undefined(self) -> bool:
-        """Whether the answers end their process when they are run, whatever is asked."""
+        """The answers end their process when they are run, whatever is asked."""
         return self._undefined is not None and self._undefined.ended is not None
 
     def _ask(self, message: dict[str, Any], limits: Limits) -> Answer:
@@ -71,7 +71,7 @@ class Session:
 
 
 def _read(reply: dict[str, Any]) -> Answer:
-    """A reply whose every field is looked at before it is believed to be there."""
+    """Makes an answer of a reply, after a look at every field of it."""
     error = reply["error"]
     if error is None:
         return Answer(reply["value"])
@@ -88,7 +88,7 @@ def _read(reply: dict[str, Any]) -> Answer:
 
 
 def harmless(text: str) -> str:
-    """``text`` without what steers a terminal or turns the direction of writing; line ends and tabs stay."""
+    """Replaces letters that steer a terminal or turn the direction of writing; line ends and tabs stay."""
     return "".join(c if c in "\n\t" or (c.isprintable() and not _steers(c)) else "\ufffd" for c in text)
 
 
@@ -100,7 +100,7 @@ _sources: dict[str, str] = {}
 
 
 def _source(driver: Callable[..., Any]) -> tuple[str, str]:
-    """The name and the source of the module in which ``driver`` stands; ValueError if it may not be sent."""
+    """Gives name and source of the module in which ``driver`` stands; Problem if it may not be sent."""
     module = inspect.getmodule(driver)
     if module is None or not inspect.isfunction(driver) or driver.__qualname__ != driver.__name__:
         raise Problem(

@@ -1,4 +1,4 @@
-"""What workers are forked from: a process behind the wall, which the judge starts and ends."""
+"""Templates: the process behind the wall of which workers are forked, as the judge starts and ends it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Template:
         self._size, self._private = memory(self.process)
 
     def worker(self, limits: Limits) -> Worker:
-        """A fresh one; ``limits`` are those of its first request, and bound what all of its requests may take."""
+        """Starts a worker; ``limits`` are those of its first request, and bound what all of its requests may take."""
         asked, requests = os.pipe()
         replies, told = os.pipe()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -99,7 +99,7 @@ class Template:
         return Worker(self.taken, os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0), Kept(here))
 
     def taken(self) -> tuple[float, int]:
-        """(CPU seconds, bytes of memory of its own) of the processes of the workers there are now."""
+        """Gives CPU seconds and bytes of memory of their own of all workers that there are now."""
         seconds, held = 0.0, 0
         for pid in descendants(*children().get(self.process, ())):
             with suppress(OSError, ValueError, IndexError):
@@ -116,7 +116,7 @@ class Template:
 
 
 class Bare:
-    """In place of a :class:`Template` where there is neither wall nor fork: each worker is a Python of its own.
+    """Stands for a :class:`Template` where there is neither wall nor fork: each worker is a Python of its own.
 
     It is slow (each imports torch), and holds back nothing but endless work: for students who are trusted.
     """
@@ -143,16 +143,16 @@ class Bare:
         return worker
 
     def close(self) -> None:
-        """Nothing is left: each worker is closed by whoever asked for it."""
+        """Does nothing: each worker is closed by the session that asked for it."""
 
 
 def template(way: str, preload: Sequence[str], hidden: Sequence[Path] = (), lane: int = 0) -> Template | Bare:
-    """What workers are taken from, in the way that :func:`.isolation.best` names."""
+    """Starts what workers are taken from, in the way that :func:`.isolation.best` names."""
     return Bare(preload) if way == "bare" else Template(way, preload, hidden, lane)
 
 
 def python(function: str, told: object) -> list[str]:
-    """The command of a Python, apart from everything of the user's, that calls a function of :mod:`.inside`."""
+    """Gives the command of a Python that knows nothing of the user's and calls a function of :mod:`.inside`."""
     module = function.partition(".")[0]
     start = f"from {__package__}.inside import {module}; {function}(json.loads(sys.argv[2]))"
     code = f"import json, sys; sys.path.insert(0, sys.argv[1]); {start}"
@@ -160,7 +160,7 @@ def python(function: str, told: object) -> list[str]:
 
 
 def configuration(way: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[str, Any]:
-    """What :func:`.inside.sandbox.enter` is told; ``hidden`` are folders of the teacher's."""
+    """Gives the arguments of :func:`.inside.sandbox.enter`; ``hidden`` are folders of the teacher's."""
     folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     folders |= {path for path in sys.path if "site-packages" in path or "dist-packages" in path}
     readable = {
@@ -177,7 +177,7 @@ def configuration(way: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[
 
 
 def environment(way: str = "root") -> dict[str, str]:
-    """Nothing of the teacher's but the language: no keys, no names, no paths."""
+    """Gives environment variables for a worker: of the teacher's only the language, no keys, no names, no paths."""
     known = {
         "PATH": "/usr/bin:/bin",
         "HOME": "/tmp",

@@ -1,4 +1,4 @@
-"""One worker, as the judge sees it: asked through pipes, watched, and ended.
+"""One worker on the judge's side, which asks it through pipes, watches it, and ends it.
 
 Only this process knows limits and clocks; whatever a worker says of itself is not asked for.
 """
@@ -29,7 +29,7 @@ Taken = Callable[[], tuple[float, int]]
 
 @dataclass(frozen=True)
 class Limits:
-    """What the student's code may take to answer one request.
+    """The most that the student's code may take to answer one request.
 
     cpu        seconds of processor time, of all its processes together.
     wall       seconds on the clock; None: enough for a machine that is busy with other things.
@@ -82,7 +82,7 @@ class Kept:
 
 
 class Started:
-    """In place of a keeper: a worker's own process, where there is no sandbox."""
+    """Stands for a keeper where there is no sandbox, and holds the worker's process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -107,7 +107,7 @@ class Worker:
         self._reader.start()
 
     def request(self, message: dict[str, Any], limits: Limits) -> dict[str, Any]:
-        """The reply to ``message``; :class:`Ended` if there is none, and then the worker is gone."""
+        """Sends ``message`` and gives the reply; :class:`Ended` if there is none, and then the worker is gone."""
         try:
             return self._request(message, limits)
         except Ended:
@@ -174,7 +174,7 @@ class Worker:
             self._inbox.put(error)
 
     def _death(self) -> str:
-        """How the worker ended, as its keeper tells."""
+        """Asks the keeper how the worker ended, and says it in words."""
         status = self._keeper.status()
         if status is None:
             return say(en="its process is gone", zh="它的进程消失了")
@@ -200,7 +200,7 @@ class Worker:
 
 
 def frames_reply(found: tuple[bytes, bytes], token: str) -> dict[str, Any]:
-    """The reply in a frame, if it is one to the request with this token; else :class:`Ended`."""
+    """Unpacks the reply to the request with this token; :class:`Ended` if the frame holds another thing."""
     try:
         reply = frames.unpack(*found)
     except frames.Garbled as error:

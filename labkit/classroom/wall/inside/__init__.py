@@ -1,1 +1,1 @@
-"""What goes into the sandbox with a student's code: no judge, no solution, no expected value stands in this folder."""
+"""Goes into the sandbox with a student's code: no judge, no solution, no expected value stands in this folder."""

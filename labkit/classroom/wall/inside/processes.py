@@ -1,4 +1,4 @@
-"""What Linux says of processes: whose children they are, and what they have taken."""
+"""Reads in /proc whose children processes are, and how much they have taken."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def memory(pid: int) -> tuple[int, int]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """What follows the program's name, which may hold blanks and brackets."""
+    """Gives the fields after the program's name, which may hold blanks and brackets."""
     with open(f"/proc/{pid}/stat", "rb") as stream:
         return stream.read().rpartition(b") ")[2].split()

@@ -1,4 +1,4 @@
-"""What Linux takes from a student's process: files, network, other processes, rights. System calls, no packages.
+"""Takes files, network, other processes and rights from a student's process, with Linux's system calls alone.
 
 Two steps. :func:`enter` is taken once by the process that will be the template of all workers, before it imports
 anything large: namespaces and a root folder in which only the system, Python and labkit are to be seen, to be read

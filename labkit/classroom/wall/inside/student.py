@@ -1,4 +1,4 @@
-"""A student's answers, run; what the judge asks for, answered as data. This is the process that nobody trusts.
+"""Runs a student's answers, and answers the judge's questions with data. Nobody trusts this process.
 
 It knows neither tests nor expected values. Whatever the code does to this process, it can change only what it
 answers; the judge takes that as a claim about values and compares.
@@ -20,7 +20,7 @@ MESSAGE = 2000  # letters kept of an error's text
 
 
 class Namespace(dict[str, Any]):
-    """What the answers define: ``student["split"]``, or ``student.split``."""
+    """The names that the answers define: ``student["split"]``, or ``student.split``."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -30,7 +30,7 @@ class Namespace(dict[str, Any]):
 
 
 class Nowhere(io.TextIOBase):
-    """In place of stdout and stderr: what is printed is dropped."""
+    """Stands for stdout and stderr, and drops what is printed."""
 
     encoding = "utf-8"
 

@@ -1,4 +1,4 @@
-"""A process that has imported what answers need, and is forked for each part of each question.
+"""The template is a process that has imported what answers need, and is forked for each part of each question.
 
 It runs no student's code itself. For each worker it forks a *keeper*, which forks the worker into a world of its own,
 waits for its end and reports how that came. The judge holds the other end of the keeper's socket: if the judge lets
@@ -72,7 +72,7 @@ def _import(preload: list[str]) -> None:
 
 
 def _keep(way: str, order: dict[str, Any], requests: int, replies: int, told: int) -> None:
-    """Start one worker, see to its end, and say on ``told`` how it came."""
+    """Starts one worker, waits for its end, and reports on ``told`` how it came."""
     judge = socket.socket(fileno=told)
     sandbox.alone(way)
     child = os.fork()
@@ -115,7 +115,7 @@ def _only(*fds: int) -> tuple[int, ...]:
 
 
 def _kill_the_rest() -> None:
-    """What the worker started and left: it is this process's by now. Without namespaces it can only be hunted."""
+    """Kills what the worker started and left. Without namespaces that is done one by one, until none is left."""
     while rest := descendants(os.getpid()):
         for pid in rest:
             with suppress(OSError):
