@@ -3,6 +3,7 @@
 import copy
 import itertools
 import re
+import subprocess
 import sys
 from collections import OrderedDict
 from pathlib import Path
@@ -541,6 +542,19 @@ def test_an_unknown_exercise_is_named():
         check("99.none", 1)
 
 
+def test_an_exercise_costs_the_reading_of_its_own_lesson_alone():
+    code = """
+from pathlib import Path
+read = Path.read_text
+Path.read_text = lambda file, *arguments: print(file.name) or read(file, *arguments)
+from labkit.course.exercise import find
+find("03.idle")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["03_split.txt"]
+
+
 def test_two_exercises_of_one_name_are_refused():
+    find("03.idle")
     with pytest.raises(ValueError, match="two exercises '03.idle'"):
         derived("03.idle")(lambda rows, gpus: {})
