@@ -19,7 +19,7 @@ def test_a_room_without_a_place_is_part_of_a_larger_one():
     planted = "base |\nengine | base\nview.pictures | base engine\nview | view.pictures\n__init__ | view\n"
     assert rooms(planted) == {"base": set(), "engine": {"base"}, "view": {"base", "engine"}}
     assert inner(planted, "view") == ["pictures"]
-    with pytest.raises(KeyError, match="no place in the picture for a room"):
+    with pytest.raises(KeyError, match="no place in the picture for cellar"):
         rooms("cellar | base")
 
 
