@@ -272,16 +272,8 @@ class _Painter:
             self._arrow(_GATHER, _end(_MADE), y + part * _FORWARD / 2, left - 1, out, stays=stays)
             if self.backward:
                 into = y + _FORWARD + 1 + part * _BACKWARD / 2 if one else y + _FORWARD - 6
-                self._arrow(
-                    _GRADIENT,
-                    _GRADIENT_OUT[0],
-                    out,
-                    _end(_MADE) + 1,
-                    into,
-                    dashed=True,
-                    stays=stays,
-                    over=True,
-                )
+                way = _GRADIENT_OUT[0], out, _end(_MADE) + 1, into
+                self._arrow(_GRADIENT, *way, dashed=True, stays=stays, over=True)
 
     def _weights(self, working: list[tuple[range, float]], top: float) -> None:
         """Draw two trunks with branches: from the module to the replicas, from their gradients to the sum."""
@@ -350,33 +342,19 @@ class _Painter:
             self.sketch.add(Text(middle, y + high + fine * 0.9, words, fine, "middle"))
 
     def _arrow(
-        self, step: int, x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False, stays: bool = False,
-        over: bool = False,
-    ) -> None:  # fmt: skip
+        self, step: int, x1: float, y1: float, x2: float, y2: float, *, stays: bool = False, **look: bool
+    ) -> None:
         """Draw the arrow of what moves in ``step``; without a head if it ``stays`` on its device."""
+        self._line(step, x1, y1, x2, y2, arrow=not stays, stays=stays, **look)
+
+    def _line(
+        self, step: int, x1: float, y1: float, x2: float, y2: float, *, stays: bool = False, **look: bool
+    ) -> None:
+        """Draw a line that is there from ``step`` on: strong in that step, unless its thing ``stays``, faint after."""
         if self._there(step):
             now = self.step == step
             faint = stays if self.step is None else not now
-            self.sketch.add(
-                Line(
-                    x1,
-                    y1,
-                    x2,
-                    y2,
-                    arrow=not stays,
-                    dashed=dashed,
-                    strong=now and not stays,
-                    muted=faint,
-                    over=over,
-                )
-            )
-
-    def _line(self, step: int, x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False) -> None:
-        """Draw a part of an arrow's way that is not its end."""
-        if self._there(step):
-            now = self.step == step
-            faint = self.step is not None and not now
-            self.sketch.add(Line(x1, y1, x2, y2, dashed=dashed, strong=now, muted=faint))
+            self.sketch.add(Line(x1, y1, x2, y2, strong=now and not stays, muted=faint, **look))
 
 
 def _end(column: tuple[float, float]) -> float:

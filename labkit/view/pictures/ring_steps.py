@@ -108,17 +108,8 @@ def _circle(plan: AllReduce, step: int) -> list[Box | Line | Text]:
             words = str(chunks[0]) if len(chunks) == 1 else say(en="all", zh="全部")
             found.append(_beside(line, words))
     for rank, (x, y) in places.items():
-        found.append(
-            Box(
-                x - size[0] / 2,
-                y - size[1] / 2,
-                *size,
-                rank,
-                f"node {rank}",
-                tip=f"rank {rank}",
-                round=not labelled,
-            )
-        )
+        left, top, name = x - size[0] / 2, y - size[1] / 2, f"rank {rank}"
+        found.append(Box(left, top, *size, rank, f"node {rank}", tip=name, round=not labelled))
         if labelled:
             found.append(Text(x, y + 13 * BASELINE, str(rank), 13, "middle", gpu=rank, bold=True))
     if sends:
@@ -148,13 +139,9 @@ def _between(one: tuple[float, float], other: tuple[float, float], size: tuple[f
     dx, dy = other[0] - one[0], other[1] - one[1]
     length = hypot(dx, dy) or 1.0
     # How far from its middle the way leaves a box.
-    out = (
-        min(
-            size[0] / 2 / abs(dx / length) if dx else length, size[1] / 2 / abs(dy / length) if dy else length
-        )
-        + 2
-    )
-    out = min(out, length * 0.3)
+    sideways = size[0] / 2 / abs(dx / length) if dx else length
+    upwards = size[1] / 2 / abs(dy / length) if dy else length
+    out = min(min(sideways, upwards) + 2, length * 0.3)
     dx, dy = dx / length * out, dy / length * out
     return Line(one[0] + dx, one[1] + dy, other[0] - dx, other[1] - dy, arrow=True, strong=True)
 
