@@ -10,14 +10,12 @@ ranks share a process: the thread takes turns (:mod:`labkit.turns`), alone.
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 import threading
-import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.process import parent_process
@@ -37,6 +35,7 @@ from ..calls.call import Call
 from ..group.group import Group
 from ..rank.rank import aside
 from . import notes, packing
+from .keys import Keys, pauses, prefix, sleep
 from .notes import NEW, OWN, STORE, Note, key_of
 
 # Seconds after which a rank that waits writes it down, and between two looks.
@@ -45,37 +44,15 @@ _PATIENCE = 20  # looks at ranks that have ended
 # Seconds that the launcher gets to end all processes, when one has said why: then one rank tells, not all.
 _GRACE = 5.0
 
-# As they are in C++: here they are asked for what is there.
+# As it is in C++: here it is asked for what is there.
 _get = c10d.Store.get
-_sleep = time.sleep
-_FIRST, _LATER = 0.0005, 0.02  # seconds between two looks into a store
+
 _now: Lookout | None = None
 # For good: a forked child drops what is to be called at the end, and would take gloo apart, whose threads it has not.
 _all: list[Lookout] = []
 _main: turns.Member | None = None  # this process's main thread
-
-
 # The exit code of this process, once it is known: what it is then said to be is not lost.
 _code = 0
-
-
-class Keys:
-    """Stands for an event that is set when all ``keys`` are there."""
-
-    def __init__(self, store: Any, keys: Sequence[str]) -> None:
-        self._store, self._keys = store, list(keys)
-
-    def is_set(self) -> bool:
-        return bool(self._store.check(self._keys))
-
-    def wait(self, seconds: float) -> bool:
-        end, pause = monotonic() + seconds, _FIRST
-        while not self.is_set():
-            if (left := end - monotonic()) <= 0:
-                return False
-            _sleep(min(left, pause))
-            pause = min(2 * pause, _LATER)
-        return True
 
 
 class Open(Protocol):
@@ -141,8 +118,9 @@ class Lookout:
 
     def _wait_for_others(self) -> None:
         """While others may still come to what this rank called, be there; tell of what nobody came to."""
-        pause = _FIRST
-        while open_calls := self._not_over():
+        for pause in pauses():
+            if not (open_calls := self._not_over()):
+                return
             found = self.read()
             if any(one.error for one in found):
                 return
@@ -152,8 +130,7 @@ class Lookout:
                     _tell(unmet)
                 if unmet or all(slot.lost is not None for slot in open_calls):
                     return
-            _sleep(pause)
-            pause = min(2 * pause, _LATER)
+            sleep(pause)
 
     def _not_over(self) -> list[Open]:
         return [slot for slot in tuple(self.open) if not slot.is_over()]
@@ -184,7 +161,7 @@ class Lookout:
         if found is None:
             return None
         if not self.is_first():
-            _sleep(_GRACE)
+            sleep(_GRACE)
         return str(faults.deadlock(notes.standings(found), self.group.timeout))
 
     def goes_on(self) -> None:
@@ -242,11 +219,6 @@ class Lookout:
     def is_first(self) -> bool:
         """Whether this rank is the one who tells."""
         return bool(self.store.add("told", 1) == 1)
-
-
-def prefix(name: str) -> str:
-    """Of what is said in a store about ``name``. torchrun's static rendezvous keeps its store over restarts."""
-    return f"labkit/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
 
 
 def begin(group: Group) -> None:

@@ -17,6 +17,7 @@ from ...base.patches import Patch
 from ..calls.call import Call
 from ..rank.rank import aside
 from . import lookout
+from .keys import Keys
 
 _FOR_GOOD = timedelta(seconds=60)  # a rank that waits for so long does not expect to wait in vain
 
@@ -49,7 +50,7 @@ def _stand(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> bo
 
 
 def _stand_aside(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> None:
-    there = lookout.Keys(store, keys)
+    there = Keys(store, keys)
     if there.wait(min(lookout.SOON, timeout.total_seconds())):
         return
     call = Call(f"store.{what}")

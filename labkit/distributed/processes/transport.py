@@ -32,6 +32,7 @@ from ..group.group import Group
 from ..group.slot import BUFFER, Plain, Slot
 from ..rank.rank import aside
 from . import lookout, packing
+from .keys import prefix
 
 # Bytes of a head: a call in words, and ten or a hundred numbers.
 HEAD = 2048
@@ -99,7 +100,7 @@ class Gloo:
         name = f"{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}"
         with aside():
             lookout.gather(group, name)
-        name = lookout.prefix(name)
+        name = prefix(name)
         with Plain(), aside():
             self._heads, self._bodies = (
                 _gloo(c10d.PrefixStore(f"{name}/{part}", group.store), self.at, self.size, group.timeout)
