@@ -223,6 +223,7 @@ def test_the_tables(folder):
         ["e2", "Alan Turing", ""],
         ["e3", "Grace Hopper", ""],
     ]
+    assert tables["marks"][0][3].endswith(" (2)"), "a question's column says its points"
     assert [row[-3:] for row in tables["marks"][1:]] == [
         ["2", "4", ""], ["0", "4", ""], ["", "4", "未提交"], ["1", "4", ""], ["0", "4", "迟交"], ["", "4", "未提交"],
     ]  # fmt: skip

@@ -101,14 +101,14 @@ def _columns(folder: ClassFolder, assignment: Assignment) -> dict[str, _Columns]
     """The columns of each table, by its file's name."""
     most = points(assignment.points)
     more = dict.fromkeys(title for student in folder.students.values() for title in student.more)
-    questions = [question.id for question in assignment.questions]
+    heads = {one.id: f"{one.title} ({points(one.points)})" for one in assignment.questions}
     due = folder.deadline.isoformat() if folder.deadline else ""
     return {
         "marks.csv": [
             (text("id"), lambda line: line.student.id),
             (text("name"), lambda line: line.student.name),
             *((title, lambda line, title=title: line.student.more.get(title, "")) for title in more),
-            *((question, lambda line, question=question: line.of(question)) for question in questions),
+            *((heads[id], lambda line, id=id: line.of(id)) for id in heads),
             (text("total"), lambda line: line.total),
             (text("of"), lambda line: most),
             (text("remarks"), lambda line: line.remarks),
