@@ -70,7 +70,7 @@ def test_gradients_count_as_soon_as_they_are_there(world):
     assert 2 * WEIGHTS <= last < 2 * WEIGHTS + MIB
 
 
-@pytest.mark.parametrize("megabytes", [1, 3, 25])
+@pytest.mark.parametrize("megabytes", [1, pytest.param(3, marks=pytest.mark.more), 25])
 @pytest.mark.parametrize("view", [False, True])
 def test_ddp_has_buckets_beside_the_gradients_or_instead(world, view, megabytes):
     def train():
@@ -98,7 +98,7 @@ def test_ddp_that_accumulates_has_gradients_of_its_own_until_it_reduces(world):
     assert on_all(world, train) == ((3 * WEIGHTS + MAP,) * 2, (2 * WEIGHTS + MAP,) * 2)
 
 
-@pytest.mark.parametrize("backend", ["nccl", None])
+@pytest.mark.parametrize("backend", ["nccl", pytest.param(None, marks=pytest.mark.more)])
 @pytest.mark.parametrize("view", [False, True])
 def test_parameters_that_are_not_used_have_no_gradient_and_a_place_in_a_bucket(world, backend, view):
     class OneByTurns(nn.Module):

@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("language", "name"), [("en", "README.md"), ("zh", "README.zh.md")])
+@pytest.mark.parametrize(
+    ("language", "name"), [("en", "README.md"), pytest.param("zh", "README.zh.md", marks=pytest.mark.more)]
+)
 def test_the_script_that_hangs_on_a_cluster(tmp_path, language, name):
     text = (ROOT / name).read_text("utf-8")
     (found,) = re.findall(r"```py\n(.*?)```.*?```\nlabkit (.*?)```.*?```text\n(.*?)```", text, re.DOTALL)

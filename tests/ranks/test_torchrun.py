@@ -369,7 +369,10 @@ def test_as_a_command(folder):
 
 @pytest.mark.parametrize(
     "text",
-    ["import os, torch\nos.environ['RANK']", "import torch\ntorch.distributed.init_process_group('gloo')"],
+    [
+        "import os, torch\nos.environ['RANK']",
+        pytest.param("import torch\ntorch.distributed.init_process_group('gloo')", marks=pytest.mark.more),
+    ],
 )
 def test_labkit_run_points_to_it(folder, text):
     code, _, err = outcome(folder_with(folder, text), "run", "--gpus", "2", "script.py")
