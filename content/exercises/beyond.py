@@ -30,7 +30,7 @@ def _star(ranks: int) -> dict[str, int]:
 
 
 def _gigabytes(stage: int, ranks: int) -> float:
-    """What lies on each rank for 3 billion parameters: weights, gradients, two numbers of Adam, 4 bytes each."""
+    """Gigabytes on each rank for 3 billion parameters: weights, gradients, two numbers of Adam, 4 bytes each."""
     weights, gradients, states = (
         4 / (ranks if stage >= 3 else 1),
         4 / (ranks if stage >= 2 else 1),

@@ -76,7 +76,7 @@ def _module_of(frame: tuple[FrameType, int]) -> str:
 
 
 def _is_ready_made(module: str) -> bool:
-    """Whether it is PyTorch's or labkit's own data parallelism that is at work."""
+    """True for a module of PyTorch's or labkit's own data parallelism."""
     return module.startswith(("torch.nn.parallel.", "labkit.engine."))
 
 

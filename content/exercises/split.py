@@ -81,7 +81,7 @@ def _idle(rows: int, gpus: int) -> dict[str, int]:
 
 
 def _all_busy(rows: int, size: int, gpus: int) -> tuple[bool, bool]:
-    """Whether every GPU has rows in each full batch, and whether in the last one."""
+    """(every GPU has rows in each full batch, every GPU has rows in the last one)."""
     last = rows % size or size
     return _pieces(size, gpus) >= gpus or size > rows, _pieces(last, gpus) >= gpus
 

@@ -17,27 +17,23 @@ from .judging import Unreadable
 from .kinds import shown
 from .lesson import begun
 from .names import word_on
-from .words import as_html
+from .words import SIGNS, as_html, framed
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What the learner sees after an answer; ``right`` is None when there is none yet."""
+    """The verdict that the learner sees after an answer; ``right`` is None when there is none yet."""
 
     right: bool | None
     text: str
     solution: Solution | None = field(repr=False)  # None where the text has said it already
 
     def __repr__(self) -> str:
-        sign = {True: "✓", False: "✗", None: "…"}[self.right]
-        return f"{sign} {self.text}"
+        return f"{SIGNS[self.right]} {self.text}"
 
     def _repr_html_(self) -> str:
-        colour = {True: "#1a7f37", False: "#bc4c00", None: "#8c959f"}[self.right]
-        return (
-            f'<div style="border-left:4px solid {colour};padding:2px 0 2px 12px">'
-            f"<div>{as_html(repr(self))}</div>{self.solution._repr_html_() if self.solution else ''}</div>"
-        )
+        solution = self.solution._repr_html_() if self.solution else ""
+        return framed(f"<div>{as_html(repr(self))}</div>{solution}", self.right)
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ def reveal(exercise: str, **facts: int) -> Solution:
 
 
 def judged(answer: object, hint: Callable[[object], object | None], wanted: Text) -> tuple[str | None, bool]:
-    """What ``hint`` says is wrong with ``answer``, None if nothing is; and whether it was an answer at all.
+    """(the hint on ``answer`` in words, None if it is right; whether it was an answer at all).
 
     An answer that is of another kind than what is ``wanted``, or that raises an error, was a slip of the pen.
     """

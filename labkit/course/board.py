@@ -24,7 +24,7 @@ _FIRST, _LATER, _OPEN = "●", "◐", "○"
 
 
 class Progress:
-    """What has been answered, lesson by lesson. Follows every answer while the notebook runs."""
+    """The exercises answered, lesson by lesson. Follows every answer while the notebook runs."""
 
     def __init__(self) -> None:
         self._language = get_language()
@@ -60,7 +60,7 @@ class Progress:
 
 
 def score(done: set[str], first: set[str]) -> str:
-    """How the lesson that has begun went, in one line; "" if none has, it asks nothing, or nobody keeps count."""
+    """The score of the lesson that has begun, in one line; "" if none has, it asks nothing, or nobody keeps count."""
     name = begun() or "-"
     with suppress(OSError):
         name = name if progress.file() else "-"

@@ -52,7 +52,7 @@ class Case:
     cured: str
 
     def checked(self) -> tuple[Finding, Diagnosis]:
-        """What the check-up on two GPUs finds in the broken lines, and what it says of the cured ones."""
+        """The check-up's finding in the broken lines, on two GPUs, and its diagnosis of the cured ones."""
         found = check_up(self.broken)
         return next(one for one in found.findings if one.name == self.finding), check_up(self.cured)
 
@@ -69,7 +69,7 @@ def cases() -> dict[str, list[Case]]:
 
 
 def check_up(code: str) -> Diagnosis:
-    """What ``labkit.diagnose`` says of the model that ``code`` makes; nothing is left of the machine it ran on."""
+    """The diagnosis of the model that ``code`` makes; nothing is left of the machine it ran on."""
     names: dict[str, Any] = dict(_NAMES)
     with simulate(gpus=2), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -28,7 +28,7 @@ def lock(word: str, deadline: str) -> str:
 
 
 def closed() -> str:
-    """Why solutions are closed, in a sentence for the student; "" if they are open."""
+    """Says in a sentence for the student why solutions are closed; "" if they are open."""
     file = _file()
     if file is None:
         return ""

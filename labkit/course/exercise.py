@@ -1,4 +1,4 @@
-"""What an exercise is: its texts, the kind of answer it asks for and how one is judged; and how content declares one.
+"""Exercises: their texts, the kind of answer they ask for, how one is judged, and how the content declares them.
 
 The texts stand in ``content/exercises/NN_lesson.txt``, in the form of :mod:`labkit.base.texts`::
 
@@ -57,7 +57,7 @@ _FOLDER = FOLDER / "exercises"
 
 @dataclass(frozen=True)
 class Code:
-    """What a lesson's Python module says of an exercise.
+    """The part of an exercise that a lesson's Python module declares.
 
     facts    the numbers that the question is asked with: name -> what it usually is, its least and its greatest.
     fresh    draws other facts, worth another try, where a prediction can be asked again.
@@ -122,7 +122,7 @@ class Answer:
 class Exercise:
     """An exercise: its texts by their names, the answers that they name, and what code says of it.
 
-    kind    the name of the kind of answer, "" where a click or a judge answers.
+    kind_name    names one of KINDS; "" where the answer is a click, or a judge reads it.
     """
 
     texts: Mapping[str, Text]
@@ -132,7 +132,7 @@ class Exercise:
 
     @property
     def asks(self) -> bool:
-        """Whether it is a prediction: a question that is answered before the next cell runs."""
+        """True for a prediction: a question that is answered before the next cell runs."""
         return "" in self.texts
 
     @property
@@ -160,7 +160,7 @@ class Exercise:
         return str(self._said(Named(""), facts))
 
     def choices(self) -> list[str]:
-        """What can be clicked, in order; [] where a value is typed."""
+        """The choices to click, in order; [] where a value is typed."""
         return [str(answer.text.filled({})) for answer in self.answers] if self._clicked else []
 
     def solution(self, **facts: int) -> str:
@@ -187,7 +187,7 @@ class Exercise:
         }
 
     def hint(self, answer: object, **facts: int) -> Hint | None:
-        """What is wrong with ``answer``, None if it is right; raises Unreadable, or what the learner's code raises."""
+        """The hint on ``answer``, None if it is right; raises Unreadable, or what the learner's code raises."""
         value = self.kind.read(answer)
         if self.code.judge is None:
             return self._looked_up(value, facts)
@@ -199,7 +199,7 @@ class Exercise:
         return Hint(found.name, said.en, said.zh)
 
     def _looked_up(self, value: Any, facts: Mapping[str, int]) -> Hint | None:
-        """What the table of answers says of one."""
+        """The hint that the table of answers has for ``value``."""
         facts = {**facts, **self.code.derived(**facts), "answer": value}
         table: dict[Any, Answer] = {}
         for number, answer in enumerate(self.answers, 1):

@@ -46,7 +46,7 @@ def terms() -> tuple[Term, ...]:
 
 
 def problems(en: str, zh: str) -> list[str]:
-    """What is wrong with the terms of a text in two languages, a line each; [] if nothing is.
+    """The faults in the terms of a text in two languages, a line each; [] if nothing is.
 
     `Code` between backticks is left out of both: it is the same in every language.
     """

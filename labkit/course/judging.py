@@ -33,7 +33,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Hint:
-    """What is wrong with an answer, and why; ``id`` names the misconception, whatever the numbers in the words.
+    """Says what is wrong with an answer, and why; ``id`` names the misconception, whatever the numbers in the words.
 
     score   the share of the part's points that the answer keeps all the same, 0 to 1.
     """

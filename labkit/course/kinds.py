@@ -1,4 +1,4 @@
-"""How answers are read: each kind refuses what it would have to guess at, and what is beyond every question.
+"""Reads answers: each kind refuses what it would have to guess at, and what is beyond every question.
 
 A hint repeats the answer, and a generator may never end: so there is a most of everything.
 """
@@ -95,7 +95,7 @@ A_SHAPE = Kind(shape, Text(en="a shape, such as `[1, 2, 3]`", zh="一个形状�
 
 
 def typed(text: str) -> object:
-    """What somebody typed, as a value: ``3``, ``3, 2, 2``, ``[3，2]``, ``cuda:1``; text where it is none."""
+    """The value that somebody typed: ``3``, ``3, 2, 2``, ``[3，2]``, ``cuda:1``; text where it is none."""
     text = (
         unicodedata.normalize("NFKC", text).replace("、", ",").replace("【", "[").replace("】", "]").strip()
     )
@@ -106,7 +106,7 @@ def typed(text: str) -> object:
 
 
 def a_function(name: str) -> Callable[[object], object]:
-    """How a function is read; ``name`` is what the lesson calls the one that is to be written."""
+    """Gives the reader of an answer that is a function, which the lesson calls ``name``."""
 
     def read(answer: object) -> object:
         if callable(answer):
@@ -122,7 +122,7 @@ def a_function(name: str) -> Callable[[object], object]:
 
 
 def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", zh: str = "函数") -> Any:
-    """What the learner's function gave back, read as ``kind``; Unreadable is about that, not about the answer."""
+    """The value that the learner's function gave back, read as ``kind``; Unreadable speaks of that value."""
     if value is None or value is ...:
         raise Unreadable(
             Text(
@@ -139,7 +139,7 @@ def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", 
 
 
 def wrong_return(value: object, wanted: Text, *, en: str = "the function", zh: str = "函数") -> Unreadable:
-    """That the learner's function gave back something else than ``wanted``."""
+    """The error for a learner's function that gave back something else than ``wanted``."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     fraction = any(isinstance(part, float) and not part.is_integer() for part in parts)
     return Unreadable(

@@ -1,4 +1,4 @@
-"""Which cell of a lesson makes a name: for a learner who ran a cell before it, and reads a bare NameError."""
+"""Finds the cell of a lesson that makes a name, for a learner who ran another before it and reads a NameError."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ..base.language import say
-from .words import as_html
+from .words import as_html, framed
 
 
 def word_on(error: BaseException | None, lesson: str | None) -> str:
-    """What to do about a NameError in ``lesson``: the section and the cell that make the name; "" if none does."""
+    """Says what to do about a NameError in ``lesson``: the section and the cell that make the name; "" if none does."""
     name = error.name if type(error) is NameError else None
     if not name or not lesson:
         return ""
@@ -63,8 +63,7 @@ class Watch:
     def __call__(self, result: Any = None) -> None:
         text = word_on(getattr(result, "error_in_exec", None), self.lesson)
         if text:
-            html = f'<div style="border-left:4px solid #8c959f;padding:2px 0 2px 12px">{as_html(text)}</div>'
-            self.shell.display_pub.publish({"text/plain": text, "text/html": html})
+            self.shell.display_pub.publish({"text/plain": text, "text/html": framed(as_html(text))})
 
 
 def watch(lesson: str) -> None:

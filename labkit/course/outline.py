@@ -1,4 +1,4 @@
-"""What the course consists of: its lessons, and the ten beliefs about DataParallel that they put right.
+"""The contents of the course: its lessons, and the ten beliefs about DataParallel that they put right.
 
 They stand in ``content/outline.txt``. The index notebooks and the progress board are made from it, and a test compares
 it with the notebooks themselves.

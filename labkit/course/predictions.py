@@ -44,7 +44,7 @@ class Prediction:
 
     @property
     def choices(self) -> list[str]:
-        """What can be clicked; [] where a value is typed."""
+        """The choices to click; [] where a value is typed."""
         return self.exercise.choices()
 
     def answer(self, given: object) -> Shown:

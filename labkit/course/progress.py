@@ -1,4 +1,4 @@
-"""Which exercises the learner has answered, and which at the first try: a small JSON file that is theirs.
+"""Keeps which exercises the learner has answered, and which at the first try, in a small JSON file of theirs.
 
 It is ``~/.labkit/progress.json``, or the file that the environment variable ``LABKIT_PROGRESS`` names
 ("off" keeps nothing). It is written whole or not at all, by one process at a time. What else stands in it stays; a
@@ -34,7 +34,7 @@ _aside: Path | None = None
 
 
 def file() -> Path | None:
-    """Where progress is kept; None if it is not. OSError if nobody knows where home is."""
+    """The file that keeps progress; None if there is none. OSError if nobody knows where home is."""
     named = os.environ.get("LABKIT_PROGRESS")
     if named == "off":
         return None
@@ -74,7 +74,7 @@ def add(name: str, entry: str) -> None:
 
 
 def kept() -> bool:
-    """Whether progress is kept at all."""
+    """True unless LABKIT_PROGRESS is off."""
     return os.environ.get("LABKIT_PROGRESS") != "off"
 
 
@@ -100,7 +100,7 @@ def write() -> None:
 
 
 def trouble() -> str:
-    """What stands between the learner and their progress, in one sentence; "" if all is well."""
+    """Says in one sentence why progress is not saved; "" if all is well."""
     if _unwritten and _error:
         why = reason(_error) if isinstance(_error, OSError) else f"{type(_error).__name__}: {_error}"
         return say(en=f"Progress could not be saved ({why}).", zh=f"进度没能保存（{why}）。")
@@ -113,7 +113,7 @@ def trouble() -> str:
 
 
 def listed(name: str) -> set[str]:
-    """What stands in the list ``name``, in the file or noted since; of a file that cannot be read, nothing."""
+    """The entries of the list ``name``, in the file or noted since; none of a file that cannot be read."""
     unwritten = {exercise for listed, exercise in _unwritten if listed == name}
     try:
         path = file()
@@ -161,7 +161,7 @@ class _NotOurs(Exception):
 
 
 def _load(path: Path) -> dict[str, object]:
-    """What the file holds, {} if there is none."""
+    """The contents of the file, {} if there is none."""
     try:
         found = json.loads(path.read_text("utf-8-sig"))  # an editor may have put its mark at the beginning
     except FileNotFoundError:

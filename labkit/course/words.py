@@ -1,4 +1,4 @@
-"""Words of the course as HTML."""
+"""Words of the course as HTML, and the frame around a verdict."""
 
 from __future__ import annotations
 
@@ -11,3 +11,13 @@ def as_html(text: str) -> str:
     text = escape(text, quote=False)
     text = re.sub(r"```\n(.*?)\n```", r"<pre>\1</pre>", text, flags=re.DOTALL)
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", text)
+
+
+# The line beside a verdict: right, wrong, or none yet.
+_COLOURS = {True: "#1a7f37", False: "#bc4c00", None: "#8c959f"}
+SIGNS = {True: "✓", False: "✗", None: "…"}
+
+
+def framed(html: str, right: bool | None = None) -> str:
+    """HTML with a line at its left in the colour of the verdict."""
+    return f'<div style="border-left:4px solid {_COLOURS[right]};padding:2px 0 2px 12px">{html}</div>'

@@ -44,7 +44,7 @@ def read(root: Path, language: str, lesson: str) -> NotebookNode:
 
 
 def differences(root: Path, lesson: str) -> list[str]:
-    """What keeps the two notebooks of a lesson from being one lesson, a line for each cell."""
+    """The differences that keep two notebooks from being one lesson, a line for each cell."""
     english, chinese = (read(root, language, lesson).cells for language in LANGUAGES)
     found = []
     if [cell.id for cell in english] != [cell.id for cell in chinese]:
@@ -62,7 +62,7 @@ def differences(root: Path, lesson: str) -> list[str]:
 
 
 def terms(root: Path, lesson: str) -> list[str]:
-    """Where a pair of texts does not use the glossary's terms, a line for each."""
+    """The places where a pair of texts does not use the glossary's terms, a line for each."""
     both = (read(root, language, lesson).cells for language in LANGUAGES)
     return [
         f"{lesson}, cell {one.id}: {problem}"

@@ -112,7 +112,7 @@ class Seen:
 
     @property
     def idle(self) -> bool:
-        """Whether layers ran on fewer GPUs than have rows."""
+        """True if layers ran on fewer GPUs than have rows."""
         return 0 < len(self.got.busy) < busy_gpus(self.case.rows, self.case.gpus)
 
     @property
@@ -122,7 +122,7 @@ class Seen:
 
     @property
     def right(self) -> Any:
-        """What one GPU gives there."""
+        """The result of one GPU in that call."""
         return self.want.results[self.at or 0]
 
     @property
@@ -131,7 +131,7 @@ class Seen:
         return self.case.calls[self.at or 0]
 
     def would_give(self, *inputs: Any) -> Any:
-        """What one GPU would give for other inputs of that call, as a model that was not trained."""
+        """The result of one GPU for other inputs of that call, as a model that was not trained."""
         return observe(
             self.problem.repaired, replace(self.case, gpus=1, order=None, calls=(inputs,))
         ).results[0]
@@ -178,7 +178,7 @@ def weights(model: type[nn.Module], generator: torch.Generator) -> dict[str, Ten
 
 
 def judge(problem: Problem, model: object, draw: Random) -> Judgement:
-    """Whether ``model``, a class, is ``problem`` repaired: its results, gradients and buffers are those of one GPU.
+    """Judges ``model``, a class, as the repair of ``problem``: its results, gradients and buffers must be one GPU's.
 
     ``draw`` decides the cases: batch sizes, GPUs, inputs, weights and the order of the replicas.
     """
@@ -197,7 +197,7 @@ def judge(problem: Problem, model: object, draw: Random) -> Judgement:
 
 
 def _values(seen: Seen) -> Iterator[Named]:
-    """What is wrong with the results, if anything is."""
+    """Hints on the results."""
     if (failure := seen.failure) and failure.step in ("init", "load"):
         yield from _unmade(seen, failure)
     if failure and failure.step != "backward":
@@ -245,7 +245,7 @@ def _failed(failure: Failure) -> Named:
 
 
 def _deaf(seen: Seen) -> bool:
-    """Whether two batches give one result that should give two."""
+    """True if two batches give one result that should give two."""
     if len(seen.got.results) < 2:
         return False
     return alike(*seen.got.results[:2]) and not alike(*seen.want.results[:2])
@@ -259,7 +259,7 @@ _BATCHES = (
 
 
 def _differs(seen: Seen) -> Named:
-    """What came out, beside what should have."""
+    """The hint that shows the result beside the right one."""
     result, right = described(seen.result), described(seen.right)
     alone = ".alone" * seen.alone
     if result != right:
@@ -268,7 +268,7 @@ def _differs(seen: Seen) -> Named:
 
 
 def _trained(seen: Seen) -> Iterator[Named]:
-    """What is wrong with gradients and buffers, of a model whose results are right."""
+    """Hints on gradients and buffers, of a model whose results are right."""
     got, want = seen.got, seen.want
     if got.failure or any(not close(got.states[-1][name], want.states[-1][name]) for name in want.states[-1]):
         yield from seen.problem.wrong(seen)
@@ -313,7 +313,7 @@ def _gpus(numbers: set[int]) -> str:
 
 
 def unchanged(problem: Problem, model: object) -> bool:
-    """Whether ``model`` is still the broken class, as its source says (comments and blanks do not count)."""
+    """True if ``model`` is still the broken class, as its source says (comments and blanks do not count)."""
     try:
         return isinstance(model, type) and _source_of(model) == _source_of(problem.broken)
     except (OSError, TypeError, SyntaxError):  # there is no source to read

@@ -1,4 +1,4 @@
-"""What the learner of lesson 09 calls: a class to be judged, hints to be bought, a batch to try things on."""
+"""The functions of lesson 09: a class is judged, hints are bought, a batch is made to try things on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from ...base.extras import need
 from ...base.language import get_language, say, using
 from ...base.numbers import one_of, plural, whole
-from ..words import as_html
+from ..words import SIGNS, as_html, framed
 from . import score
 from .judging import (
     EVERYWHERE,
@@ -29,32 +29,29 @@ from .judging import (
 )
 from .running import Case, Observed, alike, observe
 
-_COLOURS = {True: "#1a7f37", False: "#bc4c00", None: "#8c959f"}
-
 
 @dataclass(frozen=True)
 class Repair:
-    """What came of an attempt: ``right`` is None while the class is still the broken one. Shows a button for hints."""
+    """The outcome of an attempt, with a button for hints; ``right`` is None while the class is still the broken one."""
 
     name: str
     right: bool | None
     text: str
 
     def __repr__(self) -> str:
-        sign = {True: "✓", False: "✗", None: "…"}[self.right]
-        return f"{sign} {self.text}".replace("```\n", "").replace("\n```", "")
+        return self._marked.replace("```\n", "").replace("\n```", "")
 
     def _repr_html_(self) -> str:
-        return _framed(repr_of(self), self.right)
+        return framed(as_html(self._marked), self.right)
+
+    @property
+    def _marked(self) -> str:
+        """The sign and the text, with the marks of a block of code."""
+        return f"{SIGNS[self.right]} {self.text}"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         shown = {"text/plain": repr(self), "text/html": self._repr_html_()}
         return shown if self.right else {**_with_hints(self), **shown}
-
-
-def repr_of(repair: Repair) -> str:
-    """As its repr, with the marks of a block of code."""
-    return repr(repair)[:2] + repair.text
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ def _verdict(problem: Problem, found: Judgement) -> str:
 
 
 def symptom(problem: Problem) -> str:
-    """What the broken model does on 1, 2 and 4 GPUs with 8 rows, a line for each."""
+    """Shows the broken model on 1, 2 and 4 GPUs with 8 rows, a line for each."""
     generator = torch.Generator().manual_seed(5)
     state = weights(problem.broken, generator)
     calls = tuple(problem.batch(8, generator) for _ in range(3))
@@ -193,7 +190,7 @@ def source(problem: Problem) -> str:
 
 
 def _offer(name: str) -> str:
-    """What the next hint costs, and how it is asked for."""
+    """Says the price of the next hint, and how to ask for it."""
     number, left = score.taken(name) + 1, max(WORTH - score.cost(name), 0)
     if number > len(score.COSTS):
         return say(en="That was the last one.", zh="提示到此为止。")
@@ -232,8 +229,3 @@ def _with_hints(shown: Repair) -> dict[str, Any]:
     box = widgets.VBox([widgets.HTML(shown._repr_html_()), button, told], layout={"max_width": "860px"})
     box.add_class("labkit-repair")
     return dict(box._repr_mimebundle_() or {})
-
-
-def _framed(text: str, right: bool | None) -> str:
-    colour = _COLOURS[right]
-    return f'<div style="border-left:4px solid {colour};padding:2px 0 2px 12px">{as_html(text)}</div>'

@@ -25,7 +25,7 @@ from ...machine import simulate
 
 @dataclass(frozen=True)
 class Case:
-    """What a model is run on.
+    """The batches and GPUs that a model is run on.
 
     gpus    how many; on one GPU it runs without a wrapper.
     rows    of each batch.
@@ -43,7 +43,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Failure:
-    """What the class raised.
+    """The error that the class raised.
 
     step      "init", "load", "before", "scatter", "forward", "gather", "after" or "backward".
     words     the error in one line, with its type.
@@ -59,7 +59,7 @@ class Failure:
 
 @dataclass
 class Observed:
-    """What came of a case.
+    """The results of a case.
 
     results     of each call, on the CPU, without their history.
     states      the state_dict after each call.
@@ -78,7 +78,7 @@ class Observed:
 
 
 class _Stop(Exception):
-    """A step failed, and what it was is noted."""
+    """A step failed; its error is noted already."""
 
 
 def observe(model: type[nn.Module], case: Case) -> Observed:
@@ -146,7 +146,7 @@ def _called(model: nn.Module, wrapped: nn.Module, given: tuple[Any, ...], seen: 
 
 @contextmanager
 def _step(name: str, seen: Observed) -> Iterator[None]:
-    """What is raised inside is noted as the failure of this step."""
+    """Notes what is raised inside as the failure of this step."""
     try:
         yield
     except KeyboardInterrupt:
@@ -196,19 +196,19 @@ def weighted(result: Any) -> Tensor | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What a class prints in its many runs, and what PyTorch warns of, is no news here."""
+    """Drops what a class prints in its many runs, and PyTorch's warnings."""
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
 
 
 def busy_gpus(rows: int, gpus: int) -> int:
-    """How many GPUs have rows to work on."""
+    """The number of GPUs that have rows to work on."""
     return -(-rows // -(-rows // gpus))
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two results have the same tensors in the same places, and the same values up to rounding."""
+    """True if two results have the same tensors in the same places, and the same values up to rounding."""
     first, second = tensors(one, "result"), tensors(other, "result")
     return first.keys() == second.keys() and all(close(first[path], second[path]) for path in first)
 
@@ -222,5 +222,5 @@ def close(one: Tensor, other: Tensor) -> bool:
 
 
 def parts(tensor: Tensor, gpus: int) -> Sequence[Tensor]:
-    """As scatter cuts it."""
+    """The pieces that scatter cuts."""
     return tensor.chunk(gpus)

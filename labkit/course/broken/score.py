@@ -34,18 +34,18 @@ def reached(name: str) -> int | None:
 
 
 def taken(name: str) -> int:
-    """How many hints were taken."""
+    """The number of hints taken."""
     return len({number for number in _numbers(progress.HINTED, name) if 1 <= number <= len(COSTS)})
 
 
 def cost(name: str) -> int:
-    """Of the hints that were taken."""
+    """The points that the hints taken have cost."""
     numbers = _numbers(progress.HINTED, name)
     return sum(cost for number, cost in enumerate(COSTS, 1) if number in numbers)
 
 
 def points(name: str) -> int:
-    """What counts for ``name``, 0 to 10."""
+    """The points that count for ``name``, 0 to 10."""
     return max((reached(name) or 0) - cost(name), 0)
 
 
@@ -55,7 +55,7 @@ def total() -> int:
 
 
 def begun() -> bool:
-    """Whether anything was tried or taken."""
+    """True once a repair was tried or a hint taken."""
     return any(reached(name) is not None or taken(name) for name in problems())
 
 

@@ -43,7 +43,7 @@ def names() -> list[str]:
 
 
 def default_folder() -> Path:
-    """Where a learner's copy lives unless they say otherwise: what ``LABKIT_LESSONS`` names, else in their home.
+    """The folder of a learner's copy unless they say otherwise: what ``LABKIT_LESSONS`` names, else in their home.
 
     RuntimeError if nobody knows where home is.
     """
@@ -77,7 +77,7 @@ class Copy:
         return os.path.lexists(self.file)
 
     def is_touched(self) -> bool:
-        """Whether anything is in it that the learner put there, a change or an output; or it is no copy of ours."""
+        """True if the learner put something into it, a change or an output, or if it is no copy of ours."""
         found = self._read()
         cells = found.get("cells", [])
         # What the index shows when it is run is nobody's work, and an old one would not know the new lessons.
@@ -85,7 +85,7 @@ class Copy:
         return ran or _edition_of(found) != _digest(cells)
 
     def is_current(self) -> bool:
-        """Whether it is of the edition that this labkit has."""
+        """True if it is of the edition that this labkit has."""
         return _edition_of(self._read()) == _edition_of(self.lesson)
 
     def _read(self) -> Notebook:
@@ -121,7 +121,7 @@ def copies(folder: Path) -> Iterator[Copy]:
 
 
 def find(lesson: str, folder: Path) -> list[Copy]:
-    """What ``lesson`` names in ``folder``: ``03_split``, ``03``, ``index`` in each language, or ``zh/03_split``.
+    """The copies in ``folder`` of ``lesson``: ``03_split``, ``03``, ``index`` in each language, or ``zh/03_split``.
 
     Raises FileNotFoundError, in one line that lists what there is.
     """
@@ -142,7 +142,7 @@ def find(lesson: str, folder: Path) -> list[Copy]:
 
 @dataclass
 class Laid:
-    """What laying out a copy has done, by notebook: new there, renewed, and kept though this labkit has a newer one."""
+    """The outcome of laying out a copy: notebooks new there, renewed, and kept though this labkit has a newer one."""
 
     new: list[Copy] = field(default_factory=list)
     renewed: list[Copy] = field(default_factory=list)
@@ -201,7 +201,7 @@ def _text(cell: Notebook) -> str:
 
 
 def _digest(cells: list[Notebook]) -> str:
-    """What tells one edition of a lesson from another: its texts. Editors and services change ids and metadata."""
+    """A digest of the lesson's texts, which tells one edition from another; editors change ids and metadata."""
     told = [[cell["cell_type"], _text(cell).rstrip()] for cell in cells]
     return sha256(json.dumps(told).encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""How labkit starts a notebook's kernel, whichever tool runs the cells: nbclient, papermill or nbval.
+"""Starts a notebook's kernel, whichever tool runs the cells: nbclient, papermill or nbval.
 
 It imports only the standard library: the tests load it before anything else.
 """
@@ -16,7 +16,7 @@ STARTUP_TIMEOUT = 60  # seconds; an overloaded computer can miss a start, which 
 
 
 def start(kernel: Callable[[], T], *, has_begun: Callable[[], bool] = lambda: False) -> T:
-    """What ``kernel()`` gives, which starts one: tried again if it fails, but for once a cell ``has_begun``.
+    """Returns what ``kernel()`` gives, which starts one: tried again if it fails, but for once a cell ``has_begun``.
 
     It keeps no learner's progress: a run by a tool is nobody's.
     """

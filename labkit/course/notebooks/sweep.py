@@ -43,7 +43,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is to be run: checked, with every file that will be written. Nothing is written yet.
+    """The runs to be made: checked, with every file that will be written. Nothing is written yet.
 
     cell_limit   seconds that a cell may take, 0 for no limit. (A lesson's slowest cell, which launches several
                  processes, takes a tenth of what is the rule.)
@@ -76,7 +76,7 @@ class Sweep:
         }
 
     def occupied(self) -> list[str]:
-        """Which of the files to be written are there already and not of this sweep, each with what it is instead."""
+        """The files to be written that are there already and not of this sweep, each with what it is instead."""
         found = []
         for count in self.gpus:
             notebook, page = self.files(count)
@@ -105,7 +105,7 @@ class Sweep:
 
 
 def _then(name: str, value: object) -> str:
-    """How something of :meth:`Sweep.identity` was when a run was made that is not of this sweep."""
+    """Says how something of :meth:`Sweep.identity` was when a run was made that is not of this sweep."""
     if name == "lesson":
         return say(en="the notebook has changed since", zh="笔记本后来改过")
     name = name.removeprefix("-p ")

@@ -187,14 +187,14 @@ class _Run:
             self._end_groups()
 
     def _end_groups(self) -> None:
-        """What ranks have started, and ranks that torchrun left behind: each rank is a session, numbered as itself."""
+        """End what ranks started, and ranks that torchrun left behind: each rank is a session, numbered as itself."""
         for rank in range(self.ranks):
             if pid := self.note(rank).get("pid"):
                 with suppress(OSError):
                     os.killpg(pid, signal.SIGKILL)
 
     def note(self, rank: int) -> dict[str, Any]:
-        """What the rank wrote about itself; {} if it never began."""
+        """The rank's note about itself; {} if it never began."""
         try:
             written: dict[str, Any] = json.loads((self.folder / f"{rank}.json").read_text("utf-8"))
         except (OSError, ValueError):

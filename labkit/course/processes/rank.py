@@ -64,7 +64,7 @@ def leave() -> None:
 
 
 class Note:
-    """What the launcher reads about this rank; written whole, so that it never reads half of it."""
+    """The facts that the launcher reads about this rank; written whole, so that it never reads half of it."""
 
     def __init__(self, path: str) -> None:
         self.path, self.lock = path, threading.Lock()
