@@ -93,20 +93,9 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):
         title = f"{name}Tensor"
         host = getattr(torch, title)
-        made = LegacyType(
-            title,
-            (),
-            {
-                "name": f"torch.cuda.{title}",
-                "__module__": "torch.cuda",
-                "dtype": host.dtype,
-                "layout": host.layout,
-                "is_cuda": True,
-                "is_sparse": False,
-                "is_sparse_csr": False,
-                "is_xpu": False,
-            },
-        )
+        about = {"name": f"torch.cuda.{title}", "__module__": "torch.cuda", "is_cuda": True}
+        about |= dict.fromkeys(("is_sparse", "is_sparse_csr", "is_xpu"), False)
+        made = LegacyType(title, (), about | {"dtype": host.dtype, "layout": host.layout})
         classes.add(made)
         classes.discard(getattr(torch.cuda, title))
         yield Patch(torch.cuda, title, made)

@@ -311,26 +311,19 @@ def _checked(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return mode.general(func, args, kwargs)
 
 
-@handles(Tensor.device.__get__)
-def _device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-    gpu = gpu_of(args[0])
-    return func(*args) if gpu is None else gpu.device
+def _about(of_gpu: Callable[[Gpu], Any], *functions: object) -> None:
+    """Of a tensor on a GPU, let ``of_gpu`` answer ``functions``."""
+
+    @handles(*functions)
+    def answer(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        gpu = gpu_of(args[0])
+        return func(*args, **kwargs) if gpu is None else of_gpu(gpu)
 
 
-@handles(Tensor.is_cuda.__get__)
-def _is_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return gpu_of(args[0]) is not None or func(*args)
-
-
-@handles(Tensor.is_cpu.__get__)
-def _is_cpu(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return gpu_of(args[0]) is None and args[0].device.type == "cpu"
-
-
-@handles(Tensor.get_device, torch.get_device)
-def _get_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    gpu = gpu_of(args[0])
-    return func(*args, **kwargs) if gpu is None else gpu.index
+_about(lambda gpu: gpu.device, Tensor.device.__get__)
+_about(lambda gpu: True, Tensor.is_cuda.__get__)
+_about(lambda gpu: False, Tensor.is_cpu.__get__)
+_about(lambda gpu: gpu.index, Tensor.get_device, torch.get_device)
 
 
 @handles(Tensor.__repr__)

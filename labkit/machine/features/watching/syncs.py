@@ -28,9 +28,10 @@ def level(machine: TheMachine) -> int:
 def set_level(machine: TheMachine, value: int) -> None:
     """From now on ``machine`` answers calls that wait so."""
     _levels[machine] = value
+    if tell not in hooks.waited:  # from the first wish on, since a move asks each time
+        hooks.waited.add(tell)
 
 
-@hooks.waited.add
 def tell(machine: TheMachine) -> None:
     """This call waits for a GPU (``c10/cuda/CUDAFunctions.cpp``, ``warn_or_error_on_sync``)."""
     if level(machine) == 2:
