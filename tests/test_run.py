@@ -25,7 +25,7 @@ def outcome(command, folder, **options):
 
 
 def alike(folder, *arguments, **options):
-    """What both make of it; it is the same."""
+    """The outcome of both, which must be the same."""
     expected = outcome([sys.executable, *arguments], folder, **options)
     found = outcome([*LABKIT, "--gpus", "2", *arguments], folder, **options)
     assert found == expected

@@ -204,7 +204,7 @@ def paired(page: Path) -> bool:
 
 
 def contents(documents: list[str]) -> str:
-    """What the sidebar shows, below the front page."""
+    """The sidebar, below the front page."""
     groups = {
         say(en="Lessons", zh="课程"): [
             "lessons/index",
@@ -242,7 +242,7 @@ def explorers(folder: Path, most: int) -> str:
 
 
 def commands(language: str) -> str:
-    """What each command says to ``--help``."""
+    """The page of commands: the ``--help`` of each."""
     parts = [f"# {say(en='Commands', zh='命令')}\n"]
     for command in (None, *COMMANDS):
         words = [

@@ -42,7 +42,7 @@ OPTIONS = """
 
 @dataclass(frozen=True)
 class Found:
-    """What a check found, how well that is, and what to do if it is not well."""
+    """The finding of a check: a text, its level, and what to do if that is not well."""
 
     text: str
     level: str = OK
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _line(name: str, en: str, zh: str, check: Callable[[], str | Found]) -> Line | None:
-    """What ``check`` finds, as a line; None if what it needs is missing: packages have a line of their own."""
+    """The line of a check. None if a package that it needs is missing: packages have a line of their own."""
     try:
         found = check()
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""How fast GPUs are joined: a profile, and profiles of machines that figures were published for."""
+"""The speed of the links between GPUs: a profile, and those of machines for which figures were published."""
 
 from __future__ import annotations
 

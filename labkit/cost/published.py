@@ -46,12 +46,12 @@ class Figure:
 
     @property
     def error(self) -> float:
-        """How far the model is off, as a share of what was measured."""
+        """The error of the model, as a share of the measured seconds."""
         return self.predicted / self.seconds - 1
 
     @property
     def null_error(self) -> float:
-        """How far perfect scaling is off."""
+        """The error of perfect scaling."""
         return perfect_step(self.work, self.rows * self.gpus, self.gpus).seconds / self.seconds - 1
 
 

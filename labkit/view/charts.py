@@ -20,7 +20,7 @@ _MARK = 7.0
 
 @dataclass(frozen=True)
 class Style:
-    """How the line of one method looks. ``mark``: "disc", "square", or "" for none."""
+    """The look of one method's line. ``mark``: "disc", "square", or "" for none."""
 
     key: str
     dashed: bool = False
@@ -30,7 +30,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Axis:
-    """What is measured upwards: a title with its unit, the value at the top, how ticks and values are written."""
+    """The upward axis: a title with its unit, the value at the top, how ticks and values are written."""
 
     title: str
     top: float
@@ -131,7 +131,7 @@ def _apart(ends: list[tuple[float, float, str]]) -> list[Text]:
 
 
 def _places(counts: Sequence[int], left: float, across: float) -> list[float]:
-    """Where the counts stand, each doubling equally far."""
+    """The places of the counts: each doubling is equally far."""
     low, high = log2(min(counts)), log2(max(counts))
     if high == low:
         return [left + across / 2] * len(counts)

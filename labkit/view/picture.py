@@ -127,5 +127,5 @@ class Sketch:
                 self.lines.append(shape)
 
     def picture(self, height: float, description: str) -> Picture:
-        """What is there, as wide as all pictures."""
+        """The picture of all shapes so far, as wide as all pictures."""
         return Picture(WIDTH, height, tuple(self.boxes), tuple(self.texts), description, tuple(self.lines))

@@ -1,4 +1,4 @@
-"""What holds for every explorer, without a browser: state in, picture out, in both languages, nothing left behind."""
+"""Every explorer, without a browser: state in, picture out, in both languages, nothing left behind."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""What is drawn of a ring all-reduce: a lane for each rank, a stripe for each gradient in a sum, nothing outside."""
+"""The picture of a ring all-reduce: a lane for each rank, a stripe for each gradient in a sum, nothing outside."""
 
 import matplotlib as mpl
 import pytest

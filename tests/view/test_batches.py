@@ -1,4 +1,4 @@
-"""What is drawn of one pass over the data: a lane for each batch, pieces by device, nothing outside."""
+"""The picture of one pass over the data: a lane for each batch, pieces by device, nothing outside."""
 
 import matplotlib as mpl
 import pytest

@@ -1,4 +1,4 @@
-"""What is drawn of one data-parallel call, from a plan and from a recording."""
+"""The picture of one data-parallel call, from a plan and from a recording."""
 
 import xml.etree.ElementTree as ET
 

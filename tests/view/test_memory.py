@@ -1,4 +1,4 @@
-"""What is drawn of the memory of the GPUs."""
+"""The picture of the memory of the GPUs."""
 
 import matplotlib as mpl
 import pytest

@@ -1,4 +1,4 @@
-"""What is drawn of a placement: a lane for each device, its things in it, arrows from where they come from."""
+"""The picture of a placement: a lane for each device, its things in it, arrows from where they come from."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def lane_of(picture, shape):
 
 
 def where(picture):
-    """What stands in which lane."""
+    """The things in each lane."""
     things = ("module", "input", "replica", "piece", "output", "idle", "no module")
     return {(lane_of(picture, box), box.label) for box in picture.boxes if box.label in things}
 

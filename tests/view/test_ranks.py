@@ -1,4 +1,4 @@
-"""What is drawn of ranks: in time, waiting for one another, and their memory."""
+"""The pictures of ranks: in time, waiting for one another, and their memory."""
 
 import re
 import xml.etree.ElementTree as ET

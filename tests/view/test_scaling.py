@@ -1,4 +1,4 @@
-"""What is drawn of a step, and of an all-reduce, on more and more GPUs."""
+"""The pictures of a step, and of an all-reduce, on more and more GPUs."""
 
 import matplotlib as mpl
 import pytest

@@ -1,4 +1,4 @@
-"""What is drawn of a wrong batch dimension."""
+"""The picture of a wrong batch dimension."""
 
 import matplotlib as mpl
 import pytest

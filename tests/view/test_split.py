@@ -1,4 +1,4 @@
-"""What is drawn of a split: boxes by device, labels, nothing outside the picture."""
+"""The picture of a split: boxes by device, labels, nothing outside the picture."""
 
 import re
 

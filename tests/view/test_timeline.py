@@ -1,4 +1,4 @@
-"""What is drawn of a trace in time."""
+"""The picture of a trace in time."""
 
 import itertools
 import xml.etree.ElementTree as ET

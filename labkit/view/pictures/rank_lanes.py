@@ -227,7 +227,7 @@ def _runs(values: list[tuple[int, ...]]) -> Iterable[tuple[range, tuple[int, ...
 
 
 def _by_slot(spans: Iterable[Span], first: float, slot: float, count: int) -> list[float]:
-    """How many seconds of each of ``count`` slots are in ``spans``."""
+    """The seconds of ``spans`` in each of ``count`` slots."""
     found = [0.0] * count
     for span in spans:
         at = max(min(int((span.start - first) / slot), count - 1), 0)
@@ -262,7 +262,7 @@ def _kinds(paint: _Painter, meetings: Iterable[Meeting], top: float) -> list[Tex
 
 
 def _share(one: RankTimes, seconds: float) -> float:
-    """How much of the time a rank waited."""
+    """The share of the time that a rank waited."""
     return sum(span.seconds for span in one.waiting) / seconds
 
 

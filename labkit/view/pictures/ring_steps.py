@@ -118,7 +118,7 @@ def _circle(plan: AllReduce, step: int) -> list[Box | Line | Text]:
 
 
 def _told(plan: AllReduce, step: int) -> str:
-    """What goes on in ``step``, above the ranks."""
+    """The line above the ranks: what they send in ``step``."""
     adds = step < plan.ranks
     if isinstance(plan, Ring):
         return (
@@ -160,7 +160,7 @@ def _beside(line: Line, words: str) -> Text:
 
 
 def _clock(plan: AllReduce, step: int, top: float) -> list[Box | Text]:
-    """How far the ring and the star are by now; 1 is the time that a whole gradient takes over one link."""
+    """A bar each for the ring and the star: their time so far; 1 is a whole gradient over one link."""
     if plan.ranks == 1:
         return []
     now, longest = plan.time(step), Star(plan.ranks).time(plan.steps)
@@ -236,7 +236,7 @@ def _stripes(plan: AllReduce, step: int, rank: int, row: Box) -> list[Box]:
 
 
 def _share(plan: AllReduce, step: int, rank: int, chunks: range, cell: Box) -> Box:
-    """Where there are many ranks: one stripe in the rank's own colour, as high as the sum is finished on average."""
+    """The stripe of a cell where there are many ranks: in the rank's own colour, as high as the sum is on average."""
     parts = sum(len(plan.summed(step, rank, chunk)) for chunk in chunks) / len(chunks)
     high = cell.height / plan.ranks * parts
     words = f"chunk {chunks[0]}" if len(chunks) == 1 else f"chunks {chunks[0]} to {chunks[-1]}"

@@ -20,7 +20,7 @@ _MOST = 64
 
 
 def shapes_picture(shape: Shape, gpus: int, *, batch_dim: int = 0) -> Picture:
-    """How gather glues an output whose batch is on dimension ``batch_dim``.
+    """The outputs of the replicas, glued by gather, if the batch is on dimension ``batch_dim``.
 
     shape   the output of the model for the whole batch on one GPU.
     """

@@ -132,7 +132,7 @@ def stands(graph: WaitForGraph) -> list[Stand]:
 
 
 def wait_for_picture(graph: WaitForGraph) -> Picture:
-    """Where each rank stands, and arrows to those for whom it waits."""
+    """A box for the ranks that stand in the same place, and arrows to those for whom they wait."""
     found = stands(graph)
     drawn, rest = found[:_MOST_STANDS], found[_MOST_STANDS:]
     home = {rank: at for at, stand in enumerate(drawn) for rank in stand.ranks}
