@@ -114,11 +114,8 @@ class Contents:
 
     def with_tensors(self) -> list[str]:
         """Return the names of the attributes that hold tensors."""
-        return [
-            name
-            for name, found in self._found.items()
-            if any(isinstance(one, Tensor) for one in found.values())
-        ]
+        values = {name: found.values() for name, found in self._found.items()}
+        return [name for name, held in values.items() if any(isinstance(one, Tensor) for one in held)]
 
 
 def _leaves(value: object, path: str, depth: int = _DEPTH) -> Iterator[tuple[str, object]]:
@@ -161,17 +158,20 @@ def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def _held(model: nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield the tensors and modules in attributes, with the way to each: ``heads[0]``, ``cache.keys``."""
+    """Yield everything in attributes of modules, with the way to it: ``heads[0]``, ``cache.keys``."""
     for where, value in attributes_of(model):
-        yield from _inner(value, where)
+        yield from everything_in(value, where, _DEPTH)
 
 
-def _inner(value: object, where: str, depth: int = _DEPTH) -> Iterator[tuple[str, object]]:
-    if isinstance(value, (Tensor, nn.Module)):
-        yield where, value
-    elif depth:
-        for step, item in items_of(value):
-            yield from _inner(item, where + step, depth - 1)
+def everything_in(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
+    """Yield ``value`` and all that it holds, level by level, with the way to each; each object is looked into once."""
+    known: set[int] = set()
+    level = [(path, value)]
+    for _ in range(depth + 1):
+        yield from level
+        objects = {id(item): (way, item) for way, item in level if id(item) not in known}
+        known |= objects.keys()
+        level = [(way + step, inner) for way, item in objects.values() for step, inner in items_of(item)]
 
 
 def items_of(value: object) -> list[tuple[str, object]]:

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..base.language import say
 from ..base.tree import children, leaves, rebuilt, tensors
-from .attributes import items_of
+from .attributes import everything_in
 from .errors import words
 
 # How far objects are followed that hold tensors: a cache of keys and values is an object with a list of layers.
@@ -106,17 +106,9 @@ class ModelInputs:
         yield from ((f"keyword argument {key!r}", value) for key, value in self.kwargs.items())
 
 
-def _held(value: Any, path: str) -> dict[str, Tensor]:
+def _held(value: object, path: str) -> dict[str, Tensor]:
     """Return the tensors in ``value``, which may be an object, by the way to each."""
-    found: dict[str, Tensor] = {}
-    known: set[int] = set()  # objects may hold one another: each is looked into once
-    level: list[tuple[str, object]] = [(path, value)]
-    for _ in range(_DEPTH + 1):
-        found |= {way: item for way, item in level if isinstance(item, Tensor)}
-        objects = {id(item): (way, item) for way, item in level if id(item) not in known}
-        known |= objects.keys()
-        level = [(way + step, inner) for way, item in objects.values() for step, inner in items_of(item)]
-    return found
+    return {way: item for way, item in everything_in(value, path, _DEPTH) if isinstance(item, Tensor)}
 
 
 def _mapped(value: Any, change: Callable[[str, Tensor], Tensor], path: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from .attributes import attributes_of, items_of, mark, marks_inside
+from .attributes import attributes_of, everything_in, items_of, mark, marks_inside
 
 # How far functions in variables of functions, and containers in containers, are followed.
 _DEPTH = 3
@@ -45,9 +45,7 @@ class OuterVariables:
         ]
         self._held: list[object] = []
         self._before = self._marks()
-        self._contents = [
-            held for variable in self._variables for held in _contents(variable.value, set(), _DEPTH)
-        ]
+        self._contents = [held for variable in self._variables for held in _contents(variable.value)]
 
     def changes(self) -> list[str]:
         """Return the names of the variables that have another value, or other contents."""
@@ -70,15 +68,14 @@ class OuterVariables:
 
 def _functions_of(model: nn.Module) -> Iterator[Any]:
     """Yield the functions that a forward or a backward calls, except torch's own."""
-    kinds: set[type] = set()
+    kinds: dict[type, None] = {}
     for module in model.modules():
         for hooks in _HOOKS:
             yield from getattr(module, hooks, {}).values()
-        kinds |= {
-            kind for kind in type(module).__mro__ if not kind.__module__.startswith(("torch.", "builtins"))
-        }
+        kinds |= dict.fromkeys(type(module).__mro__)
     for kind in kinds:
-        yield from (value for value in vars(kind).values() if isinstance(value, FunctionType))
+        if not kind.__module__.startswith(("torch.", "builtins")):
+            yield from (value for value in vars(kind).values() if isinstance(value, FunctionType))
     yield from (
         value for _, value in attributes_of(model) if callable(value) and not isinstance(value, nn.Module)
     )
@@ -93,16 +90,16 @@ def _variables(function: Any, seen: set[int], depth: int) -> Iterator[Variable]:
             yield from _variables(part, seen, depth - 1)
     elif isinstance(function, (MethodType, BuiltinMethodType)):
         owner = function.__self__
-        if not isinstance(owner, nn.Module):
-            yield from _variable(type(owner).__name__, owner)
+        if not isinstance(owner, nn.Module) and _keeps(owner):  # it cannot be replaced by another
+            yield Variable(type(owner).__name__, owner, lambda: owner, lambda _: None)
         if isinstance(function, MethodType):
             yield from _variables(function.__func__, seen, depth)
     elif isinstance(function, FunctionType) and not function.__module__.startswith("torch."):
         code, around = function.__code__, function.__globals__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             yield from _cell(name, cell, seen, depth)
-        for name in {*code.co_names} & around.keys():
-            value = around[name]
+        for name in dict.fromkeys(code.co_names):
+            value = around.get(name)
             # A dict of a module is a cache, most likely, of which every replica may fill what it needs.
             if isinstance(value, (list, set, deque, int, float)) and not isinstance(value, bool):
                 yield Variable(name, value, partial(around.get, name), partial(around.__setitem__, name))
@@ -121,12 +118,6 @@ def _cell(name: str, cell: CellType, seen: set[int], depth: int) -> Iterator[Var
         )
 
 
-def _variable(name: str, value: object) -> Iterator[Variable]:
-    """Yield the object that a method belongs to, if it keeps something: it cannot be replaced by another."""
-    if _keeps(value):
-        yield Variable(name, value, lambda: value, lambda _: None)
-
-
 def _keeps(value: object) -> bool:
     """Whether ``value`` is a container, or an object with attributes whose class is neither Python's nor torch's."""
     if isinstance(value, (list, dict, set, deque, SimpleNamespace)):
@@ -135,17 +126,13 @@ def _keeps(value: object) -> bool:
     return not own and not isinstance(value, nn.Module) and bool(items_of(value))
 
 
-def _contents(value: object, seen: set[int], depth: int) -> Iterator[tuple[Any, Any]]:
+def _contents(value: object) -> Iterator[tuple[Any, Any]]:
     """Yield the containers and objects in ``value``, itself first, each with a copy of its direct contents."""
-    if not depth or id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, (list, dict, set, deque)):
-        yield value, value.copy()
-    elif hasattr(value, "__dict__") and _keeps(value):
-        yield vars(value), vars(value).copy()
-    for _, item in items_of(value):
-        yield from _contents(item, seen, depth - 1)
+    for _, item in everything_in(value, "", _DEPTH - 1):
+        if isinstance(item, (list, dict, set, deque)):
+            yield item, item.copy()
+        elif hasattr(item, "__dict__") and _keeps(item):
+            yield vars(item), vars(item).copy()
 
 
 def _refill(container: Any, inside: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...plans.split import split
-from ..axes import Layout, Search
+from ..axes import Fit, Layout, Search
 from ..errors import is_beyond, short_text
 from ..findings import KINDS, PHRASES, gap_text, listed
 from ..result import Finding
@@ -41,43 +41,44 @@ def layout(runs: Runs) -> Iterator[Finding]:
         yield KINDS["uncut_input"](listed(runs.inputs.objects()))
         return
     expected, found = runs.mode.one.tensors, runs.mode.many.tensors
-    explained = _explained(runs)
     search = _search(runs)
     fits = search.fits()
     if pairs := [path for path, fit in fits.items() if fit.how == "pairs"]:
-        outcome = _glued(found.get(pairs[0]))
-        yield KINDS["rows_compared"](
-            listed(pairs), shape=list(expected[pairs[0]].shape), gpus=runs.gpus, outcome=outcome
-        )
+        one, outcome = expected[pairs[0]], _glued(found.get(pairs[0]))
+        yield KINDS["rows_compared"](listed(pairs), shape=list(one.shape), gpus=runs.gpus, outcome=outcome)
     elif short := [path for path, fit in fits.items() if fit.how == "short"]:
         yield KINDS["own_length"](listed(short))
     elif (other := search.layout()) and (said := list(_elsewhere(runs, other))):
         yield from said
         return
     for path, fit in fits.items():
-        one, many = expected[path], found.get(path)
-        if fit.axis not in (None, runs.subject.dim):
-            yield _moved(runs, path, fit.axis)
-        elif fit.axis is not None or fit.how in ("short", "pairs"):
-            continue
-        elif is_number(one):
-            if (
-                many is not None and not explained and runs.loss is None
-            ):  # or the loss is held against one GPU's
-                yield from _number(runs, path, one, many)
-        elif fit.how == "uncut" and (objects := runs.inputs.objects()):
-            yield KINDS["uncut_input"](listed(objects))
-        elif fit.how in ("uncut", "over_rows"):
-            yield _lost(path, one, many)
-        elif many is not None and not explained and not runs.mode.same(one, many):
-            yield _differs(runs, path, one, many)
-    if not fits and runs.mode.many.error is None:
-        for path in expected.keys() & found.keys():
+        yield from _of_output(runs, path, fit)
+    if not fits and runs.mode.many.error is None:  # the model fails with a piece on one GPU alone
+        for path in (path for path in expected if path in found):
             one, many = expected[path], found[path]
             if _is_lost(runs, one, many):
                 yield _lost(path, one, many)
-            elif not runs.mode.same(one, many) and not explained:
+            elif not runs.mode.same(one, many) and not _explained(runs):
                 yield _differs(runs, path, one, many)
+
+
+def _of_output(runs: Runs, path: str, fit: Fit) -> Iterator[Finding]:
+    """Yield the finding of one output whose rows lie as ``fit`` says."""
+    one, many = runs.mode.one.tensors[path], runs.mode.many.tensors.get(path)
+    if fit.axis not in (None, runs.subject.dim):
+        yield _moved(runs, path, fit.axis)
+    elif fit.axis is not None or fit.how in ("short", "pairs"):
+        return
+    elif is_number(one):
+        # A loss of the user's own is held against one GPU's later.
+        if many is not None and runs.loss is None and not _explained(runs):
+            yield from _number(runs, path, one, many)
+    elif fit.how == "uncut" and (objects := runs.inputs.objects()):
+        yield KINDS["uncut_input"](listed(objects))
+    elif fit.how in ("uncut", "over_rows"):
+        yield _lost(path, one, many)
+    elif many is not None and not runs.mode.same(one, many) and not _explained(runs):
+        yield _differs(runs, path, one, many)
 
 
 def _search(runs: Runs) -> Search:

@@ -170,14 +170,12 @@ def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
         if any(len(one) != step.passes for one, step in zip(losses, steps, strict=True)):
             continue
         weights = [loss.weight or 0.0 for one in losses for loss in one]
-        total = sum((loss.weight or 0.0) * loss.count for one in losses for loss in one) / len(records)
+        counts = [sum(loss.count for loss in one) for one in losses]
+        total = sum((loss.weight or 0.0) * loss.count for one in losses for loss in one)
         if min(weights) <= 0:
             continue
         if max(weights) > (1 + _ALIKE) * min(weights):
-            counts = [sum(loss.count for loss in one) for one in losses]
-            mean = sum(
-                w * loss.count for w, loss in zip(weights, (x for one in losses for x in one), strict=True)
-            ) / sum(counts)
+            mean = total / sum(counts)
             low, high = _of_weight(losses, min(weights)), _of_weight(losses, max(weights))
             yield KINDS["gradient_scale.unequal"](
                 step=number, counts=", ".join(f"{count:g}" for count in counts), low=ranks_text([low]),
@@ -187,7 +185,7 @@ def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
         passes = steps[0].passes
         if passes > 1 and not any(one.scaled for one in records):
             for factor in (passes, 1 / passes):
-                if abs(total / factor - 1) < 0.01:
+                if abs(total / len(records) / factor - 1) < 0.01:
                     yield KINDS["gradient_scale.passes"](step=number, times=passes, factor=factor)
                     return
 
