@@ -171,7 +171,7 @@ def configuration(way: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[
         "way": way,
         "readable": sorted(readable | {str(Path(sys.executable).resolve().parent)}),
         "hidden": [os.path.realpath(path) for path in (PACKAGE, content.FOLDER, *hidden)],
-        "shown": [str(PACKAGE / name) for name in SHOWN],
+        "shown": [str(PACKAGE / name) for name in SHOWN if (PACKAGE / name).exists()],
         "ids": [base, base + 1],
     }
 
