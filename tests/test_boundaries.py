@@ -65,7 +65,8 @@ classroom.grade   | base classroom classroom.wall classroom.handout classroom.in
 classroom.results | base classroom classroom.handout classroom.intake classroom.grade
 classroom.nbgrader | base classroom classroom.handout
 content.exercises | base plans engine machine course
-content.broken | base course
+content.repairs | base content course diagnosis machine
+content.broken | base course content.repairs
 content.assignments | plans course classroom
 
 cli               | base children distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.torch_api machine.state trace trace.recording view diagnosis

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from labkit.course.broken.judging import Seen, problem
-from labkit.course.broken.running import alike
 from labkit.course.judging import Hints, Named
 
+from ..repairs.judging import Seen, problem
+from ..repairs.running import alike
 from . import models, repaired
 
 

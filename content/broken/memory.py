@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-from labkit.course.broken.judging import Seen, problem
-from labkit.course.broken.running import close
 from labkit.course.judging import Hints, Named
 
+from ..repairs.judging import Seen, problem
+from ..repairs.running import close
 from . import models, repaired
 
 

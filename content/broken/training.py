@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-from labkit.course.broken.judging import Seen, problem
-from labkit.course.broken.running import alike, parts
 from labkit.course.judging import Hints, Named
 
+from ..repairs.judging import Seen, problem
+from ..repairs.running import alike, parts
 from . import models, repaired
 from .text import lengths_of
 

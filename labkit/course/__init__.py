@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .answers import check, reveal
     from .board import Progress
-    from .broken.repairs import batch, hint, repair
+    from .broken import batch, hint, repair
     from .cases import Cases
     from .class_mode import open_solutions
     from .glossary import Glossary

@@ -15,8 +15,8 @@ from ..base.extras import need
 from ..base.files import reason
 from ..base.language import get_language, say, using
 from ..base.widgets import live
+from ..content import module
 from . import exercise, progress
-from .broken.shown import in_text, table
 from .lesson import begun
 from .outline import lessons
 
@@ -34,7 +34,9 @@ class Progress:
         progress.write()  # what could not be written before: the disk has room again, perhaps
         done, first = progress.done(), progress.at_first_try()
         lines = [f"{title}  {_marks(names, done, first)}" for title, names in _exercises()]
-        return "\n".join(filter(None, [score(done, first), *lines, *in_text(), *_footer()]))
+        return "\n".join(
+            filter(None, [score(done, first), *lines, *module("repairs.shown").in_text(), *_footer()])
+        )
 
     def refresh(self) -> None:
         """Show what is noted now."""
@@ -119,8 +121,9 @@ def _table(done: set[str], first: set[str], footer: list[str]) -> str:
     rows.append(_row(f"<b>{say(en='All lessons', zh='全部课程')}</b>", "", every, done, first))
     notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
     here = score(done, first)
+    models = module("repairs.shown").table()
     told = f'<div role="status"><b>{escape(here)}</b></div>' if here else ""
-    return f"<div>{told}<table><tr>{head}</tr>{''.join(rows)}</table>{table()}{notes}</div>"
+    return f"<div>{told}<table><tr>{head}</tr>{''.join(rows)}</table>{models}{notes}</div>"
 
 
 def _row(title: str, marks: str, names: list[str], done: set[str], first: set[str]) -> str:

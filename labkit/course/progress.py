@@ -24,7 +24,7 @@ _PATIENCE = 5  # seconds for another process to write its note; it takes millise
 watchers: WeakSet[Any] = WeakSet()
 
 # The lists that the file keeps: exercises that are answered, those whose first answer was wrong; and of lesson 09 what
-# a repair has reached and which hints were taken (see .broken.score). What stands in a list stays there.
+# a repair has reached and which hints were taken (see content/repairs/score.py). What stands in a list stays there.
 DONE, MISSED, REACHED, HINTED = LISTS = "done", "missed", "reached", "hinted"
 # What was noted in this process and the file does not know yet: (list, what is noted).
 _unwritten: set[tuple[str, str]] = set()

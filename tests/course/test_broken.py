@@ -9,12 +9,12 @@ from random import Random
 import pytest
 import torch
 from labkit.content.broken import models
+from labkit.content.repairs import cases, judge, problems, score
+from labkit.content.repairs.repairs import source, symptom
 from torch import nn
 
 import labkit
 from labkit.course import Progress, batch, glossary, hint, progress, repair
-from labkit.course.broken import cases, judge, problems, score
-from labkit.course.broken.repairs import source, symptom
 from labkit.plans.split import split
 from tools.author import sync
 

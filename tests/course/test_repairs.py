@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from labkit.content.broken import models, repaired
+from labkit.content.repairs import judge, problems, score
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from labkit.base.language import using
 from labkit.course import Progress, glossary, hint, progress, repair
-from labkit.course.broken import judge, problems, score
 
 
 def tagger(packed_length, cpu=True):

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from ...base.extras import need
-from ...base.language import get_language, say, using
-from ...base.numbers import one_of, plural, whole
-from ..words import SIGNS, as_html, framed
+from labkit.base.extras import need
+from labkit.base.language import get_language, say, using
+from labkit.base.numbers import one_of, plural, whole
+from labkit.course.words import SIGNS, as_html, framed
+
 from . import score
 from .judging import (
     EVERYWHERE,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...base.language import say
+from labkit.base.language import say
+
 from . import score
 from .judging import problems
 

@@ -6,7 +6,8 @@ points reached; ``"tagger 2"``: the second hint taken), so the best stays and hi
 
 from __future__ import annotations
 
-from .. import progress
+from labkit.course import progress
+
 from .judging import WORTH, problems
 
 # What each hint costs; the last one is the repaired class itself.

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...base.texts import Text
-from ...base.tree import tensors
-from ...content import FOLDER, module
-from ..judging import Hint, Hints, Named, named, sections, worded
+from labkit.base.texts import Text
+from labkit.base.tree import tensors
+from labkit.content import FOLDER, module
+from labkit.course.judging import Hint, Hints, Named, named, sections, worded
+
 from .running import Case, Failure, Observed, alike, busy_gpus, close, observe
 
 # What the repair of a model is worth, and what of it is reached once the values are right where every piece is full,

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...base.tree import mapped, tensors
-from ...diagnosis.errors import short_text, user_line
-from ...machine import simulate
+from labkit.base.tree import mapped, tensors
+from labkit.diagnosis.errors import short_text, user_line
+from labkit.machine import simulate
 
 
 @dataclass(frozen=True)
