@@ -299,7 +299,7 @@ def test_what_only_running_can_tell_is_listed():
         ("plans.split", "from ..trace import events"),
         ("engine.gather", "if TYPE_CHECKING:\n    from ..machine import Machine"),
         ("engine.gather", "sys.modules.get('labkit.machine')"),
-        ("engine.gather", "begin = 'labkit.distributed.processes.watch:begin'"),
+        ("engine.gather", "begin = 'labkit.distributed.processes.lookout:begin'"),
         ("engine.gather", "[sys.executable, '-m', 'labkit.classroom.grade.process']"),
         ("engine.gather", "code = 'import torch; from labkit.diagnosis import run'"),
         ("engine.gather", "import_module('..machine.machine', __package__)"),
