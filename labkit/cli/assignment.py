@@ -10,42 +10,9 @@ from ..base.files import reason
 from ..base.language import get_language, say
 from .console import tell
 from .usage import UsageError, add_language, add_options, bad_usage
+from .wording import Wording
 
-ASSIGNMENT = """
-assignment NAME
-    such as primitives, or a folder of your own
-    例如 primitives，或你自己编的作业所在的文件夹
-"""
-TO_WHOM = """
---students CSV
-    the roster: columns id and name (and language, email)
-    学生名单：学号、姓名两列（还可以有语言、邮箱）
---nbgrader COURSE
-    write nbgrader's source edition into this course of yours instead
-    改为把 nbgrader 的源版本写进这门 nbgrader 课程
-"""
-RELEASE = """
---to FOLDER
-    the class's folder (default: NAME)
-    班级文件夹（默认与作业同名）
---deadline WHEN
-    such as 2026-12-01 or "2026-12-01 18:00": later ones are marked as late
-    例如 2026-12-01 或 "2026-12-01 18:00"：晚于它的标为迟交
---same
-    one edition for all, where files cannot be given to each student
-    全班用同一份（无法逐个发文件时用）
---force
-    write editions again that are there (the same as before)
-    已经生成的也重新写一遍（内容与原来相同）
-"""
-EXPORT = """
-folder FOLDER
-    the class's folder
-    班级文件夹
---force
-    overwrite the tables that are there
-    覆盖已有的表
-"""
+WORDING = Wording("assignment")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     text = say(en="make an edition for each student", zh="为每个学生生成一份作业")
     releasing = actions.add_parser("release", help=text)
-    add_options(releasing, ASSIGNMENT)
+    add_options(releasing, WORDING, "assignment")
     to_whom = releasing.add_mutually_exclusive_group(required=True)
-    add_options(to_whom, TO_WHOM, students={"type": Path}, nbgrader={"type": Path})
-    add_options(releasing, RELEASE, to={"type": Path}, deadline={"type": _moment})
+    add_options(to_whom, WORDING, "to-whom", students={"type": Path}, nbgrader={"type": Path})
+    add_options(releasing, WORDING, "release", to={"type": Path}, deadline={"type": _moment})
     releasing.set_defaults(act=_release)
 
     text = say(
@@ -67,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         zh="把成绩导出成表：给 WPS 和 Excel、nbgrader、Canvas、Moodle",
     )
     exporting = actions.add_parser("export", help=text)
-    add_options(exporting, EXPORT, folder={"type": Path})
+    add_options(exporting, WORDING, "export", folder={"type": Path})
     exporting.set_defaults(act=_export)
     for action in (listing, releasing, exporting):
         add_language(action)

@@ -31,32 +31,13 @@ from .usage import (
     bad_usage,
     in_the_language_in_use,
 )
+from .wording import Wording
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
 
 
-SUBJECT = """
-subject FACTORY | SCRIPT [ARGS ...]
-    such as train:make, or train.py:make: returns model, inputs[, loss]; with --ranks, a script for torchrun
-    例如 train:make 或 train.py:make：返回 model, inputs[, loss]；加上 --ranks 时是 torchrun 的脚本
-"""
-RANKS = """
---ranks N
-    check a script for torchrun, on so many ranks (stands before the script)
-    检查 torchrun 的脚本，用这么多个 rank（写在脚本前面）
-"""
-OPTIONS = """
---memory SIZE
-    of the GPUs you think of, "11 GiB": does it fit?
-    你打算用的 GPU 的显存，如 "11 GiB"：看看放不放得下
---json
-    print JSON, for tools
-    输出 JSON，供其他工具使用
---fail-on
-    exit with 1 from this severity on (default warning)
-    从这一级别起退出码为 1（默认 warning）
-"""
+WORDING = Wording("diagnose")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,14 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         en="labkit diagnose [options] FACTORY\n       labkit diagnose --ranks N [options] SCRIPT [ARGS ...]",
         zh="labkit diagnose [选项] FACTORY\n       labkit diagnose --ranks N [选项] SCRIPT [ARGS ...]",
     )
-    add_options(parser, SUBJECT, subject={"nargs": argparse.PARSER})
+    add_options(parser, WORDING, "subject", subject={"nargs": argparse.PARSER})
     _add_options(parser)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, RANKS, ranks={"type": at_least(2)})
+    add_options(parser, WORDING, "ranks", ranks={"type": at_least(2)})
     add_gpus(parser, 2)
-    add_options(parser, OPTIONS, fail_on={"choices": ("error", "warning"), "default": "warning"})
+    add_options(parser, WORDING, "options", fail_on={"choices": ("error", "warning"), "default": "warning"})
 
 
 def run(options: argparse.Namespace) -> int:

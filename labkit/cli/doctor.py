@@ -27,17 +27,14 @@ from ..base.units import bytes_text
 from . import console
 from .console import tell
 from .usage import add_options
+from .wording import Wording
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 INSTALL = 'pip install "labkit[lab]"'
 _MEMORY = 2 * 2**30  # a lesson in its kernel with torch, and JupyterLab
 _DISK = 200 * 2**20  # notebooks with figures
 
-OPTIONS = """
---json
-    as JSON, for tools and bug reports
-    输出 JSON，供工具和问题报告使用
-"""
+WORDING = Wording("doctor")
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Line:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, OPTIONS)
+    add_options(parser, WORDING, "options")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -14,36 +14,16 @@ from ..base.files import reason
 from ..base.language import say
 from .console import tell
 from .usage import UsageError, add_options, at_least, bad_usage
+from .wording import Wording
 
-OPTIONS = """
-what FOLDER|FILE
-    a class's folder, or one notebook
-    班级文件夹，或单个笔记本
---jobs N
-    submissions at a time (default: one for each core)
-    同时批改几份（默认每核一份）
---again
-    grade also what has its mark
-    已有成绩的也重新批改
---json
-    one file: the marks as JSON on stdout; exit code 0 for all points, 1 for fewer
-    单个文件：以 JSON 输出成绩；满分退出码为 0，否则为 1
---class FOLDER
-    one file: grade it as this class would
-    单个文件：按这个班级的版本和用例批改
---trust-students
-    grade even where students' code cannot be kept from your files and the network
-    即使无法阻止学生的代码接触你的文件和网络，也照样批改
---isolation
-    say what this computer can keep students' code from
-    列出这台电脑能把学生代码隔离到什么程度
-"""
+WORDING = Wording("grade")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
-        OPTIONS,
+        WORDING,
+        "options",
         what={"nargs": "?", "type": Path},
         jobs={"type": at_least(1), "default": os.cpu_count() or 1},
         **{"class": {"dest": "class_folder", "type": Path}},

@@ -24,28 +24,20 @@ from ..course.notebooks import copies as lessons
 from .console import tell
 from .lessons import add_folder, folder_of, lay_out
 from .usage import CannotWrite, UsageError, add_options, at_least, bad_usage
+from .wording import Wording
 
 TAKES_THE_REST = True  # what stands behind ``--`` is JupyterLab's
 LANGUAGE_PACK = "jupyterlab-language-pack-zh-CN"
 
 
-LESSON = """
-lesson LESSON
-    such as 03_split or zh/03_split (default: the list of lessons), or the path of a notebook
-    例如 03_split 或 en/03_split（不写则打开课程目录）；也可以是某个笔记本的路径
-"""
-PORT = """
---port PORT
-    (default: 8888, or the next free one) and after -- whatever JupyterLab takes
-    端口（默认 8888，被占用就用下一个）；-- 之后可以写 JupyterLab 自己的任何参数
-"""
+WORDING = Wording("lab")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "labkit lab [LESSON] [--dir DIR] [--port PORT] [-- ARGS ...]"
-    add_options(parser, LESSON, lesson={"nargs": "?"})
+    add_options(parser, WORDING, "lesson", lesson={"nargs": "?"})
     add_folder(parser)
-    add_options(parser, PORT, port={"type": at_least(1)})
+    add_options(parser, WORDING, "port", port={"type": at_least(1)})
 
 
 def run(options: argparse.Namespace) -> int:

@@ -11,22 +11,9 @@ from ..course.notebooks import copies as lessons
 from ..course.notebooks.copies import Copy
 from .console import tell
 from .usage import CannotWrite, UsageError, add_language, add_options, bad_usage
+from .wording import Wording
 
-FOLDER = """
-dir DIR
-    a folder, made if need be
-    目标文件夹，没有就新建
-"""
-NAMES = """
-names LESSON
-    such as 03_split (in each language in which you changed it) or zh/03_split
-    例如 03_split（改过的语言版本都算）或 zh/03_split
-"""
-WHERE = f"""
---dir DIR
-    where your copy of the course is (default: {lessons.VARIABLE}, else ~/labkit-lessons)
-    课程副本所在的文件夹（默认取环境变量 {lessons.VARIABLE}，没有则为 ~/labkit-lessons）
-"""
+WORDING = Wording("lessons")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             zh="把课程（不含输出）复制到一个文件夹；你在那里改过的笔记本会保留",
         ),
     )
-    add_options(copying, FOLDER, dir={"type": Path})
+    add_options(copying, WORDING, "folder", dir={"type": Path})
     freshening = action(
         "fresh LESSON ... [--dir DIR]",
         say(
@@ -58,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             zh="让一课重新开始；你的那份会保留在旁边，进度也不会丢",
         ),
     )
-    add_options(freshening, NAMES, names={"nargs": "+"})
+    add_options(freshening, WORDING, "names", names={"nargs": "+"})
     add_folder(listing)
     add_folder(freshening)
     for made in (listing, copying, freshening):  # also behind the action
@@ -67,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_folder(parser: argparse.ArgumentParser) -> None:
     """The option that says where the copy is."""
-    add_options(parser, WHERE, dir={"type": Path})
+    add_options(parser, WORDING, "where", dir={"type": Path})
 
 
 def folder_of(options: argparse.Namespace) -> Path:

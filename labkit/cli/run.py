@@ -16,36 +16,13 @@ from ..base.language import say
 from ..children import told as children
 from . import ending
 from .usage import UsageError, add_gpus, add_memory, add_options, bad_usage, checked_path, checked_script
+from .wording import Wording
 
 # Python's own options. Those that make it look away from its environment are refused: there it is told of the GPUs.
 _FLAGS, _WITH_VALUE, _REFUSED = "bBdiOPqsuvx", "WX", "EIS"
 
 
-OPTIONS = """
---order
-    replicas: "threads" (race) or numbers such as 2,0,1
-    副本的顺序："threads"（任其竞争），或编号如 2,0,1
---backing
-    where values are kept: "cpu" or a real GPU, "cuda:0"
-    数值存放在哪里："cpu"，或一块真 GPU，如 "cuda:0"
---summary
-    say at the end what each GPU held and did, and what could not be simulated
-    结束时列出每块 GPU 用了多少显存、分到多少行，以及有什么不能模拟
---timeline FILE.html
-    write at the end what happened when, as a page
-    结束时把运行的时间线写成一个网页
--m MODULE [ARGS ...]
-    a module
-    运行一个模块
--c CODE [ARGS ...]
-    a program given as text
-    直接给出程序文本
-"""
-PROGRAM = """
-program SCRIPT [ARGS ...]
-    the script and its own arguments
-    脚本和它自己的参数
-"""
+WORDING = Wording("run")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_memory(parser)
     add_options(
         parser,
-        OPTIONS,
+        WORDING,
+        "options",
         order={"default": None},
         backing={"default": "cpu"},
         timeline={"type": Path},
@@ -70,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     for option in _WITH_VALUE:
         parser.add_argument(f"-{option}", dest=option, action="append", help=argparse.SUPPRESS)
-    add_options(parser, PROGRAM, program={"nargs": argparse.REMAINDER})
+    add_options(parser, WORDING, "program", program={"nargs": argparse.REMAINDER})
 
 
 def run(options: argparse.Namespace) -> int:

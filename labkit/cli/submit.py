@@ -14,25 +14,13 @@ from ..base.files import reason
 from ..base.language import say
 from .console import tell
 from .usage import UsageError, add_options
+from .wording import Wording
 
-OPTIONS = """
-notebook NOTEBOOK
-    the notebook with your answers
-    写有你的答案的笔记本
---id ID
-    your student id, if the notebook does not hold it
-    你的学号（笔记本里没有写明时才需要）
---to DIR
-    where to put the file (default: here)
-    文件放到哪里（默认当前文件夹）
---anyway
-    even if nothing is answered yet
-    即使一道题也没答，也照样生成
-"""
+WORDING = Wording("submit")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, OPTIONS, notebook={"type": Path}, to={"type": Path, "default": Path()})
+    add_options(parser, WORDING, "options", notebook={"type": Path}, to={"type": Path, "default": Path()})
 
 
 def run(options: argparse.Namespace) -> int:

@@ -22,38 +22,21 @@ from ..base.numbers import plural
 from ..course.notebooks.copies import source
 from .console import tell
 from .usage import UsageError, add_options, at_least, bad_usage
+from .wording import Wording
 
 if TYPE_CHECKING:
     from ..course.notebooks.sweep import Run, Sweep
 
 
-OPTIONS = """
-lesson LESSON
-    such as 03_split, or a path to a notebook, which keeps its own language
-    例如 03_split；也可以是笔记本的路径，这时沿用笔记本自己的语言
---gpus N
-    the numbers of GPUs
-    各次运行的 GPU 数
---out DIR
-    default: out/LESSON-LANG
-    默认 out/课程-语言
--p
-    another parameter of the notebook; can be repeated
-    笔记本的其他参数；可以多次给出
---cell-timeout SECONDS
-    a cell that takes longer fails its run (default 600; 0: no limit)
-    单元格超过这么多秒，这次运行就算失败（默认 600；0 表示不限）
---force
-    run all again, and overwrite what stands there
-    全部重新运行，并覆盖已有的文件
-"""
+WORDING = Wording("sweep")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     pairs = {"nargs": 2, "metavar": ("NAME", "VALUE"), "action": "append", "default": []}
     add_options(
         parser,
-        OPTIONS,
+        WORDING,
+        "options",
         gpus={"type": at_least(0), "nargs": "+", "required": True},
         out={"type": Path},
         p=pairs | {"dest": "parameters"},

@@ -21,6 +21,7 @@ from ..base.units import bytes_text, cuda_bytes
 from ..children import told as children
 from .ending import MOST_EVENTS, write, write_timeline
 from .usage import UsageError, add_memory, add_options, at_least, bad_usage, checked_path, checked_script
+from .wording import Wording
 
 if TYPE_CHECKING:
     from ..distributed.rank.totals import Kept, Part
@@ -70,25 +71,7 @@ CHINESE = {
 }
 
 
-GPUS = """
---gpus N
-    how many GPUs each node has (default: as many as it has ranks)
-    每个节点的 GPU 数（默认和它的 rank 数相同）
-"""
-OPTIONS = """
---processes
-    each rank as a process of its own, instead of all in one that take turns
-    每个 rank 各用一个进程，而不是在同一个进程里轮流运行
---summary
-    say at the end what each rank held, sent and waited
-    结束时列出每个 rank 用了多少显存、通信了多少、等了多久
---timeline FILE.html
-    write at the end what all ranks did when, as a page
-    结束时把所有 rank 的时间线写成一个网页
---trace FILE.json
-    write the same for Perfetto and chrome://tracing
-    同样的内容，写成 Perfetto 和 chrome://tracing 能打开的文件
-"""
+WORDING = Wording("torchrun")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,9 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         en="labkit torchrun [options] [torchrun's own options] (SCRIPT | -m MODULE) [ARGS ...]",
         zh="labkit torchrun [选项] [torchrun 自己的选项] (SCRIPT | -m MODULE) [ARGS ...]",
     )
-    add_options(parser, GPUS, gpus={"type": at_least(1)})
+    add_options(parser, WORDING, "gpus", gpus={"type": at_least(1)})
     add_memory(parser)
-    add_options(parser, OPTIONS, timeline={"type": Path}, trace={"type": Path})
+    add_options(parser, WORDING, "options", timeline={"type": Path}, trace={"type": Path})
     for action in _torchruns():
         action.help = say(en=action.help or "", zh=CHINESE.get(action.dest, action.help or ""))
         # Left out, so that it is known which were given.

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..base.language import LANGUAGES, VARIABLE, get_language, named_language, say
+from ..base.language import LANGUAGES, get_language, named_language, say
 from ..base.patches import Patch, Patches
+from .wording import Wording
 
 
 class UsageError(Exception):
@@ -117,55 +118,41 @@ def in_the_language_in_use() -> Patches:
     return Patches(_argparse)
 
 
-def add_options(parser: argparse._ActionsContainer, text: str, **facts: Mapping[str, Any]) -> None:
-    """Add the options of ``text`` to a parser, each from three lines.
+def add_options(
+    parser: argparse._ActionsContainer, wording: Wording, group: str, **facts: Mapping[str, Any]
+) -> None:
+    """Add the options of a group of a command's ``wording`` to a parser, in their order.
 
-    The first has the flags (or the name of a positional argument) and, behind a space, how help calls the value; the
-    next two are the help in English and in Chinese. ``facts`` has what argparse is to know of an option besides, such
-    as its type, under its first flag without hyphens. An option without a value and without facts is a switch.
+    Each has its flags (or the name of a positional argument), how help calls its value, and its help. ``facts`` has
+    what argparse is to know of an option besides, such as its type, under its first flag without hyphens. An option
+    without a value and without facts is a switch.
     """
-    lines = [line.strip() for line in text.strip().splitlines()]
-    for head, en, zh in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
-        names, _, metavar = head.partition(" ")
+    for names, metavar, text in wording.group(group):
         flags = names.split("/")
         more = dict(facts.get(flags[0].strip("-").replace("-", "_"), {}))
         if metavar:
             more.setdefault("metavar", metavar)
         elif not more:
             more["action"] = "store_true"
-        parser.add_argument(*flags, help=say(en=en, zh=zh), **more)
+        parser.add_argument(*flags, help=str(text), **more)
 
 
 # Options that several commands have, each in the same words.
-GPUS = """
---gpus N
-    how many GPUs (default 8)
-    GPU 数（默认 8）
-"""
-MEMORY = """
---memory SIZE
-    of each GPU (default "16 GiB")
-    每块 GPU 的显存（默认 "16 GiB"）
-"""
-LANGUAGE = f"""
---lang
-    language of all that is shown (default: what {VARIABLE} names, else the system's)
-    显示所用的语言（默认取环境变量 {VARIABLE}，没有则用系统的语言）
-"""
+WORDING = Wording("usage")
 
 
 def add_gpus(parser: argparse.ArgumentParser, least: int) -> None:
-    add_options(parser, GPUS, gpus={"type": at_least(least), "default": 8})
+    add_options(parser, WORDING, "gpus", gpus={"type": at_least(least), "default": 8})
 
 
 def add_memory(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, MEMORY, memory={"default": "16 GiB"})
+    add_options(parser, WORDING, "memory", memory={"default": "16 GiB"})
 
 
 def add_language(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
     """``--lang``; without a default a parser of a command takes back none that stands before the command."""
     language = {"type": lambda text: named_language(text) or text, "choices": tuple(LANGUAGES)}
-    add_options(parser, LANGUAGE, lang=language | {"default": default})
+    add_options(parser, WORDING, "language", lang=language | {"default": default})
 
 
 def at_least(least: int) -> Callable[[str], int]:

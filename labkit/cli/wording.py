@@ -1,0 +1,41 @@
+"""What a command says, in both languages: the file ``.txt`` that has its name, read when the first text is wanted.
+
+Options stand there in groups, one for each ``add_options``: ``%% release --to FOLDER`` is an option of the group
+``release``. Any other entry is a text, called by all its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TextIO
+
+from ..base.texts import Entry, Text, parse
+
+
+class Wording:
+    """The texts of the file ``name.txt``: ``wording["total"]`` is one of them."""
+
+    def __init__(self, name: str) -> None:
+        self._file = Path(__file__).with_name(f"{name}.txt")
+
+    @cached_property
+    def _entries(self) -> dict[tuple[str, ...], Entry]:
+        return {entry.words: entry for entry in parse(self._file.read_text("utf-8"))}
+
+    def __getitem__(self, words: str) -> Text:
+        return self.entry(words).texts[""]
+
+    def entry(self, words: str) -> Entry:
+        return self._entries[tuple(words.split())]
+
+    def group(self, name: str) -> Iterator[tuple[str, str, Text]]:
+        """The options of a group: their flags, what help calls their value, and their help."""
+        for (first, *head), entry in self._entries.items():
+            if first == name:
+                yield head[0], " ".join(head[1:]), entry.texts[""]
+
+    def tell(self, words: str, /, file: TextIO | None = None, flush: bool = False, **facts: object) -> None:
+        """Print a text with its facts, in the language in use, on standard output or ``file``."""
+        print(self[words](**facts), file=file, flush=flush)
