@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
@@ -125,3 +126,9 @@ def parse(text: str) -> list[Entry]:
         Entry(words, {label: Text(**both) for label, both in found.items()}, lines)
         for words, found, lines in zip(heads, texts, code, strict=True)
     ]
+
+
+def texts_beside(module: str) -> dict[tuple[str, ...], Text]:
+    """The texts in the file ``.txt`` beside a module's ``.py``, by the words of their ``%%`` lines."""
+    entries = parse(Path(module).with_suffix(".txt").read_text("utf-8"))
+    return {entry.words: entry.texts[""] for entry in entries}

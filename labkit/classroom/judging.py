@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..base.texts import texts_beside
 from ..course.judging import Kind, Unreadable
 from .draw import Draw
 from .source import parsed
 from .verdict import Hint
-from .words import Words, texts_beside
+from .words import Words
 
 _TEXTS = texts_beside(__file__)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..base.language import say
-from ..base.texts import Text, parse
+from ..base.texts import Text
 
 Words = Text
 
@@ -36,9 +35,3 @@ class Problem(InBoth, ValueError):
     def __init__(self, *, en: str, zh: str) -> None:
         super().__init__(en, zh)
         self.en, self.zh = en, zh
-
-
-def texts_beside(module: str) -> dict[tuple[str, ...], Text]:
-    """The texts in the file ``.txt`` beside a module's ``.py``, by the words of their ``%%`` lines."""
-    entries = parse(Path(module).with_suffix(".txt").read_text("utf-8"))
-    return {entry.words: entry.texts[""] for entry in entries}

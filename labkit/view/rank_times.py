@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..base.language import say
 from ..trace.events import PAIRS, Event, Meeting
 from ..trace.trace import Trace
+from .captions import caption
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,7 @@ def family_name(family: list[tuple[int, ...]], everyone: int) -> str:
         return say(en=f"all {everyone} ranks", zh=f"全部 {everyone} 个 rank")
     if count == 1:
         return say(en=f"ranks {listed(first)}", zh=f"rank {listed(first)}")
-    return say(
-        en=f"{count} groups of {len(first)}, as {listed(first)}",
-        zh=f"{count} 组，每组 {len(first)} 个 rank，如 {listed(first)}",
-    )
+    return caption("groups", count=count, size=len(first), ranks=listed(first))
 
 
 def purpose(family: list[tuple[int, ...]], meetings: Iterable[Meeting]) -> str:

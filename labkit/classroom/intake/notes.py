@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..words import Note, texts_beside
+from ...base.texts import texts_beside
+from ..words import Note
 
 _TEXTS = texts_beside(__file__)
 

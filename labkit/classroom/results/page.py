@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 from ...base.language import get_language
-from ..words import texts_beside
+from ...base.texts import texts_beside
 
 _TEXTS = texts_beside(__file__)
 _STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")

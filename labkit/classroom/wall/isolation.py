@@ -8,7 +8,8 @@ import sys
 from functools import cache
 
 from ...base.language import say
-from ..words import Problem, texts_beside
+from ...base.texts import texts_beside
+from ..words import Problem
 from .templates import configuration, environment, python
 
 WALLS = ("root", "user")  # ways that keep strangers in

@@ -6,6 +6,7 @@ from ...base.language import say
 from ...base.numbers import plural
 from ...plans.batches import Batches
 from ...plans.split import Split
+from ..captions import caption
 from ..layout import Lanes, shortened
 from ..picture import Picture, Sketch, Text
 from .split_lanes import pieces_of, rows_text
@@ -48,10 +49,7 @@ def _counted(numbers: range) -> str:
 
 
 def _description(plan: Batches) -> str:
-    text = say(
-        en=f"{plan.rows} rows: {plan.full} full batch{'es' * (plan.full != 1)} of {plan.batch_size}",
-        zh=f"{plan.rows} 行：{plan.full} 个装满的批次，每个 {plan.batch_size} 行",
-    )
+    text = caption("batches", plan=plan)
     if plan.short:
         text += say(en=f" and a short one of {plan.short}", zh=f"，外加一个只有 {plan.short} 行、不满的批次")
     if plan.dropped:

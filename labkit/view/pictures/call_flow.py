@@ -15,6 +15,7 @@ from ...base.numbers import must, plural, whole
 from ...plans.shapes import Shape, shape_text
 from ...plans.split import Split
 from ...trace.trace import Trace
+from ..captions import caption
 from ..flow import Flow, flow_of_split, flow_of_trace
 from ..layout import fitted, shortened, sized
 from ..palette import number
@@ -66,60 +67,16 @@ def _flow(source: Flow | Split | Trace, call: int) -> Flow:
 
 def _description(flow: Flow, step: int | None) -> str:
     """The call, or one step of it, in one sentence."""
-    batch, output = _shape(flow.batch), _shape(flow.output)
-    count = len(flow.shares)
+    batch, output, gpus = _shape(flow.batch), _shape(flow.output), len(flow.shares)
     if step is None:
-        text = say(
-            en=f"A batch of {batch} on {flow.source} is scattered to {plural(count, 'GPU')}; "
-            f"the replicas' outputs are gathered to {output} on {flow.target}",
-            zh=f"{flow.source} 上的批次 {batch} 分发给 {count} 块 GPU；各副本的输出收集到 {flow.target}，得到 {output}",
-        )
+        text = caption("call", flow=flow, batch=batch, output=output, gpus=gpus)
         if flow.backward:
-            text += say(
-                en=f"; the gradients go back the same way and are summed on {flow.home}",
-                zh=f"；梯度沿原路返回，在 {flow.home} 上求和",
-            )
+            text += caption("call", "backward", home=flow.home)
         return text + say(en=".", zh="。")
     if not flow.copies and step in (_REPLICATE, _GATHER, _GRADIENT, _REDUCE):
-        return say(
-            en="With one GPU nothing is copied in this step: DataParallel calls the module itself.",
-            zh="只有一块 GPU 时，这一步不需要复制任何东西：DataParallel 直接调用模块本身。",
-        )
+        return caption("call", "one-gpu")
     idle = say(en=f" ({len(flow.idle)} idle)", zh=f"（{len(flow.idle)} 块空闲）") if flow.idle else ""
-    return (
-        say(
-            en=f"The batch {batch} is on {flow.source}, the module on {flow.home}, its home device.",
-            zh=f"批次 {batch} 在 {flow.source} 上，模块在主设备 {flow.home} 上。",
-        ),
-        say(
-            en=f"scatter: the batch is cut along dimension 0, and {plural(count, 'GPU')} get a piece each{idle}.",
-            zh=f"scatter（分发）：批次沿第 0 维切分，{count} 块 GPU 各得一个分块{idle}。",
-        ),
-        say(
-            en=f"replicate: {flow.home} sends its weights, and {plural(count, 'GPU')} hold a replica each.",
-            zh=f"replicate（复制）：{flow.home} 把权重发出去，{count} 块 GPU 各有一个副本。",
-        ),
-        say(
-            en="parallel_apply: every replica computes the output of its own piece, all at the same time.",
-            zh="parallel_apply（并行执行）：每个副本同时计算自己那个分块的输出。",
-        ),
-        say(
-            en=f"gather: the outputs are glued together along dimension 0 on {flow.target}: {output}.",
-            zh=f"gather（收集）：各输出在 {flow.target} 上沿第 0 维拼接起来：{output}。",
-        ),
-        say(
-            en="backward of gather: the gradient of the output is cut, and each GPU gets the part of its own rows.",
-            zh="gather（收集）的反向：输出的梯度被切开，每块 GPU 得到自己那些行的部分。",
-        ),
-        say(
-            en="backward of parallel_apply: every replica computes the gradient of its own weights.",
-            zh="parallel_apply（并行执行）的反向：每个副本计算自己权重的梯度。",
-        ),
-        say(
-            en=f"backward of replicate: the gradients of the replicas are summed on {flow.home}.",
-            zh=f"replicate（复制）的反向：各副本的梯度在 {flow.home} 上求和。",
-        ),
-    )[step]
+    return caption("call", "step", str(step), flow=flow, batch=batch, output=output, gpus=gpus, idle=idle)
 
 
 class _Painter:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...base.language import say
-from ...base.numbers import plural
 from ...base.units import bytes_text
 from ...plans.footprint import KINDS, Footprints
+from ..captions import caption
 from ..layout import devices, gpu_lanes, legend, text_width
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
 
@@ -19,7 +19,7 @@ def memory_picture(memory: Footprints) -> Picture:
     """The bytes on each GPU; a byte is equally wide on all of them."""
     shown, lane = gpu_lanes(len(memory.gpus), _TOP, _LEFT, _RIGHT)
     scale = lane.across / max([found.total for found in memory.gpus] + [memory.capacity or 0, 1])
-    names = kind_names()
+    names = {kind: caption(kind) for kind in KINDS}
     limit = -99.0 if memory.capacity is None else _LEFT + memory.capacity * scale
     sketch, too_much = Sketch(), set(memory.over)
     marks = [
@@ -72,22 +72,8 @@ def _description(memory: Footprints) -> str:
         most = bytes_text(max(others))
         text += say(en=f", every other GPU at most {most}", zh=f"，其余 GPU 最多各占 {most}")
     if over := len(memory.over):
-        text += say(
-            en=f"; {over} of {len(memory.gpus)} would run out of memory",
-            zh=f"；{len(memory.gpus)} 块 GPU 中有 {over} 块显存不够",
-        )
+        text += caption("memory", "over", over=over, gpus=len(memory.gpus))
     return text + say(en=".", zh="。")
-
-
-def kind_names() -> dict[str, str]:
-    """The names of the kinds in the language in use."""
-    return {
-        "weights": say(en="weights", zh="权重"),
-        "activations": say(en="activations", zh="激活值"),
-        "outputs": say(en="outputs", zh="输出"),
-        "gradients": say(en="gradients", zh="梯度"),
-        "optimizer": say(en="optimizer", zh="优化器状态"),
-    }
 
 
 def _bytes(count: int) -> str:
@@ -97,9 +83,6 @@ def _bytes(count: int) -> str:
 def _counted(memory: Footprints, gpus: range) -> str:
     """A line about GPUs that are not drawn one by one."""
     most = _bytes(max(memory.gpus[gpu].total for gpu in gpus))
-    words = say(
-        en=f"{devices(gpus)}: {plural(len(gpus), 'more GPU')}, at most {most} each",
-        zh=f"{devices(gpus)}：还有 {len(gpus)} 块 GPU，最多各占 {most}",
-    )
+    words = caption("memory", "more", where=devices(gpus), gpus=len(gpus), most=most)
     over = len(set(gpus) & set(memory.over))
     return words + say(en=f", {over} too much", zh=f"，其中 {over} 块超出") * bool(over)

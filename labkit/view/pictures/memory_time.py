@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...base.language import say
-from ...base.numbers import plural
 from ...base.units import bytes_text
 from ...trace.memory import MemorySample, MemoryTimeline
+from ..captions import caption
 from ..layout import MOST_LANES, TimeAxis, lanes, legend, milliseconds, shortened
 from ..palette import CPU, number
 from ..picture import Box, Line, Picture, Sketch, Text
@@ -110,10 +110,7 @@ def _tip(sample: MemorySample) -> str:
 
 def _left_out(memory: MemoryTimeline, ranks: list[int]) -> str:
     most = bytes_text(max(memory.peak(rank) for rank in ranks))
-    return say(
-        en=f"rank {ranks[0]} – rank {ranks[-1]}: {plural(len(ranks), 'more rank')}, at most {most} each",
-        zh=f"rank {ranks[0]} – rank {ranks[-1]}：还有 {len(ranks)} 个 rank，每个最多 {most}",
-    )
+    return caption("memory", "more-ranks", first=ranks[0], last=ranks[-1], ranks=len(ranks), most=most)
 
 
 def _description(memory: MemoryTimeline, seconds: float) -> str:
@@ -122,12 +119,9 @@ def _description(memory: MemoryTimeline, seconds: float) -> str:
     top = max(memory.samples, key=lambda one: one.peak)
     low = min(memory.ranks, key=memory.peak)
     time, peak = milliseconds(seconds), bytes_text(top.peak)
-    text = say(
-        en=f"Memory of {plural(len(memory.ranks), 'rank')} over {time}: rank {top.rank} has the highest peak, {peak}"
-        + (f" ({top.label})" if top.label else ""),
-        zh=f"{len(memory.ranks)} 个 rank 在 {time} 内的显存：rank {top.rank} 的峰值最高，{peak}"
-        + (f"（{top.label}）" if top.label else ""),
-    )
+    text = caption("memory", "time", ranks=len(memory.ranks), time=time, top=top, peak=peak)
+    if top.label:
+        text += say(en=f" ({top.label})", zh=f"（{top.label}）")
     if len(memory.ranks) > 1:
         least = bytes_text(memory.peak(low))
         text += say(en=f"; rank {low} the lowest, {least}", zh=f"；rank {low} 的最低，{least}")

@@ -7,6 +7,7 @@ import textwrap
 from ...base.language import say
 from ...base.numbers import plural
 from ...plans.placement import Placement
+from ..captions import caption
 from ..layout import BASELINE, fitted, shortened, sized
 from ..palette import number
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
@@ -21,12 +22,8 @@ _MOST, _HEAD, _TAIL = 8, 5, 1
 def placement_picture(found: Placement) -> Picture:
     """The place of everything; arrows lead from where a thing is to where it is sent."""
     sketch = Sketch()
-    for (x, width), words in (
-        (_BEFORE, say(en="before the call", zh="调用之前")),
-        (_DURING, say(en="during the call", zh="调用期间")),
-        (_AFTER, say(en="after it", zh="调用之后")),
-    ):
-        sketch.add(Text(x + width / 2, 24, words, 13, "middle", bold=True))
+    for (x, width), when in ((_BEFORE, "before"), (_DURING, "during"), (_AFTER, "after")):
+        sketch.add(Text(x + width / 2, 24, caption("placement", when), 13, "middle", bold=True))
     lanes, y = {}, float(_TOP)
     for entry in _shown(found):
         if isinstance(entry, str):
@@ -75,10 +72,7 @@ def _shown(found: Placement) -> list[str | range]:
 def _counted(found: Placement, gpus: range) -> str:
     working = _working(found)
     busy = sum(f"cuda:{gpu}" in working for gpu in gpus)
-    return say(
-        en=f"… {plural(len(gpus), 'more GPU')}, {busy} of them with a replica …",
-        zh=f"…… 还有 {len(gpus)} 块 GPU，其中 {busy} 块上有副本 ……",
-    )
+    return caption("placement", "more", gpus=len(gpus), busy=busy)
 
 
 def _lane(found: Placement, device: str, y: float) -> list[Box | Line | Text]:
@@ -160,23 +154,10 @@ def _arrows(found: Placement, lanes: dict[str, float], device: str) -> list[Line
 
 def _description(found: Placement) -> str:
     if found.error:
-        return say(
-            en=f"The module is on {found.module}, but home is {found.home}, device_ids[0]: PyTorch refuses the call.",
-            zh=f"模块在 {found.module} 上，主设备却是 {found.home}（即 device_ids[0]）：PyTorch 拒绝这次调用。",
-        )
-    working = _working(found)
+        return caption("placement", "wrong", found=found)
     if not found.replicas:
-        return say(
-            en=f"No GPU: DataParallel calls the module itself, on {found.module}.",
-            zh=f"没有 GPU：DataParallel 直接调用 {found.module} 上的模块本身。",
-        )
-    listed = [(name, len(rows)) for name, rows in working.items()]
-    pieces_en = ", ".join(f"{name} gets {plural(rows, 'row')}" for name, rows in listed[:8])
-    pieces_zh = "，".join(f"{name} 得 {rows} 行" for name, rows in listed[:8])
-    more = "…" * (len(listed) > 8)
-    return say(
-        en=f"Home is {found.home}: the module is there. The input comes from {found.batch}: "
-        f"{pieces_en or 'nobody gets a row'}{more}. The output is on {found.output}.",
-        zh=f"主设备是 {found.home}，模块在那里。输入从 {found.batch} 分发："
-        f"{pieces_zh or '没有行可分'}{more}。输出在 {found.output} 上。",
-    )
+        return caption("placement", "no-gpu", module=found.module)
+    working = list(_working(found).items())
+    pieces = [caption("placement", "piece", name=name, rows=len(rows)) for name, rows in working[:8]]
+    listed = say(en=", ", zh="，").join(pieces) or caption("placement", "no-pieces")
+    return caption("placement", found=found, pieces=listed, more="…" * (len(working) > 8))

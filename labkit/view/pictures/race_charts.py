@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...base.language import say
-from ...base.numbers import plural
 from ...cost import Race
+from ..captions import caption
 from ..charts import Axis, Style, charts_picture, nice
 from ..picture import Picture
 
@@ -48,11 +48,6 @@ def _unit(nbytes: float) -> tuple[int, str]:
 def _description(found: Race) -> str:
     count, (scale, unit) = found.counts[-1], _unit(found.nbytes)
     size = f"{found.nbytes / scale:.4g} {unit}"
-    ring, star = (found.carried[way][-1] / found.nbytes for way in ("ring", "star"))
-    ring_ms, star_ms = (found.seconds[way][-1] * 1e3 for way in ("ring", "star"))
-    return say(
-        en=f"{plural(count, 'GPU')}, gradients of {size}: the busiest link carries {ring:.3g} times that in the ring "
-        f"and {star:.4g} times in the star; {ring_ms:.4g} ms against {star_ms:.4g} ms.",
-        zh=f"{count} 块 GPU，每份梯度 {size}：最忙的链路，环形要传 {ring:.3g} 份，星形要传 {star:.4g} 份；"
-        f"分别用 {ring_ms:.4g} ms 和 {star_ms:.4g} ms。",
-    )
+    facts = {way: found.carried[way][-1] / found.nbytes for way in ("ring", "star")}
+    facts |= {f"{way}_ms": found.seconds[way][-1] * 1e3 for way in ("ring", "star")}
+    return caption("race", gpus=count, size=size, **facts)

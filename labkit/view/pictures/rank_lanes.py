@@ -10,6 +10,7 @@ from ...base.numbers import plural
 from ...base.units import bytes_text
 from ...trace.events import PAIRS, Event, Meeting
 from ...trace.trace import Trace
+from ..captions import caption
 from ..layout import MOST_LANES, Lanes, TimeAxis, lanes, legend, milliseconds, shortened, sized, text_width
 from ..palette import CPU, number
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
@@ -188,10 +189,7 @@ class _Painter:
             x, width = self.span(start, stop)
             begin, end = (milliseconds(at - self.time.first) for at in (start, stop))
             tip = f"rank {one.rank} · {begin} – {end} · "
-            tip += say(
-                en=f"computing {busy / _STEPS:.0%}, waiting {still / _STEPS:.0%}",
-                zh=f"计算 {busy / _STEPS:.0%}，等待 {still / _STEPS:.0%}",
-            )
+            tip += caption("ranks", "share", busy=busy / _STEPS, still=still / _STEPS)
             high, above = tall * busy / _STEPS, tall * min(still, _STEPS - busy) / _STEPS
             if busy:
                 gpu, label = number(one.device), f"rank {one.rank} computing"
@@ -322,11 +320,7 @@ def _fits_in(words: list[str]) -> float:
 
 
 def _left_out(times: list[RankTimes]) -> str:
-    first, last = times[0].rank, times[-1].rank
-    return say(
-        en=f"rank {first} – rank {last}: {plural(len(times), 'more rank')}",
-        zh=f"rank {first} – rank {last}：还有 {len(times)} 个 rank",
-    )
+    return caption("ranks", "more", first=times[0].rank, last=times[-1].rank, count=len(times))
 
 
 def _description(trace: Trace, meetings: Sequence[Meeting], times: list[RankTimes], seconds: float) -> str:
@@ -337,20 +331,12 @@ def _description(trace: Trace, meetings: Sequence[Meeting], times: list[RankTime
         if meeting.last is not None and any(part.waited for part in meeting.parts):
             late[meeting.last] = late.get(meeting.last, 0) + 1
     counted = ", ".join(f"{kind} × {count}" for kind, count in list(kinds.items())[:6])
-    time = milliseconds(seconds)
-    text = say(
-        en=f"{plural(len(times), 'rank')} in {time}; {plural(len(meetings), 'collective')}"
-        + (f" ({counted})" if counted else ""),
-        zh=f"{len(times)} 个 rank，历时 {time}；集合通信 {len(meetings)} 次"
-        + (f"（{counted}）" if counted else ""),
-    )
+    text = caption("ranks", ranks=len(times), time=milliseconds(seconds), meetings=len(meetings))
+    if counted:
+        text += say(en=f" ({counted})", zh=f"（{counted}）")
     if late:
         rank = max(late, key=lambda rank: late[rank])
         most = max(times, key=lambda one: _share(one, seconds))
-        share = f"{_share(most, seconds):.0%}"
-        text += say(
-            en=f"; rank {rank} comes last {plural(late[rank], 'time')}; "
-            f"rank {most.rank} waits the most, {share} of the time",
-            zh=f"；rank {rank} 最后到达 {late[rank]} 次；rank {most.rank} 等得最久，占 {share} 的时间",
-        )
+        facts = {"rank": rank, "late": late[rank], "most": most.rank, "share": _share(most, seconds)}
+        text += caption("ranks", "late", **facts)
     return text + say(en=".", zh="。")

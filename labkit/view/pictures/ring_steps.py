@@ -12,6 +12,7 @@ from math import cos, hypot, pi, sin
 from ...base.language import say
 from ...base.numbers import plural
 from ...plans.ring import AllReduce, Ring, Send, Star
+from ..captions import caption
 from ..layout import BASELINE, Lanes, shortened, sized, text_width, together
 from ..palette import CPU
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
@@ -61,20 +62,7 @@ def _description(plan: AllReduce) -> str:
     n = plan.ranks
     if n == 1:
         return say(en="One rank: there is nothing to sum.", zh="只有一个 rank：不需要相加。")
-    if isinstance(plan, Ring):
-        text = say(
-            en=f"Ring all-reduce over {n} ranks: after {plural(n - 1, 'step')} each rank has one chunk of the sum, "
-            f"after {plan.steps} all of it; each rank sends {plan.chunks_sent}/{n} of its gradient.",
-            zh=f"{n} 个 rank 的环形全归约：{n - 1} 步之后，每个 rank 有一个分块已经加完；{plan.steps} 步之后，"
-            f"全部加完；每个 rank 发出自己梯度的 {plan.chunks_sent}/{n}。",
-        )
-    else:
-        text = say(
-            en=f"All-reduce through rank 0 over {n} ranks: after {plural(n - 1, 'step')} rank 0 has the sum, after "
-            f"{plan.steps} every rank has it; rank 0 receives {plural(n - 1, 'whole gradient')} and sends as many.",
-            zh=f"{n} 个 rank 经过 rank 0 的全归约：{n - 1} 步之后，rank 0 有了总和；{plan.steps} 步之后，"
-            f"每个 rank 都有；rank 0 要收 {n - 1} 份完整的梯度，再发出同样多。",
-        )
+    text = caption("ring" if isinstance(plan, Ring) else "star", plan=plan, half=n - 1)
     return text if plan.step is None else _title(plan, plan.step) + say(en=": ", zh="：") + text
 
 
@@ -120,18 +108,9 @@ def _circle(plan: AllReduce, step: int) -> list[Box | Line | Text]:
 def _told(plan: AllReduce, step: int) -> str:
     """The line above the ranks: what they send in ``step``."""
     adds = step < plan.ranks
-    if isinstance(plan, Ring):
-        return (
-            say(en="each sends a chunk: it is added", zh="各发一个分块：加上")
-            if adds
-            else say(en="each sends a chunk: it replaces", zh="各发一个分块：替换")
-        )
     rank = step if adds else step - plan.ranks + 1
-    return (
-        say(en=f"rank {rank} sends its gradient", zh=f"rank {rank} 发出自己的梯度")
-        if adds
-        else say(en=f"rank 0 sends the sum to rank {rank}", zh=f"rank 0 把总和发给 rank {rank}")
-    )
+    way = "ring" if isinstance(plan, Ring) else "star"
+    return caption(way, "adds" if adds else "replaces", rank=rank)
 
 
 def _between(one: tuple[float, float], other: tuple[float, float], size: tuple[float, float]) -> Line:
@@ -254,13 +233,10 @@ def _received(plan: AllReduce, shown: list[int | range], lane: Lanes) -> list[Te
     for at, rank in enumerate(shown):
         if isinstance(rank, int) and rank in by_target:
             (send, *more) = by_target[rank]
-            what = say(
-                en="all" if more else f"chunk {send.chunk}", zh="全部" if more else f"分块 {send.chunk}"
+            chunks = (
+                say(en="all", zh="全部") if more else say(en=f"chunk {send.chunk}", zh=f"分块 {send.chunk}")
             )
-            words = say(
-                en=f"{'adds' if send.adds else 'takes'} {what} of rank {send.source}",
-                zh=f"{'加上' if send.adds else '换成'} rank {send.source} 的{what}",
-            )
+            words = caption("received", "adds" if send.adds else "replaces", chunks=chunks, rank=send.source)
             size = sized(words, _NOTES - 12, lane.size)
             notes.append(Text(WIDTH - _NOTES + 10, lane.line(at), words, size))
     return notes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...base.language import say
-from ...base.numbers import plural
 from ...cost import Scaling
+from ..captions import caption
 from ..charts import Axis, Style, charts_picture, nice
 from ..layout import together
 from ..picture import Picture
@@ -23,15 +23,15 @@ def scaling_picture(found: Scaling) -> Picture:
     # Of each group of neighbours the last is drawn, and the first count of all.
     shown = sorted({0, *(group[-1] for group in together(len(found.counts), _MOST_COUNTS))})
     counts = [found.counts[n] for n in shown]
-    names = method_names()
+    names = {
+        "perfect": say(en="perfect scaling", zh="理想扩展"),
+        "ddp": "DistributedDataParallel",
+        "data_parallel": "DataParallel",
+    }
     ends = names | {"perfect": say(en="perfect", zh="理想"), "ddp": "DDP"}
     longest = max(s * 1e3 for times in found.seconds.values() for s in times if s is not None)
-    under = say(en="number of GPUs", zh="GPU 数")
-    if len(counts) < len(found.counts):
-        under += say(
-            en=f" ({len(counts)} of {len(found.counts)} counts)",
-            zh=f"（{len(found.counts)} 个中画出 {len(counts)} 个）",
-        )
+    some = ["some"] if len(counts) < len(found.counts) else []
+    under = caption("scaling", "counts", *some, shown=len(counts), all=len(found.counts))
     time = say(en="training step, ms", zh="每个训练步（毫秒）")
     share = say(en="efficiency, % of perfect", zh="效率（占理想的百分比）")
     seconds, efficiency = {}, {}
@@ -50,21 +50,7 @@ def _description(found: Scaling) -> str:
     """The prediction for the most GPUs."""
     count, perfect = found.counts[-1], found.seconds["perfect"][-1] or 0.0
     ddp, last = found.efficiency("ddp")[-1], found.efficiency("data_parallel")[-1]
-    text = say(
-        en=f"{plural(found.rows, 'row')} on each of {plural(count, 'GPU')}: perfect scaling "
-        f"takes {perfect * 1e3:.4g} ms a step; DDP reaches {ddp:.0%} of that throughput",
-        zh=f"{count} 块 GPU，每块 {found.rows} 行：理想扩展每个训练步 {perfect * 1e3:.4g} ms；"
-        f"DDP 达到其吞吐量的 {ddp:.0%}",
-    )
+    text = caption("scaling", rows=found.rows, gpus=count, ms=perfect * 1e3, ddp=ddp)
     if last is None:
         return text + say(en=", DataParallel cannot leave one machine.", zh="，DataParallel 则不能跨机器。")
     return text + say(en=f", DataParallel {last:.0%}.", zh=f"，DataParallel 达到 {last:.0%}。")
-
-
-def method_names() -> dict[str, str]:
-    """The names of the methods in the language in use."""
-    return {
-        "perfect": say(en="perfect scaling", zh="理想扩展"),
-        "ddp": "DistributedDataParallel",
-        "data_parallel": "DataParallel",
-    }

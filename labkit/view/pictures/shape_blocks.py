@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ...base.language import say
 from ...plans.shapes import Shape, cut_shape, dimension, gathered_shape, shape_text
+from ..captions import caption
 from ..layout import BASELINE, devices, fitted, together
 from ..picture import Box, Line, Picture, Sketch, Text
 
@@ -38,21 +39,9 @@ def _description(shape: Shape, gpus: int, batch_dim: int) -> str:
     pieces = cut_shape(shape, gpus, batch_dim)
     output = glued(shape, gpus, batch_dim)
     if output is None:
-        return say(
-            en=f"The batch is on dimension {batch_dim} and its pieces differ in size: gather fails.",
-            zh=f"批次在第 {batch_dim} 维，各分块大小不同：gather（收集）会失败。",
-        )
-    if output == shape:
-        return say(
-            en=f"gather glues {len(pieces)} outputs along dimension 0 to {shape_text(output)}, as on one GPU.",
-            zh=f"gather（收集）把 {len(pieces)} 份输出沿第 0 维拼接成 {shape_text(output)}，与单块 GPU 上的一样。",
-        )
-    return say(
-        en=f"gather glues {len(pieces)} outputs along dimension 0 to {shape_text(output)}; "
-        f"the batch is on dimension {batch_dim}, so it should be {shape_text(shape)}. No error says so.",
-        zh=f"gather（收集）把 {len(pieces)} 份输出沿第 0 维拼接成 {shape_text(output)}；批次其实在第 {batch_dim} 维，"
-        f"本该得到 {shape_text(shape)}，却没有任何报错。",
-    )
+        return caption("shapes", "fails", dim=batch_dim)
+    facts = {"pieces": len(pieces), "got": shape_text(output), "wanted": shape_text(shape), "dim": batch_dim}
+    return caption("shapes", "right" if output == shape else "wrong", **facts)
 
 
 def glued(shape: Shape, gpus: int, batch_dim: int) -> Shape | None:
@@ -66,11 +55,7 @@ def glued(shape: Shape, gpus: int, batch_dim: int) -> Shape | None:
 def _panel(x: float, shape: Shape, gpus: int, batch_dim: int) -> list[Box | Line | Text]:
     """One panel, whose left edge is ``x``."""
     pieces, output = cut_shape(shape, gpus, batch_dim), glued(shape, gpus, batch_dim)
-    title = (
-        say(en=f"batch on dimension {batch_dim}", zh=f"批次在第 {batch_dim} 维")
-        if batch_dim
-        else say(en="batch first", zh="批次在第 0 维")
-    )
+    title = caption("shapes", "panel", dim=batch_dim) if batch_dim else caption("shapes", "panel", "first")
     alone = say(en=f"on one GPU: {shape_text(shape)}", zh=f"单块 GPU 上：{shape_text(shape)}")
     axes = say(en="↓ dimension 0", zh="↓ 第 0 维")
     if len(shape) > 1:
@@ -136,10 +121,7 @@ def _verdict(
         sizes = sorted({piece[batch_dim] for piece in pieces}, reverse=True)
         first = say(en="✗ gather fails", zh="✗ gather（收集）失败")
         listed = say(en=" and ", zh=" 与 ").join(map(str, sizes))
-        second = say(
-            en=f"sizes {listed} differ on dimension {batch_dim}",
-            zh=f"第 {batch_dim} 维的大小 {listed} 不一致",
-        )
+        second = caption("shapes", "differ", sizes=listed, dim=batch_dim)
     elif output == shape:
         first, second = f"✓ {wanted}", say(en="the same as on one GPU", zh="与单块 GPU 上的一样")
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...base.language import say
 from ...base.numbers import plural
 from ...plans.split import Piece, Split
+from ..captions import caption
 from ..layout import MOST_LANES, devices, gpu_lanes, sized, text_width, together
 from ..picture import WIDTH, Box, Picture, Sketch, Text
 
@@ -63,16 +64,8 @@ def split_picture(plan: Split) -> Picture:
 
 def _description(plan: Split) -> str:
     if not plan.batch:
-        return say(
-            en=f"No rows: all {plan.gpus} GPUs are idle.", zh=f"没有数据行：{plan.gpus} 块 GPU 全部空闲。"
-        )
-    used = len(plan.pieces)
-    text = say(
-        en=f"{plan.batch} rows on {plural(plan.gpus, 'GPU')}: pieces of ceil({plan.batch}/{plan.gpus}) = "
-        f"{rows_text(plan.chunk)}, so {used} of {plan.gpus} work ({plan.listed})",
-        zh=f"{plan.batch} 行分给 {plan.gpus} 块 GPU：每个分块 ⌈{plan.batch}/{plan.gpus}⌉ = {plan.chunk} 行，"
-        f"{plan.gpus} 块中有 {used} 块工作（{plan.listed}）",
-    )
+        return caption("split", "no-rows", gpus=plan.gpus)
+    text = caption("split", plan=plan, used=len(plan.pieces))
     if plan.idle:
         names = devices(range(plan.idle[0], plan.gpus))
         text += say(en=f"; {names} idle", zh=f"；{names} 空闲")
@@ -109,14 +102,8 @@ def _rows(piece: Piece, scale: float) -> list[Box]:
 def _counted(plan: Split, gpus: range) -> str:
     """A line about GPUs that are not drawn one by one."""
     if gpus[0] >= len(plan.pieces) or not plan.batch:
-        return say(
-            en=f"{devices(gpus)}: {plural(len(gpus), 'GPU')} idle",
-            zh=f"{devices(gpus)}：{len(gpus)} 块 GPU 空闲",
-        )
-    return say(
-        en=f"{devices(gpus)}: {plural(len(gpus), 'more GPU')} with {rows_text(plan.chunk)} each",
-        zh=f"{devices(gpus)}：还有 {len(gpus)} 块 GPU，每块 {plan.chunk} 行",
-    )
+        return caption("split", "idle", where=devices(gpus), gpus=len(gpus))
+    return caption("split", "working", where=devices(gpus), gpus=len(gpus), rows=plan.chunk)
 
 
 def _ruler(batch: int, scale: float) -> list[Text]:

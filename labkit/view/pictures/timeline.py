@@ -8,6 +8,7 @@ from ...base.language import say
 from ...base.numbers import plural
 from ...trace.events import Event
 from ...trace.trace import Trace
+from ..captions import caption
 from ..layout import BASELINE, MOST_LANES, TimeAxis, lanes, legend, milliseconds, shortened, text_width
 from ..palette import CPU, number
 from ..picture import Box, Line, Picture, Sketch, Text
@@ -16,6 +17,8 @@ _LEFT, _RIGHT, _TOP = 76, 36, 54
 _PALE = 0.55
 # How much of a lane's height the arrival of data takes; computing takes all of it.
 _THIN = 0.55
+# The phases that have a name of our own; others are called as what was recorded.
+_NAMED = ("replicate", "scatter", "parallel_apply", "gather", "copy")
 # Of more bars, neighbours of one kind are drawn as one.
 _MOST_BARS = 2000
 
@@ -95,13 +98,8 @@ def _description(trace: Trace, moment: float | None) -> str:
             computing[event.device] += event.seconds * (event.phase == "parallel_apply")
         share = max(computing.values()) / (last - first)
         moved = sum(event.nbytes for event in trace)
-        return say(
-            en=f"{plural(len(trace), 'event')} on {plural(len(trace.devices), 'device')} "
-            f"in {milliseconds(last - first)}; "
-            f"the busiest GPU computes for {share:.0%} of it; {moved:,} bytes are moved.",
-            zh=f"{len(trace.devices)} 个设备上有 {len(trace)} 个事件，历时 {milliseconds(last - first)}；"
-            f"最忙的 GPU 有 {share:.0%} 的时间在计算；共移动 {moved:,} 字节。",
-        )
+        counts = {"events": len(trace), "devices": len(trace.devices)}
+        return caption("timeline", **counts, time=milliseconds(last - first), share=share, moved=moved)
     now = [event for event in trace if event.start <= moment < event.stop]
     at = milliseconds(moment - first)
     if not now:
@@ -197,16 +195,9 @@ def _apart(texts: list[Text], boxes: list[Box]) -> list[Text]:
 
 
 def _phase(event: Event) -> str:
-    names = {
-        "replicate": say(en="replicate", zh="复制"),
-        "scatter": say(en="scatter", zh="分发"),
-        "parallel_apply": say(en="compute", zh="计算"),
-        "gather": say(en="gather", zh="收集"),
-        "copy": say(en="copy", zh="拷贝"),
-    }
-    if event.direction == "backward":
-        names["replicate"] = say(en="reduce", zh="归约")  # the gradients of the replicas, summed
-    return names.get(event.phase, event.name or event.phase)
+    if event.phase == "replicate" and event.direction == "backward":
+        return caption("phase", "reduce")  # the gradients of the replicas, summed
+    return caption("phase", event.phase) if event.phase in _NAMED else event.name or event.phase
 
 
 def _tip_phase(event: Event) -> str:

@@ -9,6 +9,7 @@ from ...base.language import say
 from ...base.numbers import plural
 from ...trace.trace import Trace
 from ...trace.waits import Wait, WaitForGraph
+from ..captions import caption
 from ..layout import devices, fitted, milliseconds, sized, text_width, together
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
 
@@ -98,20 +99,14 @@ def _name(ranks: Sequence[int]) -> str:
 
 def _told(trace: Trace, waited: dict[tuple[int, int], float]) -> str:
     if not waited:
-        return say(
-            en=f"None of {plural(len(trace.ranks), 'rank')} waited for another.",
-            zh=f"{len(trace.ranks)} 个 rank 都没有等待。",
-        )
+        return caption("waited", "none", ranks=len(trace.ranks))
     caused: dict[int, float] = {}
     for (_, whom), seconds in waited.items():
         caused[whom] = caused.get(whom, 0.0) + seconds
     worst = max(caused, key=lambda rank: caused[rank])
-    share = caused[worst] / sum(caused.values())
-    time = milliseconds(sum(caused.values()))
-    return say(
-        en=f"{plural(len(trace.ranks), 'rank')} waited {time} in all, {share:.0%} of it for rank {worst}.",
-        zh=f"{len(trace.ranks)} 个 rank 一共等了 {time}，其中 {share:.0%} 是在等 rank {worst}。",
-    )
+    total = sum(caused.values())
+    share, time = caused[worst] / total, milliseconds(total)
+    return caption("waited", ranks=len(trace.ranks), time=time, share=share, worst=worst)
 
 
 @dataclass(frozen=True)
