@@ -14,13 +14,15 @@ import ipywidgets as widgets
 
 from ..base.language import get_language, say, using
 from ..base.numbers import one_of, whole
+from ..base.texts import texts_beside
 from ..base.widgets import PAGE_STYLE, live
 from ..view.picture import Picture
 from ..view.svg import to_svg
 from .static import Control, static_html
 
 _Found = TypeVar("_Found")
-_LABELS = "min(140px, 36%)"  # how wide the names of the controls are
+_LABELS = texts_beside(__file__)  # the names of the controls
+_WIDTH = "min(140px, 36%)"  # how wide they are
 _STYLE = PAGE_STYLE + "<style>.labkit-explorer svg{min-width:460px}</style>"
 # ipywidgets gives neither its sliders nor the buttons of Play a name that a screen reader could say. An image's event
 # is the one way for a piece of HTML in a widget to do so; the rest of the explorer may come later than it.
@@ -38,13 +40,14 @@ onload="(image => { let left = 100; const name = () => {
 
 
 class Explorer:
-    """Base of the explorers. A subclass gives ``drawn`` and ``labels``, and says what its state may be.
+    """Base of the explorers. A subclass gives ``drawn``, and says what its state may be.
 
     limits    for a state that is a whole number: the least and the greatest. A slider moves it.
     choices   for any other state: its values. A list shows them.
     unfolds   the state that readers of a stored notebook can move, without a kernel (see :mod:`labkit.explore.static`).
     even      states of which values evenly apart are kept there; of others the small ones are closer together.
     plays     the state that a Play button runs through; "" for none.
+    labels    for a state that means something of its own here: which entry of explorer.txt names its control.
     """
 
     limits: dict[str, tuple[int, int]] = {}
@@ -52,6 +55,7 @@ class Explorer:
     unfolds: str = ""
     even: tuple[str, ...] = ()
     plays: str = ""
+    labels: dict[str, str] = {}
 
     def __init__(self, **state: Any) -> None:
         self._language = get_language()
@@ -71,21 +75,6 @@ class Explorer:
         )
         self.widget.add_class("labkit-explorer")
         self._show()
-
-    def labels(self) -> dict[str, str]:
-        """The names of the controls in the language in use; a subclass changes those that it means otherwise."""
-        return {
-            "rows": say(en="Rows in the batch", zh="批次行数"),
-            "gpus": say(en="GPUs", zh="GPU 数"),
-            "parameters": say(en="Million parameters", zh="参数（百万）"),
-            "ranks": say(en="Ranks", zh="rank 数"),
-            "step": say(en="Step", zh="步"),
-            "doublings": say(en="Doublings of GPUs", zh="GPU 数 2ⁿ，n ="),
-            "link": say(en="Hardware", zh="硬件"),
-            "batch_dim": say(en="Batch dimension", zh="批次维度"),
-            "optimizer": say(en="Optimizer", zh="优化器"),
-            "moment": say(en="Moment", zh="时刻"),
-        }
 
     def called(self, name: str) -> dict[str, str]:
         """The names of the values of the choice ``name``; by default the values themselves."""
@@ -131,11 +120,12 @@ class Explorer:
 
     def _made_controls(self) -> dict[str, widgets.Widget]:
         """A slider or a list for each state."""
-        labels, made = self.labels(), {}
+        made = {}
         for name, value in self._state.items():
+            label = str(_LABELS[self.labels.get(name, name),])
             look = {
-                "value": value, "description": labels[name], "style": {"description_width": _LABELS},
-                "layout": {"width": "auto", "max_width": "560px"}, "tooltip": labels[name],
+                "value": value, "description": label, "style": {"description_width": _WIDTH},
+                "layout": {"width": "auto", "max_width": "560px"}, "tooltip": label,
             }  # fmt: skip
             if name in self.choices:
                 options = [(words, value) for value, words in self.called(name).items()]
@@ -162,7 +152,7 @@ class Explorer:
     def _in_line(self, control: widgets.Widget) -> widgets.HBox:
         """A control without a label of its own, in line with the others."""
         layout = {
-            "width": _LABELS, "margin": "2px 8px 2px 2px", "display": "flex", "justify_content": "flex-end",
+            "width": _WIDTH, "margin": "2px 8px 2px 2px", "display": "flex", "justify_content": "flex-end",
         }  # fmt: skip
         return widgets.HBox([widgets.Label(say(en="Play", zh="播放"), layout=layout), control])
 

@@ -45,12 +45,10 @@ class CallExplorer(Explorer):
 
     limits = {"rows": (0, 128), "gpus": (1, 64), "step": (0, len(STEPS) - 1)}
     unfolds = plays = "step"
+    labels = {"step": "step-of-call"}
 
     def __init__(self, rows: int = 10, gpus: int = 4, step: int = 0) -> None:
         super().__init__(rows=rows, gpus=gpus, step=step)
-
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"step": say(en="Step of the call", zh="调用的步骤")}
 
     def drawn(self) -> Picture:
         return flow_picture(split(self.rows, self.gpus), self.step)
@@ -176,6 +174,7 @@ class ScalingExplorer(Explorer):
     limits = {"rows": (1, 128), "parameters": (1, 1000), "doublings": (0, 12)}  # to 4,096 GPUs
     choices = {"link": tuple(PROFILES)}
     unfolds = "rows"
+    labels = {"rows": "rows-per-gpu"}
 
     def __init__(
         self, rows: int = 32, parameters: int = 110, doublings: int = 6, link: str = "v100-nvlink",
@@ -183,9 +182,6 @@ class ScalingExplorer(Explorer):
     ) -> None:  # fmt: skip
         self._work = instance("work", work, Workload)
         super().__init__(rows=rows, parameters=parameters, doublings=doublings, link=link)
-
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"rows": say(en="Rows per GPU", zh="每块 GPU 的行数")}
 
     def called(self, name: str) -> dict[str, str]:
         return {key: profile.name for key, profile in PROFILES.items()}
@@ -204,6 +200,7 @@ class TimelineExplorer(Explorer):
     """
 
     unfolds = "moment"
+    labels = {"moment": "percent"}
     even = ("moment",)
 
     def __init__(
@@ -217,9 +214,6 @@ class TimelineExplorer(Explorer):
         self.limits = {"rows": (1, 128), "gpus": (1, 64), "moment": (0, 100)}
         state = {"moment": moment} if trace is not None else {"rows": rows, "gpus": gpus, "moment": moment}
         super().__init__(**state)
-
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"moment": say(en="Moment, in percent", zh="时刻（%）")}
 
     def drawn(self) -> Picture:
         trace = self._trace
