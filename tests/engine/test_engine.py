@@ -12,6 +12,7 @@ from torch.nn import parallel as theirs
 import labkit
 from labkit import engine as ours
 from labkit.base import tree
+from labkit.engine.explain import hint
 
 Pair = namedtuple("Pair", "a b")
 
@@ -358,3 +359,11 @@ def test_tensors_of_several_types_that_take_turns_stay_in_their_places(gpus, det
         assert copy.dtype == norms.state_dict()[name].dtype, name
         assert copy.shape == norms.state_dict()[name].shape, name
         assert (copy == at).all(), name
+
+
+def test_a_module_that_cannot_be_looked_through_does_not_hide_the_users_error():
+    class Closed(nn.Module):
+        def named_modules(self, *arguments, **options):
+            raise LookupError("nobody looks in here")
+
+    assert hint(StopIteration(), Closed(), torch.device("cpu"), ()) == ""
