@@ -86,9 +86,8 @@ def report() -> str:
     """Every figure with both errors, and their means over those that nothing was fitted to."""
     lines = [f"{'':<46} {'GPUs':>4} {'measured':>9} {'model':>9} {'error':>7} {'null':>7}"]
     for f in FIGURES:
-        what = (
-            f"{f.what}, {'DataParallel' if f.method == 'data_parallel' else 'DDP'} ({f.source.split(',')[0]})"
-        )
+        method = "DataParallel" if f.method == "data_parallel" else "DDP"
+        what = f"{f.what}, {method} ({f.source.split(',')[0]})"
         note = f"  fitted: {f.fitted}" if f.fitted else ""
         lines.append(
             f"{what[:46]:<46} {f.gpus:>4} {f.seconds * 1e3:>6.1f} ms {f.predicted * 1e3:>6.1f} ms "

@@ -7,6 +7,7 @@ from html import escape
 
 from ..base.language import LANGUAGES, get_language, say, using
 from ..trace.trace import Trace
+from .captions import caption
 from .picture import Picture
 from .pictures.memory_time import memory_time_picture
 from .pictures.rank_lanes import when_picture
@@ -79,10 +80,8 @@ def _of_calls(trace: Trace) -> Iterator[tuple[str, Picture, str]]:
     calls = trace.calls()
     chapters = [(say(en="The whole run", zh="整个运行过程"), trace)]
     if len(calls) > 1:
-        chapters += [
-            (say(en="The first call", zh="第一次调用"), calls[0]),
-            (say(en=f"The last of {len(calls)} calls", zh=f"最后一次调用（第 {len(calls)} 次）"), calls[-1]),
-        ]
+        chapters.append((say(en="The first call", zh="第一次调用"), calls[0]))
+        chapters.append((caption("page", "last-call", count=len(calls)), calls[-1]))
     yield from ((name, when_picture(part), repr(part)) for name, part in chapters)
 
 
@@ -93,12 +92,8 @@ def _of_ranks(trace: Trace) -> Iterator[tuple[str, Picture, str]]:
     if len(meetings) > 2 * _CLOSE:
         first = trace.between(float("-inf"), meetings[_CLOSE - 1].stop)
         last = trace.between(meetings[-_CLOSE].at, float("inf"))
-        yield (
-            say(en=f"The first {_CLOSE} collectives", zh=f"最初 {_CLOSE} 次集合通信"), when_picture(first), ""
-        )  # fmt: skip
-        yield (
-            say(en=f"The last {_CLOSE} collectives", zh=f"最后 {_CLOSE} 次集合通信"), when_picture(last), ""
-        )  # fmt: skip
+        yield caption("page", "first-collectives", count=_CLOSE), when_picture(first), ""
+        yield caption("page", "last-collectives", count=_CLOSE), when_picture(last), ""
     if len(trace.ranks) > 1:
         yield say(en="Who waited for whom", zh="谁等了谁"), waited_picture(trace), ""
     if trace.samples:

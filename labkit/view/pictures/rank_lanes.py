@@ -287,10 +287,7 @@ def _legend(
     late = any(e.async_op and met.start > e.start for one in times for e, met in one.parts) and not slot
     marks: list[tuple[str, list[Box | Line]]] = [
         (say(en="computing", zh="计算"), [Box(0, 11, 18, 13, gpu, "legend")]),
-        (
-            say(en="waiting for others", zh="等待其他 rank"),
-            [Box(0, 11, 18, 13, label="legend", hatched=True)],
-        ),
+        (caption("ranks", "waiting"), [Box(0, 11, 18, 13, label="legend", hatched=True)]),
         (say(en="communicating", zh="通信"), [Box(0, 11, 18, 8, CPU, "legend")]),
     ]
     if late:
