@@ -31,7 +31,7 @@ trace.recording   | base trace engine
 children          | base
 machine.hooks     | base
 machine.handlers  |
-machine.stack     |
+machine.stack     | base
 machine.state     | base turns machine.hooks
 machine.rules     | base machine.handlers machine.state
 machine.ops       | base machine.hooks machine.handlers machine.stack machine.state machine.rules trace

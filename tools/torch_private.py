@@ -237,7 +237,7 @@ PRIVATE = [
             "torch.use_deterministic_algorithms calls it (machine.features.watching)",
             lambda: asks(torch.use_deterministic_algorithms, "_set_deterministic_algorithms")),
     Private("the files torch/_ops.py, torch/_compile.py, torch/_dynamo/eval_frame.py",
-            "stand between an operator and a dispatch mode: no line of the user's (machine.features.watching.syncs)",
+            "stand between an operator and a dispatch mode: no line of the user's (machine.features.watching.telling)",
             lambda: all(files("torch").joinpath(name).is_file()
                         for name in ("_ops.py", "_compile.py", "_dynamo/eval_frame.py"))),
 
@@ -253,7 +253,7 @@ PRIVATE = [
             "module hooks see gradients on the GPU of the module's tensors (machine.ops.gradients)",
             probes.module_hooks),
     Private("torch._C._autograd._push_saved_tensors_default_hooks",
-            "saved_tensors_hooks come here (machine.features.dispatch.saved_tensors)",
+            "saved_tensors_hooks come here (machine.features.dispatch.noting)",
             probes.saved_tensors),
     Private("torch.autograd.graph.Node._input_metadata", "in which types a model computes (diagnosis.rounding)",
             lambda: [each.dtype for each in (torch.ones(1, dtype=torch.half, requires_grad=True) * 2)

@@ -23,9 +23,8 @@ class Program:
 
     def __init__(self, script: str, arguments: Sequence[str] = (), module: bool = False) -> None:
         self.script, self.arguments, self.module = script, tuple(arguments), module
-        self.path = os.path.join(
-            os.getcwd(), script
-        )  # as Python says it; who runs it may go to another folder
+        # As Python says it; who runs it may go to another folder.
+        self.path = os.path.join(os.getcwd(), script)
         self._code: CodeType | None = None
 
     def run(self, main: ModuleType) -> None:

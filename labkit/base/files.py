@@ -2,6 +2,7 @@
 
 The new text is written beside the file and takes its place when it is on the disk: at every moment the file is the
 old one or the new one. A process that is killed may leave its new text there; the next that writes takes it away.
+Tables of text that lie beside modules are read here too.
 """
 
 from __future__ import annotations
@@ -90,3 +91,9 @@ def _take_away_abandoned(file: Path) -> None:
         with suppress(OSError):  # somebody else's, or somebody else was faster
             if beside.stat().st_mtime < long_ago:
                 beside.unlink()
+
+
+def rows_beside(module: str) -> list[list[str]]:
+    """The rows of the table of text beside the module with this file, each cut at its bars."""
+    text = Path(module).with_suffix(".txt").read_text("utf-8")
+    return [[part.strip() for part in row.split("|")] for row in text.splitlines()]

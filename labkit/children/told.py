@@ -53,9 +53,8 @@ class Described:
         """The numbers of the GPUs that CUDA would show a process with this environment, in its order."""
         listed = environment.get(VISIBLE)
         if listed is None or listed == self.heedless or self.backing != "cpu":
-            return tuple(
-                range(self.gpus)
-            )  # of a real backing GPU, the variable says which of the real ones are there
+            # Of a real backing GPU, the variable says which of the real ones are there.
+            return tuple(range(self.gpus))
         return visible(self.gpus, listed)
 
     def options(self, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..base.files import rows_beside
 from ..base.patches import Patch
 from ..turns.locks import waits
 from .machine import Machine
@@ -26,8 +27,7 @@ FAITHFUL, APPROXIMATED, ABSENT = "faithful", "approximated", "absent"
 
 def parts(of: str) -> tuple[tuple[str, str, str], ...]:
     """The rows of the table beside the module with the file ``of``: what, how, and a sentence on it."""
-    rows = Path(of).with_suffix(".txt").read_text("utf-8").splitlines()
-    return tuple((what, how, note) for how, what, note in (row.split(" | ") for row in rows))
+    return tuple((what, how, note) for how, what, note in rows_beside(of))
 
 
 PARTS = parts(__file__)

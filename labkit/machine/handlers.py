@@ -38,9 +38,8 @@ def handles(*functions: object) -> Callable[[Handler], Handler]:
     """Register the decorated function as the handler of ``functions``."""
 
     def register(handler: Handler) -> Handler:
-        assert not any(isinstance(HANDLERS.get(function), partial) for function in functions), (
-            "it has one around it"
-        )
+        wrapped = [function for function in functions if isinstance(HANDLERS.get(function), partial)]
+        assert not wrapped, "it has one around it"
         HANDLERS.update(dict.fromkeys(functions, handler))
         return handler
 

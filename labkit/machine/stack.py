@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch._C import (
@@ -14,6 +15,8 @@ from torch._C import (
     _push_on_torch_function_stack,
 )
 from torch.overrides import TorchFunctionMode
+
+from ..base.patches import Patch
 
 # Whether a function mode that is given types of subclasses hands the call on to these (see ops/mode.py): not within
 # DisableTorchFunctionSubclass, which a subclass's own code puts around what is to be a tensor's.
@@ -44,11 +47,9 @@ class Entered:
             return
         default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
         above = []
-        while (
-            _len_torch_function_stack()
-            and _get_function_stack_at(_len_torch_function_stack() - 1) is not default
-        ):
+        while there and _get_function_stack_at(there - 1) is not default:
             above.append(_pop_torch_function_stack())
+            there -= 1
         _push_on_torch_function_stack(mode)
         while above:
             _push_on_torch_function_stack(above.pop())
@@ -77,6 +78,32 @@ def leave(mode: TorchFunctionMode) -> bool:
     while above:
         _push_on_torch_function_stack(above.pop())
     return found
+
+
+def with_mode(kind: Any, mode: Callable[[Any], TorchFunctionMode | None]) -> Iterator[Patch]:
+    """Each context manager of the class ``kind`` brings ``mode(manager)`` with it; None: nothing.
+
+    One object can be entered several times, and can outlast the machine: its modes are kept on it.
+    """
+    enter_real, leave_real = kind.__enter__, kind.__exit__
+
+    def enter(self: Any) -> Any:
+        brought = mode(self)
+        if brought is not None:
+            self.__dict__.setdefault("_labkit_modes", []).append(brought)
+            brought.__enter__()
+        return enter_real(self)
+
+    def exit_(self: Any, *exc_info: Any) -> Any:
+        result = leave_real(self, *exc_info)
+        modes = self.__dict__.get("_labkit_modes")
+        # It can be anywhere on the stack. If it is not there, as within backward, the next end takes it off.
+        if modes and leave(modes[-1]):
+            modes.pop()
+        return result
+
+    yield Patch(kind, "__enter__", enter)
+    yield Patch(kind, "__exit__", exit_)
 
 
 @contextmanager

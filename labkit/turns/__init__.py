@@ -10,10 +10,9 @@ When all of them wait and no other thread could help, each gets a :class:`Deadlo
 the caller is interrupted all of them are ended, so that nobody is left for whom a later call could wait.
 """
 
-from .baton import Baton
+from .baton import Baton, run_together
 from .deadlock import Deadlock
 from .member import Member, here, participant, unseen
-from .race import run_together
 from .ring import Ring, something_came, stalled
 from .turn import Ended
 

@@ -18,8 +18,7 @@ from torch.overrides import TorchFunctionMode
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from .. import hooks
-from ..stack import hands_on
-from ..stack import leave as take_off
+from ..stack import hands_on, with_mode
 from ..state.gpu import TheMachine
 from ..state.placement import gpu_of
 
@@ -64,9 +63,8 @@ class AutocastMode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "binary_cross_entropy":
             raise RuntimeError(_UNSAFE)
-        if name in _IN_FLOAT32:
-            return func(*_cast(args, torch.float32), **_cast(kwargs, torch.float32))
-        if name in _WIDEST and len({t.dtype for t in tensors if t.is_floating_point()}) > 1:
+        differ = name in _WIDEST and len({t.dtype for t in tensors if t.is_floating_point()}) > 1
+        if differ or name in _IN_FLOAT32:
             return func(*_cast(args, torch.float32), **_cast(kwargs, torch.float32))
         # Autocast is a dispatch key, on for one kind of device and thread (aten/src/ATen/autocast_mode.h,
         # is_autocast_enabled). The values are on the CPU, so it is the CPU's key that casts them; it must be off
@@ -96,21 +94,10 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     """Let ``torch.autocast("cuda")`` bring the mode with it. A real GPU has CUDA's own autocast."""
     if machine.backing.type != "cpu":
         return
-    enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
 
-    def enter_with_mode(self: torch.autocast) -> Any:
-        result = enter(self)
-        if self.device.partition(":")[0] == "cuda":  # "cuda:1" means the same
-            modes = self.__dict__.setdefault("_labkit_modes", [])
-            modes.append(AutocastMode())
-            modes[-1].__enter__()
-        return result
+    def mode(context: torch.autocast) -> AutocastMode | None:
+        return (
+            AutocastMode() if context.device.partition(":")[0] == "cuda" else None
+        )  # "cuda:1" means the same
 
-    def leave_with_mode(self: torch.autocast, *exc_info: Any) -> Any:
-        modes = self.__dict__.get("_labkit_modes")
-        if modes:
-            take_off(modes.pop())
-        return leave(self, *exc_info)
-
-    yield Patch(torch.autocast, "__enter__", enter_with_mode)
-    yield Patch(torch.autocast, "__exit__", leave_with_mode)
+    yield from with_mode(torch.autocast, mode)

@@ -71,9 +71,8 @@ def _dlpack(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         raise BufferError("per-thread default stream is not supported.")
     if stream == 0:
         raise AssertionError("unsupported stream on CUDA: 0.")
-    return func(
-        *args, **kwargs | {"stream": -1}
-    )  # everything ran when it was called: there is nothing to wait for
+    # Everything ran when it was called: there is nothing to wait for.
+    return func(*args, **kwargs | {"stream": -1})
 
 
 @hooks.patches.add

@@ -31,20 +31,14 @@ class _Ranges(threading.local):
         self._depth -= 1
         return self._depth
 
-    def rangeStartA(self, message: str) -> int:
+    def rangeStartA(self, message: str, stream: int = 0) -> int:
         return next(self._handles)
 
-    def rangeEnd(self, handle: int) -> None:
+    def markA(self, *_: object) -> None:
         return None
 
-    def markA(self, message: str) -> None:
-        return None
-
-    def deviceRangeStart(self, message: str, stream: int) -> int:
-        return next(self._handles)
-
-    def deviceRangeEnd(self, handle: int, stream: int) -> None:
-        return None
+    deviceRangeStart = rangeStartA
+    rangeEnd = deviceRangeEnd = markA
 
 
 def _enter_nvtx(ranges: Any) -> Any:

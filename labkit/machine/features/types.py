@@ -30,11 +30,8 @@ def _type(mode: MachineMode, func: Callable[..., Any], args: tuple[Any, ...], kw
         target = gpu_of(tensor) or mode.machine.resolve("cuda")
         return move(mode.machine, tensor, target, dtype=_dtype_of(wanted))
     if isinstance(wanted, torch.dtype):
-        return (
-            tensor.to(wanted)
-            if (at := gpu_of(tensor)) is None
-            else move(mode.machine, tensor, at, dtype=wanted)
-        )
+        at = gpu_of(tensor)
+        return tensor.to(wanted) if at is None else move(mode.machine, tensor, at, dtype=wanted)
     name = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__name__}"
     return move(mode.machine, tensor, None, dtype=_dtype_of(name))
 
@@ -59,9 +56,8 @@ class LegacyType(type):
         return isinstance(tensor, Tensor) and tensor.type() == cls.name
 
     def __call__(cls, *args: Any, device: Any = None) -> Tensor:
-        if (
-            not LegacyType.warned or torch.is_warn_always_enabled()
-        ):  # torch/csrc/tensor/python_tensor.cpp, Tensor_new
+        # torch/csrc/tensor/python_tensor.cpp, Tensor_new
+        if not LegacyType.warned or torch.is_warn_always_enabled():
             warnings.warn(_NOT_RECOMMENDED, stacklevel=2)
             LegacyType.warned = True
         kind: Any = getattr(torch, cls.__name__)

@@ -27,12 +27,11 @@ from .. import hooks
 from ..handlers import handles
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import machine_in_use, seeing
+from ..state.in_use import at_work, machine_in_use, seeing
 from ..state.leaves import backward_runs
 from ..state.marks import KEPT
 from ..state.placement import gpu_of, keep_on_host, note_leaf, put
 from ..state.streams import Stream, back_on, stream_on
-from ..state.work import at_work
 from .failures import refusals
 from .mode import MachineMode
 

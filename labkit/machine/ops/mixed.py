@@ -18,8 +18,8 @@ from ...base.tree import tensors_in
 from ..rules.functions import check_function
 from ..rules.operators import check_lists, check_operator
 from ..state.gpu import Gpu
+from ..state.in_use import at_work
 from ..state.placement import gpu_of, name_of, put_all
-from ..state.work import at_work
 
 
 def run_mixed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], home: Gpu | None) -> Any:

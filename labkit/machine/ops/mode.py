@@ -34,10 +34,9 @@ from ..handlers import HANDLERS, ByDtype, handles, named
 from ..rules.functions import ALWAYS, check_function
 from ..stack import hands_on, without_modes
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import seeing
+from ..state.in_use import at_work, seeing
 from ..state.marks import HOST
 from ..state.placement import gpu_of, note_leaf, put, put_again, put_all
-from ..state.work import at_work
 from .failures import answered
 from .mixed import run_mixed
 
@@ -69,9 +68,8 @@ class MachineMode(TorchFunctionMode):
                 return func(*args, **kwargs) if kwargs else func(*args)
             if handler.__class__ is ByDtype:
                 first = args[0] if args else None
-                handler = handler.get(
-                    first.dtype if first.__class__ is Tensor else _first_dtype(args, kwargs)
-                )
+                dtype = first.dtype if first.__class__ is Tensor else _first_dtype(args, kwargs)
+                handler = handler.get(dtype)
             if handler is not None:
                 return handler(self, func, args, kwargs or {})
         values = args

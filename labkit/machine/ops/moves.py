@@ -21,9 +21,8 @@ from ..handlers import handles
 from ..rules.functions import check_alias
 from ..stack import on_stack
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import machine_in_use, seeing
+from ..state.in_use import at_work, machine_in_use, seeing
 from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all
-from ..state.work import at_work
 from .draws import with_generator
 from .failures import refusals
 from .gradients import surface
@@ -47,10 +46,8 @@ def move(
     place, copy = () if stays else (machine.real(target),), copy or source is not target
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
-    with (
-        refusals(target),
-        at_work(target, whole=target is None),
-    ):  # what a DTensor wraps goes to the host with it
+    # What a DTensor wraps goes to the host with it.
+    with refusals(target), at_work(target, whole=target is None):
         moved: Tensor = _to(tensor, *place, dtype or tensor.dtype, copy=copy, **options)
     if target is not None:
         put(moved, target)
@@ -160,9 +157,8 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     started = perf_counter()
     result: Tensor = func(*args, **kwargs)
     if there is not None and result.layout is not torch.strided:
-        put(
-            result, there
-        )  # it was given new indices and values (aten/src/ATen/native/sparse, copy_sparse_to_sparse_)
+        # It was given new indices and values (aten/src/ATen/native/sparse, copy_sparse_to_sparse_).
+        put(result, there)
     if trace.recording is not None and isinstance(source, Tensor):
         note_copy(ends[1], there, source, started)
     return result

@@ -192,11 +192,8 @@ class Gpu:
         def give_back() -> None:
             for name, value in kept.items():
                 setattr(self, name, value)
-            self._counted, self._granted, self.room = (
-                total,
-                0,
-                0,
-            )  # the next tensor is counted with all others
+            # The next tensor is counted with all others.
+            self._counted, self._granted, self.room = total, 0, 0
             self.clock.advance(now - self.clock.now())
 
         return give_back

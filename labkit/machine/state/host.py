@@ -74,9 +74,8 @@ def check(device: object, wanted: int, *, written: bool = False) -> None:
     if left is None or left > needed:
         return
     gc.collect()
-    with suppress(
-        OSError, AttributeError
-    ):  # what glibc's allocator keeps of freed memory, it gives back when asked
+    # What glibc's allocator keeps of freed memory, it gives back when asked.
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     left = available()
     if left is not None and left <= needed:

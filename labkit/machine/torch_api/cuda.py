@@ -245,16 +245,13 @@ def functions_of(machine: TheMachine) -> dict[str, Callable[..., Any]]:
     """The answers of ``machine``, by the names in ``torch._C``."""
     constant = {name: lambda *_, value=value: value for name, value in _CONSTANT.items()}
     asked = {name: partial(answer, machine) for name, answer in _ASKED.items()}
-    return (
-        constant
-        | asked
-        | {
-            name: getattr(provider, name)
-            for provider in (make(machine) for make in (CudaFunctions, Collectives, *hooks.answers))
-            for name in dir(provider)
-            if name.startswith(_ANSWERED)
-        }
-    )
+    methods = {
+        name: getattr(provider, name)
+        for provider in (make(machine) for make in (CudaFunctions, Collectives, *hooks.answers))
+        for name in dir(provider)
+        if name.startswith(_ANSWERED)
+    }
+    return constant | asked | methods
 
 
 def patches(machine: TheMachine) -> Iterator[Patch]:

@@ -22,11 +22,11 @@ from ....base.tree import tensors_in
 from ... import hooks
 from ...handlers import handles
 from ...rules.operators import on_one_device
+from ...stack import with_mode
 from ...state.gpu import Gpu, TheMachine
-from ...state.in_use import machine_in_use
+from ...state.in_use import machine_in_use, work
 from ...state.placement import gpu_of, put, put_wrapper
-from ...state.work import work
-from .noting import noting, on_machine
+from .noting import NoteHome, on_machine
 
 # Modes of torch's compilation, which is refused, and of labkit's own (ops/mixed, the check-up's draws) work with the
 # devices that C++ knows.
@@ -125,8 +125,12 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
             if raw is not None:
                 yield Patch(kind, "__torch_dispatch__", _dispatching(raw))
         yield Patch(base, "__init_subclass__", _watching(base))
-    yield from noting(TorchDispatchMode, lambda mode: not f"{type(mode).__module__}.".startswith(_LEFT_ALONE))
+    yield from with_mode(TorchDispatchMode, _noting)
     yield from _of_wrappers()
+
+
+def _noting(mode: TorchDispatchMode) -> NoteHome | None:
+    return None if f"{type(mode).__module__}.".startswith(_LEFT_ALONE) else NoteHome()
 
 
 def _watching(base: Any) -> Any:

@@ -1,7 +1,13 @@
-"""Notes where an operation is at work, for Python that C++ calls in the middle of it."""
+"""Notes where an operation is at work, for Python that C++ calls in the middle of it.
+
+Such are the hooks of ``saved_tensors_hooks``, on which checkpointing is built (torch/csrc/autograd/saved_variable.cpp,
+set_hooks_and_pack_data). What an operation saves of its own result carries no mark yet, for the machine's mode marks it
+when the call has come back. Unpacking comes from the engine, during backward and maybe on another thread.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -9,14 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _len_torch_dispatch_stack
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from ....base.patches import Patch
 from ....base.tree import tensors_in
-from ...stack import hands_on, leave
+from ... import hooks
+from ...stack import hands_on, with_mode
 from ...state.gpu import TheMachine
-from ...state.placement import gpu_of, keep_on_host
-from ...state.work import at_work, work
+from ...state.in_use import at_work, seeing, work
+from ...state.placement import gpu_of, keep_on_host, put
 
 
 class NoteHome(TorchFunctionMode):
@@ -26,9 +34,8 @@ class NoteHome(TorchFunctionMode):
         if types and types[0] is not Tensor and hands_on():
             return NotImplemented
         kwargs = kwargs or {}
-        with (
-            torch._C.DisableTorchFunction()
-        ):  # the user's modes, which may be below this one, are not to see it
+        # The user's modes, which may be below this one, are not to see it.
+        with torch._C.DisableTorchFunction():
             gpus = list(map(gpu_of, tensors_in(args, kwargs)))
         gpu = next((gpu for gpu in gpus if gpu is not None), None)
         with at_work(gpu, whole=all(at is gpu for at in gpus)):
@@ -48,26 +55,23 @@ def on_machine(machine: TheMachine, run: Callable[..., Any], *args: Any, **kwarg
     return result
 
 
-def noting(kind: Any, concerns: Callable[[Any], bool] = lambda _: True) -> Iterator[Patch]:
-    """Within each context manager of the class ``kind`` that ``concerns`` says, operations are noted.
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """The hooks see the devices of the tensors that are packed and unpacked."""
+    put_in: Any = torch._C._autograd._push_saved_tensors_default_hooks
 
-    One object can be entered several times, and can outlast the machine: its modes are kept on it.
-    """
-    enter_real, leave_real = kind.__enter__, kind.__exit__
+    def push(pack_hook: Callable[[Any], Any], unpack_hook: Callable[[Any], Any]) -> None:
+        @functools.wraps(pack_hook, updated=())
+        def pack(tensor: Tensor) -> Any:
+            if work.gpu is not None and isinstance(tensor, Tensor):
+                put(tensor, work.gpu)
+            return seeing(pack_hook, tensor)
 
-    def enter_noting(self: Any) -> Any:
-        if concerns(self):
-            self.__dict__.setdefault("_labkit_modes", []).append(NoteHome())
-            self._labkit_modes[-1].__enter__()
-        return enter_real(self)
+        @functools.wraps(unpack_hook, updated=())
+        def unpack(packed: Any) -> Any:
+            return seeing(unpack_hook, packed)
 
-    def leave_noting(self: Any, *exc_info: Any) -> Any:
-        result = leave_real(self, *exc_info)
-        modes = self.__dict__.get("_labkit_modes")
-        # It can be anywhere on the stack. If it is not there, as within backward, the next end takes it off.
-        if modes and leave(modes[-1]):
-            modes.pop()
-        return result
+        put_in(pack, unpack)
 
-    yield Patch(kind, "__enter__", enter_noting)
-    yield Patch(kind, "__exit__", leave_noting)
+    yield Patch(torch._C._autograd, "_push_saved_tensors_default_hooks", push)
+    yield from with_mode(saved_tensors_hooks, lambda _: NoteHome())

@@ -18,9 +18,8 @@ from torch import Tensor
 from ....base.patches import Patch
 from ... import hooks
 from ...state.gpu import TheMachine
-from ...state.in_use import machine_in_use, seeing
+from ...state.in_use import machine_in_use, seeing, work
 from ...state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
-from ...state.work import work
 from . import attention, draws
 
 
@@ -78,9 +77,7 @@ def _rows(kind: Any) -> Iterator[Patch]:
     change = functools.partial(seeing, dispatcher.redistribute_local_args)
     yield Patch(dispatcher, "redistribute_local_args", staticmethod(change))
     tail: Any = getattr(dispatcher, "_dispatch_fast_path_python_tail", None)
-    if (
-        tail is not None
-    ):  # where the answers of operators that return numbers are brought together (torch.equal)
+    if tail is not None:  # brings together the answers of operators that return numbers (torch.equal)
 
         def answered(*args: Any) -> Any:
             return seeing(tail, *args)

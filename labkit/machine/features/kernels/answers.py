@@ -8,6 +8,7 @@ those that failed, and those with a dtype that their function refuses.
 from __future__ import annotations
 
 import functools
+import re
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -19,9 +20,9 @@ from ....base.language import say
 from ....base.tree import mapped, tensors_in
 from ... import hooks
 from ...handlers import HANDLERS, ByDtype, handles
+from ...state.cuda_errors import cuda_error
 from ...state.gpu import Gpu
 from ...state.placement import gpu_of
-from .asserts import device_assert, of_a_value
 from .dtypes import NAMES, NO_KERNEL, lacking, of_the_cpu, refusal, refusing
 
 
@@ -36,10 +37,10 @@ def instead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exc
         return _with_out_dtype(func, args, kwargs)
     if func in _NORMS and words.startswith("expected scalar type"):
         return _normed(func, args, kwargs, error)
-    if of_a_value(words) or func is torch._assert_async:  # that has the user's own words
+    if _OF_A_VALUE.match(words) or func is torch._assert_async:  # that has the user's own words
         operator = _operator_that_raises(func, args, kwargs)
         if operator is not None:
-            raise device_assert(operator, home.device, words) from None
+            raise _device_assert(operator, home.device, words) from None
     elif isinstance(error, NotImplementedError) and of_the_cpu(words):
         error.add_note(
             say(
@@ -254,7 +255,37 @@ def _nanmean(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 _NAN_SUMS = {torch.nansum: _nansum, Tensor.nansum: _nansum, torch.nanmean: _nanmean, Tensor.nanmean: _nanmean}
 
 
-# CUDA asserts.
+# CUDA asserts. What both check on the host, such as an index that is a number of Python's, is not here.
+
+# The CPU's kernels say this of a value that is not allowed, where CUDA's assert (IndexKernel.cu, Indexing.cu,
+# ScatterGatherKernel.cu, EmbeddingBag.cu, Loss.cu, NLLLoss2d.cu, Multi*Margin*.cu, MaxUnpooling.cu, Distribution*.cu,
+# TensorCompare.cu, Repeat.cu). What the CPU says of shapes and dtypes, CUDA's host code says too.
+_OF_A_VALUE = re.compile(
+    r"index out of range in self|(index_copy_\(\): )?index -?\d+ is out of bounds for dimension"
+    r"|out of range: tried to access index|Target -?\d+ is out of bounds|target out of range"
+    r"|argument #2 'target' is out of range|Index -?\d+ of input takes value|Class values must be"
+    r"|probability tensor contains either|invalid multinomial distribution|Expected Tensor with single nonzero value"
+    r"|Expected p_in >= 0 && p_in <= 1|all elements of (input|target) should be between 0 and 1"
+    r"|Found an invalid max index|repeats can not be negative|invalid Poisson rate"
+    r"|Number of elements of source < number of ones in mask"
+)
+_ASSERT = 710  # cudaErrorAssert
+
+
+def _device_assert(operator: str, device: torch.device, words: str) -> torch.AcceleratorError:
+    """CUDA's error for a failed assertion on the device, with a note on what failed (the CPU's ``words``)."""
+    error: Any = cuda_error(_ASSERT, "Assert", "device-side assert triggered")
+    words = words.partition("\n")[0].partition("  (Could this")[0].rstrip(".")
+    error.add_note(
+        say(
+            en=f"labkit: it was {operator} on {device}: {words}. A real GPU tells this later, at the next call that "
+            "waits for it, and every CUDA call of the process fails from then on; here it is told at once, and the "
+            "machine goes on.",
+            zh=f"labkit：出错的是 {device} 上的 {operator}：{words}。真实 GPU 要到下一次等待它的调用时才报告，"
+            "此后这个进程里所有的 CUDA 调用都会失败；这里立刻报告，机器可以继续使用。",
+        )
+    )
+    return error
 
 
 def _operator_that_raises(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

@@ -61,9 +61,8 @@ class _Handle:
 def _opened(sent: Any, size: int) -> _Handle:
     descriptor = sent.detach()
     try:
-        return _Handle(
-            reductions.fd_id(descriptor), torch.UntypedStorage._new_shared_fd_cpu(descriptor, size)
-        )
+        storage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, size)
+        return _Handle(reductions.fd_id(descriptor), storage)
     finally:
         os.close(descriptor)
 

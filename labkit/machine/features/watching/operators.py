@@ -14,32 +14,18 @@ from torch import Tensor
 
 from ...state.placement import gpu_of
 
-# Operator -> the name by which CUDA objects to it.
-_UNORDERED = {
-    "_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d_backward_cuda",
-    "_adaptive_avg_pool3d_backward": "adaptive_avg_pool3d_backward_cuda",
-    "adaptive_max_pool2d_backward": "adaptive_max_pool2d_backward_cuda",
-    "avg_pool3d_backward": "avg_pool3d_backward_cuda",
-    "_ctc_loss_backward": "ctc_loss_backward_gpu",
-    "fractional_max_pool2d_backward": "fractional_max_pool2d_backward_cuda",
-    "fractional_max_pool3d_backward": "fractional_max_pool3d_backward_cuda",
-    "grid_sampler_2d_backward": "grid_sampler_2d_backward_cuda",
-    "grid_sampler_3d_backward": "grid_sampler_3d_backward_cuda",
-    "index_reduce": "index_reduce_cuda",
-    "index_reduce_": "index_reduce_cuda",
-    "max_pool3d_with_indices_backward": "max_pool3d_with_indices_backward_cuda",
-    "reflection_pad1d_backward": "reflection_pad1d_backward_out_cuda",
-    "reflection_pad3d_backward": "reflection_pad3d_backward_out_cuda",
-    "replication_pad1d_backward": "replication_pad1d_backward_cuda",
-    "replication_pad2d_backward": "replication_pad2d_backward_cuda",
-    "replication_pad3d_backward": "replication_pad3d_backward_cuda",
-    "upsample_linear1d_backward": "upsample_linear1d_backward_out_cuda",
-    "upsample_bilinear2d_backward": "upsample_bilinear2d_backward_out_cuda",
-    "_upsample_bilinear2d_aa_backward": "upsample_bilinear2d_aa_backward_out_cuda",
-    "upsample_bicubic2d_backward": "upsample_bicubic2d_backward_out_cuda",
-    "_upsample_bicubic2d_aa_backward": "upsample_bicubic2d_aa_backward_out_cuda",
-    "upsample_trilinear3d_backward": "upsample_trilinear3d_backward_out_cuda",
+# The operators to which CUDA always objects: what it adds to their name -> these names.
+_ADDED = {
+    "cuda": "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward "
+    "avg_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward grid_sampler_2d_backward "
+    "grid_sampler_3d_backward index_reduce index_reduce_ max_pool3d_with_indices_backward "
+    "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward",
+    "out_cuda": "reflection_pad1d_backward reflection_pad3d_backward upsample_linear1d_backward "
+    "upsample_bilinear2d_backward _upsample_bilinear2d_aa_backward upsample_bicubic2d_backward "
+    "_upsample_bicubic2d_aa_backward upsample_trilinear3d_backward",
+    "gpu": "_ctc_loss_backward",
 }
+_UNORDERED = {name: f"{name.strip('_')}_{added}" for added, names in _ADDED.items() for name in names.split()}
 # These object to some calls only. Each function is given the overload's name and the arguments by name.
 _SOMETIMES: dict[str, tuple[str, Callable[[str, dict[str, Any]], bool]]] = {
     "histc": ("_histc_cuda with floating point input", lambda _, given: given["self"].is_floating_point()),

@@ -8,16 +8,20 @@ operators, and so does each backward.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ....base import ours
 from ....base.patches import Patch
 from ....base.tree import tensors_in
 from ... import hooks
@@ -26,13 +30,50 @@ from ...ops.mode import MachineMode
 from ...state.gpu import TheMachine
 from ...state.placement import gpu_of
 from .operators import objection, unordered, waits
-from .syncs import level, set_level, tell, warn
 
 _here = threading.local()
 # These bring values to the host where no dispatch mode looks (torch/csrc/utils/tensor_list.cpp, tensor_numpy.cpp;
 # torch/_tensor_str.py takes the modes off).
 _READ_ON_HOST = frozenset((Tensor.tolist, Tensor.numpy, Tensor.__repr__))
 _functional = torch.nn.functional
+# Files of torch whose frames stand between the machine and its caller.
+_BETWEEN = ours.torch_files(
+    "_compile.py", "_dynamo/eval_frame.py", "_ops.py", "overrides.py", "utils/_python_dispatch.py"
+)
+# Machine -> what it does about calls that wait; one that is not here does nothing.
+_levels: WeakKeyDictionary[TheMachine, int] = WeakKeyDictionary()
+
+
+def level(machine: TheMachine) -> int:
+    """The answer to calls that wait: 0 nothing, 1 a warning, 2 an error."""
+    return _levels.get(machine, 0)
+
+
+def set_level(machine: TheMachine, value: int) -> None:
+    """From now on ``machine`` answers calls that wait so."""
+    _levels[machine] = value
+    if tell not in hooks.waited:  # from the first wish on, since a move asks each time
+        hooks.waited.add(tell)
+
+
+def tell(machine: TheMachine) -> None:
+    """This call waits for a GPU (``c10/cuda/CUDAFunctions.cpp``, ``warn_or_error_on_sync``)."""
+    if level(machine) == 2:
+        raise RuntimeError("called a synchronizing CUDA operation")
+    if level(machine) == 1:
+        warn("called a synchronizing CUDA operation")
+
+
+def warn(text: str) -> None:
+    """Warn as C++ does, at the line of Python that called it; lines of the machine do not count."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and _is_between(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
+
+
+def _is_between(path: str) -> bool:
+    return ours.is_our_file(path) or path in _BETWEEN
 
 
 def _body(function: Any) -> Callable[..., Any]:
