@@ -84,18 +84,14 @@ def paint(make: Callable[[], Picture], ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _edge(box: Box, strong: str) -> tuple[str, float]:
-    if box.strong:
-        return strong, 1.6
-    return ("#888888" if box.gpu is None else "white"), 0.7
-
-
 def _fill(box: Box) -> str:
     return "none" if box.gpu is None else colour(box.gpu, box.tint)
 
 
 def _box(ax: Axes, box: Box, strong: str) -> None:
-    edge, width = _edge(box, strong)
+    edge, width = ("#888888" if box.gpu is None else "white"), 0.7
+    if box.strong:
+        edge, width = strong, 1.6
     look: dict[str, Any] = {
         "facecolor": _fill(box), "edgecolor": edge, "linewidth": width, "linestyle": "--" if box.dashed else "-",
         "label": box.label or "_", "zorder": 2,
