@@ -232,7 +232,7 @@ def test_a_check_that_fails_itself_does_not_keep_the_others_from_being_told(caps
     def _broken():
         raise ValueError("odd")
 
-    monkeypatch.setattr(doctor, "CHECKS", [("broken", "", "", _broken), doctor.CHECKS[1]])
+    monkeypatch.setattr(doctor, "CHECKS", {"broken": _broken, "python": CHECKS["python"]})
     found = report(capsys)
     assert found["broken"].text == "ValueError: odd"
     assert found["python"].level == OK
@@ -241,7 +241,10 @@ def test_a_check_that_fails_itself_does_not_keep_the_others_from_being_told(caps
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize(("levels", "code"), [([OK], 0), ([OK, NOTE], 0), ([PROBLEM, OK], 1)])
 def test_only_a_problem_fails_the_command(capsys, monkeypatch, form, levels, code):
-    checks = [("planted", "", "", lambda level=level: doctor.Found("as it is", level)) for level in levels]
+    checks = {
+        name: lambda level=level: doctor.Found("as it is", level)
+        for name, level in zip(CHECKS, levels, strict=False)
+    }
     monkeypatch.setattr(doctor, "CHECKS", checks)
     assert main(["doctor", *form]) == code
 
@@ -269,4 +272,4 @@ def test_what_was_begun_and_answered_is_counted(capsys, tmp_path):
     assert found["copy"].text == f"{tmp_path / 'mine'}: 1 begun"
     assert found["progress"].text == f"{tmp_path / 'progress.json'}: 2 answered"
     with using("zh"):
-        assert doctor._course().endswith("已开始 1 个")
+        assert doctor._course().text.endswith("已开始 1 个")

@@ -1,7 +1,7 @@
 """Say what this computer has for the lessons, what is in the way, and what to do about it.
 
-Each check is a function that says what it found: a text if all is well, else a :class:`Found`. What only disturbs is
-a note; what keeps the lessons from running is a problem, and then the exit code is 1.
+Each check is a function that gives what it :class:`Found`. What only disturbs is a note; what keeps the lessons from
+running is a problem, and then the exit code is 1.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pathlib import Path
 from .. import __version__
 from ..base.extras import EXTRA_OF
 from ..base.files import reason
-from ..base.language import LANGUAGES, get_language, say
+from ..base.language import LANGUAGES, get_language
+from ..base.texts import Text, filled
 from ..base.units import bytes_text
 from . import console
-from .console import tell
 from .usage import add_options
 from .wording import Wording
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
-INSTALL = 'pip install "labkit[lab]"'
+_SIGNS = {OK: " ", NOTE: "!", PROBLEM: "x"}  # the worst is the last
 _MEMORY = 2 * 2**30  # a lesson in its kernel with torch, and JupyterLab
 _DISK = 200 * 2**20  # notebooks with figures
 
@@ -63,32 +63,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report; 0 if the lessons can run here, 1 if something keeps them from it."""
-    lines = [line for row in CHECKS if (line := _line(*row))]
-    ok = all(line.level != PROBLEM for line in lines)
+    lines = [line for row in CHECKS.items() if (line := _line(*row))]
+    worst = max((line.level for line in lines), key=list(_SIGNS).index)
+    ok = worst != PROBLEM
     if options.json:
         told = {"ok": ok, "checks": [asdict(line) for line in lines]}
         print(json.dumps(told, ensure_ascii=False, indent=1))
         return 0 if ok else 1
     width = max(_columns(line.label) for line in lines) + 2
     for line in lines:
-        sign = {OK: " ", NOTE: "!", PROBLEM: "x"}[line.level]
-        print(f"{sign} {line.label}{' ' * (width - _columns(line.label))}{line.text}")
+        print(f"{_SIGNS[line.level]} {line.label}{' ' * (width - _columns(line.label))}{line.text}")
         if line.remedy:
             print(f"  {' ' * width}→ {line.remedy}")
     print()
-    if not ok:
-        tell(
-            en="Lessons cannot run here yet: see the lines with x.",
-            zh="课程还不能在这里运行：请看带 x 的行。",
-        )
-    elif any(line.level == NOTE for line in lines):
-        tell(en="Lessons run here; the lines with ! may disturb.", zh="课程可以运行；带 ! 的行可能会有影响。")
-    else:
-        tell(en="Lessons run here.", zh="课程可以运行。")
+    WORDING.tell(f"end {worst}")
     return 0 if ok else 1
 
 
-def _line(name: str, en: str, zh: str, check: Callable[[], str | Found]) -> Line | None:
+def _line(name: str, check: Callable[[], Found]) -> Line | None:
     """The line of a check. None if a package that it needs is missing: packages have a line of their own."""
     try:
         found = check()
@@ -96,52 +88,44 @@ def _line(name: str, en: str, zh: str, check: Callable[[], str | Found]) -> Line
         return None
     except Exception as error:  # whatever is wrong with this computer: the other checks are told all the same
         return Line(name, name, f"{type(error).__name__}: {error}", NOTE, "")
-    found = Found(found) if isinstance(found, str) else found
-    return Line(name, say(en=en, zh=zh), **asdict(found))
+    return Line(name, str(WORDING[f"label {name}"]), **asdict(found))
 
 
-def _labkit() -> str:
-    where, spoken = Path(__file__).parents[1], LANGUAGES[get_language()]
-    return say(en=f"{__version__} in {where}; {spoken}", zh=f"{__version__}，位于 {where}；{spoken}")
+def _found(words: str, **facts: object) -> Found:
+    """The finding that the entry ``words`` of the texts describes; the first word is its level."""
+    text, *remedy = filled(WORDING.entry(words).texts.values(), **facts)
+    return Found(text, words.split()[0], *remedy)
 
 
-def _python() -> str:
-    version, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
-    return say(en=f"{version} ({system}), {sys.executable}", zh=f"{version}（{system}），{sys.executable}")
+def _labkit() -> Found:
+    return _found(
+        "ok labkit",
+        version=__version__,
+        where=Path(__file__).parents[1],
+        spoken=LANGUAGES[get_language()],
+    )
 
 
-def _pytorch() -> str | Found:
+def _python() -> Found:
+    system = f"{platform.system()} {platform.machine()}"
+    return _found("ok python", version=platform.python_version(), system=system, program=sys.executable)
+
+
+def _pytorch() -> Found:
     try:
         import torch
     except Exception as error:  # not only that it is missing: it may not find a library of the system's
-        said = " ".join(str(error).split())[:300]
-        return Found(
-            say(en=f"cannot be imported: {said}", zh=f"无法导入：{said}"),
-            PROBLEM,
-            say(
-                en="install the build for this computer, as PyTorch's own page says: pip install torch",
-                zh="按 PyTorch 官网的说明安装适合这台电脑的版本：pip install torch",
-            ),
-        )
+        return _found("problem no-pytorch", said=" ".join(str(error).split())[:300])
     from ..base.torch_releases import TRIED, is_tried
 
     cuda, hip = torch.version.cuda, torch.version.hip
     build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU"
-    text = say(en=f"{torch.__version__} (a {build} build)", zh=f"{torch.__version__}（{build} 版）")
     if is_tried(torch.__version__):
-        return text
-    listed = ", ".join(TRIED)
-    return Found(
-        text,
-        NOTE,
-        say(
-            en=f"labkit was not tried on it, but on {listed}: if something is odd, install one of those",
-            zh=f"labkit 没有在这个版本上试过，试过的是 {listed}：如果有什么不对劲，换成其中一个",
-        ),
-    )
+        return _found("ok pytorch", version=torch.__version__, build=build)
+    return _found("note untried", version=torch.__version__, build=build, tried=", ".join(TRIED))
 
 
-def _gpus() -> str | Found:
+def _gpus() -> Found:
     import torch
 
     count = torch.cuda.device_count()
@@ -149,106 +133,60 @@ def _gpus() -> str | Found:
         names = [torch.cuda.get_device_name(k) for k in range(count)]
         sizes = [bytes_text(torch.cuda.get_device_properties(k).total_memory) for k in range(count)]
         pairs = list(zip(names, sizes, strict=True))
-        return say(
-            en=f"{count}: " + ", ".join(f"{name} ({size})" for name, size in pairs),
-            zh=f"{count} 块：" + "、".join(f"{name}（{size}）" for name, size in pairs),
+        listed = Text(
+            en=", ".join(f"{name} ({size})" for name, size in pairs),
+            zh="、".join(f"{name}（{size}）" for name, size in pairs),
         )
-    if not shutil.which("nvidia-smi"):
-        return "0"
-    return Found(
-        say(
-            en="0 that this PyTorch can use, though NVIDIA's driver is installed",
-            zh="这个 PyTorch 一块也用不了，虽然装有 NVIDIA 驱动",
-        ),
-        NOTE,
-        say(
-            en="lessons simulate GPUs all the same; to use the real one, install a CUDA build of PyTorch that "
-            "the driver supports",
-            zh="课程照样能用模拟 GPU 来学；想用真 GPU，请安装与驱动相配的 CUDA 版 PyTorch",
-        ),
-    )
+        return _found("ok gpus", count=count, listed=listed)
+    return _found("note unusable-gpus") if shutil.which("nvidia-smi") else Found("0")
 
 
-def _used() -> str:
+def _used() -> Found:
     import torch
 
     count = torch.cuda.device_count()
     if count > 1:
-        return say(en=f"use the {count} GPUs, and simulate more", zh=f"使用这 {count} 块 GPU，不够时再模拟")
-    place = "GPU cuda:0" if count == 1 else "CPU"
-    return say(en=f"use simulated GPUs, values kept on the {place}", zh=f"使用模拟 GPU，数值放在 {place} 上")
+        return _found("ok real-gpus", count=count)
+    return _found("ok simulated-gpus", place="GPU cuda:0" if count == 1 else "CPU")
 
 
-def _memory() -> str | Found:
+def _memory() -> Found:
     from ..machine.state.host import available
 
     left = available()
     if left is None:
-        return say(en="not known here", zh="在这个系统上无从得知")
-    text = say(en=f"{bytes_text(left)} free", zh=f"空闲 {bytes_text(left)}")
-    if left >= _MEMORY:
-        return text
-    return Found(
-        text,
-        NOTE,
-        say(
-            en="a lesson takes about 1 GiB: close other programs, and shut down kernels that you no longer use",
-            zh="一课大约要 1 GiB：关掉别的程序，并关闭不再使用的内核",
-        ),
-    )
+        return _found("ok unknown-memory")
+    return _found("ok memory" if left >= _MEMORY else "note little-memory", left=bytes_text(left))
 
 
-def _packages() -> str | Found:
+def _packages() -> Found:
     found, missing = [], []
     for name in EXTRA_OF:
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             missing.append(name)
-    if missing:
-        listed = ", ".join(missing)
-        return Found(say(en=f"missing: {listed}", zh=f"缺少 {listed}"), PROBLEM, INSTALL)
-    return ", ".join(found)
+    return _found("problem missing", listed=", ".join(missing)) if missing else Found(", ".join(found))
 
 
-def _widgets() -> str | Found:
+def _widgets() -> Found:
     """Whether JupyterLab's half of ipywidgets is where JupyterLab looks."""
     from jupyter_core.paths import jupyter_path
 
     inner = Path("labextensions", "@jupyter-widgets", "jupyterlab-manager")
     if any((place / inner).is_dir() for place in map(Path, jupyter_path())):
-        version = metadata.version("ipywidgets")
-        return say(
-            en=f"ipywidgets {version}, and JupyterLab can show them",
-            zh=f"ipywidgets {version}，JupyterLab 能显示",
-        )
-    return Found(
-        say(
-            en="JupyterLab has no part that shows sliders and buttons",
-            zh="JupyterLab 缺少显示滑块和按钮的部分",
-        ),
-        PROBLEM,
-        "pip install --force-reinstall jupyterlab_widgets",
-    )
+        return _found("ok widgets", version=metadata.version("ipywidgets"))
+    return _found("problem no-widgets")
 
 
-def _kernel() -> str | Found:
+def _kernel() -> Found:
     """Whether notebooks that are opened by other means than ``labkit lab`` would find labkit."""
     from jupyter_client.kernelspec import KernelSpecManager
 
     python = KernelSpecManager().get_kernel_spec("python3").argv[0]
     if _is_this_python(python):
-        return say(en="python3 is this Python", zh="python3 就是这个 Python")
-    return Found(
-        say(en=f"python3 is another Python: {python}", zh=f"python3 是另一个 Python：{python}"),
-        NOTE,
-        say(
-            en="`labkit lab` uses this Python anyway; elsewhere choose the kernel that this makes: "
-            f'"{sys.executable}" -m ipykernel install --user --name labkit',
-            zh="`labkit lab` 总是使用这个 Python；在别处请选用这条命令建立的内核："
-            f'"{sys.executable}" -m ipykernel install --user --name labkit',
-        ),
-    )
+        return _found("ok kernel")
+    return _found("note other-kernel", python=python, this=sys.executable)
 
 
 def _is_this_python(program: str) -> bool:
@@ -259,41 +197,33 @@ def _is_this_python(program: str) -> bool:
     return found is not None and Path(found).absolute() == Path(sys.executable).absolute()
 
 
-def _font() -> str | Found:
+def _font() -> Found:
     from ..view.figure import chinese_font
 
     font = chinese_font()
     if font:
-        return font
-    text = say(en="no font: figures are in English", zh="没有字体：图中文字用英文")
+        return Found(font)
     if get_language() != "zh":
-        return text
-    return Found(
-        text, NOTE, "Debian、Ubuntu：apt install fonts-noto-cjk；其他系统安装 Noto Sans CJK SC（思源黑体）"
-    )
+        return _found("ok no-font")
+    remedy = "Debian、Ubuntu：apt install fonts-noto-cjk；其他系统安装 Noto Sans CJK SC（思源黑体）"
+    return Found(str(WORDING["ok no-font"]), NOTE, remedy)
 
 
-def _menus() -> str | Found:
+def _menus() -> Found:
     from .lab import LANGUAGE_PACK
 
     try:
-        return f"{LANGUAGE_PACK} {metadata.version(LANGUAGE_PACK)}"
+        return Found(f"{LANGUAGE_PACK} {metadata.version(LANGUAGE_PACK)}")
     except metadata.PackageNotFoundError:
-        text = say(en="JupyterLab's are in English", zh="JupyterLab 的菜单是英文的")
-        return Found(text, remedy=f"pip install {LANGUAGE_PACK}" if get_language() == "zh" else "")
+        remedy = f"pip install {LANGUAGE_PACK}" if get_language() == "zh" else ""
+        return Found(str(WORDING["ok no-menus"]), remedy=remedy)
 
 
-def _port() -> str | Found:
+def _port() -> Found:
     port = next(filter(_is_free, range(8888, 8888 + 50)), None)  # as many as JupyterLab tries
     if port is None:
-        return Found(
-            say(en="8888 to 8937 cannot be used", zh="8888 到 8937 都不能用"),
-            PROBLEM,
-            say(en="name a free one: labkit lab --port 9999", zh="指定一个空闲的：labkit lab --port 9999"),
-        )
-    if port == 8888:
-        return say(en="8888 is free", zh="8888 空闲")
-    return say(en=f"8888 is taken: {port} would be used", zh=f"8888 已被占用，将使用 {port}")
+        return _found("problem no-port")
+    return _found("ok port") if port == 8888 else _found("ok other-port", port=port)
 
 
 def _is_free(port: int) -> bool:
@@ -307,69 +237,39 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _browser() -> str:
+def _browser() -> Found:
     from .lab import has_screen
 
-    if has_screen():
-        return say(en="opens by itself", zh="会自动打开")
-    return say(en="no screen here: open the address that is printed", zh="这里没有屏幕：请打开所打印的网址")
+    return _found("ok browser" if has_screen() else "ok no-screen")
 
 
-def _console() -> str | Found:
+def _console() -> Found:
     encoding = console.without_chinese()
     if encoding is None:
-        return getattr(sys.stdout, "encoding", None) or "utf-8"
-    return Found(
-        say(en=f"{encoding}, which has no Chinese", zh=f"{encoding}，显示不了中文"),
-        remedy=say(
-            en="for messages in Chinese set PYTHONUTF8=1 and use a UTF-8 terminal; lessons are not concerned",
-            zh="想看中文消息，请设置 PYTHONUTF8=1 并使用 UTF-8 终端；课程不受影响",
-        ),
-    )
+        return Found(getattr(sys.stdout, "encoding", None) or "utf-8")
+    return _found("ok no-chinese", encoding=encoding)
 
 
-def _course() -> str | Found:
+def _course() -> Found:
     from ..course.notebooks import copies as lessons
 
     try:
         folder = lessons.default_folder().absolute()
     except RuntimeError:
-        return Found(
-            say(en="the home folder is not known", zh="不知道主目录在哪里"),
-            PROBLEM,
-            say(
-                en=f"name a folder in {lessons.VARIABLE}, or with --dir",
-                zh=f"用 {lessons.VARIABLE} 或 --dir 指定文件夹",
-            ),
-        )
+        return _found("problem no-home")
     there = _nearest(folder)
     if not there.is_dir() or not os.access(there, os.W_OK):
-        return Found(
-            say(en=f"{folder}: cannot be written", zh=f"{folder}：无法写入"),
-            PROBLEM,
-            say(
-                en=f"name another folder: labkit lab --dir DIR, or {lessons.VARIABLE}",
-                zh=f"换一个文件夹：labkit lab --dir 文件夹，或设置 {lessons.VARIABLE}",
-            ),
-        )
+        return _found("problem unwritable-copy", folder=folder)
     free = shutil.disk_usage(there).free
     if free < _DISK:
-        left = bytes_text(free)
-        return Found(
-            say(en=f"{folder}: {left} left on its disk", zh=f"{folder}：磁盘只剩 {left}"),
-            NOTE,
-            say(
-                en="make room, or name a folder elsewhere with --dir",
-                zh="请腾出空间，或用 --dir 指定别处的文件夹",
-            ),
-        )
+        return _found("note full-disk", folder=folder, left=bytes_text(free))
     if not folder.exists():
-        return say(en=f"{folder}: made by `labkit lab`", zh=f"{folder}：运行 `labkit lab` 时建立")
+        return _found("ok no-copy", folder=folder)
     begun = sum(copy.is_there() and copy.is_touched() for copy in lessons.copies(folder))
-    return say(en=f"{folder}: {begun} begun", zh=f"{folder}：已开始 {begun} 个")
+    return _found("ok copy", folder=folder, begun=begun)
 
 
-def _progress() -> str | Found:
+def _progress() -> Found:
     from ..course import progress
 
     try:
@@ -377,21 +277,16 @@ def _progress() -> str | Found:
     except OSError as error:
         return Found(str(error), NOTE)
     if file is None:
-        return say(en="not kept (LABKIT_PROGRESS is off)", zh="不保存（LABKIT_PROGRESS 为 off）")
+        return _found("ok progress-off")
     if not os.access(_nearest(file.absolute()), os.W_OK):
-        return Found(
-            say(en=f"{file}: cannot be written", zh=f"{file}：无法写入"),
-            NOTE,
-            say(en="name another file in LABKIT_PROGRESS", zh="用 LABKIT_PROGRESS 指定别的文件"),
-        )
+        return _found("note unwritable-progress", file=file)
     if not file.exists():
-        return say(en=f"{file}: nothing answered yet", zh=f"{file}：还没有作答")
+        return _found("ok no-progress", file=file)
     try:
         file.read_text("utf-8")
     except OSError as error:
         return Found(f"{file}: {reason(error)}", NOTE)
-    count = len(progress.done())
-    return say(en=f"{file}: {count} answered", zh=f"{file}：已答对 {count} 题")
+    return _found("ok progress", file=file, count=len(progress.done()))
 
 
 def _nearest(path: Path) -> Path:
@@ -399,25 +294,25 @@ def _nearest(path: Path) -> Path:
     return next(place for place in (path, *path.parents) if place.exists())
 
 
-# Each check: its name for tools, its label in English and in Chinese, and what looks.
-CHECKS = (
-    ("labkit", "labkit", "labkit", _labkit),
-    ("python", "Python", "Python", _python),
-    ("pytorch", "PyTorch", "PyTorch", _pytorch),
-    ("gpus", "GPUs", "GPU", _gpus),
-    ("lessons", "lessons", "课程", _used),
-    ("memory", "memory", "内存", _memory),
-    ("packages", "packages", "软件包", _packages),
-    ("widgets", "widgets", "控件", _widgets),
-    ("kernel", "kernel", "内核", _kernel),
-    ("font", "Chinese", "中文字体", _font),
-    ("menus", "menus", "菜单", _menus),
-    ("port", "port", "端口", _port),
-    ("browser", "browser", "浏览器", _browser),
-    ("console", "console", "终端", _console),
-    ("copy", "your copy", "课程副本", _course),
-    ("progress", "progress", "进度", _progress),
-)
+# Each check by its name for tools.
+CHECKS: dict[str, Callable[[], Found]] = {
+    "labkit": _labkit,
+    "python": _python,
+    "pytorch": _pytorch,
+    "gpus": _gpus,
+    "lessons": _used,
+    "memory": _memory,
+    "packages": _packages,
+    "widgets": _widgets,
+    "kernel": _kernel,
+    "font": _font,
+    "menus": _menus,
+    "port": _port,
+    "browser": _browser,
+    "console": _console,
+    "copy": _course,
+    "progress": _progress,
+}
 
 
 def _columns(text: str) -> int:

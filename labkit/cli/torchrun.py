@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
-from ..base.language import say
+from ..base.language import get_language, say
 from ..base.numbers import plural
 from ..base.units import bytes_text, cuda_bytes
 from ..children import told as children
@@ -34,43 +34,6 @@ NOTHING_TO_DO = (
 # Those that need real processes.
 PROCESSES_ONLY = "no_python logs_specs virtual_local_rank".split()
 
-# What torchrun's own help says of its arguments.
-CHINESE = {
-    "nnodes": "节点数，或写成范围 <最少>:<最多>（在这里取最多）",
-    "nproc_per_node": "每个节点的 rank 数：一个数，或 gpu、auto（节点上的全部 GPU）、cpu（CPU 核数）",
-    "rdzv_backend": "rank 会合的方式（rendezvous）",
-    "rdzv_endpoint": "会合的地址，一般写成 <主机>:<端口>",
-    "rdzv_id": "这次运行的名字",
-    "rdzv_conf": "会合的其他设置：<键1>=<值1>,<键2>=<值2>,…",
-    "standalone": "只用这一台机器，自动会合",
-    "max_restarts": "失败后最多重新启动几次",
-    "monitor_interval": "隔多少秒查看一次各进程",
-    "start_method": "multiprocessing 启动进程的方法",
-    "event_log_handler": "记录事件的日志处理器的名字",
-    "role": "这些 rank 的角色名",
-    "module": "SCRIPT 是模块名，同 python -m",
-    "no_python": "SCRIPT 是可执行程序，不用 python 运行",
-    "run_path": "用 runpy.run_path 运行脚本",
-    "log_dir": "存放日志的目录",
-    "redirects": "把标准输出、标准错误写进日志目录的文件：3 是两者都写，0:1,1:2 是逐个 local rank 指定",
-    "tee": "既写进文件，也显示出来（写法同 --redirects）",
-    "local_ranks_filter": "只显示这些 local rank 的输出，如 0,1,2",
-    "duplicate_stdout_filters": "标准输出里含有这些词的行，另写一份文件",
-    "duplicate_stderr_filters": "标准错误里含有这些词的行，另写一份文件",
-    "node_rank": "这个节点的编号（在这里所有节点由一条命令运行）",
-    "master_addr": "MASTER_ADDR 的值",
-    "master_port": "MASTER_PORT 的值（默认 29500）",
-    "local_addr": "本节点的地址",
-    "logs_specs": "自定义日志行为的入口点",
-    "numa_binding": "把各进程绑定到离它的 GPU 近的 CPU 上",
-    "signals_to_handle": "要转发给各进程的信号",
-    "shutdown_timeout": "结束进程时最多等多少秒",
-    "virtual_local_rank": "每个进程的 LOCAL_RANK 都是 0，各自只看见自己的 GPU",
-    "training_script": "训练脚本",
-    "training_script_args": "脚本自己的参数",
-}
-
-
 WORDING = Wording("torchrun")
 
 
@@ -82,8 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, WORDING, "gpus", gpus={"type": at_least(1)})
     add_memory(parser)
     add_options(parser, WORDING, "options", timeline={"type": Path}, trace={"type": Path})
+    translated = chinese() if get_language() == "zh" else {}
     for action in _torchruns():
-        action.help = say(en=action.help or "", zh=CHINESE.get(action.dest, action.help or ""))
+        action.help = translated.get(action.dest, action.help or "")
         # Left out, so that it is known which were given.
         _defaults[action.dest], action.default = action.default, argparse.SUPPRESS
         action.required = False
@@ -91,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 _defaults: dict[str, Any] = {}
+
+
+def chinese() -> dict[str, str]:
+    """What the help of torchrun's own arguments says in Chinese, by their names."""
+    lines = Path(__file__).with_name("torchrun_zh.txt").read_text("utf-8").splitlines()
+    return dict(line.split(maxsplit=1) for line in lines)
 
 
 def _torchruns() -> list[argparse.Action]:

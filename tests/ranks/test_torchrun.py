@@ -11,7 +11,7 @@ import pytest
 
 from labkit.cli import main
 from labkit.cli.ending import hint_of
-from labkit.cli.torchrun import CHINESE, NOTHING_TO_DO, PROCESSES_ONLY, _torchruns
+from labkit.cli.torchrun import NOTHING_TO_DO, PROCESSES_ONLY, _torchruns, chinese
 from labkit.distributed.processes.recorded import _File, read
 from labkit.distributed.rank.totals import Kept, Part
 from labkit.trace.events import Event
@@ -270,7 +270,7 @@ def test_each_argument_is_taken_said_to_do_nothing_or_refused(folder, capsys):
         value = [] if known[name].nargs == 0 else ["x"]
         assert torchrun(folder, "", known[name].option_strings[0], *value) == 2
         assert "add --processes" in capsys.readouterr().err
-    assert set(CHINESE) == set(known)
+    assert set(chinese()) == set(known)
 
 
 @pytest.mark.parametrize(
