@@ -28,8 +28,10 @@ def headings(language):
 
 
 def said():
-    """All that labkit says, as one text, each field of an f-string as …"""
+    """All that labkit says, as one text, each field of a text as …"""
     texts = [(ROOT / "Makefile").read_text("utf-8")]
+    for path in (ROOT / "labkit" / "cli").glob("*.txt"):
+        texts.append(re.sub(r"\{\w+\}", "…", path.read_text("utf-8")))
     for path in (ROOT / "labkit").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -9,9 +9,6 @@ import codecs
 import sys
 import unicodedata
 from io import TextIOWrapper
-from typing import TextIO
-
-from ..base.language import say
 
 # Characters that our texts use, and what stands for them.
 INSTEAD = {
@@ -46,11 +43,6 @@ def forgive() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # nothing else has an encoding of its own
             stream.reconfigure(errors=_ERRORS)
-
-
-def tell(*, en: str, zh: str, file: TextIO | None = None, flush: bool = False) -> None:
-    """Print a line in the language in use, on standard output or ``file``."""
-    print(say(en=en, zh=zh), file=file, flush=flush)
 
 
 def without_chinese() -> str | None:

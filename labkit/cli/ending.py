@@ -20,6 +20,9 @@ from ..base.units import cuda_bytes
 from ..trace.events import Event
 from ..trace.first import First
 from ..trace.trace import Trace
+from .wording import Wording
+
+WORDING = Wording("ending")
 
 # Beginnings of what torch says, and the lesson about it. Of these the first that is found counts.
 LESSONS = (
@@ -129,15 +132,9 @@ def hint_of(error: BaseException) -> str | None:
     """The line that points to the lesson about ``error``, or to labkit torchrun; None if there is none."""
     if _wants_torchrun(error):
         script = Path(sys.argv[0]).name or "train.py"
-        return say(
-            en=f"labkit: torchrun starts such a script: labkit torchrun --nproc-per-node 2 {script}",
-            zh=f"labkit：这样的脚本要由 torchrun 启动：labkit torchrun --nproc-per-node 2 {script}",
-        )
+        return WORDING["for-torchrun"](script=script)
     lesson = next((name for words, name in LESSONS if words in str(error)), None)
-    return lesson and say(
-        en=f"labkit: lesson {lesson} explains this; `labkit diagnose FILE.py:FUNCTION` checks a whole model",
-        zh=f"labkit：课程 {lesson} 讲的就是这个错误；`labkit diagnose FILE.py:FUNCTION` 可以检查整个模型",
-    )
+    return lesson and WORDING["explained"](lesson=lesson)
 
 
 def summary(counted: Counted) -> str:
@@ -147,16 +144,9 @@ def summary(counted: Counted) -> str:
 
     machine = machine_in_use()
     if machine is None:
-        return say(
-            en="labkit: no simulated machine was in use at the end", zh="labkit：结束时没有在用的模拟机器"
-        )
+        return WORDING["no-machine"]()
     calls = len(counted.calls)
-    lines = [
-        say(
-            en=f"labkit: {plural(len(machine.gpus), 'simulated GPU')}, {plural(calls, 'data-parallel call')}",
-            zh=f"labkit：{len(machine.gpus)} 块模拟 GPU，{calls} 次数据并行调用",
-        )
-    ]
+    lines = [WORDING["summary"](gpus=len(machine.gpus), calls=calls)]
     for gpu in machine.gpus:
         gpu.recount()
         peak, whole = cuda_bytes(gpu.peak), cuda_bytes(gpu.capacity)
@@ -177,12 +167,7 @@ def summary(counted: Counted) -> str:
                 )
         lines.append(line)
     if REFUSED:
-        lines.append(say(en="could not be simulated:", zh="无法模拟："))
+        lines.append(WORDING["refused"]())
         lines += [f"  {text} (×{count})" for text, count in REFUSED.most_common()]
-    lines.append(
-        say(
-            en="Memory, random numbers and more are approximations: python -m labkit.machine says which.",
-            zh="显存、随机数等只是近似：python -m labkit.machine 会逐项说明。",
-        )
-    )
+    lines.append(WORDING["approximations"]())
     return "\n".join(lines)

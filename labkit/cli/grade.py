@@ -12,7 +12,6 @@ from pathlib import Path
 
 from ..base.files import reason
 from ..base.language import say
-from .console import tell
 from .usage import UsageError, add_options, at_least, bad_usage
 from .wording import Wording
 
@@ -44,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     with bad_usage(Problem):
         way = isolation.best(options.trust_students)
     if way not in isolation.WALLS:
-        tell(en="warning: students' code is not kept in", zh="注意：学生的代码没有被隔离", file=sys.stderr)
+        WORDING.tell("no-wall", file=sys.stderr)
     if options.what.is_dir():
         return _class(options, way)
     return _file(options, way)
@@ -73,20 +72,12 @@ def _class(options: argparse.Namespace, way: str) -> int:
     except OSError as error:
         raise UsageError(f"{error.filename or options.what}: {reason(error)}") from None
     failed = [mark.student for mark in done.graded if mark.failed]
-    tell(
-        en=f"{len(done.graded)} graded, {len(done.kept)} kept their marks, "
-        f"{len(done.came.missing)} handed in nothing; the overview: {pages[-1]}",
-        zh=f"批改 {len(done.graded)} 份，{len(done.kept)} 份成绩不变，"
-        f"{len(done.came.missing)} 人未交；班级总览：{pages[-1]}",
-    )
+    graded, kept, missing = len(done.graded), len(done.kept), len(done.came.missing)
+    WORDING.tell("graded", graded=graded, kept=kept, missing=missing, overview=pages[-1])
     for name, note in done.came.strangers:
-        tell(en=f"not graded: {name}: {note.en}", zh=f"未批改：{name}：{note.zh}")
+        WORDING.tell("not-graded", name=name, note=note)
     if failed:
-        listed = ", ".join(failed)
-        tell(
-            en=f"could not be judged, by no fault of theirs: {listed}; run the command again",
-            zh=f"未能判分（不是学生的问题）：{listed}；请再运行一次",
-        )
+        WORDING.tell("not-judged", listed=", ".join(failed))
     return 1 if failed else 0
 
 
@@ -110,7 +101,7 @@ def _file(options: argparse.Namespace, way: str) -> int:
                     print(f"    {part.id}: {say(en=part.en, zh=part.zh)}")
         for note in (*mark.notes, *mark.troubles):
             print(f"- {note}")
-        tell(en=f"total: {mark.points:g}/{mark.of:g}", zh=f"总分：{mark.points:g}/{mark.of:g}")
+        WORDING.tell("total", points=mark.points, of=mark.of)
     if mark.failed:
         return 70
     return 0 if mark.points >= mark.of else 1

@@ -21,7 +21,6 @@ from typing import Any
 from ..base.extras import need
 from ..base.files import reason
 from ..course.notebooks import copies as lessons
-from .console import tell
 from .lessons import add_folder, folder_of, lay_out
 from .usage import CannotWrite, UsageError, add_options, at_least, bad_usage
 from .wording import Wording
@@ -54,11 +53,7 @@ def run(options: argparse.Namespace) -> int:
         command.append(
             "--log-level=WARN"
         )  # the address is said all the same, and our own lines stay in sight
-    tell(
-        en="labkit: JupyterLab is starting, which can take up to a minute; Ctrl+C here, twice, ends it",
-        zh="labkit：正在启动 JupyterLab，最多可能要一分钟；在这里按两次 Ctrl+C 结束",
-        flush=True,
-    )
+    WORDING.tell("starting", flush=True)
     Lab = _lab()
     with (
         tempfile.TemporaryDirectory(prefix="labkit-lab-", ignore_cleanup_errors=True) as folder,
@@ -96,12 +91,7 @@ def _lab() -> Any:
 
 
 def _tell_where(server: Any) -> None:
-    url = server.local_url
-    tell(
-        en=f"labkit: JupyterLab is ready. If no browser has opened, open this address in one:\n  {url}",
-        zh=f"labkit：JupyterLab 已就绪。如果浏览器没有自动打开，请把这个网址复制到浏览器里：\n  {url}",
-        flush=True,
-    )
+    print(f"{WORDING['ready']}\n  {server.local_url}", flush=True)
 
 
 def _given(lesson: str | None) -> tuple[Path, str] | None:

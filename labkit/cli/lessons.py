@@ -9,7 +9,6 @@ from ..base.files import reason
 from ..base.language import say
 from ..course.notebooks import copies as lessons
 from ..course.notebooks.copies import Copy
-from .console import tell
 from .usage import CannotWrite, UsageError, add_language, add_options, bad_usage
 from .wording import Wording
 
@@ -20,31 +19,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "labkit lessons {list,copy,fresh} ..."
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    def action(usage: str, text: str) -> argparse.ArgumentParser:
+    def action(usage: str) -> argparse.ArgumentParser:
         name = usage.split()[0]
+        text = str(WORDING[f"action {name}"])
         return actions.add_parser(name, help=text, description=text, usage=f"labkit lessons {usage}")
 
-    listing = action(
-        "list [--dir DIR]",
-        say(
-            en="the lessons, and what has become of your copy of each", zh="列出课程，以及你的每份副本的状态"
-        ),
-    )
-    copying = action(
-        "copy DIR",
-        say(
-            en="copy the course, without outputs, into a folder; what you changed there is kept",
-            zh="把课程（不含输出）复制到一个文件夹；你在那里改过的笔记本会保留",
-        ),
-    )
+    listing = action("list [--dir DIR]")
+    copying = action("copy DIR")
     add_options(copying, WORDING, "folder", dir={"type": Path})
-    freshening = action(
-        "fresh LESSON ... [--dir DIR]",
-        say(
-            en="start lessons afresh; yours are kept beside them, and so is your progress",
-            zh="让一课重新开始；你的那份会保留在旁边，进度也不会丢",
-        ),
-    )
+    freshening = action("fresh LESSON ... [--dir DIR]")
     add_options(freshening, WORDING, "names", names={"nargs": "+"})
     add_folder(listing)
     add_folder(freshening)
@@ -74,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "copy":
         lay_out(folder)
         where = f'labkit lab --dir "{folder}"' if folder != _default() else "labkit lab"
-        tell(en=f"labkit: open it with: {where}", zh=f"labkit：打开它：{where}")
+        WORDING.tell("open", where=where)
     elif options.action == "list":
         _list(folder)
     else:
@@ -90,25 +73,14 @@ def lay_out(folder: Path) -> None:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise _cannot_write(error, folder) from None
-    tell(
-        en=f"labkit: your copy of the course is {folder} (yours to change: nothing of yours is overwritten)",
-        zh=f"labkit：你的课程副本在 {folder}（随便改：你的改动不会被覆盖）",
-    )
+    WORDING.tell("yours", folder=folder)
     if laid.new and len(laid.new) < len(list(lessons.copies(folder))):
-        listed = ", ".join(map(str, laid.new))
-        tell(en=f"labkit: laid there anew: {listed}", zh=f"labkit：补上了 {listed}")
+        WORDING.tell("new", listed=", ".join(map(str, laid.new)))
     if laid.renewed:
-        listed = ", ".join(map(str, laid.renewed))
-        tell(en=f"labkit: renewed for this version: {listed}", zh=f"labkit：已更新到这个版本：{listed}")
+        WORDING.tell("renewed", listed=", ".join(map(str, laid.renewed)))
     if laid.kept:
-        listed = " ".join(map(str, laid.kept))
         at = "" if folder == _default() else f' --dir "{folder}"'
-        tell(
-            en=f"labkit: lessons that you changed or ran have changed in this version, too; yours stay. "
-            f"To get the new ones, yours kept beside: labkit lessons fresh {listed}{at}",
-            zh=f"labkit：有几课你改过或运行过，而这个版本也有更新；你的保持原样。想要新的（你的会保留在旁边）："
-            f"labkit lessons fresh {listed}{at}",
-        )
+        WORDING.tell("kept", listed=" ".join(map(str, laid.kept)), at=at)
 
 
 def _default() -> Path | None:
@@ -127,7 +99,7 @@ def _cannot_write(error: OSError, folder: Path) -> CannotWrite:
 
 
 def _list(folder: Path) -> None:
-    tell(en=f"your copy of the course: {folder}", zh=f"你的课程副本：{folder}")
+    WORDING.tell("copy", folder=folder)
     for copy in lessons.copies(folder):
         print(f"  {str(copy):<18}{_state(copy)}  {copy.title}")
 
@@ -149,17 +121,13 @@ def _freshen(named: list[str], folder: Path) -> None:
         try:
             if not copy.is_there():
                 copy.write()
-                tell(en=f"labkit: {copy} is there now", zh=f"labkit：{copy} 已放好")
+                WORDING.tell("there", copy=copy)
             elif copy.is_touched():
-                aside = copy.freshen()
-                tell(
-                    en=f"labkit: {copy} is fresh; yours is kept as {aside.name}, and your progress stays",
-                    zh=f"labkit：{copy} 已恢复如新；你的那份保留为 {aside.name}，进度不变",
-                )
+                WORDING.tell("fresh", copy=copy, aside=copy.freshen().name)
             elif not copy.is_current():
                 copy.write()
-                tell(en=f"labkit: {copy} is renewed", zh=f"labkit：{copy} 已更新")
+                WORDING.tell("up-to-date", copy=copy)
             else:
-                tell(en=f"labkit: {copy} is as it was given", zh=f"labkit：{copy} 没有动过")
+                WORDING.tell("untouched", copy=copy)
         except OSError as error:
             raise _cannot_write(error, folder) from None

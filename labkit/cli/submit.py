@@ -11,8 +11,6 @@ from datetime import datetime
 from pathlib import Path
 
 from ..base.files import reason
-from ..base.language import say
-from .console import tell
 from .usage import UsageError, add_options
 from .wording import Wording
 
@@ -40,38 +38,23 @@ def run(options: argparse.Namespace) -> int:
             zh=f"无法读取 {options.notebook}：{reason(error)}",
         ) from None
     answers = found.answers
-    tell(
-        en=f"Assignment {found.assignment}, edition of {found.student}",
-        zh=f"作业 {found.assignment}，{found.student} 的版本",
-    )
+    WORDING.tell("edition", assignment=found.assignment, student=found.student)
     if answers is None:
-        tell(
-            en="  The notebook has lost its metadata: it cannot be said here which questions are answered. "
-            "The answers are found all the same when it is graded.",
-            zh="  笔记本丢失了元数据，这里无法判断答了哪些题。批改时照样能找到答案。",
-        )
+        print(f"  {WORDING['no-metadata']}")
     else:
         for question, source in answers.answers.items():
             trouble = found.troubles.get(question)
             if source is None:
-                state = say(en="NOT ANSWERED", zh="未作答")
+                state = WORDING["not-answered"]()
             elif trouble:
-                state = say(
-                    en=f"answered, but it is not Python: {trouble}", zh=f"已作答，但有语法错误：{trouble}"
-                )
+                state = WORDING["not-python"](trouble=trouble)
             else:
-                lines = len(source.splitlines())
-                state = say(en=f"answered, {lines} lines", zh=f"已作答，{lines} 行")
+                state = WORDING["answered"](lines=len(source.splitlines()))
             print(f"  {question:<14} {state}")
         for note in answers.notes:
             print(f"  ! {note}")
         if len(answers.unanswered) == len(answers.answers) and not options.anyway:
-            tell(
-                en="Nothing is answered in it, so no file was made. Is it the right notebook, and saved? "
-                "--anyway makes one.",
-                zh="一道题也没有答，所以没有生成文件。笔记本选对了吗？保存了吗？加 --anyway 可以照样生成。",
-                file=sys.stderr,
-            )
+            WORDING.tell("nothing-answered", file=sys.stderr)
             return 1
     try:
         options.to.mkdir(parents=True, exist_ok=True)
@@ -81,11 +64,5 @@ def run(options: argparse.Namespace) -> int:
             en=f"{options.to} cannot be written: {reason(error)}",
             zh=f"无法写入 {options.to}：{reason(error)}",
         ) from None
-    size = max(1, round(path.stat().st_size / 1024))
-    tell(
-        en=f"Hand in this file: {path} ({size} KB). It holds the text and code of your notebook, your student id "
-        "and this computer's time; no outputs, and nothing else.",
-        zh=f"请提交这个文件：{path}（{size} KB）。里面有笔记本的文字和代码、你的学号、这台电脑的时间；"
-        "没有输出，也没有别的内容。",
-    )
+    WORDING.tell("hand-in", path=path, size=max(1, round(path.stat().st_size / 1024)))
     return 0

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING
 
 from ..base.extras import need
 from ..base.files import reason, write_whole
-from ..base.language import get_language, named_language, say, using
-from ..base.numbers import plural
+from ..base.language import get_language, named_language, using
 from ..course.notebooks.copies import source
-from .console import tell
 from .usage import UsageError, add_options, at_least, bad_usage
 from .wording import Wording
 
@@ -76,13 +74,7 @@ def run(options: argparse.Namespace) -> int:
     except BrokenPipeError:  # of what is printed
         raise
     except OSError as error:
-        tell(
-            en=f"labkit: {error.filename or folder} cannot be read or written: {reason(error)}. What is done is "
-            "kept: the same command goes on from there",
-            zh=f"labkit：无法读写 {error.filename or folder}：{reason(error)}。已完成的部分都在："
-            "再次运行同一条命令，就会接着做",
-            file=sys.stderr,
-        )
+        WORDING.tell("trouble", file=sys.stderr, path=error.filename or folder, why=reason(error))
         return _CANNOT_WRITE
 
 
@@ -105,31 +97,18 @@ def _run(plan: Sweep, again: bool) -> int:
     try:
         for count in plan.gpus:
             made = None if again else sweeps.earlier(plan, count)
-            name = say(
-                en=f"{plan.lesson.stem} on {plural(count, 'GPU')}", zh=f"{plan.lesson.stem}：{count} 块 GPU"
-            )
-            if made:
-                name += say(en=": was run before", zh="（先前已运行）")
-            print(name, file=sys.stderr, flush=True)
+            words = "earlier-run" if made else "new-run"
+            WORDING.tell(words, file=sys.stderr, flush=True, lesson=plan.lesson.stem, gpus=count)
             runs.append(made or sweeps.execute(plan, count))
             write_report()
     except KeyboardInterrupt as interrupt:
         stopped = 143 if isinstance(interrupt, _Terminated) else 130
     for done in runs:
-        result = (
-            say(en=f"FAILED, {done.error}", zh=f"失败，{done.error}")
-            if done.error
-            else say(en="ok", zh="成功")
-        )
-        gpus = say(en=f"{plural(done.gpus, 'GPU')}:", zh=f"{done.gpus} 块 GPU：")
-        print(f"{gpus} {result}  {done.seconds:.1f} s  {done.notebook}")
-    tell(en=f"report: {plan.report}", zh=f"报告：{plan.report}")
+        result = WORDING["failed"](error=done.error) if done.error else WORDING["went-through"]
+        WORDING.tell("run", gpus=done.gpus, result=result, seconds=done.seconds, notebook=done.notebook)
+    WORDING.tell("report", path=plan.report)
     if stopped:
-        tell(
-            en=f"{len(runs)} of {len(plan.gpus)} runs are made: the same command goes on from there",
-            zh=f"{len(plan.gpus)} 次运行完成了 {len(runs)} 次：再次运行同一条命令，就会接着做",
-            file=sys.stderr,
-        )
+        WORDING.tell("stopped", file=sys.stderr, made=len(runs), asked=len(plan.gpus))
     return stopped or int(any(done.error for done in runs))
 
 
