@@ -199,3 +199,15 @@ def test_a_driver_that_stands_beside_a_judge_is_not_sent(template):
             session.answer(judges.ints.hints, {})
         with pytest.raises(ValueError, match="at the top of a module"):
             session.answer(lambda student: 1, {})
+
+
+def test_a_worker_that_is_closed_leaves_no_file_open(template):
+    def opened():
+        return sorted(os.listdir("/proc/self/fd"), key=int)
+
+    with closing(template.worker(LIMITS)):
+        pass
+    before = opened()
+    with closing(template.worker(LIMITS)):
+        assert opened() != before
+    assert opened() == before
