@@ -55,7 +55,7 @@ def nameless(text):
 
 
 def files(collection):
-    return {student: found.file.name for student, found in collection.submissions.items()}
+    return {student: found.name for student, found in collection.submissions.items()}
 
 
 def kinds(collection, student):
@@ -151,7 +151,7 @@ def test_of_several_the_newest_is_graded_and_the_others_are_told(folder):
 )
 def test_the_stamp_of_submit_says_when(folder, stamp, late):
     put(folder, "x.ipynb", edition(folder, "ada", submitted=stamp))
-    assert collect(folder).submissions["ada"].file.late is late
+    assert collect(folder).submissions["ada"].late is late
     assert kinds(collect(folder), "ada") == ["late"] * late
 
 

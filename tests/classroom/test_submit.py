@@ -61,7 +61,7 @@ def test_what_it_makes_is_what_is_graded(day, small):
     folder, submit = day
     submit(notebook(folder), "--to", folder.submitted)
     came, answers = take_in(folder, small)
-    assert came.submissions["ada"].file.stamped
+    assert came.submissions["ada"].stamped
     answers = answers["ada"]
     assert answers.answers == {"split": ANSWER.strip("\n"), "scatter": None}
 

@@ -11,7 +11,8 @@ from ..draw import Numbers
 from ..folders import names
 from ..handout.folder import open_class
 from ..handout.release import assignment_of, numbers_of
-from ..intake.answers import assignments_of, claims_of, read_answers
+from ..intake.answers import assignments_of, claims_of
+from ..intake.collecting import answers_of
 from ..intake.document import MOST_BYTES, Document, read_document
 from ..source import parsed
 from ..wall.templates import template
@@ -51,7 +52,7 @@ def grade_file(path: Path, way: str, class_folder: Path | None, secret: bytes) -
         numbers = assignment.numbers(None)
         numbers = {**numbers, **_told_numbers(document, numbers)}
     student = claimed[0] if claimed else "-"
-    answers = read_answers(document, assignment.name, assignment.asked(numbers), assignment.prologue(numbers))
+    answers = answers_of(assignment, numbers, document)
     with closing(template(way, assignment.preload, hidden)) as workers:
         graded = grade(assignment, answers.answers, numbers, draws(secret, student, assignment.name), workers)
     return Mark(

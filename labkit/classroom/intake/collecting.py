@@ -10,10 +10,12 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from ..assignment import Assignment
+from ..draw import Numbers
 from ..handout.folder import EVERYBODY, ClassFolder
 from ..handout.release import numbers_of
 from ..words import Note
@@ -26,8 +28,8 @@ _SLACK = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class Received:
-    """A file that came back.
+class Submission:
+    """A file that came back from a student, and what was odd about it.
 
     when    by its own stamp (``stamped``), which ``labkit submit`` makes with the student's clock; else by the
             file's time, which copying and archives may change.
@@ -39,20 +41,12 @@ class Received:
     when: datetime
     stamped: bool = False
     late: bool | None = None
-
-
-@dataclass(frozen=True)
-class Submission:
-    """The file that is graded for a student, the newest."""
-
-    student: str
-    file: Received
     notes: list[Note] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Collection:
-    """``submissions`` by the students' ids; ``strangers``: (file, why) of what is graded for nobody."""
+    """``submissions``: each student's newest, by id; ``strangers``: (file, why) of what is graded for nobody."""
 
     submissions: dict[str, Submission]
     missing: list[str]
@@ -61,7 +55,7 @@ class Collection:
 
 def collect(folder: ClassFolder) -> Collection:
     """Look through ``submitted/``; OSError if it cannot be read."""
-    found: dict[str, list[tuple[Received, list[Note]]]] = {}
+    found: dict[str, list[Submission]] = {}
     strangers: list[tuple[str, Note]] = []
     names = _Names(folder)
     for name, content, when in files_in(folder.submitted, strangers):
@@ -69,17 +63,15 @@ def collect(folder: ClassFolder) -> Collection:
             document = read_document(content, name)
         except WrongFile as wrong:
             # Told with the student's marks where the name says whose it is.
-            strangers.append((name, Note("wrong-file", wrong.en, wrong.zh)))
+            strangers.append((name, wrong.note))
             continue
         owner, odd = _owner(document, names.owner(name), folder)
         if owner is not None:
             file = _received(name, document, when, folder.deadline)
-            found.setdefault(owner, []).append((file, [odd] if odd else []))
+            found.setdefault(owner, []).append(replace(file, notes=[odd] if odd else []))
         elif odd:
             strangers.append((name, odd))
-    submissions = {
-        student: _newest(student, found[student]) for student in folder.students if student in found
-    }
+    submissions = {student: _newest(found[student]) for student in folder.students if student in found}
     missing = [student for student in folder.students if student not in found]
     return Collection(submissions, missing, strangers)
 
@@ -89,13 +81,13 @@ def take_in(folder: ClassFolder, assignment: Assignment) -> tuple[Collection, di
     came = collect(folder)
     answers = {}
     for student, found in came.submissions.items():
-        read = answers_of(folder, assignment, student, found.file.document)
+        read = answers_of(assignment, numbers_of(folder, assignment, student), found.document)
         answers[student] = replace(read, notes=found.notes + read.notes)
     return came, answers
 
 
-def answers_of(folder: ClassFolder, assignment: Assignment, student: str, document: Document) -> Answers:
-    numbers = numbers_of(folder, assignment, student)
+def answers_of(assignment: Assignment, numbers: Numbers, document: Document) -> Answers:
+    """Reads the answers in an edition with these numbers."""
     return read_answers(document, assignment.name, assignment.asked(numbers), assignment.prologue(numbers))
 
 
@@ -104,12 +96,11 @@ def _owner(document: Document, by_name: str | None, folder: ClassFolder) -> tupl
     held, claims = assignments_of(document), claims_of(document)
     if held and held[0] != folder.assignment:
         return None, note("other-assignment", held=held[0], wanted=folder.assignment)
-    shared = _shared(claims, folder)
+    genuine = [claim.student for claim in claims if _is_genuine(claim, folder)]
+    shared = EVERYBODY in genuine  # the edition that all share, which tells nothing of its student
     if by_name and shared and not folder.individual:
         return by_name, None
-    proven = sorted(
-        {claim.student for claim in claims if claim.student in folder.students and _is_genuine(claim, folder)}
-    )
+    proven = sorted({student for student in genuine if student in folder.students})
     if len(proven) > 1:
         return None, note("another", "several", proven=", ".join(proven))
     if proven and by_name not in (None, proven[0]):
@@ -119,11 +110,6 @@ def _owner(document: Document, by_name: str | None, folder: ClassFolder) -> tupl
     if claims and not shared:
         return None, note("forged", *["named"] * bool(by_name), claimed=claims[0].student, by_name=by_name)
     return by_name, note("untagged" if by_name else "nobody")
-
-
-def _shared(claims: list[Claim], folder: ClassFolder) -> bool:
-    """Says whether it is the edition that all share, which tells nothing of its student."""
-    return any(claim.student == EVERYBODY and _is_genuine(claim, folder) for claim in claims)
 
 
 def _is_genuine(claim: Claim, folder: ClassFolder) -> bool:
@@ -159,31 +145,26 @@ class _Names:
         return None
 
 
-def _received(name: str, document: Document, when: datetime, deadline: datetime | None) -> Received:
-    stamp = document.labkit.get("submitted")
+def _received(name: str, document: Document, when: datetime, deadline: datetime | None) -> Submission:
     stamped = False
-    if isinstance(stamp, str):
-        try:
-            told = datetime.fromisoformat(stamp)
-            if told.tzinfo is not None:
-                when, stamped = told, True
-        except ValueError:
-            pass
+    with suppress(KeyError, TypeError, ValueError):
+        told = datetime.fromisoformat(document.labkit["submitted"])
+        if told.tzinfo is not None:
+            when, stamped = told, True
     late = None if deadline is None else when > deadline + _SLACK
-    return Received(name, document, when, stamped, late)
+    return Submission(name, document, when, stamped, late)
 
 
-def _newest(student: str, files: list[tuple[Received, list[Note]]]) -> Submission:
-    files = sorted(files, key=lambda pair: (pair[0].when, _natural(pair[0].name)))
-    file, notes = files[-1]
-    notes = list(notes)
-    if len(files) > 1:
-        in_time = any(not earlier.late for earlier, _ in files[:-1]) and bool(file.late)
+def _newest(files: list[Submission]) -> Submission:
+    *before, file = sorted(files, key=lambda file: (file.when, _natural(file.name)))
+    notes = list(file.notes)
+    if before:
+        in_time = any(not earlier.late for earlier in before) and bool(file.late)
         notes.append(note("resubmitted", *["late"] * in_time, count=len(files), name=file.name))
     if file.late:
         when = file.when.strftime("%Y-%m-%d %H:%M")
         notes.append(note("late", *["stamped"] * file.stamped, when=when))
-    return Submission(student, file, notes)
+    return replace(file, notes=notes)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

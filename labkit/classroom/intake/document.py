@@ -12,24 +12,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..words import Problem
+from .notes import note
 
 MOST_BYTES = 20_000_000
 _MOST_CELLS = 20_000
 # Where a cell begins in a script: VS Code's and jupytext's `# %%`, nbconvert's `# In[3]:`, Databricks'.
 _CELL = re.compile(r"^# ?(%%(?P<kind>.*)|In ?\[[ \d*]*\]:|COMMAND -+)\s*$")
+# How files of other kinds begin, and the words of ``notes.txt`` for each.
 _KINDS = {
-    b"%PDF": ("a PDF", "PDF 文件"),
-    b"PK\x03\x04": ("a ZIP archive or an Office document", "压缩包或 Office 文档"),
-    b"Rar!": ("a RAR archive", "RAR 压缩包"),
-    b"7z\xbc\xaf": ("a 7z archive", "7z 压缩包"),
-    b"\xd0\xcf\x11\xe0": ("an old Office document", "旧版 Office 文档"),
-    b"\x89PNG": ("a picture", "图片"),
-    b"\xff\xd8\xff": ("a picture", "图片"),
+    b"%PDF": "pdf",
+    b"PK\x03\x04": "zip",
+    b"Rar!": "rar",
+    b"7z\xbc\xaf": "7z",
+    b"\xd0\xcf\x11\xe0": "old-office",
+    b"\x89PNG": "picture",
+    b"\xff\xd8\xff": "picture",
 }
 
 
 class WrongFile(Problem):
-    """The file holds no cells; the message says what it is instead, and what to hand in."""
+    """The file holds no cells; ``note`` says what it is instead, and what to hand in."""
+
+    def __init__(self, kind: str, **facts: object) -> None:
+        self.note = note("wrong-file", kind, **facts)
+        super().__init__(en=self.note.en, zh=self.note.zh)
 
 
 @dataclass(frozen=True)
@@ -53,32 +59,20 @@ class Document:
 def read_document(content: bytes, name: str) -> Document:
     """Reads the cells of a file called ``name``; WrongFile if it is of a kind that has none."""
     if len(content) > MOST_BYTES:
-        raise WrongFile(
-            en=f"it has {len(content) // 1_000_000} MB, more than {MOST_BYTES // 1_000_000}: "
-            "clear the outputs, or make the file with `labkit submit`",
-            zh=f"文件有 {len(content) // 1_000_000} MB，超过 {MOST_BYTES // 1_000_000} MB："
-            "请清除输出，或用 `labkit submit` 生成",
-        )
-    for start, (english, chinese) in _KINDS.items():
+        raise WrongFile("too-large", size=len(content) // 1_000_000, most=MOST_BYTES // 1_000_000)
+    for start, kind in _KINDS.items():
         if content.startswith(start):
-            raise _not_a_notebook(english, chinese)
+            raise WrongFile(kind)
     if not content.strip(b"\0 \t\r\n\xef\xbb\xbf"):
-        raise _not_a_notebook("an empty file", "空文件")
+        raise WrongFile("empty")
     text = _text(content)
     if text.lstrip().startswith("{"):
         return _notebook(text)
     if text.lstrip()[:1] == "<":
-        raise _not_a_notebook("a web page", "网页")
+        raise WrongFile("web-page")
     if name.lower().endswith(".ipynb"):
-        raise _not_a_notebook("text of another kind, no JSON", "别的文本，不是 JSON")
+        raise WrongFile("text")
     return Document([Cell(source, code) for source, code in _script(text)])
-
-
-def _not_a_notebook(english: str, chinese: str) -> WrongFile:
-    return WrongFile(
-        en=f"it is not a notebook but {english}: hand in the .ipynb file",
-        zh=f"它不是笔记本，而是{' ' * chinese[0].isascii()}{chinese}：请提交 .ipynb 文件",
-    )
 
 
 def _text(content: bytes) -> str:
@@ -94,20 +88,15 @@ def _notebook(text: str) -> Document:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError, MemoryError):
-        raise _not_a_notebook(
-            "broken JSON, cut off or changed on its way", "不完整的 JSON，可能在传输中被截断或改动"
-        ) from None
+        raise WrongFile("broken-json") from None
     cells = found.get("cells")
     if cells is None and isinstance(found.get("worksheets"), list):  # version 3
         sheets = [sheet.get("cells") for sheet in found["worksheets"] if isinstance(sheet, dict)]
         cells = [cell for sheet in sheets if isinstance(sheet, list) for cell in sheet]
     if not isinstance(cells, list):
-        raise _not_a_notebook("JSON of another kind", "另一种 JSON 文件")
+        raise WrongFile("other-json")
     if len(cells) > _MOST_CELLS:
-        raise WrongFile(
-            en=f"it has {len(cells)} cells: more than anybody writes",
-            zh=f"它有 {len(cells)} 个单元格：不像是人写的",
-        )
+        raise WrongFile("too-many-cells", count=len(cells))
     return Document([_cell(cell) for cell in cells if isinstance(cell, dict)], _labkit(found))
 
 

@@ -10,6 +10,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -70,8 +71,10 @@ def _members(
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             for entry in entries[:_MOST_FILES]:
-                # A name written in China without saying so is in GBK, which the format reads as cp437.
-                told = entry.filename if entry.flag_bits & 0x800 else _as_gbk(entry.filename)
+                told = entry.filename
+                if not entry.flag_bits & 0x800:  # a name in GBK, from China, which the format reads as cp437
+                    with suppress(UnicodeError):
+                        told = told.encode("cp437").decode("gb18030")
                 inner = f"{name}/{told}"
                 if any(_IGNORED.fullmatch(part) for part in inner.split("/")):
                     continue
@@ -82,17 +85,8 @@ def _members(
                     strangers.append((inner, note("too-many")))
                     return
                 time = None
-                try:
+                with suppress(ValueError, OverflowError, OSError):
                     time = datetime(*entry.date_time).astimezone()
-                except (ValueError, OverflowError, OSError):
-                    time = None
                 yield inner, content, time
     except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
         strangers.append((name, note("unreadable", why=error)))
-
-
-def _as_gbk(name: str) -> str:
-    try:
-        return name.encode("cp437").decode("gb18030")
-    except UnicodeError:
-        return name
