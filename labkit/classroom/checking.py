@@ -16,7 +16,7 @@ import importlib
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..base.language import checked_language, say, set_language
@@ -57,13 +57,7 @@ def visible(question: str, *names: str, en: str, zh: str) -> Callable[[Check], V
     return declare
 
 
-@dataclass
-class _Begun:
-    checks: dict[str, Visible] = field(default_factory=dict)
-    numbers: dict[str, Any] = field(default_factory=dict)
-
-
-_begun: dict[str, _Begun] = {}
+_begun: dict[str, tuple[dict[str, Visible], dict[str, Any]]] = {}  # assignment -> its checks, its numbers
 
 
 def begin(
@@ -78,7 +72,7 @@ def begin(
     checks = {} if carried == {} else _checks(name, carried)
     set_language(language)
     use_gpus(GPUS)
-    _begun[name] = _Begun(checks, dict(numbers))
+    _begun[name] = checks, numbers
 
 
 def _checks(name: str, carried: Mapping[str, str] | None) -> dict[str, Visible]:
@@ -99,20 +93,20 @@ def check(question: str, *answer: object) -> Shown:
     answer   what the answer cell defines, in its order: ``check("primitives.split", split)``.
     """
     name, _, id = question.partition(".")
-    if name not in _begun or id not in _begun[name].checks:
-        known = ", ".join(f"{name}.{id}" for name, begun in _begun.items() for id in begun.checks)
+    checks, numbers = _begun.get(name, ({}, {}))
+    if id not in checks:
+        known = ", ".join(f"{name}.{id}" for name, (checks, _) in _begun.items() for id in checks)
         raise Problem(
             en=f"there is no check {question!r}; run the first code cell, then it is one of: {known}",
             zh=f"没有检查 {question!r}；先运行第一个代码单元格，然后可以是：{known}",
         )
-    begun = _begun[name]
-    found = begun.checks[id]
+    found = checks[id]
     if len(answer) != len(found.names):
         call = f'check("{question}", {", ".join(found.names)})'
         raise TypeError(say(en=f"write {call}", zh=f"请写成 {call}"))
     if any(value is None or value is ... or _empty(value) for value in answer):
         return Shown(None, say(en="Not answered yet.", zh="还没有作答。"), None)
-    hint, _ = judged(answer, _judge(found, begun.numbers), found.wanted)
+    hint, _ = judged(answer, _judge(found, numbers), found.wanted)
     if hint is not None:
         return Shown(False, hint, None)
     right = say(

@@ -63,9 +63,9 @@ def _judge(id: str, answer: str, facts: dict[str, int | str]) -> Judge:
 
         if value is None:
             yield Hint("nothing", "not answered", "没有作答")
+        words: Hint | Words | None
         try:
-            found_hint = found.hint(value, **numbers)
-            words = None if found_hint is None else Words(found_hint.en, found_hint.zh)
+            words = found.hint(value, **numbers)
         except Unreadable as unreadable:
             wanted = found.kind.wanted
             words = unreadable.words or Words(

@@ -118,11 +118,8 @@ def _between_marks(stub: str, solution: str) -> str:
 
 
 def _told(id: str, **said: Any) -> dict[str, Any]:
-    told = dict.fromkeys(("grade", "solution", "locked", "task"), False) | {
-        "schema_version": 3,
-        "grade_id": id,
-    }
-    return {"nbgrader": told | said}
+    usual = dict.fromkeys(("grade", "solution", "locked", "task"), False)
+    return {"nbgrader": usual | {"schema_version": 3, "grade_id": id} | said}
 
 
 def _tests(assignment: Assignment, question: Question, seed: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from labkit.classroom.judging import same
 from labkit.classroom.wall.inside import frames
 from labkit.classroom.wall.inside.frames import Foreign, Garbled, Unfit, pack, read
-from labkit.classroom.wall.workers import Ended, frames_reply
+from labkit.classroom.wall.workers import frames_reply
 
 
 def through(value):
@@ -132,5 +132,5 @@ def reply(**more):
 def test_a_reply_counts_only_under_its_own_token_and_in_its_own_form():
     assert frames_reply(reply(), "t" * 32)["value"] == 1
     for wrong in ({"token": "u" * 32}, {"token": None}, {"score": 1.0}):
-        with pytest.raises(Ended, match="question|reply"):
+        with pytest.raises(frames.Garbled, match="question|reply"):
             frames_reply(reply(**wrong), "t" * 32)

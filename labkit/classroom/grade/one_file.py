@@ -55,15 +55,8 @@ def grade_file(path: Path, way: str, class_folder: Path | None, secret: bytes) -
     answers = answers_of(assignment, numbers, document)
     with closing(template(way, assignment.preload, hidden)) as workers:
         graded = grade(assignment, answers.answers, numbers, draws(secret, student, assignment.name), workers)
-    return Mark(
-        student,
-        answers.digest,
-        now(),
-        graded.questions,
-        answers.notes,
-        graded.troubles,
-        fingerprint(assignment),
-    )
+    judged_by = fingerprint(assignment)
+    return Mark(student, answers.digest, now(), graded.questions, answers.notes, graded.troubles, judged_by)
 
 
 def _told_numbers(document: Document, usual: Numbers) -> dict[str, int | str]:

@@ -17,11 +17,12 @@ from ..verdict import Hint
 from ..wall.session import Session
 from ..wall.templates import Bare, CannotStart, Template
 from ..wall.workers import Limits
-from ..words import Note, Words
+from ..words import Note, texts_beside
 from .marks import PartMark, QuestionMark
 
 BUDGET = 180.0  # seconds on the clock for one submission, after which waits are cut short
 _SHORT = 3.0  # what is then left for each answer
+_TEXTS = texts_beside(__file__)
 
 
 @dataclass
@@ -101,7 +102,7 @@ class _Judged:
             except Exception as error:  # a fault of the judge's, or of what it makes of an odd value
                 self.failed = True
                 self._tell("judge", part.id, f"{type(error).__name__}: {error}", traceback.format_exc())
-                hint = _NOT_JUDGED
+                hint = Hint("judge-error", _TEXTS["not-judged",].en, _TEXTS["not-judged",].zh)
             for why, told in session.troubles:
                 self._tell(why, part.id, told)
             self.undefined = session.undefined
@@ -109,24 +110,9 @@ class _Judged:
 
     def _tell(self, kind: str, part: str, told: str, more: str = "") -> None:
         where = f"{self.question.id}.{part}"
-        words, more = _TROUBLES[kind], f"\n{more}" if more else ""
+        words, more = _TEXTS[kind,], f"\n{more}" if more else ""
         note = Note(kind, f"{where}: {words.en}: {told}{more}", f"{where}：{words.zh}：{told}{more}")
         self.troubles.append(note)
-
-
-_NOT_JUDGED = Hint(
-    "judge-error",
-    "this part could not be judged; your teacher has been told",
-    "这一项没能判分，已经告诉老师",
-)
-_TROUBLES = {
-    "cpu": Words("stopped, too much work", "计算量过大，已终止"),
-    "wall": Words("stopped, no answer in time", "迟迟没有结果，已终止"),
-    "memory": Words("stopped, too much memory", "占用内存过多，已终止"),
-    "died": Words("the code ended its own process", "代码结束了自己的进程"),
-    "garbled": Words("what came back was no answer", "返回的不是结果"),
-    "judge": Words("the judge itself failed", "判分程序自身出错"),
-}
 
 
 def fingerprint(assignment: Assignment) -> str:

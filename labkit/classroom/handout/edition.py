@@ -42,10 +42,9 @@ def notebook(
             source = _marked(name, cell)
             if whose:
                 source, whose = f"{whose}\n{source}", ""
-            if cell.role not in ("answer", "own"):
-                metadata |= {"editable": False, "deletable": False}
-            elif cell.role == "answer":
-                metadata["deletable"] = False
+            if cell.role != "answer":
+                metadata["editable"] = False
+            metadata["deletable"] = False
         id = answer_id(cell.question) if cell.role == "answer" and cell.question else cell.id
         made.append(made_cell(id, cell.kind, source, metadata))
     ours: dict[str, Any] = {"assignment": name}

@@ -10,7 +10,7 @@ from statistics import mean, median
 
 from ...base.language import say
 from ..assignment import Assignment
-from ..grade.marks import Mark
+from ..grade.marks import Mark, PartMark
 from ..handout.folder import ClassFolder
 from ..intake.collecting import Collection
 from .page import listed, meter, page, points, prose, section, share_of, table, text
@@ -79,15 +79,12 @@ def _distribution(found: Class) -> str:
     drawn = []
     for at in range(_BINS):
         high = round(bins[at] / tallest * (height - 20))
-        left, bottom = at * step, height
-        drawn.append(
-            f'<rect x="{left + 3}" y="{bottom - high}" width="{step - 6}" height="{high}" fill="var(--bar)"/>'
-        )
+        left, top = at * step, height - high
+        middle = left + step / 2
+        drawn.append(f'<rect x="{left + 3}" y="{top}" width="{step - 6}" height="{high}" fill="var(--bar)"/>')
         if bins[at]:
-            drawn.append(f'<text x="{left + step / 2}" y="{bottom - high - 4}">{bins[at]}</text>')
-        drawn.append(
-            f'<text x="{left + step / 2}" y="{bottom + 16}" opacity=".7">{at * 10}–{at * 10 + 10}</text>'
-        )
+            drawn.append(f'<text x="{middle}" y="{top - 4}">{bins[at]}</text>')
+        drawn.append(f'<text x="{middle}" y="{height + 16}" opacity=".7">{at * 10}–{at * 10 + 10}</text>')
     label = text("bins")
     return section(
         "distribution",
@@ -116,22 +113,21 @@ def _questions(found: Class) -> str:
 
 def _hints(found: Class) -> str:
     """Counts for how many students each hint fired: the first are worth ten minutes of the next lesson."""
-    students: dict[tuple[str, str], set[str]] = {}
-    words: dict[tuple[str, str], str] = {}
+    fired: dict[tuple[str, str], dict[str, PartMark]] = {}  # question, hint -> student -> the first part
     for student, mark in found.marks.items():
         for question, answered in mark.questions.items():
             for part in answered.parts:
                 if part.hint:
-                    students.setdefault((question, part.hint), set()).add(student)
-                    words.setdefault((question, part.hint), say(en=part.en, zh=part.zh))
+                    fired.setdefault((question, part.hint), {}).setdefault(student, part)
     titles = {question.id: str(question.title) for question in found.assignment.questions}
     rows = []
-    for question, hint in sorted(students, key=lambda key: (-len(students[key]), key)):
-        who = escape(", ".join(found.named(student) for student in sorted(students[question, hint])))
+    for (question, hint), parts in sorted(fired.items(), key=lambda item: (-len(item[1]), item[0])):
+        who = escape(", ".join(found.named(student) for student in sorted(parts)))
+        one = next(iter(parts.values()))
         rows.append([
-            str(len(students[question, hint])),
+            str(len(parts)),
             f"{escape(titles.get(question, question))}<br><span class=soft>{escape(hint)}</span>",
-            f"{prose(words[question, hint])}<details><summary>{text('who')}</summary>{who}</details>",
+            f"{prose(say(en=one.en, zh=one.zh))}<details><summary>{text('who')}</summary>{who}</details>",
         ])  # fmt: skip
     return table([text("how-many"), text("question"), text("hint")], rows, {0})
 
@@ -150,15 +146,10 @@ def _odd(found: Class) -> str:
 
 
 def _similar(found: Class) -> str:
-    rows = [
-        [
-            escape(found.named(pair.one)),
-            escape(found.named(pair.other)),
-            escape(pair.question),
-            f"{pair.share:.0%}",
-        ]
-        for pair in found.similar[:_MOST_PAIRS]
-    ]
+    rows = []
+    for pair in found.similar[:_MOST_PAIRS]:
+        both = [escape(found.named(student)) for student in (pair.one, pair.other)]
+        rows.append([*both, escape(pair.question), f"{pair.share:.0%}"])
     if not rows:
         return ""
     heads = ["", "", text("question"), text("in-common")]

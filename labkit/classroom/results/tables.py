@@ -24,6 +24,10 @@ from .page import points, text
 
 _BOM = "\ufeff"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# Surnames of two characters that are met; of any other Chinese name the first is the surname.
+_DOUBLE = tuple(
+    "欧阳 上官 司马 东方 诸葛 夏侯 皇甫 公孙 慕容 司徒 令狐 宇文 长孙 尉迟 轩辕 端木 独孤 南宫 西门 呼延".split()
+)
 
 
 def export(folder: ClassFolder, force: bool = False) -> list[Path]:
@@ -76,7 +80,15 @@ class _Line:
 
     @property
     def names(self) -> tuple[str, str]:
-        return _two_names(self.student.name)
+        """(first name, last name), for systems that ask for both."""
+        name = self.student.name
+        if " " in name:
+            first, _, last = name.rpartition(" ")
+            return first, last
+        if name and "一" <= name[0] <= "鿿":
+            size = 2 if len(name) > 2 and name.startswith(_DOUBLE) else 1
+            return name[size:], name[:size]
+        return name, ""
 
     @property
     def total(self) -> str:
@@ -145,20 +157,3 @@ def _columns(folder: ClassFolder, assignment: Assignment) -> dict[str, _Columns]
             (str(assignment.title), lambda line: line.total),
         ],
     }
-
-
-# Surnames of two characters that are met; of any other Chinese name the first is the surname.
-_DOUBLE = tuple(
-    "欧阳 上官 司马 东方 诸葛 夏侯 皇甫 公孙 慕容 司徒 令狐 宇文 长孙 尉迟 轩辕 端木 独孤 南宫 西门 呼延".split()
-)
-
-
-def _two_names(name: str) -> tuple[str, str]:
-    """(first name, last name), for systems that ask for both."""
-    if " " in name:
-        first, _, last = name.rpartition(" ")
-        return first, last
-    if name and "一" <= name[0] <= "鿿":
-        size = 2 if len(name) > 2 and name.startswith(_DOUBLE) else 1
-        return name[size:], name[:size]
-    return name, ""

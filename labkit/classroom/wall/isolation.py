@@ -52,15 +52,11 @@ def report() -> str:
     for way in (*WALLS, "limits", "bare"):
         if way in WALLS:
             why = tried()[way]
-            state = _text("no", why=why) if why else _text("works")
+            state = _TEXTS["no",](why=why) if why else _TEXTS["works",]()
         else:
-            state = _text("trusted" if (way == "limits") == (sys.platform == "linux") else "unused")
-        lines += [f"{way}: {state}", f"    {_text(way)}"]
-    return "\n".join(lines if has_wall() else [*lines, _text("nowhere")])
-
-
-def _text(key: str, **facts: object) -> str:
-    return _TEXTS[key,](**facts)
+            state = _TEXTS["trusted" if (way == "limits") == (sys.platform == "linux") else "unused",]()
+        lines += [f"{way}: {state}", f"    {_TEXTS[way,]()}"]
+    return "\n".join(lines if has_wall() else [*lines, _TEXTS["nowhere",]()])
 
 
 def _try(way: str) -> str:

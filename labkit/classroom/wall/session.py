@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..judging import Answer, Raised
 from ..words import Problem
-from .inside import frames
 from .templates import Bare, Template
 from .workers import Ended, Limits, Worker
 
@@ -41,7 +40,7 @@ class Session:
             self._undefined = None if defined.ok else defined
         if self._undefined is not None:
             return self._undefined
-        limits = self.limits if cpu is None else self.limits.with_cpu(cpu)
+        limits = self.limits if cpu is None else replace(self.limits, cpu=cpu)
         asked = {"module": source, "module_name": module, "driver": driver.__name__, "data": data}
         return self._ask({"do": "ask", **asked}, limits)
 
@@ -58,11 +57,10 @@ class Session:
         assert self._worker is not None
         try:
             return _read(self._worker.request(message, limits))
-        except (Ended, frames.Garbled) as ended:
-            why = ended.why if isinstance(ended, Ended) else "garbled"
-            self.troubles.append((why, str(ended)))
+        except Ended as ended:
+            self.troubles.append((ended.why, str(ended)))
             self.close()
-            return Answer(ended=why)
+            return Answer(ended=ended.why)
 
     def close(self) -> None:
         if self._worker is not None:
@@ -81,7 +79,7 @@ def _read(reply: dict[str, Any]) -> Answer:
         or not all(type(error[name]) is str for name in ("kind", "message"))
         or type(error["line"]) not in (int, type(None))
     ):
-        raise frames.Garbled("no error")
+        raise Ended("garbled", "no error")
     line = error["line"] if error["line"] is None or 0 < error["line"] < 1 << 31 else None
     told = Raised(harmless(error["kind"][:200]) or "Exception", harmless(error["message"][:2000]), line)
     return Answer(error=told)
@@ -89,11 +87,7 @@ def _read(reply: dict[str, Any]) -> Answer:
 
 def harmless(text: str) -> str:
     """Replaces letters that steer a terminal or turn the direction of writing; line ends and tabs stay."""
-    return "".join(c if c in "\n\t" or (c.isprintable() and not _steers(c)) else "\ufffd" for c in text)
-
-
-def _steers(letter: str) -> bool:
-    return "\u202a" <= letter <= "\u202e" or "\u2066" <= letter <= "\u2069"
+    return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)
 
 
 _sources: dict[str, str] = {}

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from ...base.language import say
@@ -45,9 +45,6 @@ class Limits:
     @property
     def clock(self) -> float:
         return 6 * self.cpu + 5 if self.wall is None else self.wall
-
-    def with_cpu(self, cpu: float) -> Limits:
-        return replace(self, cpu=cpu)
 
 
 class Ended(Exception):
@@ -109,34 +106,38 @@ class Worker:
     def request(self, message: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """Sends ``message`` and gives the reply; :class:`Ended` if there is none, and then the worker is gone."""
         try:
-            return self._request(message, limits)
+            if not self._inbox.empty():
+                with suppress(frames.Garbled):
+                    self._frame(self._inbox.get())
+                raise frames.Garbled("it spoke before it was asked")
+            token = secrets.token_hex(16)
+            framed = frames.pack({"token": token, **message})
+            writing = threading.Thread(target=self._write, args=(framed,), daemon=True)
+            writing.start()
+            reply = frames_reply(self._wait(limits), token)
+            writing.join(limits.clock)
+            return reply
+        except frames.Garbled as error:
+            self.close()
+            raise Ended("garbled", str(error)) from None
         except Ended:
             self.close()
             raise
 
-    def _request(self, message: dict[str, Any], limits: Limits) -> dict[str, Any]:
-        if not self._inbox.empty():
-            raise self._early()
-        token = secrets.token_hex(16)
-        framed = frames.pack({"token": token, **message})
-        writing = threading.Thread(target=self._write, args=(framed,), daemon=True)
-        writing.start()
-        reply = frames_reply(self._wait(limits), token)
-        writing.join(limits.clock)
-        return reply
-
-    def _early(self) -> Ended:
-        found = self._inbox.get()
-        if isinstance(found, EOFError):
-            return Ended("died", self._death())
-        return Ended("garbled", "it spoke before it was asked")
+    def _frame(self, found: tuple[bytes, bytes] | Exception) -> tuple[bytes, bytes]:
+        """Hands on a frame that came; raises why there is none."""
+        if isinstance(found, frames.Garbled):
+            raise found
+        if isinstance(found, Exception):
+            raise Ended("died", self._death())
+        return found
 
     def _wait(self, limits: Limits) -> tuple[bytes, bytes]:
         end = time.monotonic() + limits.clock
         before: float | None = None
         while True:
             try:
-                found = self._inbox.get(timeout=_TICK)
+                return self._frame(self._inbox.get(timeout=_TICK))
             except queue.Empty:
                 cpu, memory = self._taken()
                 if before is None:
@@ -147,12 +148,6 @@ class Worker:
                     raise Ended("memory", f"more than {limits.memory >> 20} MiB") from None
                 if time.monotonic() > end:
                     raise Ended("wall", f"no answer within {limits.clock:g} s") from None
-                continue
-            if isinstance(found, EOFError):
-                raise Ended("died", self._death())
-            if isinstance(found, Exception):
-                raise Ended("garbled", str(found))
-            return found
 
     def _write(self, framed: bytes) -> None:
         with suppress(OSError, ValueError):  # it has ended; the reader says so
@@ -168,9 +163,7 @@ class Worker:
                     raise EOFError
                 text, body = frames.sizes(header)
                 self._inbox.put((frames.exactly(self._replies, text), frames.exactly(self._replies, body)))
-        except (OSError, ValueError) as error:
-            self._inbox.put(error if isinstance(error, frames.Garbled) else EOFError())
-        except EOFError as error:
+        except (OSError, ValueError, EOFError) as error:
             self._inbox.put(error)
 
     def _death(self) -> str:
@@ -200,13 +193,10 @@ class Worker:
 
 
 def frames_reply(found: tuple[bytes, bytes], token: str) -> dict[str, Any]:
-    """Unpacks the reply to the request with this token; :class:`Ended` if the frame holds another thing."""
-    try:
-        reply = frames.unpack(*found)
-    except frames.Garbled as error:
-        raise Ended("garbled", str(error)) from None
+    """Unpacks the reply to the request with this token; :class:`.frames.Garbled` if the frame holds another thing."""
+    reply = frames.unpack(*found)
     if type(reply) is not dict or set(reply) != {"token", "value", "error"}:
-        raise Ended("garbled", "no reply")
+        raise frames.Garbled("no reply")
     if type(reply["token"]) is not str or not secrets.compare_digest(reply["token"].encode(), token.encode()):
-        raise Ended("garbled", "a reply to another question")
+        raise frames.Garbled("a reply to another question")
     return reply

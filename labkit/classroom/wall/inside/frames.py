@@ -165,9 +165,8 @@ class _Reader:
         if found is None or type(found) in (bool, int, float):
             return found
         if type(found) is str:
-            return found.encode(
-                "utf-8", "replace"
-            ).decode()  # half a surrogate pair cannot be written to any file
+            # Half a surrogate pair cannot be written to any file.
+            return found.encode("utf-8", "replace").decode()
         if type(found) is not dict or len(found) != 1:
             raise Garbled("a bare list, or an object of several keys")
         ((tag, inner),) = found.items()
