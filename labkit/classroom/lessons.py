@@ -40,14 +40,9 @@ def exercise(question: str, id: str, points: int, *, answer: str = "answer", **f
             f"of the assignment instead ({_LIVE[id]})",
             zh=f"练习 {id} 用的是活的模型，无法在外面判分：请改用作业里的题目（{_LIVE[id]}）",
         )
-    return Part(question, id.replace(".", "-"), points, _about(id), _judge(id, answer, facts))
-
-
-def _about(id: str) -> Words:
     found = find(id)
-    if found.asks and not found.facts:
-        return found.texts[""]
-    return Words(f"Exercise {id}", f"练习 {id}")
+    what = found.texts[""] if found.asks and not found.facts else Words(f"Exercise {id}", f"练习 {id}")
+    return Part(question, id.replace(".", "-"), points, what, _judge(id, answer, facts))
 
 
 def _judge(id: str, answer: str, facts: dict[str, int | str]) -> Judge:

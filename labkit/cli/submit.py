@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
             en=f"{options.notebook} cannot be read: {reason(error)}",
             zh=f"无法读取 {options.notebook}：{reason(error)}",
         ) from None
-    answers = found.answers
-    WORDING.tell("edition", assignment=found.assignment, student=found.student)
+    answers, claim = found.answers, found.claim
+    WORDING.tell("edition", assignment=claim.assignment, student=claim.student)
     if answers is None:
         print(f"  {WORDING['no-metadata']}")
     else:

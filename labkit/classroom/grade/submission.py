@@ -101,18 +101,16 @@ class _Judged:
                 raise
             except Exception as error:  # a fault of the judge's, or of what it makes of an odd value
                 self.failed = True
-                self._tell("judge", part.id, f"{type(error).__name__}: {error}", traceback.format_exc())
+                self._tell("judge", part.id, f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
                 hint = Hint("judge-error", _TEXTS["not-judged",].en, _TEXTS["not-judged",].zh)
             for why, told in session.troubles:
                 self._tell(why, part.id, told)
             self.undefined = session.undefined
         return hint
 
-    def _tell(self, kind: str, part: str, told: str, more: str = "") -> None:
-        where = f"{self.question.id}.{part}"
-        words, more = _TEXTS[kind,], f"\n{more}" if more else ""
-        note = Note(kind, f"{where}: {words.en}: {told}{more}", f"{where}：{words.zh}：{told}{more}")
-        self.troubles.append(note)
+    def _tell(self, kind: str, part: str, told: str) -> None:
+        where, words = f"{self.question.id}.{part}", _TEXTS[kind,]
+        self.troubles.append(Note(kind, f"{where}: {words.en}: {told}", f"{where}：{words.zh}：{told}"))
 
 
 def fingerprint(assignment: Assignment) -> str:

@@ -29,6 +29,7 @@ from ..words import Note
 from .marks import Mark, QuestionMark, now, read, writing
 from .submission import fingerprint
 
+_Plain = dict[str, Any]  # an order or its reply, as JSON
 _PATIENCE = 1800.0  # seconds for one submission, after which its judge is taken to hang
 
 
@@ -80,12 +81,11 @@ def mark_class(
             orders.append({"student": student, "answers": found.answers, "numbers": numbers})
         with _Lanes(folder, assignment, way, min(jobs, len(orders))) as lanes:
             for order, reply, seconds in lanes.judge(orders):
-                found = done.answers[order["student"]]
+                student = order["student"]
+                found = done.answers[student]
                 questions = {id: QuestionMark.read(told) for id, told in reply["questions"].items()}
                 troubles = [Note(**note) for note in reply["troubles"]]
-                mark = Mark(
-                    order["student"], found.digest, now(), questions, found.notes, troubles, judged_by
-                )
+                mark = Mark(student, found.digest, now(), questions, found.notes, troubles, judged_by)
                 add(mark)
                 done.graded.append(mark)
                 tell(Progress(len(done.graded), len(orders), mark, seconds))
@@ -134,14 +134,12 @@ class _Lanes:
         threading.Thread(target=self._read, args=(lane, process), daemon=True).start()
         return process
 
-    def judge(
-        self, orders: Sequence[dict[str, Any]]
-    ) -> Iterator[tuple[dict[str, Any], dict[str, Any], float]]:
+    def judge(self, orders: Sequence[_Plain]) -> Iterator[tuple[_Plain, _Plain, float]]:
         """Yields (order, reply, seconds) as the orders are done."""
         waiting = list(reversed(orders))
-        at_work: dict[int, tuple[dict[str, Any], float, int]] = {}  # lane -> order, since when, which attempt
+        at_work: dict[int, tuple[_Plain, float, int]] = {}  # lane -> order, since when, which attempt
 
-        def give(lane: int, order: dict[str, Any], attempt: int = 1) -> None:
+        def give(lane: int, order: _Plain, attempt: int = 1) -> None:
             process = self._processes.get(lane) or self._start(lane)
             assert process.stdin
             with suppress(BrokenPipeError):  # it has ended; its silence says so
@@ -182,7 +180,7 @@ class _Lanes:
         self._lines.put((lane, process, b""))
 
 
-def _not_judged(assignment: Assignment) -> dict[str, Any]:
+def _not_judged(assignment: Assignment) -> _Plain:
     nothing = {"points": 0.0, "parts": [], "state": "failed"}
     questions = {question.id: nothing | {"of": question.points} for question in assignment.questions}
     told = say(en="the judge's process ended twice", zh="判分进程两次意外结束")

@@ -27,7 +27,7 @@ from .roster import Student
 
 _VERSION = 1
 EVERYBODY = "-"  # whose the edition is that all students share; no id is that
-_CLASS = Path("teacher", "class.json")
+CLASS_FILE = Path("teacher", "class.json")
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,13 @@ class ClassFolder:
         """The folder with a copy of the assignment as it was released, if it does not come with labkit."""
         return self.teacher / "assignment" / self.assignment
 
-    def variant(self, student: str) -> tuple[str, ...]:
-        """The names for ``Draw.of`` from which a student's numbers are drawn."""
-        return (student if self.individual else EVERYBODY, self.assignment, "numbers")
+    def whose(self, student: str) -> str:
+        """Whose edition this student has: their own, or the one that all share."""
+        return student if self.individual else EVERYBODY
 
     def tag(self, student: str) -> str:
         """The tag in this student's edition, which nobody can make without the secret."""
-        student = student if self.individual else EVERYBODY
-        return self._signed("edition", self.assignment, student)[:16]
+        return self._signed("edition", self.assignment, self.whose(student))[:16]
 
     @property
     def word(self) -> str:
@@ -111,7 +110,7 @@ class ClassFolder:
             "opening word": self.word,
             "students": [asdict(student) for student in self.students.values()],
         }
-        write_whole(self.path / _CLASS, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        write_whole(self.path / CLASS_FILE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
     def with_students(self, students: Iterable[Student]) -> ClassFolder:
         """Adds students, and replaces those that it has."""
@@ -125,13 +124,9 @@ def new_class(
     return ClassFolder(path, assignment, secrets.token_bytes(32), {}, language, deadline, individual)
 
 
-def is_class(path: Path) -> bool:
-    return (path / _CLASS).exists()
-
-
 def open_class(path: Path) -> ClassFolder:
     """Reads the class folder ``path``; Problem if it is none, or cannot be read."""
-    file = path / _CLASS
+    file = path / CLASS_FILE
     try:
         told = json.loads(file.read_text("utf-8"))
         if told["labkit class"] != _VERSION:
@@ -153,8 +148,8 @@ def open_class(path: Path) -> ClassFolder:
         )
     except FileNotFoundError:
         raise Problem(
-            en=f"{path} is no folder that `labkit assignment release` made: it has no {_CLASS.as_posix()}",
-            zh=f"{path} 不是 `labkit assignment release` 建立的文件夹：里面没有 {_CLASS.as_posix()}",
+            en=f"{path} is no folder that `labkit assignment release` made: it has no {CLASS_FILE.as_posix()}",
+            zh=f"{path} 不是 `labkit assignment release` 建立的文件夹：里面没有 {CLASS_FILE.as_posix()}",
         ) from None
     except OSError as error:
         raise Problem(

@@ -15,7 +15,7 @@ from ..assignment import Assignment, load
 from ..draw import Draw
 from ..words import Problem
 from .edition import notebook
-from .folder import EVERYBODY, ClassFolder, is_class, new_class, open_class
+from .folder import CLASS_FILE, EVERYBODY, ClassFolder, new_class, open_class
 from .roster import Student
 
 
@@ -43,7 +43,7 @@ def release(
     A class keeps its secret, and each student the edition that was given out; ``force`` writes all editions again,
     with the same numbers and tags. Problem if the folder is another's; OSError if it cannot be written.
     """
-    if is_class(path):
+    if (path / CLASS_FILE).exists():
         folder = open_class(path)
         if folder.assignment != assignment.name or folder.individual != individual:
             raise Problem(
@@ -70,10 +70,8 @@ def release(
     _explain(folder)
     if folder.deadline:
         folder.handout.mkdir(exist_ok=True)
-        write_whole(
-            folder.handout / class_mode.FILE,
-            class_mode.lock(folder.word, f"{folder.deadline:%Y-%m-%d %H:%M}"),
-        )
+        lock = class_mode.lock(folder.word, f"{folder.deadline:%Y-%m-%d %H:%M}")
+        write_whole(folder.handout / class_mode.FILE, lock)
     written, kept = [], []
     for file, text in _editions(folder, assignment, students):
         if file.exists() and not force:
@@ -93,7 +91,8 @@ def assignment_of(folder: ClassFolder) -> Assignment:
 
 def numbers_of(folder: ClassFolder, assignment: Assignment, student: str) -> dict[str, int | str]:
     """The numbers in this student's edition."""
-    return assignment.numbers(Draw.of(folder.secret, *folder.variant(student)))
+    edition = folder.whose(student)
+    return assignment.numbers(Draw.of(folder.secret, edition, folder.assignment, "numbers"))
 
 
 def _editions(
@@ -103,10 +102,9 @@ def _editions(
     if not folder.individual:
         languages = sorted({folder.language_of(student.id) for student in students})
         for language in languages:
-            name = (
-                f"{assignment.name}.ipynb" if len(languages) == 1 else f"{assignment.name}-{language}.ipynb"
-            )
-            yield folder.handout / name, edition_of(folder, assignment, EVERYBODY, language)
+            end = f"-{language}" if len(languages) > 1 else ""
+            file = folder.handout / f"{assignment.name}{end}.ipynb"
+            yield file, edition_of(folder, assignment, EVERYBODY, language)
     for student in students if folder.individual else ():
         file = folder.handout / student.id / f"{assignment.name}.ipynb"
         yield file, edition_of(folder, assignment, student.id, folder.language_of(student.id))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -24,15 +24,13 @@ _ID = re.compile(r"[\w@][\w.@-]{0,63}")
 
 @dataclass(frozen=True)
 class HandIn:
-    """A notebook that is to be handed in.
+    """A notebook that is to be handed in. ``claim``: whose edition of what it is.
 
     answers    None where the metadata is lost, so that it is not known what was asked.
     troubles   question id -> what Python says of an answer that is none.
     """
 
-    assignment: str
-    student: str
-    edition: str
+    claim: Claim
     answers: Answers | None
     document: Document = field(repr=False)
     troubles: dict[str, str] = field(default_factory=dict)
@@ -64,7 +62,7 @@ def prepare(path: Path, student: str | None = None) -> HandIn:
             troubles[question] = f"{error.msg}: {line}" if line else error.msg
         except (ValueError, RecursionError, MemoryError) as error:
             troubles[question] = str(error)
-    return HandIn(named[0], claim.student, claim.edition, answers, document, troubles)
+    return HandIn(claim, answers, document, troubles)
 
 
 def write(found: HandIn, folder: Path, when: datetime) -> Path:
@@ -73,27 +71,18 @@ def write(found: HandIn, folder: Path, when: datetime) -> Path:
     It holds the texts and the code of the cells, whose edition it is, and ``when``: no outputs, no pictures, nothing
     else of the computer it was made on.
     """
-    stem = f"{found.assignment}-{found.student}"
+    stem = f"{found.claim.assignment}-{found.claim.student}"
     number, path = 1, folder / f"{stem}.ipynb"
     while path.exists():
         number += 1
         path = folder / f"{stem}-{number}.ipynb"
-    cells = [
-        made_cell(
-            cell.id or f"c{at}",
-            "code" if cell.code else "text",
-            cell.source,
-            {"labkit": dict(cell.labkit)} if cell.labkit else {},
-        )
-        for at, cell in enumerate(found.document.cells)
-    ]
+    cells = []
+    for at, cell in enumerate(found.document.cells):
+        metadata = {"labkit": cell.labkit} if cell.labkit else {}
+        kind = "code" if cell.code else "text"
+        cells.append(made_cell(cell.id or f"c{at}", kind, cell.source, metadata))
     asked = {"questions": questions} if (questions := found.document.labkit.get("questions")) else {}
-    told = asked | {
-        "assignment": found.assignment,
-        "student": found.student,
-        "edition": found.edition,
-        "submitted": when.astimezone().isoformat(timespec="seconds"),
-    }
+    told = asked | asdict(found.claim) | {"submitted": when.astimezone().isoformat(timespec="seconds")}
     write_whole(path, to_json(cells, {"labkit": told}))
     return path
 
@@ -122,8 +111,7 @@ def _claim(claims: list[Claim], assignment: str, student: str | None) -> Claim:
             en="the notebook does not say whose it is: add --id and your student id",
             zh="笔记本里没有写明是谁的：请加上 --id 和你的学号",
         )
-    edition = mine[0].edition if mine else ""
-    return Claim(assignment, student or mine[0].student, edition)
+    return Claim(assignment, student or mine[0].student, mine[0].edition if mine else "")
 
 
 def _questions(document: Document) -> list[Asked]:

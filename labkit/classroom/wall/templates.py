@@ -178,14 +178,8 @@ def configuration(way: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[
 
 def environment(way: str = "root") -> dict[str, str]:
     """Gives environment variables for a worker: of the teacher's only the language, no keys, no names, no paths."""
-    known = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": "/tmp",
-        "TMPDIR": "/tmp",
-        "LANG": "C.UTF-8",
-        "OMP_NUM_THREADS": "1",
-    }
-    known |= {"MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    if way in ("root", "user"):
-        known |= {"HOME": HOME, "TMPDIR": HOME}
+    home = HOME if way in ("root", "user") else "/tmp"
+    known = {"PATH": "/usr/bin:/bin", "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
+    known |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    known |= {"PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return known | {name: os.environ[name] for name in (VARIABLE,) if name in os.environ}

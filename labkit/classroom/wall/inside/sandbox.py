@@ -211,9 +211,8 @@ def _loopback() -> None:
     import fcntl
 
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(
-            any_socket, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40)
-        )  # SIOCSIFFLAGS: up, running
+        set_flags, up, running = 0x8914, 0x1, 0x40
+        fcntl.ioctl(any_socket, set_flags, struct.pack("16sh14x", b"lo", up | running))
 
 
 # -- a worker
@@ -236,11 +235,11 @@ def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
     os.nice(10)  # whoever watches comes first
     if way in ("root", "user"):
         for folder in (HOME, "/tmp", "/dev/shm"):
-            if os.listdir(folder):  # something that must be seen stands there: an environment in /tmp, say
-                continue
-            _mount(
-                "tmpfs", folder, "tmpfs", _NOSUID | _NODEV, f"mode=1777,size={WORKSPACE},nr_inodes={_FILES}"
-            )
+            if not os.listdir(
+                folder
+            ):  # else something that must be seen stands there: an environment in /tmp
+                options = f"mode=1777,size={WORKSPACE},nr_inodes={_FILES}"
+                _mount("tmpfs", folder, "tmpfs", _NOSUID | _NODEV, options)
         _read_only("/", recursive=False)
         os.chdir(HOME)
         _drop_rights(way)
