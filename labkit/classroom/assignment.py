@@ -46,11 +46,14 @@ class Written:
         return cls(id, (tag or "free") if code else "text", Words(*texts))
 
     @property
+    def first_line(self) -> Words:
+        """The first line of each text, without the signs of a heading."""
+        return Words(*(text.split("\n")[0].lstrip("# ").strip() for text in (self.text.en, self.text.zh)))
+
+    @property
     def heading(self) -> Words | None:
         """The question's title: the first line of each text, if both are headings."""
-        lines = [text.split("\n")[0] for text in (self.text.en, self.text.zh)]
-        en, zh = (line.lstrip("# ").strip() for line in lines)
-        return Words(en, zh) if all(re.match("#+ ", line) for line in lines) else None
+        return self.first_line if re.match("#+ ", self.text.en) and re.match("#+ ", self.text.zh) else None
 
 
 @dataclass(frozen=True)
@@ -186,14 +189,14 @@ def load(which: str | Path) -> Assignment:
 
 
 def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assignment:
-    belongs = [_question_of(cells, at) for at in range(len(cells))]
+    placed = tuple((cell, _question_of(cells, at)) for at, cell in enumerate(cells))
     answers = [cell for cell in cells if cell.role == "answer"]
     if not answers or cells[0].role != "text":
         raise Problem(
             en="it begins with a text cell, the title, and has a code cell tagged `answer` for each question",
             zh="开头应是一个文字单元格（标题），每道题要有一个标签为 `answer` 的代码单元格",
         )
-    titles = {id: cell.heading for cell, id in zip(cells, belongs, strict=True) if cell.role == "text"}
+    titles = {id: cell.heading for cell, id in placed if cell.role == "text"}
     parts = [value for value in vars(judges).values() if isinstance(value, Part)]
     _complete([cell.id for cell in answers], titles, parts)
     needs, without = getattr(judges, "NEEDS", {}), getattr(judges, "WITHOUT", {})
@@ -212,13 +215,8 @@ def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assig
         )
         for cell in answers
     )
-    title = Words(
-        *(text.split("\n")[0].lstrip("# ").strip() for text in (cells[0].text.en, cells[0].text.zh))
-    )
     preload = tuple(getattr(judges, "PRELOAD", ()))
-    return Assignment(
-        folder.name, title, folder, questions, preload, tuple(zip(cells, belongs, strict=True)), judges
-    )
+    return Assignment(folder.name, cells[0].first_line, folder, questions, preload, placed, judges)
 
 
 def _question_of(cells: list[Written], at: int) -> str | None:

@@ -49,7 +49,7 @@ class QuestionMark:
 class Mark:
     """The marks of one student.
 
-    digest    of the answers (see :class:`.submission.Answers`), and ``graded_with`` of what they were judged by: if
+    digest    of the answers, and ``graded_with`` of what they were judged by: if
               both are the same, there is nothing to grade again.
     when      ISO 8601, with the time zone.
     notes     what was odd about the file: for the student and the teacher.

@@ -1,7 +1,7 @@
 """A judge is a process that grades submissions one after the other, with a template of workers of its own.
 
-The coordinator (:mod:`.marking`) starts one for each core and speaks with it in lines of JSON. No student's code runs
-here; what comes from a worker passes :mod:`.asking` before anything looks at it.
+:mod:`.whole_class` starts one for each core and speaks with it in lines of JSON. No student's code runs here; what
+comes from a worker passes :mod:`..wall.session` before anything looks at it.
 """
 
 from __future__ import annotations

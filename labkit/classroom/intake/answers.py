@@ -149,10 +149,7 @@ def _told_by_metadata(cell: Cell, assignment: str, questions: set[str]) -> tuple
         if told.get("role") == "answer" and isinstance(question, str) and question in questions:
             return question, False
         return None, True
-    for question in questions:
-        if cell.id == answer_id(question):
-            return question, False
-    return None, False
+    return next((question for question in questions if cell.id == answer_id(question)), None), False
 
 
 def _answer(question: Asked, pieces: list[_Piece], notes: list[Note]) -> str | None:
@@ -217,13 +214,10 @@ def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
         tree = parsed(source)
         for node in tree.body if tree else ():
             for name in bound_by(node):
-                found[name] = ((at, node.lineno), _lines(source, node))
+                first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+                lines = source.split("\n")[first - 1 : node.end_lineno]
+                found[name] = ((at, node.lineno), "\n".join(lines))
     return found
-
-
-def _lines(source: str, node: ast.stmt) -> str:
-    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-    return "\n".join(source.split("\n")[first - 1 : node.end_lineno])
 
 
 def _with_helpers(
@@ -248,11 +242,9 @@ def _with_helpers(
 def _used(source: str) -> set[str]:
     """Names what ``source`` uses and does not define."""
     tree = parsed(source)
-    if tree is None:
-        return set()
     used: set[str] = set()
     bound = set(dir(builtins))
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Name):
             (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
         elif isinstance(node, ast.arg):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -126,16 +127,13 @@ class _Names:
             id: re.compile(rf"(?<![0-9A-Za-z]){re.escape(id)}(?![0-9A-Za-z])", re.IGNORECASE)
             for id in folder.students
         }
-        names = [student.name for student in folder.students.values()]
-        self._names = {
-            student.name: id for id, student in folder.students.items() if names.count(student.name) == 1
-        }
+        held = Counter(student.name for student in folder.students.values())
+        self._names = {one.name: one.id for one in folder.students.values() if held[one.name] == 1}
 
     def owner(self, name: str) -> str | None:
         for part in reversed(re.split(r"[/\\]", name)):
-            ids = {
-                id for id, form in self._ids.items() if id.casefold() in part.casefold() and form.search(part)
-            }
+            folded = part.casefold()
+            ids = {id for id, form in self._ids.items() if id.casefold() in folded and form.search(part)}
             if len(ids) == 1:
                 return ids.pop()
             named = [name for name in self._names if name in part]

@@ -62,10 +62,8 @@ def _summary(found: Class) -> str:
     size, missing = len(found.folder.students), len(found.came.missing)
     told = text("counts", graded=len(found.marks), size=size, missing=missing, late=late)
     if totals:
-        middle, half = points(mean(totals)), points(median(totals))
-        told += say(en=" ", zh="") + text(
-            "middle", mean=middle, median=half, most=points(found.assignment.points)
-        )
+        middle, half, most = map(points, (mean(totals), median(totals), found.assignment.points))
+        told += say(en=" ", zh="") + text("middle", mean=middle, median=half, most=most)
     return f"<p>{told}</p>"
 
 

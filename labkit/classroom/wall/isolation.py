@@ -20,9 +20,8 @@ _TEXTS = texts_beside(__file__)
 def tried() -> dict[str, str]:
     """Tries each way that puts up a wall on this machine, and says why it cannot be had ("": it can)."""
     if sys.platform != "linux":
-        return dict.fromkeys(
-            WALLS, say(en=f"{sys.platform} has no namespaces", zh=f"{sys.platform} 没有命名空间")
-        )
+        why = say(en=f"{sys.platform} has no namespaces", zh=f"{sys.platform} 没有命名空间")
+        return dict.fromkeys(WALLS, why)
     return {way: _try(way) for way in WALLS}
 
 

@@ -105,7 +105,9 @@ def _source(driver: Callable[..., Any]) -> tuple[str, str]:
         source = inspect.getsource(module)
         for node in ast.parse(source).body:
             name = getattr(node, "name", "")
-            if name.startswith(("judge", "solution")) or _declares_part(node):
+            calls = [d.func for d in getattr(node, "decorator_list", ()) if isinstance(d, ast.Call)]
+            is_part = any(getattr(call, "id", getattr(call, "attr", "")) == "part" for call in calls)
+            if name.startswith(("judge", "solution")) or is_part:
                 raise Problem(
                     en=f"{module.__name__} is sent to the student's process and holds `{name}`: "
                     "keep drivers in a module of their own",
@@ -113,8 +115,3 @@ def _source(driver: Callable[..., Any]) -> tuple[str, str]:
                 )
         _sources[module.__name__] = source
     return module.__name__, _sources[module.__name__]
-
-
-def _declares_part(node: ast.AST) -> bool:
-    calls = [d.func for d in getattr(node, "decorator_list", ()) if isinstance(d, ast.Call)]
-    return any(getattr(call, "id", getattr(call, "attr", "")) == "part" for call in calls)

@@ -163,9 +163,8 @@ def configuration(way: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[
     """Gives the arguments of :func:`.inside.sandbox.enter`; ``hidden`` are folders of the teacher's."""
     folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     folders |= {path for path in sys.path if "site-packages" in path or "dist-packages" in path}
-    readable = {
-        name for folder in folders if os.path.isdir(folder) for name in (folder, os.path.realpath(folder))
-    }
+    readable = {folder for folder in folders if os.path.isdir(folder)}
+    readable |= {os.path.realpath(folder) for folder in readable}
     base = _FIRST_ID + (os.getpid() & 0xFFFF) * 64 + 2 * lane
     return {
         "way": way,

@@ -23,9 +23,8 @@ TEXT = 4 << 20  # bytes of JSON in a frame, at most
 BODY = 256 << 20  # bytes of tensors in a frame, at most
 DEPTH = 32  # of structures within structures
 DIMS = 32
-DTYPES = (
-    "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
-)  # by name, so that nothing else of torch can be asked for
+# By name, so that nothing else of torch can be asked for.
+DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
 
 
 class Garbled(ValueError):

@@ -235,9 +235,8 @@ def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
     os.nice(10)  # whoever watches comes first
     if way in ("root", "user"):
         for folder in (HOME, "/tmp", "/dev/shm"):
-            if not os.listdir(
-                folder
-            ):  # else something that must be seen stands there: an environment in /tmp
+            # Where something must be seen, an environment in /tmp, say, the folder stays as it is.
+            if not os.listdir(folder):
                 options = f"mode=1777,size={WORKSPACE},nr_inodes={_FILES}"
                 _mount("tmpfs", folder, "tmpfs", _NOSUID | _NODEV, options)
         _read_only("/", recursive=False)
