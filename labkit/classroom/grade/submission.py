@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from ...base.texts import texts_beside
 from ..assignment import Assignment, Question
 from ..draw import Draw, Numbers
 from ..judging import Part, share_kept
@@ -17,7 +18,7 @@ from ..verdict import Hint
 from ..wall.session import Session
 from ..wall.templates import Bare, CannotStart, Template
 from ..wall.workers import Limits
-from ..words import Note, texts_beside
+from ..words import Note
 from .marks import PartMark, QuestionMark
 
 BUDGET = 180.0  # seconds on the clock for one submission, after which waits are cut short
