@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,7 @@ from .handout.edition import notebook
 from .judging import Answer, Engine, Raised, share_kept
 from .words import Problem
 
-CONFIG = """\
-# Written by `labkit assignment release --nbgrader`.
-c = get_config()  # noqa: F821 (nbgrader gives it)
-
-# A warning is no mistake: without these two lines anything on stderr costs all marks of a cell.
-c.IgnorePattern.enabled = True
-c.IgnorePattern.pattern = r"(?s)."
-# Work that takes far longer than it should is stopped by labkit's own cells; this is for all others.
-c.Execute.timeout = 120
-"""
+CONFIG = Path(__file__).with_name("nbgrader_config.txt").read_text("utf-8")
 _CPU = 5.0  # seconds for one question to the answer, where its judge says nothing else
 
 
@@ -66,14 +58,13 @@ def source(assignment: Assignment, language: str, seed: str) -> str:
     questions = {question.id: question for question in assignment.questions}
     cells = assignment.cells(language, numbers)
     for cell, following in zip_longest(cells, cells[1:]):
-        text = cell.source
         asked = questions.get(cell.question or "")
         if cell.role == "answer" and asked:
-            text = _between_marks(asked.stub(numbers), asked.solution(numbers))
+            cell = replace(cell, source=_between_marks(asked.stub(numbers), asked.solution(numbers)))
             more[cell.id] = _told(asked.id, solution=True)
         elif cell.role != "free":
             more[cell.id] = _told(f"{cell.id}-given", locked=True)
-        made.append(Cell(cell.id, cell.kind, cell.role, text, cell.question))
+        made.append(cell)
         if asked and f"{asked.id}-tests" not in more and not (following and following.role == "check"):
             id = f"{asked.id}-tests"
             made.append(Cell(id, "code", "tests", _tests(assignment, asked, seed), asked.id))

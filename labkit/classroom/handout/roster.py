@@ -17,16 +17,9 @@ from ...base.files import reason
 from ...base.language import LANGUAGES
 from ..words import Problem
 
-# What a column may be called, in lower case; the first of each is how we write it ourselves.
-_COLUMNS = {
-    "id": ("id", "学号", "学生学号", "student id", "student_id", "studentid", "student number", "id number",
-           "sis user id", "编号"),
-    "name": ("name", "姓名", "学生姓名", "名字", "full name", "student name", "student"),
-    "first": ("first name", "first_name", "firstname", "given name", "名"),
-    "last": ("last name", "last_name", "lastname", "surname", "family name", "姓"),
-    "language": ("language", "语言", "lang"),
-    "email": ("email", "邮箱", "电子邮箱", "电子邮件", "e-mail", "email address", "mail"),
-}  # fmt: skip
+# What a column may be called, in lower case, by its kind.
+_TITLES = Path(__file__).with_suffix(".txt").read_text("utf-8")
+_COLUMNS = {kind: titles.split(", ") for kind, titles in re.findall(r"^(\w+): (.*)$", _TITLES, re.MULTILINE)}
 _LANGUAGES = {"en": "en", "english": "en", "英文": "en", "英语": "en",
               "zh": "zh", "中文": "zh", "汉语": "zh", "chinese": "zh", "zh-cn": "zh"}  # fmt: skip
 _MOST_BYTES = 10_000_000

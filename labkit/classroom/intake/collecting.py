@@ -114,9 +114,8 @@ def _owner(document: Document, by_name: str | None, folder: ClassFolder) -> tupl
 
 
 def _is_genuine(claim: Claim, folder: ClassFolder) -> bool:
-    return claim.assignment == folder.assignment and hmac.compare_digest(
-        claim.edition.encode(), folder.tag(claim.student).encode()
-    )
+    tag = folder.tag(claim.student).encode()
+    return claim.assignment == folder.assignment and hmac.compare_digest(claim.edition.encode(), tag)
 
 
 class _Names:

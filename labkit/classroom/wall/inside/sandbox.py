@@ -18,10 +18,12 @@ import socket
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 _NEWNS, _NEWUTS, _NEWIPC = 0x20000, 0x4000000, 0x8000000
 _NEWUSER, _NEWPID, _NEWNET, _NEWCGROUP = 0x10000000, 0x20000000, 0x40000000, 0x2000000
+_WORLD = _NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWNET | _NEWUTS | _NEWCGROUP
 _BIND, _REC, _PRIVATE, _NOSUID, _NODEV = 4096, 16384, 1 << 18, 2, 4
 _DETACH = 2  # of umount2
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _RECURSIVE = 1, 2, 4, 0x8000
@@ -66,10 +68,6 @@ def _read_only(target: str, recursive: bool) -> None:
     _call(f"mount_setattr {target}", done)
 
 
-def _unshare(flags: int) -> None:
-    _call("unshare", _libc.unshare(flags))
-
-
 def _prctl(option: int, *values: int) -> None:
     _call(f"prctl {option}", _libc.prctl(option, *(ctypes.c_ulong(v) for v in (*values, 0, 0, 0, 0)[:4])))
 
@@ -89,16 +87,16 @@ def enter(
     """
     if way == "root":
         outside = _Outside(ids)
-        _unshare(_NEWNS)
+        _call("unshare", _libc.unshare(_NEWNS))
         _build_root(readable, hidden, shown)
-        _unshare(_NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWNET | _NEWUTS | _NEWCGROUP)
+        _call("unshare", _libc.unshare(_WORLD))
         outside.map()
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
     elif way == "user":
         user, group = os.geteuid(), os.getegid()
-        _unshare(_NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWNET | _NEWUTS | _NEWCGROUP)
+        _call("unshare", _libc.unshare(_WORLD))
         for name, text in ("setgroups", "deny"), ("uid_map", f"1 {user} 1"), ("gid_map", f"1 {group} 1"):
             with open(f"/proc/self/{name}", "w") as stream:
                 stream.write(text)
@@ -221,7 +219,7 @@ def _loopback() -> None:
 def alone(way: str) -> None:
     """For the keeper of one worker: the next child is the first process of a world of its own."""
     if way in ("root", "user"):
-        _unshare(_NEWPID | _NEWNS | _NEWIPC)
+        _call("unshare", _libc.unshare(_NEWPID | _NEWNS | _NEWIPC))
     else:
         _prctl(_SET_SUBREAPER, 1)
 
@@ -276,21 +274,7 @@ def _drop_rights(way: str) -> None:
 
 # System calls that no answer needs, with their numbers on x86-64 and ARM64. Those of the last two lines get memory
 # that no limit of a process counts.
-_DENIED = """
-ptrace 101 117 · process_vm_readv 310 270 · process_vm_writev 311 271 · pidfd_getfd 438 438
-kcmp 312 272 · unshare 272 97 · setns 308 268 · mount 165 40 · umount2 166 39 · pivot_root 155 41
-chroot 161 51 · open_tree 428 428 · move_mount 429 429 · fsopen 430 430 · fsconfig 431 431
-fsmount 432 432 · fspick 433 433 · mount_setattr 442 442 · open_by_handle_at 304 265
-name_to_handle_at 303 264 · bpf 321 280 · perf_event_open 298 241 · userfaultfd 323 282
-io_uring_setup 425 425 · io_uring_enter 426 426 · io_uring_register 427 427 · keyctl 250 219
-add_key 248 217 · request_key 249 218 · kexec_load 246 104 · kexec_file_load 320 294
-init_module 175 105 · finit_module 313 273 · delete_module 176 106 · reboot 169 142 · swapon 167 224
-swapoff 168 225 · acct 163 89 · quotactl 179 60 · syslog 103 116 · settimeofday 164 170
-clock_settime 227 112 · adjtimex 159 171 · clock_adjtime 305 266 · sethostname 170 161
-setdomainname 171 162 · fanotify_init 300 262
-memfd_create 319 279 · memfd_secret 447 447 · shmget 29 194 · msgget 68 186 · semget 64 190
-mq_open 240 180
-"""
+_DENIED = Path(__file__).with_name("denied.txt").read_text("utf-8")
 _CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, 16)  # 16: netlink, to list one's interfaces
 _ARCHITECTURE = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
@@ -310,8 +294,7 @@ def _filter_calls() -> None:
         code += [(_EQUAL, 0, 1, int(numbers[column])), refuse]
     # The flags of clone3 cannot be seen; those of clone can.
     code += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | 38)]
-    namespaces = _NEWNS | _NEWUTS | _NEWIPC | _NEWUSER | _NEWPID | _NEWNET | _NEWCGROUP
-    code += [(_EQUAL, 0, 3, _CLONE[column]), (_LOAD, 0, 0, 16), (_ANY_BIT, 0, 1, namespaces), refuse]
+    code += [(_EQUAL, 0, 3, _CLONE[column]), (_LOAD, 0, 0, 16), (_ANY_BIT, 0, 1, _WORLD), refuse]
     code += [(_LOAD, 0, 0, 0), (_EQUAL, 0, 2 + len(_FAMILIES), _SOCKET[column]), (_LOAD, 0, 0, 16)]
     for left, family in enumerate(_FAMILIES):
         code += [(_EQUAL, len(_FAMILIES) - left, 0, family)]
