@@ -22,10 +22,43 @@ from ..base.extras import MissingPackage, explained
 from ..base.language import VARIABLE, get_language, named_language, say, system_language, using
 from . import console
 from .usage import Lenient, Parser, UsageError, add_language, in_the_language_in_use
-from .wording import Wording
 
-# Only the module of the command that is asked for is imported.
-COMMANDS = "run torchrun sweep diagnose lab lessons assignment grade submit doctor".split()
+# Each command and what it is for. Only the module of the one that is asked for is imported.
+COMMANDS = {
+    "run": lambda: say(
+        en="run a script on simulated GPUs, unmodified", zh="在模拟 GPU 上运行脚本，脚本一字不改"
+    ),
+    "torchrun": lambda: say(
+        en="run a torch.distributed script on simulated GPUs, unmodified",
+        zh="在模拟 GPU 上运行 torch.distributed 脚本，脚本一字不改",
+    ),
+    "sweep": lambda: say(
+        en="run a lesson for several numbers of GPUs and compare",
+        zh="用不同的 GPU 数各运行一遍课程，并作对比",
+    ),
+    "diagnose": lambda: say(
+        en="check whether your own model would survive DataParallel",
+        zh="检查你自己的模型能不能用 DataParallel",
+    ),
+    "lab": lambda: say(
+        en="open the course in JupyterLab, in your own copy of it",
+        zh="在 JupyterLab 中打开课程（你自己的副本）",
+    ),
+    "lessons": lambda: say(
+        en="list the lessons, copy them, start one afresh", zh="列出课程、复制课程、让一课重新开始"
+    ),
+    "assignment": lambda: say(
+        en="hand out assignments to a class, and export its marks", zh="给班级发放作业，导出成绩"
+    ),
+    "grade": lambda: say(
+        en="grade what a class handed in, or one notebook, behind a wall",
+        zh="在隔离环境中批改全班的作业，或单个笔记本",
+    ),
+    "submit": lambda: say(en="make the one file that you hand in", zh="生成要提交的那个文件"),
+    "doctor": lambda: say(
+        en="say what this computer has and what would be simulated", zh="列出这台电脑有什么、哪些会被模拟"
+    ),
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -92,12 +125,11 @@ def _parser(command: str | None) -> Parser:
     )
     add_language(parser, default=None)
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    purposes = Wording("commands")
-    for name in COMMANDS:
-        made = commands.add_parser(name, help=str(purposes[name]))
+    for name, purpose in COMMANDS.items():
+        made = commands.add_parser(name, help=purpose())
         if name == command:
             found = import_module(f"{__name__}.{name}")
-            made.description = str(purposes[name])
+            made.description = purpose()
             found.add_arguments(made)
             add_language(made)
             made.set_defaults(run=found.run)

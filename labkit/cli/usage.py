@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..base.language import LANGUAGES, get_language, named_language, say
+from ..base.language import LANGUAGES, VARIABLE, get_language, named_language, say
 from ..base.patches import Patch, Patches
 from .wording import Wording
 
@@ -151,8 +151,17 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
 
 def add_language(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
     """``--lang``; without a default a parser of a command takes back none that stands before the command."""
-    language = {"type": lambda text: named_language(text) or text, "choices": tuple(LANGUAGES)}
-    add_options(parser, WORDING, "language", lang=language | {"default": default})
+    text = say(
+        en=f"language of all that is shown (default: what {VARIABLE} names, else the system's)",
+        zh=f"显示所用的语言（默认取环境变量 {VARIABLE}，没有则用系统的语言）",
+    )
+    parser.add_argument(
+        "--lang",
+        type=lambda written: named_language(written) or written,
+        choices=tuple(LANGUAGES),
+        default=default,
+        help=text,
+    )
 
 
 def at_least(least: int) -> Callable[[str], int]:

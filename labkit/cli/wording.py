@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from ..base.texts import Entry, Text, parse
+if TYPE_CHECKING:
+    from ..base.texts import Entry, Text
 
 
 class Wording:
@@ -22,6 +23,8 @@ class Wording:
 
     @cached_property
     def _entries(self) -> dict[tuple[str, ...], Entry]:
+        from ..base.texts import parse  # not for ``labkit --help``, which is to be there at once
+
         return {entry.words: entry for entry in parse(self._file.read_text("utf-8"))}
 
     def __getitem__(self, words: str) -> Text:
