@@ -30,7 +30,7 @@ trace.recording   | base trace engine
 
 children          | base
 machine.hooks     | base
-machine.handlers  |
+machine.handlers  | base
 machine.stack     | base
 machine.state     | base turns machine.hooks
 machine.rules     | base machine.handlers machine.state

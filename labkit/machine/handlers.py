@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from ..base.files import rows_beside
+
+_LISTS = dict(rows_beside(__file__))
 # handler(mode, func, args, kwargs)
 Handler = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -25,6 +28,11 @@ def named(names: str) -> list[Any]:
     """The functions that ``names`` are in torch (``"cat Tensor.add Tensor.grad.__get__"``), those that are there."""
     found = (_found(name) for name in names.split())
     return [function for function in found if function is not None]
+
+
+def listed(what: str) -> list[Any]:
+    """The functions in the row ``what`` of ``handlers.txt``, those that are there."""
+    return named(_LISTS[what])
 
 
 def _found(name: str) -> Any:

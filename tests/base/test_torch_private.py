@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import labkit
 from labkit.base import torch_releases
 from tools import torch_private, torch_probes
 from tools.torch_private import PRIVATE, Private, what_moved
@@ -127,6 +128,13 @@ def test_every_private_name_is_listed():
     }
     found = {path: names for path, names in found.items() if names}
     assert not found, "list it in tools/torch_private.py, with a probe"
+
+
+@pytest.mark.parametrize("table", ["handlers.txt", "features/autocast.txt", "features/kernels/dtypes.txt"])
+def test_so_are_those_in_tables_of_text(table):
+    text = Path(labkit.__file__).with_name("machine").joinpath(table).read_text("utf-8")
+    names = set(re.findall(r"(?<![\w])_[a-zA-Z]\w+", text))
+    assert not {name for name in names if unlisted(ast.parse(repr(("", name))))}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ...base.files import rows_beside
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from .. import hooks
@@ -22,22 +23,12 @@ from ..stack import hands_on, with_mode
 from ..state.gpu import TheMachine
 from ..state.placement import gpu_of
 
+_LISTS = dict(rows_beside(__file__))
 # The functions that CUDA's autocast runs in float32 ("CUDA Ops that can autocast to float32" in PyTorch's
 # documentation of torch.amp; aten/src/ATen/autocast_mode.h, AT_FORALL_FP32).
-_IN_FLOAT32 = frozenset(
-    (
-        "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh "
-        "cosine_embedding_loss cdist cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 "
-        "group_norm hinge_embedding_loss kl_div l1_loss layer_norm log log10 log_softmax log1p log2 "
-        "margin_ranking_loss mse_loss multilabel_margin_loss multi_margin_loss nll_loss norm normalize pdist "
-        "poisson_nll_loss pow prod reciprocal rsqrt sinh smooth_l1_loss huber_loss soft_margin_loss softmax "
-        "softmin softplus sum renorm tan triplet_margin_loss ctc_loss nll_loss2d rms_norm"
-    ).split()
-)
+_IN_FLOAT32 = frozenset(_LISTS["float32"].split())
 # The functions that take the widest type among their arguments (AT_FORALL_PROMOTE).
-_WIDEST = frozenset(
-    ("addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot cat stack").split()
-)
+_WIDEST = frozenset(_LISTS["widest"].split())
 _HALF = (torch.float16, torch.bfloat16)
 _UNSAFE = (
     "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import torch
 
+from ...base.files import rows_beside
 from ...base.patches import Patch
 from .. import hooks
 from ..state.gpu import TheMachine
@@ -27,20 +28,7 @@ class _Runtime(types.SimpleNamespace):
 
 
 # From the documentation of the CUDA runtime (cudaError_t).
-_ERRORS = {
-    0: "no error", 1: "invalid argument", 2: "out of memory", 3: "initialization error", 4: "driver shutting down",
-    35: "CUDA driver version is insufficient for CUDA runtime version",
-    46: "all CUDA-capable devices are busy or unavailable", 98: "invalid device function",
-    100: "no CUDA-capable device is detected", 101: "invalid device ordinal",
-    209: "no kernel image is available for execution on the device", 400: "invalid resource handle",
-    600: "device not ready", 700: "an illegal memory access was encountered",
-    701: "too many resources requested for launch", 702: "the launch timed out and was terminated",
-    704: "peer access is already enabled", 705: "peer access has not been enabled",
-    710: "device-side assert triggered", 712: "part or all of the requested memory range is already mapped",
-    713: "pointer does not correspond to a registered memory region", 716: "misaligned address",
-    719: "unspecified launch failure",
-    800: "operation not permitted", 801: "operation not supported", 999: "unknown error",
-}  # fmt: skip
+_ERRORS = {int(code): words for code, words in rows_beside(__file__)}
 
 
 def _cudart() -> types.SimpleNamespace:

@@ -9,21 +9,17 @@ from typing import Any, NoReturn
 
 import torch
 
-from ...base.language import say
 from ...base.patches import Patch
+from ...base.texts import texts_beside
 from .. import hooks
 from ..state.gpu import TheMachine
 from ..torch_api.absent import Absent, refusing
 
+_TEXTS = texts_beside(__file__)
+
 
 def _no_export(*args: object, **kwargs: object) -> NoReturn:
-    raise Absent(
-        say(
-            en="torch.export does not see labkit's simulated GPUs: export the model on the CPU after the machine "
-            "was closed (its .close())",
-            zh="torch.export 看不到 labkit 的模拟 GPU：先关闭机器（.close()），再在 CPU 上导出模型",
-        )
-    )
+    raise Absent(str(_TEXTS["export",]))
 
 
 def _without_compile() -> Callable[..., Any]:
@@ -35,28 +31,13 @@ def _without_compile() -> Callable[..., Any]:
             return compiled(
                 *args, **kwargs
             )  # which gives back what it was given (torch/_dynamo/eval_frame.py)
-        raise Absent(
-            say(
-                en="torch.compile does not see labkit's simulated GPUs: run the model eagerly, which "
-                "TORCHDYNAMO_DISABLE=1 in the environment does for a script as it is, or close the machine (its "
-                ".close()) to compile for the CPU",
-                zh="torch.compile 看不到 labkit 的模拟 GPU：请直接运行模型（eager；设置环境变量 "
-                "TORCHDYNAMO_DISABLE=1 就不必改脚本），或者关闭机器（.close()）后为 CPU 编译",
-            )
-        )
+        raise Absent(str(_TEXTS["compile",]))
 
     return refused
 
 
 def _no_triton(*args: object, **kwargs: object) -> NoReturn:
-    raise Absent(
-        say(
-            en="Triton kernels run on a real GPU: on labkit's simulated machine give the operator a kernel in PyTorch "
-            "(torch.library.custom_op, or register_kernel('cuda'))",
-            zh="Triton 计算核要在真 GPU 上运行：在 labkit 的模拟机器上，请给这个算子写一个 PyTorch 版本的计算核"
-            "（torch.library.custom_op，或 register_kernel('cuda')）",
-        )
-    )
+    raise Absent(str(_TEXTS["triton",]))
 
 
 @hooks.patches.add

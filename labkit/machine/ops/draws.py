@@ -8,31 +8,17 @@ from typing import Any
 import torch
 
 from ...base.tree import tensors_in
-from ..handlers import handles, named
+from ..handlers import handles, listed
 from ..rules.together import check_generator
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of
 from .mode import MachineMode
 
 # Functions that take a generator (at::Generator? in native_functions.yaml): they are given the GPU's own.
-_SETTABLE = frozenset(
-    named(
-        "rand randn randint randperm normal bernoulli multinomial poisson Tensor.bernoulli Tensor.multinomial "
-        "Tensor.normal_ Tensor.uniform_ Tensor.random_ Tensor.bernoulli_ Tensor.exponential_ Tensor.geometric_ "
-        "Tensor.cauchy_ Tensor.log_normal_"
-    )
-)
+_SETTABLE = frozenset(listed("with a generator"))
 # Functions that draw from the default generator and take none, or hand none on to what draws inside them.
 _OTHERS = [
-    *named(
-        "dropout dropout_ native_dropout feature_dropout feature_dropout_ alpha_dropout alpha_dropout_ "
-        "feature_alpha_dropout rrelu rrelu_ rand_like randn_like randint_like binomial lstm gru rnn_tanh rnn_relu "
-        "_standard_gamma _sample_dirichlet "
-        "nn.functional.dropout nn.functional.dropout1d nn.functional.dropout2d nn.functional.dropout3d "
-        "nn.functional.alpha_dropout nn.functional.feature_alpha_dropout nn.functional.rrelu nn.functional.rrelu_ "
-        "nn.functional.gumbel_softmax nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d "
-        "nn.functional.scaled_dot_product_attention nn.functional.multi_head_attention_forward"
-    ),
+    *listed("from the default generator"),
     *(
         function
         for name, function in inspect.getmembers(torch.nn.init, inspect.isfunction)

@@ -30,7 +30,7 @@ from torch.utils._device import DeviceContext
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from .. import hooks
-from ..handlers import HANDLERS, ByDtype, handles, named
+from ..handlers import HANDLERS, ByDtype, handles, listed
 from ..rules.functions import ALWAYS, check_function
 from ..stack import hands_on, without_modes
 from ..state.gpu import Gpu, TheMachine
@@ -285,21 +285,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
 
 # A tensor answers these wherever it is: nothing is made, and nothing can mix.
-HANDLERS.update(
-    dict.fromkeys(
-        named(
-            "Tensor.shape.__get__ Tensor.dtype.__get__ Tensor.layout.__get__ Tensor.requires_grad.__get__ "
-            "Tensor.is_leaf.__get__ Tensor.grad_fn.__get__ Tensor.ndim.__get__ Tensor.is_sparse.__get__ "
-            "Tensor.is_quantized.__get__ Tensor.is_mkldnn.__get__ Tensor._version.__get__ "
-            "Tensor.output_nr.__get__ Tensor.is_nested.__get__ Tensor.itemsize.__get__ "
-            "Tensor.size Tensor.dim Tensor.numel Tensor.stride Tensor.is_contiguous Tensor.data_ptr "
-            "Tensor.is_floating_point Tensor.is_complex Tensor.element_size "
-            "Tensor.storage_offset Tensor.nelement Tensor.__len__ Tensor.is_same_size Tensor.ndimension "
-            "Tensor.untyped_storage Tensor.__hash__ Tensor._is_view Tensor.is_inference "
-            "Tensor.is_set_to"
-        )
-    )
-)
+HANDLERS.update(dict.fromkeys(listed("anywhere")))
 
 
 @handles(*ALWAYS)

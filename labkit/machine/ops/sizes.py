@@ -8,18 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
-from ..handlers import handles, named
+from ..handlers import handles, listed
 from ..state.gpu import Gpu
 from ..state.host import WORTH
 from ..state.placement import gpu_of, put
 from .mode import MachineMode
 
 # These copy data that are already in memory, so the result is no larger.
-_OF_DATA = frozenset(named("tensor as_tensor asarray from_numpy frombuffer from_file"))
+_OF_DATA = frozenset(listed("of data"))
 # These never write to the memory that they take.
-_UNWRITTEN = frozenset(
-    named("empty empty_strided empty_permuted empty_like Tensor.new_empty Tensor.new_empty_strided")
-)
+_UNWRITTEN = frozenset(listed("unwritten"))
 
 
 def make_room(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu) -> None:
@@ -51,12 +49,7 @@ def _numbers(values: Iterable[Any]) -> Iterator[float]:
             yield from _numbers(value)
 
 
-@handles(
-    *named(
-        "zeros_like ones_like full_like empty_like Tensor.new_empty Tensor.new_empty_strided Tensor.new_zeros "
-        "Tensor.new_ones Tensor.new_full"
-    )
-)
+@handles(*listed("beside a tensor"))
 def _beside(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0] if args else kwargs["input"]
     if len(args) == 1 and not kwargs and tensor.__class__ is Tensor and tensor.numel() < WORTH / 16:
