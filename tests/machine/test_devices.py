@@ -371,7 +371,7 @@ def written():
                 names = node.args[0]
                 if isinstance(names, ast.Constant) and path.name != "operators.py":
                     yield from names.value.split()
-    for names, _ in dtypes.FUNCTIONS:
+    for names in (*handlers._LISTS.values(), *(names for names, _ in dtypes.FUNCTIONS)):
         yield from names.split()
     yield from (f"ops.aten.{operator}" for operator in dtypes.REFUSED)
 
