@@ -49,5 +49,5 @@ def _description(found: Race) -> str:
     count, (scale, unit) = found.counts[-1], _unit(found.nbytes)
     size = f"{found.nbytes / scale:.4g} {unit}"
     facts = {way: found.carried[way][-1] / found.nbytes for way in ("ring", "star")}
-    facts |= {f"{way}_ms": found.seconds[way][-1] * 1e3 for way in ("ring", "star")}
+    facts |= {f"milliseconds_{way}": found.seconds[way][-1] * 1e3 for way in ("ring", "star")}
     return caption("race", gpus=count, size=size, **facts)
