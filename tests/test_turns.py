@@ -3,6 +3,8 @@
 import ast
 import asyncio
 import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -144,6 +146,17 @@ def test_a_notebook_clients_threads_are_no_help():
     assert found[0].is_alive()
     with pytest.raises(Deadlock):
         Baton(names(2)).run([lambda: participant().wait(lambda: False, "nothing")] * 2)
+
+
+def test_a_thread_that_waits_for_a_child_of_asyncio_is_no_help():
+    """A browser's driver is such a child: with it alive, no deadlock was told, and the call hung."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    threading.Thread(name="waitpid-0", target=child.wait, daemon=True).start()
+    try:
+        with pytest.raises(Deadlock):
+            Baton(names(2)).run([lambda: participant().wait(lambda: False, "nothing", inside=False)] * 2)
+    finally:
+        child.communicate(b"\n")
 
 
 def test_no_alarm_where_a_thread_outside_could_help(monkeypatch):

@@ -22,11 +22,13 @@ class Deadlock(RuntimeError):
 
 def could_help(ours: set[int]) -> bool:
     """Whether there is a thread besides ``ours`` that could do something for those who wait."""
-    # asyncio's own helpers do what their loop asks for, and the loop's thread is looked at by itself; labkit's carry
-    # messages of ranks. They are told by their names; threading.enumerate() would take a lock that a participant may
-    # hold.
+    # asyncio's own helpers (``waitpid-0`` waits for a child process) do what their loop asks for, and the loop's thread
+    # is looked at by itself; labkit's carry messages of ranks. They are told by their names; threading.enumerate()
+    # would take a lock that a participant may hold.
     named = threading._active.copy()  # type: ignore[attr-defined]  # Python's own, in no stub
-    ours = ours | {thread for thread, one in named.items() if one.name.startswith(("asyncio", "labkit "))}
+    ours = ours | {
+        thread for thread, one in named.items() if one.name.startswith(("asyncio", "waitpid-", "labkit "))
+    }
     return any(not _serves(frame) for thread, frame in sys._current_frames().items() if thread not in ours)
 
 
