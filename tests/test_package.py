@@ -85,7 +85,7 @@ def test_the_source_archive_has_what_it_takes_to_build_and_test(built):
 
 def test_the_source_archive_builds_the_same_wheel(built, tmp_path):
     with tarfile.open(built[0]) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path)  # our own; 3.11.2 knows no filter
     folder = next(tmp_path.iterdir())
     done = outside([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], folder)
     assert done.returncode == 0, done.stderr
