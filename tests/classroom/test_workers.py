@@ -22,7 +22,7 @@ import walled  # noqa: E402
 from attacked import drivers  # noqa: E402
 
 WAY = walled.way()
-HIDDEN = Path(os.__file__).parent / "idlelib"  # as if it were a course within Python's own folders
+HIDDEN = Path(os.__file__).parent / "wsgiref"  # as if it were a course within Python's own folders
 LIMITS = Limits(wall=60)
 
 
