@@ -16,8 +16,11 @@ from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import Finding as Finding
 from .diagnosis import GpuMemory as GpuMemory
 from .diagnosis import diagnose as diagnose
+from .distributed.calls.waits import Wait as Wait
+from .distributed.calls.waits import WaitForGraph as WaitForGraph
 from .distributed.notebook.session import Session as Session
 from .distributed.notebook.session import ranks as ranks
+from .distributed.pictures.chapters import draw_waits as draw_waits
 from .engine import DataParallel as DataParallel
 from .engine import data_parallel as data_parallel
 from .engine import gather as gather
@@ -62,8 +65,6 @@ from .trace.memory import MemoryTimeline as MemoryTimeline
 from .trace.recording import record as record
 from .trace.trace import Call as Call
 from .trace.trace import Trace as Trace
-from .trace.waits import Wait as Wait
-from .trace.waits import WaitForGraph as WaitForGraph
 from .turns import Deadlock as Deadlock
 from .view.draw import draw_all_reduce as draw_all_reduce
 from .view.draw import draw_batches as draw_batches
@@ -74,7 +75,6 @@ from .view.draw import draw_scaling as draw_scaling
 from .view.draw import draw_shapes as draw_shapes
 from .view.draw import draw_split as draw_split
 from .view.draw import draw_timeline as draw_timeline
-from .view.draw import draw_waits as draw_waits
 
 __version__: str
 __all__: list[str]

@@ -39,14 +39,15 @@ machine.torch_api | base machine.hooks machine.state machine.rules machine.ops t
 machine.features  | base children machine.hooks machine.handlers machine.stack machine.state machine.rules machine.ops machine.torch_api
 machine           | base turns children machine.stack machine.state machine.ops machine.features machine.torch_api plans
 
-distributed.calls     | base machine.state trace
+distributed.calls     | base machine.state
+distributed.pictures  | base trace view distributed.calls
 distributed.rank      | base turns machine.state trace distributed.calls
 distributed.group     | base machine.features machine.ops machine.state trace distributed.calls distributed.rank
 distributed.processes | base turns machine trace distributed.calls distributed.rank distributed.group
 distributed.threads   | base turns machine machine.state trace distributed.calls distributed.rank distributed.group distributed.processes
 distributed.torchrun  | base turns children machine machine.state distributed.calls distributed.rank distributed.processes distributed.threads
 distributed.notebook  | base turns machine trace distributed.calls distributed.rank distributed.threads
-distributed           | machine distributed.threads
+distributed           | machine distributed.threads distributed.pictures
 
 cost              | base plans trace
 view              | base plans trace cost

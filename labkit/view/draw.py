@@ -19,7 +19,8 @@ from ..plans.shapes import Shape
 from ..plans.split import Split, split
 from ..trace.memory import MemoryTimeline
 from ..trace.trace import Call, Trace
-from ..trace.waits import WaitForGraph
+from . import shown
+from .page import timeline_of
 from .picture import Picture
 from .pictures.batch_lanes import batches_picture
 from .pictures.call_flow import flow_picture
@@ -28,18 +29,16 @@ from .pictures.memory_lanes import memory_picture
 from .pictures.memory_time import memory_time_picture
 from .pictures.placement_lanes import placement_picture
 from .pictures.race_charts import race_picture
-from .pictures.rank_lanes import when_picture
 from .pictures.ring_steps import all_reduce_picture
 from .pictures.scaling_charts import scaling_picture
 from .pictures.shape_blocks import shapes_picture
 from .pictures.split_lanes import split_picture
-from .pictures.wait_graphs import wait_for_picture, waited_picture
 from .svg import to_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The picture that a bare object at the end of a cell shows.
+# The picture that a bare object at the end of a cell shows; rooms beside the core add theirs to shown.pictures.
 _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Split: split_picture,
     Batches: batches_picture,
@@ -49,21 +48,20 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Placement: placement_picture,
     Footprints: memory_picture,
     Occupancy: occupancy_picture,
-    Trace: when_picture,
+    Trace: lambda trace: timeline_of(trace).picture(trace),
     Call: flow_picture,
     MemoryTimeline: memory_time_picture,
-    WaitForGraph: wait_for_picture,
     Scaling: scaling_picture,
 }
 
 
 def svg_of(data: object) -> str | None:
     """The picture of a plan, a trace or a prediction, on a panel so that it reads on any background; else None."""
-    make = _SHOWN.get(type(data))
+    make = _SHOWN.get(type(data)) or shown.pictures.get(type(data))
     return make and to_svg(make(data), panel=True)
 
 
-def _draw(make: Callable[[], Picture], ax: Axes | None) -> Axes:
+def draw(make: Callable[[], Picture], ax: Axes | None) -> Axes:
     """Paint what ``make`` gives into ``ax``, or a new figure if there is none; returns the Axes."""
     need("matplotlib")
     from .figure import paint  # it is heavy, and loaded for the first figure
@@ -78,7 +76,7 @@ def draw_split(data: Split | int, gpus: int | None = None, *, ax: Axes | None = 
     ax     the Axes to draw into; a new figure if not given.
     """
     plan = data if isinstance(data, Split) else split(data, whole("gpus", gpus, 1, MOST_GPUS))
-    return _draw(lambda: split_picture(plan), ax)
+    return draw(lambda: split_picture(plan), ax)
 
 
 def draw_batches(
@@ -90,7 +88,7 @@ def draw_batches(
     ax     the Axes to draw into; a new figure if not given.
     """
     plan = data if isinstance(data, Batches) else batches(data, whole("batch_size", batch_size, 1), gpus=gpus)
-    return _draw(lambda: batches_picture(plan), ax)
+    return draw(lambda: batches_picture(plan), ax)
 
 
 def draw_all_reduce(data: AllReduce | int, step: int | None = None, *, ax: Axes | None = None) -> Axes:
@@ -101,7 +99,7 @@ def draw_all_reduce(data: AllReduce | int, step: int | None = None, *, ax: Axes 
     ax     the Axes to draw into; a new figure if not given.
     """
     plan = data if isinstance(data, AllReduce) else ring_all_reduce(data, step)
-    return _draw(lambda: all_reduce_picture(plan), ax)
+    return draw(lambda: all_reduce_picture(plan), ax)
 
 
 def draw_memory(
@@ -119,7 +117,7 @@ def draw_memory(
         data = data.memory
     if isinstance(data, MemoryTimeline):
         timeline = data
-        return _draw(lambda: memory_time_picture(timeline), ax)
+        return draw(lambda: memory_time_picture(timeline), ax)
     if isinstance(data, (tuple, list)):
         data = Footprints(tuple(data))
     memory = instance("data", data, Footprints, "labkit.data_parallel_memory")
@@ -127,7 +125,7 @@ def draw_memory(
         raise ValueError(must("data", data, en="a Footprint for each GPU", zh="给每块 GPU 一个 Footprint"))
     for gpu, found in enumerate(memory.gpus):
         instance(f"data for cuda:{gpu}", found, Footprint)
-    return _draw(lambda: memory_picture(memory), ax)
+    return draw(lambda: memory_picture(memory), ax)
 
 
 def draw_shapes(data: Shape, gpus: int, *, batch_dim: int = 0, ax: Axes | None = None) -> Axes:
@@ -139,7 +137,7 @@ def draw_shapes(data: Shape, gpus: int, *, batch_dim: int = 0, ax: Axes | None =
 
     Raises ValueError if there is no such dimension or no GPU.
     """
-    return _draw(lambda: shapes_picture(data, gpus, batch_dim=batch_dim), ax)
+    return draw(lambda: shapes_picture(data, gpus, batch_dim=batch_dim), ax)
 
 
 def draw_flow(data: Trace | Split, step: int | None = None, *, call: int = 0, ax: Axes | None = None) -> Axes:
@@ -152,7 +150,7 @@ def draw_flow(data: Trace | Split, step: int | None = None, *, call: int = 0, ax
 
     Raises ValueError if the recording holds no such call.
     """
-    return _draw(lambda: flow_picture(data, step, call=call), ax)
+    return draw(lambda: flow_picture(data, step, call=call), ax)
 
 
 def draw_placement(data: Placement, *, ax: Axes | None = None) -> Axes:
@@ -164,7 +162,7 @@ def draw_placement(data: Placement, *, ax: Axes | None = None) -> Axes:
     Raises TypeError for anything else.
     """
     instance("data", data, Placement, "labkit.placement")
-    return _draw(lambda: placement_picture(data), ax)
+    return draw(lambda: placement_picture(data), ax)
 
 
 def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:
@@ -176,23 +174,7 @@ def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:
     Raises TypeError for anything but a trace.
     """
     instance("data", data, Trace, "labkit.record()")
-    return _draw(lambda: when_picture(data), ax)
-
-
-def draw_waits(data: Trace | WaitForGraph, *, ax: Axes | None = None) -> Axes:
-    """Draw which rank waited for which; returns the matplotlib Axes.
-
-    data   a trace of ranks: the seconds that each stood still, by the rank that came last. Of ranks that could not go
-           on, the :class:`labkit.WaitForGraph`: where each stands, and for whom it waits.
-    ax     the Axes to draw into; a new figure if not given.
-
-    Raises TypeError for anything else.
-    """
-    if isinstance(data, WaitForGraph):
-        graph = data
-        return _draw(lambda: wait_for_picture(graph), ax)
-    trace = instance("data", data, Trace, "labkit.record()")
-    return _draw(lambda: waited_picture(trace), ax)
+    return draw(lambda: timeline_of(data).picture(data), ax)
 
 
 def draw_scaling(data: Scaling, *, ax: Axes | None = None) -> Axes:
@@ -204,4 +186,4 @@ def draw_scaling(data: Scaling, *, ax: Axes | None = None) -> Axes:
     Raises TypeError for anything else.
     """
     instance("data", data, Scaling, "labkit.predict_scaling")
-    return _draw(lambda: scaling_picture(data), ax)
+    return draw(lambda: scaling_picture(data), ax)

@@ -7,11 +7,10 @@ from html import escape
 
 from ..base.language import LANGUAGES, get_language, say, using
 from ..trace.trace import Trace
+from . import shown
 from .captions import caption
-from .picture import Picture
-from .pictures.memory_time import memory_time_picture
-from .pictures.rank_lanes import when_picture
-from .pictures.wait_graphs import waited_picture
+from .pictures.timeline import timeline_picture
+from .shown import Chapter, Timeline
 from .svg import to_svg
 
 _STYLE = """
@@ -55,13 +54,9 @@ def timeline_page(trace: Trace, title: str, left_out: int = 0) -> str:
     )
 
 
-# So many collectives of ranks are shown large, of the first and of the last.
-_CLOSE = 24
-
-
 def _told(trace: Trace, title: str) -> str:
     heading = say(en=f"Timeline of {title}", zh=f"{title} 的时间线")
-    chapters = _of_ranks(trace) if trace.ranks else _of_calls(trace)
+    chapters = timeline_of(trace).chapters(trace)
     return f"<h1>{escape(heading)}</h1>" + "".join(
         f"<h2>{escape(name)}</h2>{to_svg(picture)}" + (f"<pre>{escape(words)}</pre>" if words else "")
         for name, picture, words in chapters
@@ -75,26 +70,19 @@ def _note(left_out: int) -> str:
     return f"<p>{text}</p>"
 
 
-def _of_calls(trace: Trace) -> Iterator[tuple[str, Picture, str]]:
-    """The chapters of a recording: for each its heading, its picture, and a text below."""
+def _of_calls(trace: Trace) -> Iterator[Chapter]:
+    """The chapters of a recording on one process."""
     calls = trace.calls()
     chapters = [(say(en="The whole run", zh="整个运行过程"), trace)]
     if len(calls) > 1:
         chapters.append((say(en="The first call", zh="第一次调用"), calls[0]))
         chapters.append((caption("page", "last-call", count=len(calls)), calls[-1]))
-    yield from ((name, when_picture(part), repr(part)) for name, part in chapters)
+    yield from ((name, timeline_picture(part), repr(part)) for name, part in chapters)
 
 
-def _of_ranks(trace: Trace) -> Iterator[tuple[str, Picture, str]]:
-    """The chapters of a recording of ranks."""
-    yield say(en="The whole run", zh="整个运行过程"), when_picture(trace), repr(trace)
-    meetings = trace.meetings()
-    if len(meetings) > 2 * _CLOSE:
-        first = trace.between(float("-inf"), meetings[_CLOSE - 1].stop)
-        last = trace.between(meetings[-_CLOSE].at, float("inf"))
-        yield caption("page", "first-collectives", count=_CLOSE), when_picture(first), ""
-        yield caption("page", "last-collectives", count=_CLOSE), when_picture(last), ""
-    if len(trace.ranks) > 1:
-        yield say(en="Who waited for whom", zh="谁等了谁"), waited_picture(trace), ""
-    if trace.samples:
-        yield say(en="Memory", zh="显存"), memory_time_picture(trace.memory), ""
+OF_CALLS = Timeline(timeline_picture, _of_calls)
+
+
+def timeline_of(trace: Trace) -> Timeline:
+    """What shows ``trace`` in time: of ranks a lane for each rank, else for each device."""
+    return shown.of_ranks if trace.ranks and shown.of_ranks else OF_CALLS

@@ -8,9 +8,9 @@ import torch.distributed as dist
 from torch import nn
 
 import labkit
+from labkit.distributed.pictures.rank_times import rank_times
 from labkit.distributed.threads.world import World
 from labkit.trace import emitting as trace
-from labkit.view.rank_times import rank_times
 
 MIB = 2**20
 

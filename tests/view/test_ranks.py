@@ -9,17 +9,18 @@ import pytest
 
 import labkit
 from labkit.base.language import using
+from labkit.distributed.calls.waits import Wait, WaitForGraph
+from labkit.distributed.pictures.rank_lanes import ranks_picture
+from labkit.distributed.pictures.rank_times import rank_times
+from labkit.distributed.pictures.wait_graphs import stands, wait_for_picture, waited_picture
 from labkit.trace.events import Event
 from labkit.trace.memory import MemorySample, MemoryTimeline
 from labkit.trace.trace import Trace
-from labkit.trace.waits import Wait, WaitForGraph
-from labkit.view.page import timeline_page
+from labkit.view import shown
+from labkit.view.page import timeline_of, timeline_page
 from labkit.view.palette import CPU, colour
 from labkit.view.picture import Box
 from labkit.view.pictures.memory_time import memory_time_picture
-from labkit.view.pictures.rank_lanes import ranks_picture
-from labkit.view.pictures.wait_graphs import stands, wait_for_picture, waited_picture
-from labkit.view.rank_times import rank_times
 from labkit.view.svg import to_svg
 
 mpl.use("Agg")
@@ -142,6 +143,14 @@ def labelled(picture, label):
 
 def texts(picture):
     return [text.text for text in picture.texts]
+
+
+def test_without_the_room_of_ranks_their_trace_is_shown_by_device(monkeypatch):
+    trace = steps(2, 1)
+    assert len(list(timeline_of(trace).chapters(trace))) == 3  # the whole run, who waited, memory
+    monkeypatch.setattr(shown, "of_ranks", None)
+    ((_, picture, _),) = timeline_of(trace).chapters(trace)
+    assert "cuda:1" in texts(picture)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 33, 70])

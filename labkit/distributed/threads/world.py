@@ -23,10 +23,10 @@ from ...base.patches import Patches
 from ...machine.machine import Machine
 from ...machine.state.in_use import machine_in_use
 from ...trace import emitting as trace
-from ...trace.waits import WaitForGraph
 from ...turns.locks import watching
 from ..calls import faults
 from ..calls.call import place_of
+from ..calls.waits import WaitForGraph
 from ..rank.process_state import ProcessState
 from ..rank.rank import Rank, rank_here
 from ..rank.sampling import at_modules, sample

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ....base.language import say
-from ....trace.waits import Wait, WaitForGraph
 from ..call import Call
+from ..waits import Wait, WaitForGraph
 from .lateness import watchdog
 from .report import Report, explained
 from .words import described, group_of, ordinal, ranks_text, table

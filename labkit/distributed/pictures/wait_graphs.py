@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from ...base.language import say
 from ...base.numbers import plural
 from ...trace.trace import Trace
-from ...trace.waits import Wait, WaitForGraph
-from ..captions import caption
-from ..layout import devices, fitted, milliseconds, sized, text_width, together
-from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ...view.layout import devices, fitted, milliseconds, sized, text_width, together
+from ...view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ..calls.waits import Wait, WaitForGraph
+from .captions import caption
 
 # Of the matrix: its left and upper edge, and what is right of it.
 _LEFT, _TOP, _RIGHT = 96, 78, 96

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..base.language import say
-from ..trace.events import PAIRS, Event, Meeting
-from ..trace.trace import Trace
+from ...base.language import say
+from ...trace.events import PAIRS, Event, Meeting
+from ...trace.trace import Trace
 from .captions import caption
 
 

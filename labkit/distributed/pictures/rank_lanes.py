@@ -10,11 +10,21 @@ from ...base.numbers import plural
 from ...base.units import bytes_text
 from ...trace.events import PAIRS, Event, Meeting
 from ...trace.trace import Trace
-from ..captions import caption
-from ..layout import MOST_LANES, Lanes, TimeAxis, lanes, legend, milliseconds, shortened, sized, text_width
-from ..palette import CPU, number
-from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
-from ..rank_times import (
+from ...view.layout import (
+    MOST_LANES,
+    Lanes,
+    TimeAxis,
+    lanes,
+    legend,
+    milliseconds,
+    shortened,
+    sized,
+    text_width,
+)
+from ...view.palette import CPU, number
+from ...view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from .captions import caption
+from .rank_times import (
     RankTimes,
     Span,
     families_of,
@@ -25,7 +35,6 @@ from ..rank_times import (
     purpose,
     rank_times,
 )
-from .timeline import timeline_picture
 
 _LEFT, _RIGHT = 76, 62
 # Lanes are higher than those of devices: in each are two bands.
@@ -40,11 +49,6 @@ _LEAST = 3.0
 _MOST_MEETINGS, _MOST_BOXES = 150, 1900
 # The most such times, and into how many steps a share of one is rounded: equal neighbours are one box.
 _MOST_SLOTS, _STEPS = 150, 20
-
-
-def when_picture(trace: Trace) -> Picture:
-    """The trace in time: a lane for each rank if ranks ran, else for each device."""
-    return ranks_picture(trace) if trace.ranks else timeline_picture(trace)
 
 
 def ranks_picture(trace: Trace) -> Picture:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..base.display import Drawn
+from ...base.display import Drawn
 
 # A rank stands in a call, has ended without an error, or has ended with one.
 STATES = ("waits", "ended", "failed")

@@ -1,0 +1,36 @@
+"""What shows which object: the pictures of a core that stands alone, and those that a room beside it adds.
+
+This module imports no picture, so that a room can say early what it shows and load it late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..trace.trace import Trace
+from .picture import Picture
+
+# The heading of a chapter on a trace's page, its picture, and a text below.
+Chapter = tuple[str, Picture, str]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """How traces of one sort are shown in time: in a picture, and in the chapters of a page."""
+
+    picture: Callable[[Trace], Picture]
+    chapters: Callable[[Trace], Iterable[Chapter]]
+
+
+# The picture that a bare object at the end of a cell shows, by its type.
+pictures: dict[type, Callable[[Any], Picture]] = {}
+# Where ranks ran; None as long as nothing that runs ranks is loaded.
+of_ranks: Timeline | None = None
+
+
+def shows_ranks(timeline: Timeline) -> None:
+    """From now on ``timeline`` shows traces of ranks."""
+    global of_ranks
+    of_ranks = timeline
