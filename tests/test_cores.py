@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from labkit import turns
-from labkit.turns import cores
+from labkit.turns import turn
 
 pytestmark = pytest.mark.skipif(
-    cores._core() is None or len(os.sched_getaffinity(0)) < 2,
+    turn._core() is None or len(os.sched_getaffinity(0)) < 2,
     reason="one core, or threads cannot be sent to one",
 )
 
@@ -41,7 +41,7 @@ def test_a_thread_wakes_where_the_other_ran_and_may_then_run_anywhere(monkeypatc
 
 
 def test_who_may_run_on_some_cores_only_stays_there():
-    sleeper = cores.Sleeper()
+    sleeper = turn.Sleeper()
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
@@ -54,7 +54,7 @@ def test_who_may_run_on_some_cores_only_stays_there():
 
 
 def test_who_is_beckoned_before_it_sleeps_does_not_take_that_for_its_own_choice():
-    sleeper = cores.Sleeper()
+    sleeper = turn.Sleeper()
     before = os.sched_getaffinity(0)
     try:
         sleeper.rest()
@@ -68,7 +68,7 @@ def test_who_is_beckoned_before_it_sleeps_does_not_take_that_for_its_own_choice(
 
 
 def test_a_thread_that_is_no_more_is_left_alone():
-    sleeper = cores.Sleeper()
+    sleeper = turn.Sleeper()
     thread = threading.Thread(target=sleeper.rest)
     thread.start()
     thread.join()

@@ -187,6 +187,10 @@ PRIVATE = [
             "a router stands at the CPU's key of an operator and hands on to CUDA's "
             "(machine.features.dispatch.libraries)",
             probes.kernels_of_python),
+    Private("torch._native.registry._aten_override_libs, _install_aten_override",
+            "kernels that torch, built for CUDA, wrote in Python for a real GPU are left to it "
+            "(machine.features.dispatch.libraries)",
+            lambda: all(key == "CUDA" for _, key in resolve_name("torch._native.registry")._aten_override_libs)),
     Private("torch.Tensor._dtensor__new__, torch._utils._rebuild_wrapper_subclass, _op_dispatcher, _local_tensor, "
             "_random, _distribute_region, _compute_rng_offsets, _get_device_state, run_dtensor_rng_op, "
             "_custom_op_handlers",

@@ -210,3 +210,34 @@ def test_triton_is_refused_in_words(gpus):
 
     with pytest.raises(NotImplementedError, match="Triton kernels run on a real GPU"):
         kernel(torch.ones(2, device=CUDA1))
+
+
+@pytest.fixture
+def native():
+    """As torch built for CUDA: it has registered a kernel of its own for bmm, which wants a real GPU."""
+    registry = pytest.importorskip("torch._native.registry")
+
+    def wants_a_gpu(keyset, *args):
+        raise RuntimeError("CUDAGuardImpl initialized with non-CUDA DeviceType: cpu")
+
+    wants_a_gpu.__module__ = "torch._native.registry"
+    before = dict(registry._aten_override_libs)
+
+    def install():
+        if ("bmm", "CUDA") not in before:
+            registry._install_aten_override("bmm", "CUDA", wants_a_gpu)
+
+    yield install
+    if ("bmm", "CUDA") not in before:
+        registry._aten_override_libs.pop(("bmm", "CUDA"))._destroy()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_kernels_of_torch_itself_for_real_gpus_are_left_to_them(native, early):
+    if early:
+        native()
+    with labkit.simulate(gpus=2):
+        if not early:
+            native()
+        x = torch.ones(2, 3, 4, device="cuda:1")
+        assert (x @ x.transpose(1, 2)).tolist() == [[[4.0] * 3] * 3] * 2

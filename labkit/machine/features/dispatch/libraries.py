@@ -8,6 +8,7 @@ if there is none.
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -48,6 +49,8 @@ _routed: dict[tuple[str, str], Kernel] = {}
 _AUTOGRADS = "torch._library.autograd"
 # torch's own operators, whose kernels do not ask for devices.
 _TORCHS = ("aten", "prims")
+# Where torch, built for CUDA, registers kernels of its own that want the real GPU (bmm's, in Triton).
+_NATIVE = "torch._native.registry"
 
 
 @hooks.by_itself.add
@@ -139,7 +142,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     ) -> None:
         key = dispatch_key or self.dispatch_key
         ours = self.ns not in _TORCHS or key in _ROUTES or key in _TWINS
-        if getattr(fn, "__module__", "") == _AUTOGRADS:
+        if getattr(fn, "__module__", "") in (_AUTOGRADS, _NATIVE):
             ours = False
         if machine_in_use() is None or not callable(fn) or fn is torch.library.fallthrough_kernel or not ours:
             impl(self, op_name, fn, dispatch_key, with_keyset=with_keyset, **options)
@@ -202,8 +205,11 @@ def _without_keyset(kernel: Kernel) -> Kernel:
 def _of_before() -> Iterator[Any]:
     """Registrations that replace those which Python made before. They hold as long as they are referred to."""
     operators: dict[tuple[str, str], set[str]] = {}
+    native = getattr(sys.modules.get(_NATIVE), "_aten_override_libs", {})
     for entry in list(torch.library._impls):  # libraries that die meanwhile take theirs out
         namespace, name, key = entry.split("/")
+        if namespace == "aten" and (name, key) in native:
+            continue
         if (namespace not in _TORCHS or key in _ROUTES) and key in _OVER:
             operators.setdefault((namespace, name), set()).add(key)
     for (namespace, name), keys in operators.items():
