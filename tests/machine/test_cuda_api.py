@@ -277,7 +277,9 @@ def test_torch_inductor_finds_the_class_that_it_imports_where_cuda_is_there():
     from torch._C import _cuda_CUDAAllocator_AllocatorState as AllocatorState
 
     assert isinstance(AllocatorState, type)
-    with pytest.raises(NotImplementedError, match="AllocatorState"):
+    with pytest.raises(
+        (NotImplementedError, TypeError), match="AllocatorState"
+    ):  # a CUDA build has the class itself
         AllocatorState()
 
 

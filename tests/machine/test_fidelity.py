@@ -14,8 +14,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "simulated.md"
 
 def test_the_documentation_is_what_the_code_says():
     written, made = DOCS.read_text("utf-8"), fidelity.table() + ranks.table()
-    if not torch.__version__.startswith("2.13"):
-        # The list of functions is that of the pinned release; what is said of them holds for all.
+    if not torch.__version__.startswith("2.13") or torch.version.cuda:
+        # The list of functions is that of the pinned release's CPU build; what is said of them holds for all.
         written, made = written.partition("## Functions")[0], made.partition("## Functions")[0]
     assert written == made, "python -m labkit.distributed > docs/simulated.md"
 

@@ -173,8 +173,12 @@ def _unwarned() -> Iterator[None]:
 
 def _host_kernel(name: str, twin: str) -> Kernel | None:
     """The kernel for the host where a router is to stand; one of our routers that stands there has it inside."""
-    by_python = f"{name.replace('::', '/')}/{twin}" in torch.library._impls
-    return (_routed.get((name, twin)) if by_python else None) or _found(name, twin)
+    return (_routed.get((name, twin)) if _by_python(name, twin) else None) or _found(name, twin)
+
+
+def _by_python(name: str, key: str) -> bool:
+    """Whether Python registered the kernel at ``key``. What C++ has there for CUDA wants a real GPU."""
+    return f"{name.replace('::', '/')}/{key}" in torch.library._impls
 
 
 def _beside(name: str, key: str, kernel: Kernel) -> Kernel:
@@ -187,12 +191,12 @@ def _beside(name: str, key: str, kernel: Kernel) -> Kernel:
     router = _router(name, key, kernel)
     if not torch._C._dispatch_has_kernel_for_dispatch_key(name, twin):
         return router
-    if f"{name.replace('::', '/')}/{twin}" in torch.library._impls:
+    if _by_python(name, twin):
         return router
     before = _found(name, twin)
 
     def run(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-        stands_in = _on_gpu(args, kwargs) and not torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+        stands_in = _on_gpu(args, kwargs) and not _by_python(name, key)
         return (before if stands_in and before else router)(keyset, *args, **kwargs)
 
     return run
