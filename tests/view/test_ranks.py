@@ -1,5 +1,6 @@
 """The pictures of ranks: in time, waiting for one another, and their memory."""
 
+import random
 import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
@@ -482,3 +483,12 @@ def test_the_page_of_ranks_has_their_beginning_their_end_who_waited_and_their_me
     assert "(all_reduce × 24)" in english
     short = timeline_page(Trace(steps(4, 2).events), "train.py")
     assert re.findall("<h2>(.*?)</h2>", short)[:3] == ["The whole run", "Who waited for whom", "整个运行过程"]
+
+
+def test_the_more_ranks_there_are_the_longer_are_the_times_that_are_added_up():
+    run = Run(60)
+    draw = random.Random(0)
+    for _ in range(200):
+        run.compute(*(draw.uniform(1e-3, 9e-3) for _ in range(60)))
+        run.meet()
+    assert 600 < len(ranks_picture(run.trace).boxes) <= 1900
