@@ -1,6 +1,10 @@
 """A notebook's kernel for the tests of ``%%ranks``."""
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from jupyter_client.manager import start_new_kernel
@@ -45,6 +49,23 @@ class Kernel:
     def close(self):
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture
+def as_command(tmp_path):
+    """A function that runs a script by ``labkit torchrun``: the exit code, what came out, what was said of errors."""
+
+    def run(text, *arguments, options=("--nproc-per-node", "4"), language="en", **environment):
+        (tmp_path / "train.py").write_text(text, "utf-8")
+        root = str(Path(__file__).parents[2])
+        told = {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "LABKIT_LANGUAGE": language, **environment}
+        command = [sys.executable, "-m", "labkit", "torchrun", *options, "train.py", *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | told, cwd=tmp_path, timeout=200
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -52,9 +52,10 @@ def test_displays_stand_below_their_rank(four):
 
 
 def test_figures_are_each_ranks_own(four):
+    four.run("%%ranks\npair = dist.new_group([0, 1])")
     text = four.run(
         "%%ranks --rank 0,1\nimport matplotlib.pyplot as plt\nplt.plot([1, rank])\n"
-        "dist.barrier(dist.new_group([0, 1], use_local_synchronization=True))\nprint(len(plt.gca().lines));"
+        "dist.barrier(pair)\nprint(len(plt.gca().lines));"
     )
     assert sorted(text.splitlines()) == sorted(
         [f"rank {k} │ {n}" for k in (0, 1) for n in ("1", "")] + ["<Figure size 640x480 with 1 Axes>"] * 2

@@ -37,12 +37,13 @@ class Call:
 
     kind      "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
               "barrier", "send", "recv"; "all_gather_single", "reduce_scatter_single" and "all_to_all_single" where one
-              tensor holds the pieces of all.
+              tensor holds the pieces of all; "new_group", "split_group".
     inputs    tensors that are read, ``outputs`` those that are written (the same list, where all are both): of a
               coalesced call, several; of "all_gather", "gather", "scatter", "reduce_scatter" and "all_to_all", one for
               each member.
     op        the reduction, by name ("SUM"), and ``factor`` of PREMUL_SUM.
     root      the rank in the group that sends or receives all; the peer of a send or recv.
+    members   of "new_group" the world's ranks that the new group is to have.
     splits    of "all_to_all_single": how many rows go to each member, and come from each; None for equal ones.
     group     the group's name, and ``desc`` what it is for ("default_pg", "mesh_dp").
     seq       its number among the rank's collectives of this group, from 1; of messages, among those of the pair.
@@ -62,6 +63,7 @@ class Call:
     op: str = ""
     factor: Any = None
     root: int | None = None
+    members: tuple[int, ...] = ()
     splits: tuple[list[int] | None, list[int] | None] | None = None
     tag: int = 0
     group: str = ""
@@ -112,6 +114,11 @@ class Call:
     def is_message(self) -> bool:
         """Whether two ranks have part in it, and not all of the group."""
         return self.kind in ("send", "recv")
+
+    @property
+    def makes_a_group(self) -> bool:
+        """Whether it moves no tensors, and a group comes of it (NCCL: ncclCommSplit, which all of the parent call)."""
+        return self.kind in ("new_group", "split_group")
 
     @property
     def pair(self) -> tuple[int, ...]:

@@ -145,7 +145,7 @@ def _rows(tensor: Tensor, sizes: list[int] | None, members: int) -> list[Tensor]
     return list(tensor.split(sizes))
 
 
-def _barrier(calls: Sequence[Call], at: int) -> Pairs:
+def _nothing(calls: Sequence[Call], at: int) -> Pairs:
     return []
 
 
@@ -161,7 +161,9 @@ _KINDS = {
     "reduce_scatter_single": _reduce_scatter_single,
     "all_to_all": _all_to_all,
     "all_to_all_single": _all_to_all_single,
-    "barrier": _barrier,
+    "barrier": _nothing,
+    "new_group": _nothing,
+    "split_group": _nothing,
 }
 KINDS = frozenset(_KINDS) | {"send", "recv"}
 

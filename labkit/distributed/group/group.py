@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from ...machine.state.gpu import Gpu
 from ...machine.state.in_use import machine_in_use
 from ...machine.state.placement import gpu_of
 from ...trace import emitting as trace
-from ..calls import checks
+from ..calls import checks, faults
 from ..calls.call import Call
 from ..rank.rank import rank_here, timed_here
 from ..rank.sampling import sample
@@ -176,6 +176,8 @@ class Group(_Base):  # type: ignore[misc]
     ) -> Group | None:  # fmt: skip
         """The group of those members that are ``ranks`` of this one; None for the others."""
         self._splits += 1
+        if self.bound_device_id is not None:
+            self._meet(Call("split_group")).wait()
         if self._rank not in ranks:
             return None
         kinds = set(self.backends) if device_types is None else {device.type for device in device_types}
@@ -190,6 +192,24 @@ class Group(_Base):  # type: ignore[misc]
         child._set_group_name(group_name or f"{self._name}:split:{self._splits}")
         child._set_group_desc(group_desc or f"{self._desc}:split")
         return child
+
+    def is_to_have(self, name: str, ranks: Sequence[int], backends: Collection[str]) -> None:
+        """A group of ``ranks`` is about to be made by ``new_group``, by all ranks of this one, the default group.
+
+        name   the group's: its number among those that the rank has made, or a hash if its members alone make it.
+
+        Raises :class:`..calls.faults.Mismatch` if another rank's group of this number has other members.
+        """
+        call = Call("new_group", members=tuple(ranks))
+        if name.isdecimal():
+            call.group, call.at, call.rank, call.seq = self._name, self._rank, self._global, int(name)
+            call.locate()
+            wrong = faults.fault(self.transport().announce(call))
+            if wrong is not None:
+                raise wrong
+        # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, performNocolorSplit and initNCCLComm: ncclCommSplit.
+        if self.bound_device_id is not None and "nccl" in backends and self.supports_splitting:
+            self._meet(Call("new_group", members=call.members)).wait()
 
     def shutdown(self) -> None:
         self.destroyed = True

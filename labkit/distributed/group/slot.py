@@ -74,6 +74,9 @@ class Transport(Protocol):
     def come(self, call: Call) -> Slot:
         """``call`` has come; the slot may be over by then."""
 
+    def announce(self, call: Call) -> list[Call]:
+        """The calls by which members have made the group of this number, ``call`` among them; nobody waits for all."""
+
 
 # NCCL writes into memory of which autograd keeps the number of changes, and counts none.
 _UNCOUNTED = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)

@@ -162,15 +162,19 @@ def _helper() -> Callable[..., Any]:
     make = inspect.unwrap(make)  # without the machine's refusal of nccl
 
     @functools.wraps(make)
-    def made(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
+    def made(
+        size: int, rank: int, ranks: list[int], backend: Any, store: Any, name: str, *args: Any, **kwargs: Any
+    ) -> Any:
         config = distributed_c10d.BackendConfig(backend).get_device_backend_map()
         kinds: dict[str, str] = {kind: str(name) for kind, name in config.items() if kind in ("cpu", "cuda")}
         if str(backend) == "nccl":
             kinds = {"cuda": "nccl"}
+        if ranks and isinstance(parent := dist.group.WORLD, Group):
+            parent.is_to_have(name, ranks, kinds.values())
         before = _making.backends, _making.ranks
         _making.backends, _making.ranks = kinds, list(ranks)
         try:
-            group, its_store = make(size, rank, ranks, backend, *args, **kwargs)
+            group, its_store = make(size, rank, ranks, backend, store, name, *args, **kwargs)
         finally:
             _making.backends, _making.ranks = before
         device = kwargs.get("device_id")

@@ -39,7 +39,7 @@ class SlotWork(_Waited):
         super().__init__()
         self.call, self.slot, self.results, self.timeout = call, slot, results, timeout
         self.rank = here.rank or alone.rank
-        self._told = trace.recording is None or self.rank is None
+        self._told = trace.recording is None or self.rank is None or call.makes_a_group
         if not self._told and self.rank is not None:
             self.rank.untold.append(self)
 

@@ -60,7 +60,7 @@ def key_of(call: Call) -> tuple[Any, ...]:
         return call.group, "recv", None if call.root is None else call.ranks[call.root], call.rank
     if call.kind.startswith(STORE):
         return call.group, STORE
-    if call.kind in (NEW, OWN):
+    if call.kind == OWN or call.kind == NEW and not call.backend:  # members gather before they connect
         return call.group, call.kind
     return call.group, "all"
 

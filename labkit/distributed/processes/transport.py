@@ -32,7 +32,7 @@ from ..group.group import Group
 from ..group.slot import BUFFER, Plain, Slot
 from ..rank.rank import aside
 from . import lookout, packing
-from .keys import prefix
+from .keys import Keys, prefix
 
 # Bytes of a head: a call in words, and ten or a hundred numbers.
 HEAD = 2048
@@ -40,6 +40,9 @@ _LONG = timedelta(days=20)
 _REST = "rest"
 # Seconds that a rank whose neighbour is gone gives the launcher to end it too: then one rank tells, not all.
 _GRACE = 5.0
+
+# Seconds that others get to say which group they make, once one has said another than this rank.
+_SOON = 1.0
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
@@ -101,6 +104,7 @@ class Gloo:
         with aside():
             lookout.gather(group, name)
         name = prefix(name)
+        self._store = c10d.PrefixStore(name, group.store)
         with Plain(), aside():
             self._heads, self._bodies = (
                 _gloo(c10d.PrefixStore(f"{name}/{part}", group.store), self.at, self.size, group.timeout)
@@ -126,6 +130,19 @@ class Gloo:
                 work = self._heads.allgather([list(heads.unbind())], [_head(slot.mine)])
         work.get_future().add_done_callback(partial(self._headed, slot, heads))
         return slot
+
+    def announce(self, call: Call) -> list[Call]:
+        """The calls by which members have made the group of this number, ``call`` among them."""
+        text, made = packing.words(call), c10d.PrefixStore(f"made/{call.seq}", self._store)
+        with aside():
+            made.set(str(self.at), text)  # type: ignore[arg-type]  # bytes are taken too
+            first = made.compare_set("first", "", text)  # type: ignore[arg-type]
+            calls = [call, packing.described(first)]
+            if calls[1].members != call.members:
+                keys = [str(at) for at in range(self.size)]
+                Keys(made, keys).wait(_SOON)
+                calls = [packing.described(made.get(key)) for key in keys if made.check([key])]
+        return calls
 
     # Gloo's threads come here.
 

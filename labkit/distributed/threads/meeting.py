@@ -19,7 +19,7 @@ from ..group.group import Group
 from ..group.slot import BUFFER, Plain, Slot
 from ..rank.rank import Rank
 from .store import shared_by
-from .waiting import wait_for
+from .waiting import others_first, wait_for
 
 # As C has them: not watched as the locks are for which a rank hands the baton on.
 _acquire, _release = type(threading.Lock()).acquire, type(threading.Lock()).release
@@ -59,6 +59,8 @@ class Meeting:
         # Messages under way, and receivers that wait, of each pair (and tag, where the backend has tags).
         self._sent: dict[Any, deque[Met]] = {}
         self._asked: dict[Any, deque[Met]] = {}
+        # The calls by which each member has made groups, by the groups' numbers.
+        self._made: dict[int, dict[int, Call]] = {}
         self._lock = threading.Lock()
         # The members' groups, whose numbers are made equal after a run that was broken off: to this or more.
         self._groups: list[Group] = []
@@ -87,6 +89,14 @@ class Meeting:
             if slot.error is None:
                 _finish(slot, _compute)
         return slot
+
+    def announce(self, call: Call) -> list[Call]:
+        """The calls by which members have made the group of this number, ``call`` among them."""
+        made = self._made.setdefault(call.seq, {})
+        made[call.at] = call
+        if any(other.members != call.members for other in made.values()):
+            others_first()  # who then say what theirs has
+        return list(made.values())
 
     # Messages.
 
@@ -177,6 +187,10 @@ class Meetings:
         """After a run that was broken off."""
         for meeting in self._known.values():
             meeting.begin_anew()
+        # By these numbers groups made later are known, in all ranks alike.
+        worlds = [rank.groups for rank in self._world if rank.groups is not None]
+        for one in worlds:
+            one.group_count = max(other.group_count for other in worlds)
 
     def clear(self) -> None:
         self._known.clear()

@@ -13,7 +13,7 @@ from ... import turns
 from ...base.language import say
 from ..calls.call import Call
 from ..rank.rank import rank_here
-from .waiting import wait_for
+from .waiting import others_first, wait_for
 
 _DEFAULT = timedelta(seconds=300)
 _QUEUE = "\0queue "  # what queues are kept under
@@ -49,7 +49,7 @@ class SharedStore(Store):
 
     def add(self, key: str, amount: int) -> int:
         if not amount:
-            _others_first()
+            others_first()
         value = int(self._values.get(key, b"0")) + amount
         self._values[key] = str(value).encode()
         self._changed()
@@ -64,7 +64,7 @@ class SharedStore(Store):
 
     def check(self, keys: Sequence[str]) -> bool:
         if not all(map(self._has, keys)):
-            _others_first()
+            others_first()
         return all(map(self._has, keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
@@ -74,7 +74,7 @@ class SharedStore(Store):
         return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        _others_first()
+        others_first()
         return len(self.list_keys())
 
     def list_keys(self) -> list[str]:
@@ -185,13 +185,6 @@ def shared_by(store: Any) -> object:
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return getattr(store, "_values", None)
-
-
-def _others_first() -> None:
-    """Let the others have their turns: a rank may look into the store again and again."""
-    member = turns.participant()
-    if member is not None:
-        member.wait(lambda: True, "")
 
 
 def _kept(store: SharedStore) -> None:

@@ -52,6 +52,13 @@ def wait_for(
     return ready()
 
 
+def others_first() -> None:
+    """Let the others have their turns: a rank may look for what they do again and again."""
+    member = turns.participant()
+    if member is not None:
+        member.wait(lambda: True, "")
+
+
 def _watch(rank: Rank, call: Call, ready: Callable[[], bool]) -> bool:
     """Wait in a thread that a rank has started: it has no turn, and looks until it is ready."""
     world, idle = rank.world, 0

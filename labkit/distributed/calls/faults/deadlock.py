@@ -14,7 +14,11 @@ from .report import Report, explained
 from .words import described, group_of, ordinal, ranks_text, table
 
 # The faults that have a name of their own in a check-up, by why none can go on.
-_FAULTS = {"uneven": "uneven_inputs", "alone": "collective_in_some_ranks"}
+_FAULTS = {
+    "uneven": "uneven_inputs",
+    "alone": "collective_in_some_ranks",
+    "split_alone": "collective_in_some_ranks",
+}
 
 
 class Unmet(RuntimeError):
@@ -60,8 +64,10 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
     )
     lines = (head, *_standing_lines(standings), meaning)
     places = tuple(filter(None, map(_place, standings)))
-    stuck = next((one.call for one in standings if one.call is not None and one.call.backend == "nccl"), None)
-    real = "" if stuck is None else _on_real_gpus(stuck, timeout or timedelta(minutes=10))
+    stuck = next((call for one in standings if (call := one.call) and call.backend == "nccl"), None)
+    real = (
+        "" if stuck is None or stuck.makes_a_group else _on_real_gpus(stuck, timeout or timedelta(minutes=10))
+    )
     return Report(_FAULTS.get(key, "deadlock"), lines, advice, places, real)
 
 
@@ -207,6 +213,12 @@ def _cause_of_missing(call: Call, standings: Sequence[Standing]) -> _Cause:
             "names": names, "through": through, "rounds": ", ".join(sorted({str(one.came[line]) for one in away})),
             "ended": over, "rank": call.rank, "time": ordinal(times), "times": times,
         }  # fmt: skip
+    if never and call.makes_a_group:
+        return "split_alone", {
+            "names": ranks_text(never),
+            "kind": call.kind,
+            "members": ranks_text(call.ranks),
+        }
     if never:
         here = ranks_text([one.rank for one in standings if one.came.get(line)])
         return "alone", {

@@ -42,6 +42,8 @@ def _conflict(a: Call, b: Call) -> str:
     """In what two calls differ, "kind", "op", "root", "number", "dtype" or "shape"; "" if they fit."""
     if a.kind != b.kind:
         return "" if {a.kind, b.kind} == {"send", "recv"} and _lengths(a) == _lengths(b) else _of_kinds(a, b)
+    if a.members != b.members:
+        return "members"
     if a.op != b.op:
         return "op"
     if a.root != b.root and not a.is_message:
@@ -117,6 +119,11 @@ def _report(calls: Sequence[Call], what: str) -> Report:
             en="a message and its receiver do not fit together:",
             zh="发送（send）和接收（recv）对不上：",
         )
+    elif what == "members":
+        head = say(
+            en="ranks that make a group together do not name the same members:",
+            zh="各 rank 一起创建一个组，写的成员却不一样：",
+        )
     else:
         head = say(
             en=f"ranks that meet in call {first.seq} of group {group_of(first)} do not call the same:",
@@ -126,14 +133,19 @@ def _report(calls: Sequence[Call], what: str) -> Report:
         key = "shape_of_message" if first.is_message else "shape_of_pieces" if first.kind in _UNEVEN else what
     else:
         key = what
-    meaning, advice = explained(key)
+    facts: dict[str, object] = {}
+    if what == "kind" and (split := next((call for call in calls if call.makes_a_group), None)):
+        away = [call.rank for call in calls if not call.makes_a_group]
+        key = "split_alone"
+        facts = {"names": ranks_text(away), "kind": split.kind, "members": ranks_text(split.ranks)}
+    meaning, advice = explained(key, **facts)
     fault = "shapes_differ" if what in ("shape", "dtype") else "calls_differ"
     return Report(fault, (head, *table(calls), meaning), advice, tuple(call.short_place for call in calls))
 
 
 def on_one_gpu(calls: Sequence[Call]) -> DistBackendError | None:
     """NCCL's error if two ranks of one node bring tensors on one GPU, with what to do; None if none do."""
-    if calls[0].backend != "nccl" or calls[0].kind == "barrier":
+    if calls[0].backend != "nccl" or calls[0].kind == "barrier" or calls[0].makes_a_group:
         return None
     seen: dict[tuple[int, str], Call] = {}
     for call in calls:

@@ -10,7 +10,7 @@ from ..call import Call
 
 def described(call: Call) -> str:
     """A call in words: ``all_reduce SUM [4, 4] float32``."""
-    words = [call.kind]
+    words = [call.kind, *([str(list(call.members))] if call.members else ())]
     if call.op:
         words.append(call.op)
     if call.root is not None and call.kind != "barrier":

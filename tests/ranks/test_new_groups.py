@@ -1,0 +1,132 @@
+"""``new_group`` is a call of all ranks: in the same order, and all of them where NCCL cuts the group out of another."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import labkit
+from labkit.distributed.calls import faults
+from labkit.distributed.threads.world import RanksFailed, World
+from labkit.turns import Deadlock
+
+SCRIPT = """
+import os
+import sys
+import torch
+import torch.distributed as dist
+
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+dist.init_process_group("nccl", device_id=device if "bound" in sys.argv else None)
+rank = dist.get_rank()
+x = torch.full((1,), float(rank), device="cuda")
+lists = [[0, 2], [1, 3]]
+if "order" in sys.argv and rank % 2:
+    lists.reverse()
+if "members" in sys.argv and rank % 2:
+    del lists[0]
+mine = [group for group in [dist.new_group(ranks) for ranks in lists] if group != dist.GroupMember.NON_GROUP_MEMBER]
+dist.all_reduce(x, group=mine[0])
+print(f"rank {rank}: {x.item():g}", flush=True)
+"""
+
+
+def begin(rank, bound=False):
+    device = torch.device("cuda", rank.local)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device if bound else None)
+    return torch.full((1,), float(rank.number), device="cuda")
+
+
+def of_two_teams(rank, bound, lists):
+    x = begin(rank, bound)
+    groups = [dist.new_group(ranks) for ranks in lists(rank.number)]
+    dist.all_reduce(x, group=next(g for g in groups if g != dist.GroupMember.NON_GROUP_MEMBER))
+    return x.item()
+
+
+TEAMS = [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_groups_made_in_another_order_are_told_with_every_ranks_line(bound):
+    with World(4) as world, pytest.raises(RanksFailed) as failed:
+        world.run(lambda rank: of_two_teams(rank, bound, lambda n: TEAMS[:: -1 if n % 2 else 1]))
+    error = failed.value.error
+    assert isinstance(error, faults.Mismatch)
+    for text in "ranks 0, 2  new_group [0, 2]", "ranks 1, 3  new_group [1, 3]", "matched by their number":
+        assert text in str(error)
+    assert str(error).count("test_new_groups.py:") == 2
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_groups_made_by_all_in_one_order_are_the_teams(bound):
+    with World(4) as world:
+        assert world.run(lambda rank: of_two_teams(rank, bound, lambda n: TEAMS)) == [2.0, 4.0, 2.0, 4.0]
+
+
+def test_each_team_making_its_own_alone_is_told():
+    with World(4) as world, pytest.raises(RanksFailed, match=r"ranks 1, 3  new_group \[1, 3\]"):
+        world.run(lambda rank: of_two_teams(rank, False, lambda n: [TEAMS[n % 2]]))
+
+
+def by_members(rank, bound, **options):
+    x = begin(rank, bound)
+    if rank.number < 2:
+        dist.all_reduce(x, group=dist.new_group([0, 1], **options))
+    return x.item()
+
+
+@pytest.mark.parametrize("options", [{}, {"use_local_synchronization": True}])
+def test_a_group_made_by_its_members_alone_needs_a_default_group_without_a_device(options):
+    with World(3) as world:
+        assert world.run(lambda rank: by_members(rank, False, **options)) == [1.0, 1.0, 2.0]
+    with World(3) as world, pytest.raises(RanksFailed) as failed:
+        world.run(lambda rank: by_members(rank, True, **options))
+    assert isinstance(failed.value.error, Deadlock)
+    for text in "ranks 0, 1  wait for rank 2 in new_group [0, 1]", "`device_id=`", "if rank in ranks:":
+        assert text in str(failed.value)
+    assert "Watchdog" not in str(failed.value)  # there is none in ncclCommSplit
+
+
+def test_a_group_of_gloo_is_not_cut_out_of_one_of_nccl():
+    with World(3) as world:
+
+        def work(rank):
+            begin(rank, bound=True)
+            if rank.number < 2:
+                dist.barrier(dist.new_group([0, 1], backend="gloo"))
+
+        world.run(work)
+
+
+def test_who_calls_something_else_instead_is_told_that_all_make_groups():
+    def work(rank):
+        x = begin(rank, bound=True)
+        dist.split_group(split_ranks=[[0, 1], [2]]) if rank.number else dist.all_reduce(x)
+
+    with World(3) as world, pytest.raises(RanksFailed, match="rank 0 did not call split_group there"):
+        world.run(work)
+
+
+def test_numbers_of_groups_are_alike_again_after_a_run_that_failed():
+    with labkit.ranks(2) as ranks:
+        with pytest.raises(Deadlock):
+            ranks.execute("import torch.distributed as dist\nif rank == 0: dist.new_group([0])")
+        ranks.execute("dist.barrier(dist.new_group([0, 1]))\ndist.new_group([0]); dist.new_group([1])")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_processes_are_told_the_same(as_command):
+    options = "--processes", "--nproc-per-node", "4"
+    code, _, err = as_command(SCRIPT, "order", options=options)
+    assert code
+    assert "ranks 0, 2  new_group [0, 2]  train.py:" in err
+    assert "ranks 1, 3  new_group [1, 3]  train.py:" in err
+    code, _, err = as_command(SCRIPT, "members", "bound", options=options)
+    assert code
+    assert "new_group [1, 3]" in err
+    code, out, err = as_command(SCRIPT, "bound", options=options)
+    assert (code, sorted(out.splitlines())) == (0, [f"rank {k}: {2 + 2 * (k % 2)}" for k in range(4)])
