@@ -17,7 +17,9 @@ def _progress_of_the_tests(tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def _language_of_the_tests():
     """Starts in English, whatever language the user who runs the tests has chosen."""
-    os.environ.pop("LABKIT_LANG", None)
+    for name in ("LABKIT_LANG", "LC_ALL", "LC_MESSAGES"):
+        os.environ.pop(name, None)
+    os.environ["LANG"] = "C.UTF-8"
 
 
 @pytest.fixture(autouse=True)

@@ -546,7 +546,7 @@ def test_argparses_own_words_are_all_translated():
     import ast
     import inspect
 
-    from labkit.cli.usage import ARGPARSE
+    from labkit.base.arguments import ARGPARSE
 
     asked = [
         argument.value

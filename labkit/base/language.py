@@ -3,7 +3,8 @@
 Every visible string is written once, both languages side by side: ``say(en="idle", zh="空闲")``.
 
 The language is the one that was set last (:func:`set_language`, a lesson's ``begin``, ``--lang`` on the command
-line); until one is, the one that the environment variable ``LABKIT_LANG`` names; without it, English.
+line); until one is, the one that the environment variable ``LABKIT_LANG`` names; without it, the one that the user has
+chosen for the whole computer; English if labkit does not speak that.
 However it is written, one rule reads it (:func:`named_language`): ``zh``, ``ZH``, ``zh_CN.UTF-8``, ``zh-Hans``.
 """
 
@@ -48,13 +49,12 @@ def set_language(language: str) -> None:
 
 
 def get_language() -> str:
-    """The language in use, ``"en"`` or ``"zh"``: at first what ``LABKIT_LANG`` names, English if it names none."""
+    """The language in use, ``"en"`` or ``"zh"``: at first what ``LABKIT_LANG`` names, or else the system."""
     global _current
     if _current is None:
-        _current, named = "en", os.environ.get(VARIABLE)
-        if found := named_language(named):
-            _current = found
-        elif named:  # said once, for the language is known from here on
+        named = os.environ.get(VARIABLE)
+        _current = named_language(named) or (None if named else system_language()) or "en"
+        if named and named_language(named) is None:  # said once, for the language is known from here on
             known = ", ".join(LANGUAGES)
             warnings.warn(
                 f"{VARIABLE} must be one of {known}, got {named!r}: English is used "
@@ -65,7 +65,7 @@ def get_language() -> str:
 
 
 def system_language() -> str | None:
-    """The language that the user has chosen for the whole computer, if labkit speaks it: what commands begin with."""
+    """The language that the user has chosen for the whole computer, if labkit speaks it."""
     named = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
     if not named and sys.platform == "win32":
         import ctypes

@@ -18,10 +18,11 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 
 from .. import __version__
+from ..base.arguments import in_the_language_in_use
 from ..base.extras import MissingPackage, explained
-from ..base.language import VARIABLE, get_language, named_language, say, system_language, using
+from ..base.language import VARIABLE, get_language, named_language, say, using
 from . import console
-from .usage import Lenient, Parser, UsageError, add_language, in_the_language_in_use
+from .usage import Lenient, Parser, UsageError, add_language
 
 # Each command and what it is for. Only the module of the one that is asked for is imported.
 COMMANDS = {
@@ -73,8 +74,6 @@ def main(argv: list[str] | None = None) -> int:
     for complaint in complaints:
         print(f"labkit: {complaint.message}", file=sys.stderr)
     command, language = _asked(argv)
-    if alone and language is None and not os.environ.get(VARIABLE):
-        language = system_language()
     reader = language or get_language()
     encoding = console.without_chinese() if reader == "zh" else None
     if encoding:

@@ -20,6 +20,7 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.arguments import in_the_language_in_use
 from ..base.language import say, using
 from .usage import (
     Parser,
@@ -29,7 +30,6 @@ from .usage import (
     add_options,
     at_least,
     bad_usage,
-    in_the_language_in_use,
 )
 from .wording import Wording
 

@@ -50,5 +50,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not _MODULES.keys() & globals().keys():  # the first of them, in a notebook whose kernel is new
+        import_module(".names", __name__).watch_before_begin()
     value = globals()[name] = getattr(import_module(_MODULES[name], __name__), name)
     return value

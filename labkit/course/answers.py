@@ -72,12 +72,9 @@ def check(exercise: str, answer: object, **facts: int) -> Shown:
         progress.note(exercise, hint is None)
     if hint is None:
         right = say(en="Right.", zh="正确。")
-        # After a prediction the reason is worth a line; after an exercise the reader has just written the solution.
-        return (
-            Shown(True, right, solution)
-            if not found.asks
-            else Shown(True, f"{right} {found.solution(**facts)}", None)
-        )
+        # After a prediction the solution says why; whoever has just written one compares it with another way.
+        said = found.solution(**facts) if found.asks else found.why()
+        return Shown(True, f"{right} {said}", None if found.asks else solution)
     return Shown(False, hint, solution)
 
 

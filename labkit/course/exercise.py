@@ -16,7 +16,8 @@ Behind the id stands the kind of answer, one of :data:`KINDS`; then ``%% -`` and
 its hint, and right ones, as a learner types them, several with "or" between them; ``…`` is every other answer, and if
 two lines name the same one, the later counts. Without a kind the answers are choices to click, with a text each and a
 ``hint``. ``like 02.lines`` takes the answers of another exercise. A text ``wanted`` says what an answer looks like.
-Without a question the answer goes to ``check()`` alone. ``%% hint`` and ``%% part`` are texts that code names.
+Without a question the answer goes to ``check()`` alone, and ``why`` says in a sentence what makes a right one right.
+``%% hint`` and ``%% part`` are texts that code names.
 
 What needs code stands in the Python module of the lesson: :func:`derived` works out facts for the texts, :func:`judge`
 judges answers where a table cannot.
@@ -167,6 +168,10 @@ class Exercise:
         """The worked answer in the language in use."""
         return str(self._said(Named("solution"), facts))
 
+    def why(self) -> str:
+        """Why a right answer to an exercise without a question is right, in one sentence."""
+        return str(self.texts["why"])
+
     def _said(self, named: Named, facts: Mapping[str, int]) -> Text:
         return worded(self.texts, named, {**facts, **self.code.derived(**facts)})
 
@@ -188,7 +193,7 @@ class Exercise:
 
     def hint(self, answer: object, **facts: int) -> Hint | None:
         """The hint on ``answer``, None if it is right; raises Unreadable, or what the learner's code raises."""
-        value = self.kind.read(answer)
+        value = self._read(answer)
         if self.code.judge is None:
             return self._looked_up(value, facts)
         with closing(self.code.judge(value, **facts)) as hints:  # type: ignore[type-var]  # they hold simulated GPUs
@@ -197,6 +202,16 @@ class Exercise:
             return None
         said = self._said(Named(found.name, answer=value, **found.values), facts)
         return Hint(found.name, said.en, said.zh)
+
+    def _read(self, answer: object) -> Any:
+        """``answer`` in the form that judges work with, by the first of its readings that is of the kind asked for."""
+        refused: Unreadable | None = None
+        for reading in kinds.readings(answer):
+            try:
+                return self.kind.read(reading)
+            except Unreadable as error:
+                refused = refused or error
+        raise refused or Unreadable
 
     def _looked_up(self, value: Any, facts: Mapping[str, int]) -> Hint | None:
         """The hint that the table of answers has for ``value``."""

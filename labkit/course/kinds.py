@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import index
 from typing import Any
@@ -59,9 +59,9 @@ def numbers(answer: Any) -> tuple[int, ...]:
 
 
 def gpu_number(answer: object) -> object:
-    """``cuda:1`` as 1; everything else as it is."""
-    name, _, number = _text(answer).partition(":")
-    return int(number) if name == "cuda" and number.isdigit() else answer
+    """``cuda:1`` and ``GPU 1`` as 1; everything else as it is."""
+    found = re.fullmatch(r"(?:cuda|gpu)[: ]?(\d+)", _text(answer))
+    return int(found[1]) if found else answer
 
 
 def device(answer: object) -> str:
@@ -100,9 +100,25 @@ def typed(text: str) -> object:
         unicodedata.normalize("NFKC", text).replace("、", ",").replace("【", "[").replace("】", "]").strip()
     )
     try:
-        return ast.literal_eval(text)
+        return ast.literal_eval(text.removeprefix("torch.Size"))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
+
+
+def readings(answer: object) -> Iterator[object]:
+    """What ``answer`` may mean, the likeliest first; of a text also ``20,000``, ``3 3 3`` and ``30x5`` as numbers.
+
+    Whether ``20,000`` is a number or two is for the kind of answer to say: the first reading that it takes counts.
+    """
+    if not isinstance(answer, str):
+        yield answer
+        return
+    yield (value := typed(answer))
+    text = unicodedata.normalize("NFKC", answer).strip()
+    if re.fullmatch(r"[-+]?\d{1,3}([, ]\d{3})+(\.\d+)?", text):
+        yield typed(re.sub("[, ]", "", text))
+    if isinstance(value, str):
+        yield typed(re.sub(r"(?<=\d)\s*[x×*✕]\s*(?=\d)|(?<=\d)\s+(?=\d)", ", ", text.lower()))
 
 
 def a_function(name: str) -> Callable[[object], object]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import dis
 import json
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..base.language import say
+from ..base.language import named_language, say, set_language
 from .words import as_html, framed
 
 
@@ -66,9 +67,26 @@ class Watch:
             self.shell.display_pub.publish({"text/plain": text, "text/html": framed(as_html(text))})
 
 
+def watch_before_begin() -> None:
+    """In a lesson whose kernel is new, perhaps restarted in the middle: its language, and a word on missing names.
+
+    Which notebook it is the server says, or VS Code; where nobody does (Colab) there is no word.
+    """
+    shell = _shell()
+    named = (shell and shell.user_ns.get("__vsc_ipynb_file__")) or os.environ.get("JPY_SESSION_NAME")
+    if shell and named and Path(f"{Path(named).stem}.ipynb").is_file():
+        if language := named_language(Path(named).parent.name):
+            set_language(language)
+        watch(Path(named).stem)
+
+
+def _shell() -> Any:
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
 def watch(lesson: str) -> None:
     """In a notebook: say which cell makes a name that is not there, from now on and for this lesson alone."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    shell = _shell()
     if shell is None:
         return
     for other in [known for known in shell.events.callbacks["post_run_cell"] if isinstance(known, Watch)]:

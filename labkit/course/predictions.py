@@ -17,12 +17,18 @@ from ..base.language import get_language, say, using
 from ..base.widgets import PAGE_STYLE, live
 from .answers import Shown, check
 from .exercise import Exercise, find
-from .kinds import typed
-from .words import as_html
+from .words import COLOURS, as_html
 
-# Buttons as long as their words, which may take two lines on a narrow page.
-_STYLE = """<style>.labkit-predict button{height:auto;min-height:28px;white-space:normal;text-align:left;\
-line-height:1.4;padding:4px 12px;width:fit-content;max-width:100%}</style>"""
+# Buttons as long as their words, which may take two lines on a narrow page. Answered ones are still read: their words
+# keep their contrast, in the colours of the verdicts, where widgets would make them pale.
+_STYLE = f"""<style>.labkit-predict button{{height:auto;min-height:28px;white-space:normal;text-align:left;\
+line-height:1.4;padding:4px 12px;width:fit-content;max-width:100%}}
+.labkit-predict .jupyter-button:disabled{{opacity:1;color:var(--jp-ui-font-color1,#222);border:1px dashed}}
+.labkit-predict .jupyter-button.mod-success:disabled{{background:{COLOURS[True]};color:#fff;border:0}}
+.labkit-predict .jupyter-button.mod-warning:disabled{{background:{COLOURS[False]};color:#fff;border:0}}</style>"""
+
+# The fold with the reason, further down in the lesson, says "answer first" in words of this class.
+_ANSWERED = "<style>.labkit-{}{{display:none}}</style>"
 
 
 class Prediction:
@@ -134,7 +140,7 @@ class Prediction:
             text = field.value.strip()
             if text and text != last[0]:  # leaving the field and clicking the button are one answer
                 last[0] = text
-                self._tell(told, self.answer(typed(text)))
+                self._tell(told, self.answer(text))
 
         field.observe(given, "value")
         button.on_click(given)
@@ -142,7 +148,8 @@ class Prediction:
 
     def _tell(self, told: Any, verdict: Shown) -> None:
         with using(self._language):
-            told.value = f'<div role="status" aria-live="polite">{verdict._repr_html_()}</div>'
+            said = f'<div role="status" aria-live="polite">{verdict._repr_html_()}</div>'
+        told.value = said + _ANSWERED.format(self.name.replace(".", "-")) * (verdict.right is not None)
 
 
 def predict(exercise: str, **facts: int) -> Prediction:

@@ -14,10 +14,10 @@ def as_html(text: str) -> str:
 
 
 # The line beside a verdict: right, wrong, or none yet.
-_COLOURS = {True: "#1a7f37", False: "#bc4c00", None: "#8c959f"}
+COLOURS = {True: "#1a7f37", False: "#bc4c00", None: "#8c959f"}
 SIGNS = {True: "✓", False: "✗", None: "…"}
 
 
 def framed(html: str, right: bool | None = None) -> str:
     """HTML with a line at its left in the colour of the verdict."""
-    return f'<div style="border-left:4px solid {_COLOURS[right]};padding:2px 0 2px 12px">{html}</div>'
+    return f'<div style="border-left:4px solid {COLOURS[right]};padding:2px 0 2px 12px">{html}</div>'

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import overload
 
 from ..base.display import Drawn
+from ..base.language import say
 from ..base.numbers import MOST_GPUS, whole
 from .split import Split, listed, split
 
@@ -65,10 +66,13 @@ class Batches(Drawn, Sequence[Split]):
 
     def __str__(self) -> str:
         sizes = listed(self.batch_size, self.full, self.short or None)
-        return (
-            f"{self.rows} rows in batches of {self.batch_size}: {sizes}"
+        return say(
+            en=f"{self.rows} rows in batches of {self.batch_size}: {sizes}"
             + f"; {self.dropped} dropped" * bool(self.dropped)
-            + f" (on {self.gpus} GPUs)" * (self.gpus > 1)
+            + f" (on {self.gpus} GPUs)" * (self.gpus > 1),
+            zh=f"{self.rows} 行，每批 {self.batch_size} 行：{sizes}"
+            + f"；丢弃 {self.dropped} 行" * bool(self.dropped)
+            + f"（{self.gpus} 块 GPU）" * (self.gpus > 1),
         )
 
     __repr__ = __str__

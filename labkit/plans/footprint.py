@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.display import Drawn
+from ..base.language import say
 from ..base.numbers import one_of, plural, whole
 from .split import split
 
@@ -60,7 +61,8 @@ class Footprints(Drawn):
 
     def __str__(self) -> str:
         shown = [f"cuda:{gpu} {found.total:,} B" for gpu, found in enumerate(self.gpus[:4])]
-        return f"{plural(len(self.gpus), 'GPU')}: " + ", ".join(shown + ["…"] * (len(self.gpus) > 4))
+        listed = ", ".join(shown + ["…"] * (len(self.gpus) > 4))
+        return say(en=f"{plural(len(self.gpus), 'GPU')}: {listed}", zh=f"{len(self.gpus)} 块 GPU：{listed}")
 
     __repr__ = __str__
 
@@ -74,7 +76,11 @@ class Occupancy(Drawn):
     simulated: bool = True
 
     def __repr__(self) -> str:
-        return f"{plural(len(self.used), 'GPU')}: {sum(self.used):,} of {sum(self.capacities):,} B in use"
+        used, there = f"{sum(self.used):,}", f"{sum(self.capacities):,} B"
+        return say(
+            en=f"{plural(len(self.used), 'GPU')}: {used} of {there} in use",
+            zh=f"{len(self.used)} 块 GPU：共 {there}，已用 {used}",
+        )
 
 
 def data_parallel_memory(

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from ..base.display import Drawn
+from ..base.language import say
 from ..base.numbers import MOST_GPUS, must, whole
 from .split import Split, split
 
@@ -51,8 +52,10 @@ class Placement(Drawn):
         rows = ", ".join(
             f"{name} {piece.rows}" for name, piece in zip(self.replicas, self.plan.pieces, strict=False)
         )
-        return (
-            f"home {self.home}; rows: {rows or f'{self.module} {self.plan.batch}'}; output on {self.output}"
+        rows = rows or f"{self.module} {self.plan.batch}"
+        return say(
+            en=f"home {self.home}; rows: {rows}; output on {self.output}",
+            zh=f"主设备 {self.home}；行数：{rows}；输出在 {self.output} 上",
         )
 
     __repr__ = __str__

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..base.display import Drawn
+from ..base.language import say
 from ..base.numbers import MOST_GPUS, plural, whole
 
 
@@ -103,9 +104,11 @@ class Ring(AllReduce):
         return Fraction(self.chunks_sent, self.ranks)
 
     def __str__(self) -> str:
-        return (
-            f"ring all-reduce over {plural(self.ranks, 'rank')}: {self.steps} steps, "
-            f"each rank sends {self.chunks_sent}/{self.ranks} of its gradient"
+        return say(
+            en=f"ring all-reduce over {plural(self.ranks, 'rank')}: {self.steps} steps, "
+            f"each rank sends {self.chunks_sent}/{self.ranks} of its gradient",
+            zh=f"{self.ranks} 个 rank 的环形全归约：{self.steps} 步，"
+            f"每个 rank 发出自己梯度的 {self.chunks_sent}/{self.ranks}",
         )
 
     __repr__ = __str__
@@ -134,9 +137,10 @@ class Star(AllReduce):
         return Fraction(self.ranks - 1)
 
     def __str__(self) -> str:
-        return (
-            f"all-reduce through rank 0 over {plural(self.ranks, 'rank')}: {self.steps} steps, "
-            f"rank 0 receives and sends {plural(self.ranks - 1, 'gradient')}"
+        return say(
+            en=f"all-reduce through rank 0 over {plural(self.ranks, 'rank')}: {self.steps} steps, "
+            f"rank 0 receives and sends {plural(self.ranks - 1, 'gradient')}",
+            zh=f"{self.ranks} 个 rank 经 rank 0 的全归约：{self.steps} 步，rank 0 收、发各 {self.ranks - 1} 份梯度",
         )
 
     __repr__ = __str__

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.display import Drawn
+from ..base.language import say
 from ..base.numbers import MOST_GPUS, plural, whole
 
 # Longer lists are not written out.
@@ -30,8 +31,10 @@ class Piece:
         return self.stop - self.start
 
     def __str__(self) -> str:
-        rows = f"rows {self.start}..{self.stop - 1}" if self.rows else "no rows"
-        return f"cuda:{self.gpu} {rows}"
+        first, last = self.start, self.stop - 1
+        if not self.rows:
+            return f"cuda:{self.gpu} " + say(en="no rows", zh="没有行")
+        return f"cuda:{self.gpu} " + say(en=f"rows {first}..{last}", zh=f"第 {first}–{last} 行")
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,13 @@ class Split(Drawn):
 
     def __str__(self) -> str:
         idle = [f"cuda:{gpu}" for gpu in self.idle]
-        names = ", ".join(idle) if len(idle) <= _LONG else f"{idle[0]} to {idle[-1]}"
-        return f"{self.batch} rows on {plural(self.gpus, 'GPU')}: {self.listed}" + f"; idle: {names}" * bool(
-            idle
+        few = len(idle) <= _LONG
+        english = ", ".join(idle) if few else f"{idle[0]} to {idle[-1]}"
+        chinese = "、".join(idle) if few else f"{idle[0]} 到 {idle[-1]}"
+        return say(
+            en=f"{self.batch} rows on {plural(self.gpus, 'GPU')}: {self.listed}"
+            + f"; idle: {english}" * bool(idle),
+            zh=f"{self.batch} 行分给 {self.gpus} 块 GPU：{self.listed}" + f"；空闲：{chinese}" * bool(idle),
         )
 
     __repr__ = __str__
@@ -112,5 +119,5 @@ def listed(size: int, times: int, last: int | None) -> str:
     """``times`` sizes that are alike, and a last one: ``30, 30, 30, 10``; a long list as ``33 × 3, 1``."""
     end = [] if last is None else [last]
     if times + len(end) <= _LONG:
-        return ", ".join(map(str, [size] * times + end)) or "none"
+        return ", ".join(map(str, [size] * times + end)) or say(en="none", zh="没有")
     return ", ".join([f"{times} × {size}", *map(str, end)])

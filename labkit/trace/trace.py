@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 
 from ..base.display import Drawn
+from ..base.language import say
 from ..base.numbers import plural
 from .chrome import chrome_json
 from .events import PAIRS, Event, Meeting, devices_of, meetings_of, ranks_of
@@ -96,18 +97,24 @@ class Trace(Drawn):
     def __repr__(self) -> str:
         """A short table: a line for each phase and each kind of collective, in the order in which they began."""
         if not self.events:
-            return "Trace: no events"
+            return say(en="Trace: no events", zh="Trace：没有事件")
         first, last = min(e.start for e in self.events), max(e.stop for e in self.events)
+        devices, lasted = ", ".join(_shortened(self.devices)), f"{(last - first) * 1e3:.3g} ms"
         of = f" of {plural(len(self.ranks), 'rank')}" if self.ranks else ""
+        ranks = f"{len(self.ranks)} 个 rank，" if self.ranks else ""
         lines = [
-            f"Trace: {plural(len(self), 'event')}{of} on {', '.join(_shortened(self.devices))} "
-            f"in {(last - first) * 1e3:.3g} ms"
+            say(
+                en=f"Trace: {plural(len(self), 'event')}{of} on {devices} in {lasted}",
+                zh=f"Trace：{ranks}{len(self)} 个事件，在 {devices} 上，历时 {lasted}",
+            )
         ]
         groups: dict[tuple[str, str], list[Event]] = {}
         for event in sorted(self.events, key=lambda event: event.start):
             met = event.phase == "collective"
-            key = (f"{len(event.ranks)} ranks", event.name) if met else (event.direction, event.phase)
+            ranks = say(en=f"{len(event.ranks)} ranks", zh=f"{len(event.ranks)} 个 rank")
+            key = (ranks, event.name) if met else (event.direction, event.phase)
             groups.setdefault(key, []).append(event)
+        waiting = say(en=" waited", zh=" 等待")
         wide = max([14, *(len(what) for _, what in groups)])
         for (way, what), events in groups.items():
             met = events[0].phase == "collective"
@@ -117,7 +124,7 @@ class Trace(Drawn):
             count = len({e.meeting for e in events}) if met else len(events)
             lines.append(
                 f"  {way:<8}  {what:<{wide}}  {count:>5} ×  {sum(e.nbytes for e in events):>14,} B"
-                f"  {seconds * 1e3:>9.3f} ms{' waited' * met}  {listed}".rstrip()
+                f"  {seconds * 1e3:>9.3f} ms{waiting * met}  {listed}".rstrip()
             )
         return "\n".join(lines)
 
@@ -151,7 +158,11 @@ class Call(Trace):
 
     def __repr__(self) -> str:
         """A line without seconds, so that it is the same in every run."""
-        return f"Call: {plural(len(self), 'event')} on {', '.join(_shortened(self.devices))}"
+        devices = ", ".join(_shortened(self.devices))
+        return say(
+            en=f"Call: {plural(len(self), 'event')} on {devices}",
+            zh=f"Call：{len(self)} 个事件，在 {devices} 上",
+        )
 
 
 def _shortened(devices: tuple[str, ...]) -> list[str]:

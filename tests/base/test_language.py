@@ -60,6 +60,24 @@ def test_at_first_the_variable_names_the_language(monkeypatch, named, used):
         assert get_language() == "zh"
 
 
+@pytest.mark.parametrize(
+    ("variables", "used"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, "zh"), ({"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}, "en"),
+        ({"LANG": "fr_FR.UTF-8"}, "en"),
+        ({"LC_ALL": "", "LC_MESSAGES": "zh_TW", "LANG": "en_US"}, "zh"), ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8", "LABKIT_LANG": "en"}, "en"), ({"LANG": "C", "LABKIT_LANG": "zh"}, "zh"),
+    ],
+)  # fmt: skip
+def test_without_the_variable_it_is_the_systems(monkeypatch, variables, used):
+    monkeypatch.setattr(language, "_current", None)
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG", "LABKIT_LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert get_language() == used
+
+
 def test_a_variable_that_names_none_is_complained_of_once(monkeypatch):
     monkeypatch.setattr(language, "_current", None)
     monkeypatch.setenv("LABKIT_LANG", "fr_FR")

@@ -2,6 +2,22 @@
 
 import pytest
 
+# The contrast of every button's words with what is behind them, as WCAG counts it, paleness included.
+CONTRAST = """box => [...box.querySelectorAll('button')].filter(b => b.offsetWidth).map(button => {
+  const paint = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const seen = (...layers) => {
+    for (const [colour, alpha] of layers) {
+      paint.globalAlpha = alpha; paint.fillStyle = colour; paint.fillRect(0, 0, 1, 1); }
+    const [r, g, b] = [...paint.getImageData(0, 0, 1, 1).data].map(v => v / 255)
+      .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const style = getComputedStyle(button), behind = [];
+  for (let e = button.parentElement; e; e = e.parentElement)
+    behind.unshift([getComputedStyle(e).backgroundColor, 1]);
+  const back = [['#fff', 1], ...behind, [style.backgroundColor, +style.opacity]];
+  const [a, b] = [seen(...back), seen(...back, [style.color, +style.opacity])].sort((a, b) => b - a);
+  return [button.textContent, (a + 0.05) / (b + 0.05)]; })"""
+
 CELLS = [
     "import os\nos.environ['LABKIT_PROGRESS'] = 'off'",
     "import labkit\nlabkit.set_language('{language}')\nfrom labkit.course import predict",
@@ -44,3 +60,29 @@ def test_a_prediction_is_clicked_or_typed_and_says_why(lab, shot, language, them
     field.press("Enter")
     typed.get_by_text(reason).wait_for()
     shot(page.locator(".jp-Notebook"), f"predict-{language}-{theme}")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_button_can_be_read_in_every_state(lab, shot, theme):
+    page = lab(
+        f"contrast-{theme}.ipynb",
+        theme=theme,
+        cells=[CELLS[0], CELLS[1].format(language="en"), *CELLS[2:], "predict('00.mix')"],
+    )
+    open_, typed, done = (page.locator(".labkit-predict").nth(at) for at in range(3))
+    open_.locator("button").nth(0).click()  # one wrong, two open
+    open_.get_by_text("wrong labels").wait_for()
+    typed.locator("input").fill("2")
+    typed.locator("input").press("Enter")
+    typed.get_by_text("6 pieces hold all 18").wait_for()
+    for at, said in ((0, "hidden copy in every step"), (2, "must say which")):  # wrong, never pressed, right
+        done.locator("button").nth(at).click()
+        done.get_by_text(said).wait_for()
+    done.locator("button.mod-success").wait_for()
+    page.mouse.move(0, 0)
+    found = [pair for box in (open_, typed, done) for pair in box.evaluate(CONTRAST)]
+    shot(page.locator(".jp-Notebook"), f"contrast-{theme}")
+    assert len(found) == 8
+    assert [pair for pair in found if pair[1] < 4.5] == []
+    done.locator("button").nth(1).hover(force=True)
+    assert min(ratio for _, ratio in done.evaluate(CONTRAST)) >= 4.5

@@ -148,6 +148,31 @@ def test_a_wrong_click_leaves_the_others_and_the_right_one_ends_it():
     assert 'role="status"' in told.value
 
 
+@pytest.mark.parametrize(
+    ("exercise", "facts", "answers"),
+    [
+        ("00.bytes", {}, ["20,000", "20 000", "20000", "２０，０００", 20000]),
+        ("00.bytes", {"rows": 1_000_000, "columns": 100}, ["400,000,000"]),
+        ("00.first_split", {}, ["3 3 3", "3, 3, 3", "(3, 3, 3)", "[3 3 3]", "3、3、3", "3  3 3"]),
+        (
+            "01.stacked",
+            {},
+            ["30x5", "30 x 5", "30×5", "(30, 5)", "30*5", "torch.Size([30, 5])", "30 5", "30X5"],
+        ),
+        ("03.which", {"row": 14, "rows": 23, "gpus": 8}, ["cuda:4", "GPU 4", "gpu4", "4"]),
+    ],
+)
+def test_answers_are_read_as_people_type_them(exercise, facts, answers):
+    for answer in answers:
+        assert check(exercise, answer, **facts).right, answer
+
+
+def test_a_list_whose_numbers_look_like_thousands_stays_a_list():
+    assert "hold 1 rows in all" in check("00.first_split", "1,000").text
+    assert check("00.bytes", "20,00").right is False, "no thousands: two numbers, where one is asked for"
+    assert check("02.wrapping", "cpu").right, "text is text where text is asked for"
+
+
 def test_a_value_is_judged_once_however_it_is_given():
     asked = predict("03.idle", rows=18, gpus=8)
     (field, button), told = clicked(asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...base.display import Drawn
+from ...base.language import say
 
 # A rank stands in a call, has ended without an error, or has ended with one.
 STATES = ("waits", "ended", "failed")
@@ -46,6 +47,13 @@ class WaitForGraph(Drawn):
 def _line(wait: Wait) -> str:
     number = "" if wait.sequence is None else f" {wait.sequence}"
     call = f" {wait.call}{number}" if wait.call else ""
-    group = f" of group {wait.group}" if wait.group else ""
-    whom = f" for {', '.join(map(str, wait.waits_for))} in" if wait.waits_for else ""
-    return f"rank {wait.rank}  {wait.state}{whom}{call}{group}" + (f"  {wait.place}" if wait.place else "")
+    group = say(en=f" of group {wait.group}", zh=f"（组 {wait.group}）") if wait.group else ""
+    whom = ", ".join(map(str, wait.waits_for))
+    state = {
+        "waits": say(
+            en="waits" + f" for {whom} in" * bool(whom), zh=f"在等 rank {whom}，停在" if whom else "停在"
+        ),
+        "ended": say(en="ended", zh="已结束"),
+        "failed": say(en="failed", zh="出错"),
+    }[wait.state]
+    return f"rank {wait.rank}  {state}{call}{group}" + (f"  {wait.place}" if wait.place else "")

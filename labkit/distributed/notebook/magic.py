@@ -8,6 +8,7 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ...base.arguments import in_the_language_in_use
 from ...base.language import say
 
 if TYPE_CHECKING:
@@ -64,9 +65,11 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
     """
     parser = _parser()
     try:
-        asked = parser.parse_args(shlex.split(line))
+        with in_the_language_in_use():
+            asked = parser.parse_args(shlex.split(line))
         if asked.help:
-            print(parser.format_help())
+            with in_the_language_in_use():
+                print(parser.format_help())
             return None
         session = _session(asked, cell=cell is not None)
         chosen = None if asked.rank is None else _numbers(asked.rank, session.size)
@@ -156,7 +159,7 @@ def _hint(shell: Any, error: NameError) -> None:
             say(
                 en=f"(The notebook has {name!r}, the ranks have names of their own: make it in a %%ranks cell, or "
                 f"give it to them with %%ranks --with {name}.)",
-                zh=f"（{name!r} 是笔记本里的名字，各个 rank 有自己的名字：请在 %%ranks 单元格里创建它，"
+                zh=f"（{name!r} 是笔记本里的名字，各个 rank 有自己的名字：请在 %%ranks 单元格里定义或 import 它，"
                 f"或者用 %%ranks --with {name} 交给它们。）",
             )
         )

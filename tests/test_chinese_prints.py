@@ -1,0 +1,87 @@
+"""What a Chinese reader prints is Chinese: plans, traces, graphs of waits; PyTorch's words and labkit's names stay."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import labkit
+from labkit.cost.hardware import PROFILES
+from labkit.distributed.calls.waits import Wait, WaitForGraph
+from labkit.plans.footprint import Occupancy, data_parallel_memory
+from labkit.plans.ring import ring_all_reduce, star_all_reduce
+from labkit.trace.trace import Trace
+
+LABKIT = Path(labkit.__file__).parent
+# Names: of PyTorch's calls and steps, of labkit's classes, of hardware and units.
+NAMES = {
+    "GPU", "rank", "cuda", "cpu", "DDP", "Trace", "Call", "WaitForGraph", "scatter", "replicate", "parallel", "apply",
+    "gather", "forward", "backward", "ms", "B", "all", "reduce", "train", "py", "copy",
+    "V", "NVLink", "Gb", "InfiniBand",
+}  # fmt: skip
+
+
+def a_call():
+    with labkit.simulate(gpus=2), labkit.record() as trace:
+        nn.DataParallel(nn.Linear(3, 2).to("cuda:0"))(torch.ones(4, 3))
+    return trace
+
+
+def of_ranks():
+    with labkit.ranks(2) as session:
+        session.run(lambda: dist.all_reduce(torch.ones(2, device="cuda")))
+        return session.trace
+
+
+WAITS = WaitForGraph(
+    (
+        Wait(0, "waits", "all_reduce", (1,), "0", 3, "train.py:3"),
+        Wait(1, "ended"),
+        Wait(2, "failed", "ValueError"),
+    )
+)
+SHOWN = {
+    "Split": lambda: [labkit.split(18, 8), labkit.split(0, 2), labkit.split(1, 64), labkit.split(100, 64)],
+    "Piece": lambda: [*map(str, [*labkit.split(9, 4).pieces, *labkit.split(0, 1).pieces])],
+    "Batches": lambda: [
+        labkit.batches(100, 30, gpus=8), labkit.batches(100, 30, drop_last=True), labkit.batches(0, 3),
+    ],
+    "Placement": lambda: [labkit.placement([1, 0]), labkit.placement([0], gpus=2)],
+    "Ring": lambda: [ring_all_reduce(4)],
+    "Star": lambda: [star_all_reduce(4)],
+    "Footprints": lambda: [data_parallel_memory(8, 2, weights=100), data_parallel_memory(8, 8, weights=1)],
+    "Occupancy": lambda: [Occupancy((1, 2), (10, 10))],
+    "Trace": lambda: [Trace([]), a_call(), of_ranks()],
+    "Call": lambda: [*a_call().calls()],
+    "WaitForGraph": lambda: [WAITS],
+    "Scaling": lambda: [labkit.predict_scaling(labkit.Workload(0.01, 100), next(iter(PROFILES.values())))],
+}  # fmt: skip
+
+
+def classes_that_print():
+    """The classes of the rooms whose objects a lesson shows that have words of their own."""
+    for room in ("plans", "trace", "cost"):
+        for path in (LABKIT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    made = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+                    if made & {"__repr__", "__str__"}:
+                        yield node.name
+
+
+def test_every_class_that_prints_is_tried_here():
+    assert set(classes_that_print()) <= SHOWN.keys()
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_a_chinese_reader_prints_is_chinese(name):
+    labkit.set_language("zh")
+    for shown in SHOWN[name]():
+        text = shown if isinstance(shown, str) else repr(shown)
+        assert re.search("[\u4e00-\u9fff]", text), text
+        words = set(re.findall(r"[A-Za-z]+", re.sub(r"\S+Error", "", text)))
+        assert words <= NAMES, text
