@@ -47,30 +47,32 @@ def missing() -> list[str]:
 
 def table() -> str:
     """The table as Markdown."""
-    lines = [
+    rows = [
+        f"| **{how}** | {what} | {note} |"
+        for how in (FAITHFUL, APPROXIMATED, ABSENT)
+        for what, found, note in PARTS
+        if found == how
+    ]
+    sections = (
         "# What is simulated, and what is not",
-        "",
         "Made by `python -m labkit.distributed`; of the machine alone, by `python -m labkit.machine`.",
-        "",
-        "| | | |",
-        "| --- | --- | --- |",
-    ]
-    for how in (FAITHFUL, APPROXIMATED, ABSENT):
-        lines += [f"| **{how}** | {what} | {note} |" for what, found, note in PARTS if found == how]
-    lines += ["", "## Functions of `torch._C` that are answered", "", listed(provided())]
-    lines += [
-        "",
+        "\n".join(("| | | |", "| --- | --- | --- |", *rows)),
+        "## Functions of `torch._C` that are answered",
+        listed(provided()),
         "## Functions of `torch._C` that torch.cuda uses and that raise an error",
-        "",
         listed(missing()),
-    ]
-    lines += ["", "## What is changed while a machine is in use, besides `torch._C`", ""]
-    lines += [f"- `{owner}`: {listed(names)}" for owner, names in changed(patches(Machine(1))).items()]
-    lines += ["", "Only during a data-parallel call, for replicas that wait for each other:", ""]
-    lines += [f"- `{owner}`: {listed(names)}" for owner, names in changed(waits()).items()]
-    lines += ["", "All of it is taken back. What stays for the process:", ""]
-    lines += [f"- {what}: {why}" for what, why in STAYS]
-    return "\n".join(lines) + "\n"
+        "## What is changed while a machine is in use, besides `torch._C`",
+        _changes(patches(Machine(1))),
+        "Only during a data-parallel call, for replicas that wait for each other:",
+        _changes(waits()),
+        "All of it is taken back. What stays for the process:",
+        "\n".join(f"- {what}: {why}" for what, why in STAYS),
+    )
+    return "\n\n".join(sections) + "\n"
+
+
+def _changes(rows: Iterable[Patch]) -> str:
+    return "\n".join(f"- `{owner}`: {listed(names)}" for owner, names in changed(rows).items())
 
 
 def owner_name(owner: Any) -> str:

@@ -59,7 +59,8 @@ class Machine:
         self.mode = MachineMode(self)
         self.current = Current()
         self.stream_ids: Iterator[int] = itertools.count(32)  # CUDA's pools of streams begin there too
-        self.closed = self.chosen = False
+        self.closed = False
+        self.chosen: set[int] = set()  # the GPUs that were, by torch.cuda.set_device and its like
         self.numbers = tuple(range(gpus) if numbers is None else numbers)
         self.told = self._described().text() if told is None else told
         self._patches = Patches(lambda: table(self))
@@ -72,7 +73,7 @@ class Machine:
 
     def used(self) -> bool:
         """Whether CUDA is in use in this process: a GPU was chosen, or something was put on one."""
-        return self.chosen or any(gpu.marks for gpu in self.gpus)
+        return bool(self.chosen) or any(gpu.marks for gpu in self.gpus)
 
     def gpu(self, index: int | None) -> Gpu:
         """The GPU with this number (or the current one, for a negative number), or CUDA's own error."""

@@ -87,12 +87,9 @@ def without_ours(error: BaseException | None) -> None:
         seen.add(id(one))
         one.__traceback__ = _kept(one.__traceback__)
         if one.args and isinstance(one.args[0], str):
-            one.args = (_AS_TEXT.sub(_text_kept, one.args[0]), *one.args[1:])
+            text = _AS_TEXT.sub(lambda frame: "" if ours.is_hidden_file(frame[1]) else frame[0], one.args[0])
+            one.args = (text, *one.args[1:])
         waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
-
-
-def _text_kept(frame: re.Match[str]) -> str:
-    return "" if ours.is_hidden_file(frame[1]) else frame[0]
 
 
 def _kept(trace: TracebackType | None) -> TracebackType | None:

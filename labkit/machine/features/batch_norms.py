@@ -39,9 +39,7 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         except TypeError:
             return func(*args, **kwargs)  # not a call of this function: torch says what is wrong with it
         with torch.no_grad():
-            result = function(*given.args, **given.kwargs)
-        put_all(result, gpu)
-        return result
+            return put_all(function(*given.args, **given.kwargs), gpu)
 
     return function
 

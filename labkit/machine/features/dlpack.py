@@ -8,19 +8,15 @@ and DLManagedTensorVersioned, whose layout never changes).
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.dlpack import DLDeviceType
 
-from ...base.patches import Patch
-from .. import hooks
 from ..handlers import handles
-from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import machine_in_use, seeing
+from ..state.gpu import TheMachine
+from ..state.in_use import replaces, seeing
 from ..state.placement import gpu_of, name_of, put_wrapper
 
 _CUDA = int(DLDeviceType.kDLCUDA)
@@ -75,60 +71,40 @@ def _dlpack(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     return func(*args, **kwargs | {"stream": -1})
 
 
-@hooks.patches.add
-def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The functions that make capsules, and the one that takes them."""
-    exporters = {name: getattr(torch._C, name) for name in ("_to_dlpack", "_to_dlpack_versioned")}
-    for name, real in exporters.items():
-        yield Patch(torch._C, name, _exporting(real))
-    yield Patch(torch.utils.dlpack, "to_dlpack", _exporting(exporters["_to_dlpack"]))
-    yield Patch(torch, "to_dlpack", _exporting(exporters["_to_dlpack"]))
-    yield Patch(torch._C, "_from_dlpack", _importing(torch._C._from_dlpack))
-
-
-def _exporting(real: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(real)
-    def export(data: Tensor, *, dl_device: Any = None, copy: bool | None = None) -> Any:
-        machine = machine_in_use()
-        if machine is None or not isinstance(data, Tensor):
+@replaces(torch._C, "_to_dlpack", "_to_dlpack_versioned")
+@replaces(torch.utils.dlpack, "to_dlpack")
+@replaces(torch, "to_dlpack")
+def _export(machine: TheMachine, real: Any, data: Any, *, dl_device: Any = None, copy: Any = None) -> Any:
+    """The functions that make capsules."""
+    if not isinstance(data, Tensor):
+        return real(data, dl_device=dl_device, copy=copy)
+    here = there = gpu_of(data)
+    if dl_device is not None:
+        kind, index = map(int, dl_device)
+        there = machine.gpu(index) if kind == _CUDA else None
+        if there is None and kind != DLDeviceType.kDLCPU:
             return real(data, dl_device=dl_device, copy=copy)
-        here = there = gpu_of(data)
-        if dl_device is not None:
-            kind, index = map(int, dl_device)
-            there = machine.gpu(index) if kind == _CUDA else None
-            if there is None and kind != DLDeviceType.kDLCPU:
-                return real(data, dl_device=dl_device, copy=copy)
-        if there is not here:
-            # aten/src/ATen/DLConvertor.cpp, maybeCopyTensor
-            if copy is False:
-                raise ValueError(
-                    f"cannot move (i.e. copy=False) tensor from {name_of(here)} to {name_of(there)} without copying."
-                )
-            data, copy = seeing(data.to, "cpu" if there is None else there.device), None
-        capsule = real(data, copy=copy)
-        if there is not None:
-            _say(capsule, _CUDA, there)
-        return capsule
-
-    return export
+    if there is not here:
+        # aten/src/ATen/DLConvertor.cpp, maybeCopyTensor
+        if copy is False:
+            raise ValueError(
+                f"cannot move (i.e. copy=False) tensor from {name_of(here)} to {name_of(there)} without copying."
+            )
+        data, copy = seeing(data.to, "cpu" if there is None else there.device), None
+    capsule = real(data, copy=copy)
+    if there is not None:
+        _device_in(capsule)[:] = _CUDA, there.index
+    return capsule
 
 
-def _say(capsule: Any, kind: int, gpu: Gpu) -> None:
+@replaces(torch._C, "_from_dlpack")
+def _take(machine: TheMachine, real: Any, capsule: Any) -> Any:
+    """The function that takes them."""
     device = _device_in(capsule)
-    device[0], device[1] = kind, gpu.index
-
-
-def _importing(real: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(real)
-    def take(capsule: Any) -> Tensor:
-        machine, device = machine_in_use(), _device_in(capsule)
-        if machine is None or device is None or device[0] != _CUDA:
-            taken: Tensor = real(capsule)
-            return taken
-        gpu, backing = machine.gpu(device[1]), machine.backing
-        device[0], device[1] = torch._C._torchDeviceToDLDevice(backing)
-        tensor: Tensor = real(capsule)
-        put_wrapper(tensor, gpu)  # the memory is that of the tensor that was exported
-        return tensor
-
-    return take
+    if device is None or device[0] != _CUDA:
+        return real(capsule)
+    gpu = machine.gpu(device[1])
+    device[:] = torch._C._torchDeviceToDLDevice(machine.backing)
+    tensor = real(capsule)
+    put_wrapper(tensor, gpu)  # the memory is that of the tensor that was exported
+    return tensor

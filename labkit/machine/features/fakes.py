@@ -8,7 +8,6 @@ without CUDA answers can end the process (torch/csrc/autograd/input_metadata.cpp
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +22,7 @@ from ...base.tree import tensors_in
 from .. import hooks
 from ..handlers import Handler, around
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import machine_in_use, seeing
+from ..state.in_use import machine_in_use, replaces, seeing
 from ..state.not_simulated import NotSimulated
 from ..state.placement import gpu_of, name_of
 
@@ -88,20 +87,20 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     def avoids(self: Any) -> bool:
         return machine_in_use() is not None or avoid.fget(self)
 
-    convert, require = FakeTensorConverter.from_real_tensor, FakeTensor.requires_grad_
-
-    @functools.wraps(convert)
-    def from_real_tensor(self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any) -> Any:
-        if machine_in_use() is not None:
-            check_gradient(t.requires_grad, gpu_of(t))
-        return seeing(convert, self, fake_mode, t, *args, **kwargs)  # also where the machine's mode is off
-
-    def requires_grad_(self: Any, requires_grad: bool = True) -> Any:
-        seen = machine_in_use()
-        if seen is not None:
-            check_gradient(requires_grad, seen.resolve(self.fake_device))
-        return require(self, requires_grad)
-
-    yield Patch(FakeTensorConverter, "from_real_tensor", from_real_tensor)
-    yield Patch(FakeTensor, "requires_grad_", requires_grad_)
     yield Patch(FakeTensorMode, "avoid_device_init", property(avoids))
+
+
+@replaces(FakeTensorConverter, "from_real_tensor")
+def _from_real(
+    machine: TheMachine, real: Any, self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if machine.backing.type == "cpu":
+        check_gradient(t.requires_grad, gpu_of(t))
+    return seeing(real, self, fake_mode, t, *args, **kwargs)  # also where the machine's mode is off
+
+
+@replaces(FakeTensor, "requires_grad_")
+def _require(machine: TheMachine, real: Any, self: Any, requires_grad: bool = True) -> Any:
+    if machine.backing.type == "cpu":
+        check_gradient(requires_grad, machine.resolve(self.fake_device))
+    return real(self, requires_grad)

@@ -7,18 +7,16 @@ nodes of that Function: they are called with gradients that no tensor of Python'
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 from torch.utils.hooks import BackwardHook
 
-from ...base.patches import Patch
 from ...base.tree import tensors_in
-from .. import hooks
 from ..ops.gradients import stream_of, surface
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import machine_in_use, seeing
+from ..state.in_use import machine_in_use, replaces, seeing
 from ..state.placement import gpu_of
 from ..state.streams import back_on
 
@@ -26,44 +24,43 @@ from ..state.streams import back_on
 _INPUTS, _OUTPUTS = "_labkit_inputs", "_labkit_outputs"
 
 
-@hooks.patches.add
-def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The methods that set the hooks up, and the hooks themselves."""
-    set_up_input, set_up_output = BackwardHook.setup_input_hook, BackwardHook.setup_output_hook
-    start = BackwardHook.__init__
+@replaces(BackwardHook, "__init__")
+def _init(_: TheMachine, real: Any, self: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
+    self._labkit_inputs = self._labkit_outputs = ()
+    self._labkit_streams = {}
+    user_hooks = [_surfacing(hook, self, _INPUTS, _OUTPUTS) for hook in user_hooks]
+    user_pre_hooks = [_surfacing(hook, self, _OUTPUTS) for hook in user_pre_hooks]
+    real(self, module, user_hooks, user_pre_hooks)
 
-    def surfacing(hook: Callable[..., Any], owner: Any, *kinds: str) -> Callable[..., Any]:
-        @functools.wraps(hook, updated=())
-        def on_gpu(module: Any, *groups: Any) -> Any:
-            if machine_in_use() is None:  # closed since the forward pass
-                return hook(module, *groups)
-            places = (getattr(owner, kind) for kind in kinds)
-            with back_on(owner._labkit_streams.get(kinds[0])):
-                return seeing(hook, module, *map(_surface_group, groups, places))
 
-        return on_gpu
+def _surfacing(hook: Callable[..., Any], owner: Any, *kinds: str) -> Callable[..., Any]:
+    @functools.wraps(hook, updated=())
+    def on_gpu(module: Any, *groups: Any) -> Any:
+        if machine_in_use() is None:  # closed since the forward pass
+            return hook(module, *groups)
+        places = (getattr(owner, kind) for kind in kinds)
+        with back_on(owner._labkit_streams.get(kinds[0])):
+            return seeing(hook, module, *map(_surface_group, groups, places))
 
-    def init(self: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
-        self._labkit_inputs = self._labkit_outputs = ()
-        self._labkit_streams = {}
-        user_hooks = [surfacing(hook, self, _INPUTS, _OUTPUTS) for hook in user_hooks]
-        user_pre_hooks = [surfacing(hook, self, _OUTPUTS) for hook in user_pre_hooks]
-        start(self, module, user_hooks, user_pre_hooks)
+    return on_gpu
 
-    def setup_input_hook(self: Any, args: Any) -> Any:
-        self._labkit_inputs = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in args)
-        self._labkit_streams[_INPUTS] = stream_of(self._labkit_inputs)
-        return set_up_input(self, args)
 
-    def setup_output_hook(self: Any, args: Any) -> Any:
-        outputs = args if isinstance(args, tuple) else tensors_in(args)
-        self._labkit_outputs = tuple(gpu_of(a) if isinstance(a, Tensor) else None for a in outputs)
-        self._labkit_streams[_OUTPUTS] = stream_of(self._labkit_outputs)
-        return set_up_output(self, args)
+@replaces(BackwardHook, "setup_input_hook")
+def _set_up_input(_: TheMachine, real: Any, self: Any, args: Any) -> Any:
+    return _note(self, _INPUTS, args, real)
 
-    yield Patch(BackwardHook, "__init__", init)
-    yield Patch(BackwardHook, "setup_input_hook", setup_input_hook)
-    yield Patch(BackwardHook, "setup_output_hook", setup_output_hook)
+
+@replaces(BackwardHook, "setup_output_hook")
+def _set_up_output(_: TheMachine, real: Any, self: Any, args: Any) -> Any:
+    return _note(self, _OUTPUTS, args, real)
+
+
+def _note(hook: Any, kind: str, args: Any, set_up: Callable[..., Any]) -> Any:
+    tensors = args if isinstance(args, tuple) else tensors_in(args)
+    gpus = tuple(gpu_of(tensor) if isinstance(tensor, Tensor) else None for tensor in tensors)
+    setattr(hook, kind, gpus)
+    hook._labkit_streams[kind] = stream_of(gpus)
+    return set_up(hook, args)
 
 
 def _surface_group(grads: Any, gpus: tuple[Gpu | None, ...]) -> Any:

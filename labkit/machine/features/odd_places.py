@@ -13,17 +13,14 @@ from ..ops.failures import refusals
 from ..ops.mode import MachineMode
 from ..ops.moves import move
 from ..rules.functions import check_function
-from ..state.placement import gpu_of, put, put_again
+from ..state.placement import gpu_of, put, put_again, put_all
 
 
 @handles(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)
 def _packed(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     check_function(func, args, kwargs)
     data, lengths = func(*args, **kwargs)
-    gpu = gpu_of(args[0])
-    if gpu is not None:
-        put(data, gpu)
-    return data, lengths  # the lengths stay on the host
+    return put(data, gpu_of(args[0])), lengths  # these stay on the host
 
 
 @handles(torch.tensor_split, Tensor.tensor_split)
@@ -41,10 +38,7 @@ def _ctc_loss(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     for name, there in zip(names[1:], (home, None, None), strict=True):
         if isinstance(given[name], Tensor) and gpu_of(given[name]) is not there:
             given[name] = move(mode.machine, given[name], there)
-    result = func(*map(given.pop, names), *args[4:], **given)
-    if home is not None:
-        put(result, home)
-    return result
+    return put(func(*map(given.pop, names), *args[4:], **given), home)
 
 
 @handles(torch.narrow_copy, Tensor.narrow_copy)
@@ -80,8 +74,6 @@ def _sizes(args: tuple[Any, ...]) -> Any:
 def _unflatten(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # Views of the flat tensor: they are where it is. The other tensors only give their shapes.
     pieces = func(*args, **kwargs)
-    gpu = gpu_of(args[0])
-    for piece in pieces:
-        if not piece.numel() and gpu is not None:
-            put(piece, gpu)  # there is nothing to view: it is made anew
+    # Where there is nothing to view, a piece is made anew.
+    put_all([piece for piece in pieces if not piece.numel()], gpu_of(args[0]))
     return pieces

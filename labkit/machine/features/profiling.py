@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 from collections.abc import Iterator
@@ -13,7 +12,9 @@ import torch
 from ...base.patches import Patch
 from .. import hooks
 from ..state.gpu import TheMachine
-from ..state.in_use import below_modes
+from ..state.in_use import below_modes, replaces
+
+_profiler: Any = torch.autograd.profiler
 
 
 class _Ranges(threading.local):
@@ -59,20 +60,17 @@ def _leave_nvtx(ranges: Any, *exc_info: object) -> bool | None:
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """Give torch.cuda its NVTX, and the profiler a machine whose GPUs it need not time itself."""
     yield Patch(torch.cuda.nvtx, "_nvtx", _Ranges())
-    profiler = torch.autograd.profiler
-    start = profiler.profile.__init__
-
-    @functools.wraps(start)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        start(self, *args, **kwargs)
-        # Without this it times each operation with C++'s CUDA events, and prints an error for each.
-        if getattr(self, "profiler_kind", None) is profiler.ProfilerState.KINETO_GPU_FALLBACK:
-            self.profiler_kind = profiler.ProfilerState.KINETO
-
-    yield Patch(profiler.profile, "__init__", init)
-    yield Patch(profiler.emit_nvtx, "__enter__", _enter_nvtx)
-    yield Patch(profiler.emit_nvtx, "__exit__", _leave_nvtx)
+    yield Patch(_profiler.emit_nvtx, "__enter__", _enter_nvtx)
+    yield Patch(_profiler.emit_nvtx, "__exit__", _leave_nvtx)
     # Optimizers name each step for the profiler. Through a function mode that takes longer than the step of a small
     # model: C++ looks the operator up in Python first (torch/csrc/jit/python/pybind_utils.cpp).
     for name in ("__enter__", "__exit__"):
-        yield Patch(profiler.record_function, name, below_modes(getattr(profiler.record_function, name)))
+        yield Patch(_profiler.record_function, name, below_modes(getattr(_profiler.record_function, name)))
+
+
+@replaces(_profiler.profile, "__init__")
+def _start(_: TheMachine, real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    real(self, *args, **kwargs)
+    # Without this it times each operation with C++'s CUDA events, and prints an error for each.
+    if getattr(self, "profiler_kind", None) is _profiler.ProfilerState.KINETO_GPU_FALLBACK:
+        self.profiler_kind = _profiler.ProfilerState.KINETO

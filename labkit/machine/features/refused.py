@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -13,31 +13,21 @@ from ...base.patches import Patch
 from ...base.texts import texts_beside
 from .. import hooks
 from ..state.gpu import TheMachine
+from ..state.in_use import replaces
 from ..torch_api.absent import Absent, refusing
 
 _TEXTS = texts_beside(__file__)
 
 
-def _no_export(*args: object, **kwargs: object) -> NoReturn:
-    raise Absent(str(_TEXTS["export",]))
+@replaces(torch, "compile")
+def _compile(_: TheMachine, real: Any, *args: Any, **kwargs: Any) -> Any:
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        return real(*args, **kwargs)  # which gives back what it was given (torch/_dynamo/eval_frame.py)
+    raise Absent(str(_TEXTS["compile",]))
 
 
-def _without_compile() -> Callable[..., Any]:
-    compiled = torch.compile
-
-    @functools.wraps(compiled)
-    def refused(*args: Any, **kwargs: Any) -> Any:
-        if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
-            return compiled(
-                *args, **kwargs
-            )  # which gives back what it was given (torch/_dynamo/eval_frame.py)
-        raise Absent(str(_TEXTS["compile",]))
-
-    return refused
-
-
-def _no_triton(*args: object, **kwargs: object) -> NoReturn:
-    raise Absent(str(_TEXTS["triton",]))
+def _refuse(what: str, *_: object, **__: object) -> NoReturn:
+    raise Absent(str(_TEXTS[what,]))
 
 
 @hooks.patches.add
@@ -55,9 +45,8 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
         yield Patch(torch._C, name, type(name, (), {"__new__": refusing(name)}))
     # torch.cuda._sanitizer and _gpu_trace ask for callbacks that would never come.
     yield Patch(torch._C, "_activate_gpu_trace", refusing("_activate_gpu_trace"))
-    yield Patch(torch, "compile", _without_compile())
     for owner in (torch.library, torch._library.triton):
-        yield Patch(owner, "wrap_triton", _no_triton)
+        yield Patch(owner, "wrap_triton", partial(_refuse, "triton"))
     # Their fake tensors ask C++ for CUDA, which ends the process where there is none.
-    yield Patch(torch.export, "export", _no_export)
-    yield Patch(torch.export, "draft_export", _no_export)
+    for name in ("export", "draft_export"):
+        yield Patch(torch.export, name, partial(_refuse, "export"))

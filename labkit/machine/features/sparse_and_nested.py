@@ -6,20 +6,16 @@ sparse_coo_tensor_ctor and its kin). A nested tensor in its strided layout takes
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...base.patches import Patch
 from ...base.tree import tensors_in
-from .. import hooks
 from ..handlers import Handler, around, named
 from ..ops.moves import default_gpu, move
 from ..state.gpu import TheMachine
-from ..state.in_use import machine_in_use
+from ..state.in_use import replaces
 from ..state.placement import gpu_of, put
 
 
@@ -46,22 +42,10 @@ def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwar
     return go_on(mode, func, tuple(map(brought, args)), kwargs)
 
 
-@hooks.patches.add
-def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The function of C++ that makes nested tensors."""
-    real = torch._C._nested.nested_tensor
-
-    @functools.wraps(real)
-    def nested_tensor(tensor_list: Any, *, device: Any = None, **options: Any) -> Tensor:
-        tensors = tensors_in(tensor_list)
-        if machine_in_use() is not machine:
-            return real(tensor_list, device=device, **options)
-        target = machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
-        if device is not None:
-            device = machine.real(target, device)
-        nested: Tensor = real(tensor_list, device=device, **options)
-        if target is not None:
-            put(nested, target)
-        return nested
-
-    yield Patch(torch._C._nested, "nested_tensor", nested_tensor)
+@replaces(torch._C._nested, "nested_tensor")
+def _nested(machine: TheMachine, real: Any, values: Any, *, device: Any = None, **options: Any) -> Any:
+    tensors = tensors_in(values)
+    target = machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
+    if device is not None:
+        device = machine.real(target, device)
+    return put(real(values, device=device, **options), target)

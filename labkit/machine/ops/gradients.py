@@ -27,7 +27,7 @@ from .. import hooks
 from ..handlers import handles
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import at_work, machine_in_use, seeing
+from ..state.in_use import at_work, machine_in_use, replaces, seeing
 from ..state.leaves import backward_runs
 from ..state.marks import KEPT
 from ..state.placement import gpu_of, keep_on_host, note_leaf, put
@@ -60,9 +60,7 @@ def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
     if at is not None:
         with torch._C.DisableTorchFunction():  # or the clone would be where the gradient is
             grad = grad.clone()
-    if gpu is not None:
-        put(grad, gpu)
-    return grad
+    return put(grad, gpu)
 
 
 @handles(_get_grad)
@@ -172,79 +170,52 @@ def _run_backward(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs
     return func(*args, **kwargs)
 
 
-def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The places where gradients surface."""
-    yield from _of_the_engine()
-    yield from _of_functions()
-    yield Patch(Tensor, "_make_subclass", staticmethod(_making(Tensor._make_subclass)))
-    yield Patch(torch.utils, "swap_tensors", _swapping(machine, torch.utils.swap_tensors))
-
-
-def _swapping(
-    machine: TheMachine, swap: Callable[[Tensor, Tensor], None]
-) -> Callable[[Tensor, Tensor], None]:
+@replaces(torch.utils, "swap_tensors")
+def _swap(
+    machine: TheMachine, real: Callable[[Tensor, Tensor], object], first: Tensor, second: Tensor
+) -> None:
     """Two tensors can change places only without weak references to them (Module.to_empty of DTensors)."""
-
-    @functools.wraps(swap)
-    def swapped(t1: Tensor, t2: Tensor) -> None:
-        for gpu in machine.gpus:
-            gpu.leaves.forget(t1)
-            gpu.leaves.forget(t2)
-        try:
-            swap(t1, t2)
-        finally:
-            note_leaf(t1)
-            note_leaf(t2)
-
-    return swapped
+    for gpu in machine.gpus:
+        gpu.leaves.forget(first)
+        gpu.leaves.forget(second)
+    try:
+        real(first, second)
+    finally:
+        note_leaf(first)
+        note_leaf(second)
 
 
-def _making(make: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(make)
-    def make_subclass(cls: type, data: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        made: Tensor = make(cls, data, *args, **kwargs)
-        if machine_in_use() is not None:
-            note_leaf(made)  # a parameter
-        return made
-
-    return make_subclass
+@replaces(Tensor, "_make_subclass")
+def _make_subclass(_: TheMachine, real: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    made = real(*args, **kwargs)
+    note_leaf(made)  # a parameter
+    return made
 
 
-def _of_the_engine() -> Iterator[Patch]:
-    engine = torch.autograd._engine_run_backward
-
-    @functools.wraps(engine)
-    def run_backward(
-        t_outputs: Any,
-        grad_tensors: Any,
-        keep: bool,
-        create: bool,
-        inputs: Any = (),
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        outputs = (t_outputs,) if isinstance(t_outputs, Tensor) else t_outputs
-        for output, grad in zip(outputs, grad_tensors, strict=False):
-            check_seed(output, grad)
-        grad_tensors = tuple(map(_seed, outputs, grad_tensors))
-        machine = machine_in_use()
-        with ExitStack() as stack:
-            stack.enter_context(refusals(_gpu_of_root(outputs[0]) if outputs else None))
-            if machine is not None:
-                stack.enter_context(backward_runs(set(map(_gpu_of_root, outputs)), machine.gpus))
-                for inside in hooks.backward:
-                    stack.enter_context(inside(machine, outputs))
-            stack.enter_context(at_work(None, engine=True))
-            result = seeing(engine, t_outputs, grad_tensors, keep, create, inputs, *args, **kwargs)
-        if isinstance(result, tuple):
-            wanted = (inputs,) if isinstance(inputs, Tensor) else inputs
-            result = tuple(
-                surface(grad, gpu_of(tensor)) if isinstance(tensor, Tensor) else grad
-                for grad, tensor in zip(result, map(_variable, wanted), strict=False)
-            )
-        return result
-
-    yield Patch(torch.autograd, "_engine_run_backward", run_backward)
+@replaces(torch.autograd, "_engine_run_backward")
+def _run_engine(
+    machine: TheMachine, real: Any, t_outputs: Any, grad_tensors: Any, *options: Any, **named: Any
+) -> Any:
+    """``options`` are keep_graph, create_graph and the inputs, if any (torch/autograd/graph.py)."""
+    outputs = (t_outputs,) if isinstance(t_outputs, Tensor) else t_outputs
+    for output, grad in zip(outputs, grad_tensors, strict=False):
+        check_seed(output, grad)
+    grad_tensors = tuple(map(_seed, outputs, grad_tensors))
+    with ExitStack() as stack:
+        stack.enter_context(refusals(_gpu_of_root(outputs[0]) if outputs else None))
+        stack.enter_context(backward_runs(set(map(_gpu_of_root, outputs)), machine.gpus))
+        for inside in hooks.backward:
+            stack.enter_context(inside(machine, outputs))
+        stack.enter_context(at_work(None, engine=True))
+        result = seeing(real, t_outputs, grad_tensors, *options, **named)
+    if isinstance(result, tuple):
+        inputs = options[2] if len(options) > 2 else named.get("inputs", ())
+        wanted = (inputs,) if isinstance(inputs, Tensor) else inputs
+        result = tuple(
+            surface(grad, gpu_of(tensor)) if isinstance(tensor, Tensor) else grad
+            for grad, tensor in zip(result, map(_variable, wanted), strict=False)
+        )
+    return result
 
 
 def _gpu_of_root(output: Any) -> Any:
@@ -265,7 +236,8 @@ def _seed(output: Any, grad: Any) -> Any:
     return surface(grad.clone(), gpu)
 
 
-def _of_functions() -> Iterator[Patch]:
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
     """A Function's node remembers where its outputs are; its backward gets its gradients there."""
     # A classmethod in Python up to torch 2.13, one in C from 2.14 on: bound by hand, both are the same.
     forward = inspect.getattr_static(Function, "apply")
@@ -286,22 +258,17 @@ def _of_functions() -> Iterator[Patch]:
 
     yield Patch(Function, "apply", classmethod(apply))
 
-    def surfacing(run: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(run)
-        def backward(node: Any, *grads: Any) -> Any:
-            machine = machine_in_use()
-            gpus = getattr(node, _OUTPUTS, ())
-            if machine is None or len(gpus) != len(grads):
-                return run(node, *grads)
-            with machine.entered(), back_on(getattr(node, _STREAM, None)):
-                results = run(node, *map(surface, grads, gpus))
-                returned = results if isinstance(results, tuple) else (results,)
-                check_returned(type(node).__name__, returned, getattr(node, _INPUTS, ()))
-                return results
 
-        return backward
-
-    yield Patch(BackwardCFunction, "apply", surfacing(BackwardCFunction.apply))
+@replaces(BackwardCFunction, "apply")
+def _backward(machine: TheMachine, real: Callable[..., Any], node: Any, *grads: Any) -> Any:
+    gpus = getattr(node, _OUTPUTS, ())
+    if len(gpus) != len(grads):
+        return real(node, *grads)
+    with machine.entered(), back_on(getattr(node, _STREAM, None)):
+        results = real(node, *map(surface, grads, gpus))
+        returned = results if isinstance(results, tuple) else (results,)
+        check_returned(type(node).__name__, returned, getattr(node, _INPUTS, ()))
+        return results
 
 
 def stream_of(gpus: Iterable[Gpu | None]) -> Stream | None:

@@ -47,8 +47,7 @@ def _with_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if "meta" in str(error):
             raise type(error)(re.sub(r"\bcpu\b", name_of(gpu), str(error))) from None
         raise
-    put_all(result, gpu)
-    return result
+    return put_all(result, gpu)
 
 
 class _Replay(TorchDispatchMode):
@@ -69,8 +68,7 @@ class _Replay(TorchDispatchMode):
             homes = check_lists(func, args, kwargs)
             result = func(*args, **kwargs)
             for made, at in zip(result or (), homes, strict=False):
-                if at is not None:
-                    put_all(made, at)
+                put_all(made, at)
             return result
         if tensors_in(args, kwargs):
             home = check_operator(func, args, kwargs)
@@ -79,7 +77,4 @@ class _Replay(TorchDispatchMode):
         else:
             # Such as torch.full(..., x.options()): the options lost which GPU they were of.
             home = self._home
-        result = func(*args, **kwargs)
-        if home is not None:
-            put_all(result, home)
-        return result
+        return put_all(func(*args, **kwargs), home)

@@ -34,7 +34,7 @@ from ..handlers import HANDLERS, ByDtype, handles, listed
 from ..rules.functions import ALWAYS, check_function
 from ..stack import hands_on, without_modes
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import at_work, seeing
+from ..state.in_use import at_work, replaces, seeing
 from ..state.marks import HOST
 from ..state.placement import gpu_of, note_leaf, put, put_again, put_all
 from .failures import answered
@@ -183,10 +183,9 @@ class MachineMode(TorchFunctionMode):
             if home is None:
                 raise
             result = answered(func, args, kwargs, error, home)
-        if target is not None and result is not None:
-            put_all(result, target)
-            if kwargs.get("requires_grad"):
-                note_leaf(result)
+        put_all(result, target)
+        if kwargs.get("requires_grad") and target is not None:
+            note_leaf(result)
         if "out" in kwargs:  # an out tensor of another size was given a new one
             for out in tensors_in(kwargs["out"]):
                 put_again(out.untyped_storage())
@@ -224,6 +223,7 @@ def stale(gpu: Gpu) -> RuntimeError:
     return RuntimeError(gpu.machine.stale_text(gpu))
 
 
+@hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """Functions of torch that look at the stack of modes themselves.
 
@@ -250,18 +250,6 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     # Under any mode this function loses its keywords (torch/_tensor.py, dim_order).
     yield Patch(Tensor, "dim_order", below(Tensor.dim_order))
 
-    # A default device that ends expects itself at the bottom of the stack, or nothing: within a hook, where only the
-    # machine's modes were entered again, it would take one for its own (torch/utils/_device.py, __exit__).
-    end = DeviceContext.__exit__
-
-    @functools.wraps(end)
-    def end_alone(context: DeviceContext, *exc_info: Any) -> None:
-        others = _len_torch_function_stack() and not isinstance(_get_function_stack_at(0), DeviceContext)
-        with without_modes() if others else nullcontext():
-            end(context, *exc_info)
-
-    yield Patch(DeviceContext, "__exit__", end_alone)
-
     # OpOverload.decompose runs an operator by another key. C++ hands only the arguments to modes, so that the key is
     # lost under any mode, and the operator comes back to its caller (torch/_ops.py).
     def get(operator: Any) -> Any:
@@ -282,6 +270,18 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
         vars(operator)["_op_dk"] = run_by
 
     yield Patch(OpOverload, "_op_dk", property(get, set_))
+
+
+@replaces(DeviceContext, "__exit__")
+def _end_alone(_: TheMachine, real: Callable[..., object], context: DeviceContext, *exc_info: object) -> None:
+    """A default device that ends expects itself at the bottom of the stack, or nothing.
+
+    Within a hook, where only the machine's modes were entered again, it would take one for its own
+    (torch/utils/_device.py, __exit__).
+    """
+    others = _len_torch_function_stack() and not isinstance(_get_function_stack_at(0), DeviceContext)
+    with without_modes() if others else nullcontext():
+        real(context, *exc_info)
 
 
 # A tensor answers these wherever it is: nothing is made, and nothing can mix.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -13,7 +12,6 @@ from torch import Tensor
 from torch._C import _get_function_stack_at, _len_torch_function_stack
 from torch.utils._device import DeviceContext, _device_constructors
 
-from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ...trace import emitting as trace
 from .. import hooks
@@ -21,7 +19,7 @@ from ..handlers import handles
 from ..rules.functions import check_alias
 from ..stack import on_stack
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import at_work, machine_in_use, seeing
+from ..state.in_use import at_work, machine_in_use, replaces, seeing
 from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all
 from .draws import with_generator
 from .failures import refusals
@@ -198,10 +196,9 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     fresh = not tensors_in(args, kwargs)
     with refusals(target), at_work(target if fresh or data is not None else None, whole=fresh):
         result = func(*args, **with_generator(mode, func, target, kwargs))
-    if target is not None:
-        put_all(result, target)
-        if kwargs.get("requires_grad"):
-            note_leaf(result)
+    put_all(result, target)
+    if kwargs.get("requires_grad"):
+        note_leaf(result)
     if func is torch.tensor and trace.recording is not None:
         note_copy(source, target, result, started)
     return result
@@ -218,10 +215,8 @@ def _new_tensor(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dic
         mode.own(gpu_of(data))
     if device is not None:
         kwargs = {**kwargs, "device": mode.machine.real(target, device)}
-    made: Tensor = func(*args, **kwargs)
-    if target is not None:
-        put(made, target)
-        note_leaf(made)
+    made: Tensor = put(func(*args, **kwargs), target)
+    note_leaf(made)
     return made
 
 
@@ -253,16 +248,9 @@ def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     return parsed if gpu is None else (gpu.device, *parsed[1:])
 
 
-def patches(machine: TheMachine) -> Iterator[Patch]:
-    """``torch.range`` tells no mode, nor the default device: torch/csrc/autograd/python_torch_functions_manual.cpp."""
-    real, mode = torch.range, machine.mode
-
-    @functools.wraps(real)
-    def range_(*args: Any, **kwargs: Any) -> Tensor:
-        placed = kwargs.keys() & {"device", "out"} and on_stack(mode)
-        if not placed:
-            return real(*args, **kwargs)
-        made: Tensor = mode.__torch_function__(real, (), args, kwargs)
-        return made
-
-    yield Patch(torch, "range", range_)
+@replaces(torch, "range")
+def _range(machine: TheMachine, real: Any, *args: Any, **kwargs: Any) -> Any:
+    """It tells no mode, nor the default device (torch/csrc/autograd/python_torch_functions_manual.cpp)."""
+    if kwargs.keys() & {"device", "out"} and on_stack(machine.mode):
+        return machine.mode.__torch_function__(real, (), args, kwargs)
+    return real(*args, **kwargs)

@@ -55,10 +55,7 @@ def _beside(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     if len(args) == 1 and not kwargs and tensor.__class__ is Tensor and tensor.numel() < WORTH / 16:
         gpu = gpu_of(tensor)  # as most calls are: no larger than what is there
         mode.own(gpu)
-        result = func(tensor)
-        if gpu is not None:
-            put(result, gpu)
-        return result
+        return put(func(tensor), gpu)
     device = kwargs.get("device")
     gpu = gpu_of(tensor) if device is None else mode.machine.resolve(device)
     if gpu is not None:

@@ -6,17 +6,17 @@ its device, makes another on the wanted one and copies (torch/storage.py, ``cpu`
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from ...base.patches import Patch
+from .. import hooks
 from ..rules.together import check_new_storage
 from ..stack import on_stack
 from ..state.gpu import TheMachine
-from ..state.in_use import machine_in_use
+from ..state.in_use import replaces
 from ..state.marks import HOST, MARK, PINNED
 from ..state.placement import gpu_of, put, put_again
 from .failures import refusals
@@ -24,57 +24,46 @@ from .failures import refusals
 _real_device = torch._C.StorageBase.device.__get__
 
 
-def patches(machine: TheMachine) -> Iterator[Patch]:
+@hooks.patches.add
+def patches(_: TheMachine) -> Iterator[Patch]:
     """``torch.UntypedStorage`` knows about simulated GPUs. Every storage without a mark of its own is the host's."""
-    kind = torch.UntypedStorage
-    real_new, real_resize = kind.__new__, kind.resize_
+    yield Patch(torch.UntypedStorage, MARK, HOST)
+    yield Patch(torch.UntypedStorage, PINNED, False)
+    yield Patch(torch.UntypedStorage, "device", property(_device))
 
-    def new(cls: type, *args: Any, device: Any = None, **options: Any) -> torch.UntypedStorage:
-        seen, gpu = machine_in_use(), None
-        if device is not None:
-            gpu = None if seen is None else seen.resolve(device)
-            options["device"] = device if gpu is None else gpu.machine.backing
-        if gpu is None:
-            return real_new(cls, *args, **options)
-        if args and isinstance(args[0], int):
-            gpu.make_room(args[0], written=False)
-        with refusals(gpu):
-            storage: torch.UntypedStorage = real_new(cls, *args, **options)
-        gpu.put(storage)
-        return storage
 
-    def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
-        gpu = getattr(storage, MARK).gpu
-        if gpu is not None and size > storage.nbytes():
-            gpu.make_room(size, written=False)
-        with refusals(gpu):
-            result = real_resize(storage, size)
-        put_again(storage)
-        return result
+@replaces(torch.UntypedStorage, "__new__")
+def _new(machine: TheMachine, real: Any, cls: type, *args: Any, device: Any = None, **options: Any) -> Any:
+    gpu = None if device is None else machine.resolve(device)
+    if gpu is None:
+        return real(cls, *args, **options if device is None else options | {"device": device})
+    if args and isinstance(args[0], int):
+        gpu.make_room(args[0], written=False)
+    with refusals(gpu):
+        storage = real(cls, *args, **options, device=machine.backing)
+    gpu.put(storage)
+    return storage
 
-    yield Patch(kind, MARK, HOST)
-    yield Patch(kind, PINNED, False)
-    yield Patch(kind, "__new__", new)
-    yield Patch(kind, "resize_", resize)
-    yield Patch(kind, "device", property(_device))
 
-    real_set, mode = torch.Tensor.set_, machine.mode
+@replaces(torch.UntypedStorage, "resize_")
+def _resize(_: TheMachine, real: Any, storage: torch.UntypedStorage, size: int) -> Any:
+    gpu = getattr(storage, MARK).gpu
+    if gpu is not None and size > storage.nbytes():
+        gpu.make_room(size, written=False)
+    with refusals(gpu):
+        result = real(storage, size)
+    put_again(storage)
+    return result
 
-    # set_ passes no function mode (tools/autograd/templates/python_variable_methods.cpp, THPVariable_set_). Within
-    # another function's call the mode is off, and torch's own work (a deepcopy's) goes on as it is.
-    @functools.wraps(real_set)
-    def set_(tensor: torch.Tensor, source: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if source is None:
-            gpu = gpu_of(tensor)
-            emptied = real_set(tensor, *args, **kwargs)
-            if gpu is not None:
-                put(emptied, gpu)
-            return emptied
-        if on_stack(mode):
-            check_new_storage(tensor, source)
-        return real_set(tensor, source, *args, **kwargs)
 
-    yield Patch(torch.Tensor, "set_", set_)
+# set_ passes no function mode (tools/autograd/templates/python_variable_methods.cpp, THPVariable_set_). Within another
+# function's call the mode is off, and torch's own work (a deepcopy's) goes on as it is.
+@replaces(torch.Tensor, "set_")
+def _set(machine: TheMachine, real: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    source, gpu = args[0] if args else kwargs.get("source"), gpu_of(tensor)
+    if source is not None and on_stack(machine.mode):
+        check_new_storage(tensor, source)
+    return put(real(tensor, *args, **kwargs), gpu if source is None else None)
 
 
 def _device(storage: torch.UntypedStorage) -> torch.device:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, sparse_coo, strided
@@ -229,16 +230,14 @@ def _numpy(tensor: Tensor, *_: Any, force: bool = False, **__: Any) -> None:
         )
 
 
-def _only_on_host(name: str) -> None:
-    @_rule(f"Tensor.{name}", always=True)
-    def check(tensor: Tensor, *_: Any) -> None:
-        # torch/csrc/utils/tensor_apply.cpp
-        if gpu_of(tensor) is not None:
-            raise TypeError(f"{name} is only implemented on CPU tensors")
+def _only_on_host(name: str, tensor: Tensor, *_: Any) -> None:
+    # torch/csrc/utils/tensor_apply.cpp
+    if gpu_of(tensor) is not None:
+        raise TypeError(f"{name} is only implemented on CPU tensors")
 
 
 for _name in ("apply_", "map_", "map2_"):
-    _only_on_host(_name)
+    _rule(f"Tensor.{_name}", always=True)(partial(_only_on_host, _name))
 
 
 class NoMemory(NotSimulated, AttributeError):

@@ -41,7 +41,7 @@ class TheMachine(Protocol):
     """A machine, as the modules below :mod:`labkit.machine.machine` know it; each attribute is explained there."""
 
     backing: torch.device
-    chosen: bool
+    chosen: set[int]
     closed: bool
     current: Any
     gpus: tuple[Gpu, ...]

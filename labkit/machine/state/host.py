@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 from ...base.language import say
@@ -23,17 +24,12 @@ WORTH = 32 * 2**20
 _LEFT = 256 * 2**20
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-# The files with a container's limit and with what it has taken, and the lines of cached files in that: the second
-# version of Linux's control groups, and the first (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
+# The files with a container's limit and with what it has taken, and before which lines in memory.stat cached files are
+# counted: the second version of Linux's control groups, and the first (Documentation/admin-guide/cgroup-v2.rst,
+# cgroup-v1/memory.rst).
 _VERSIONS = (
-    ("0::", "", "memory.max", "memory.current", ("inactive_file ", "active_file ")),
-    (
-        ":memory:",
-        "memory",
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        ("total_inactive_file ", "total_active_file "),
-    ),
+    ("0::", "", "memory.max", "memory.current", ""),
+    (":memory:", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
 # The text of c10/core/impl/alloc_cpu.cpp.
 _REFUSED = re.compile(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes", re.DOTALL)
@@ -102,18 +98,15 @@ def _containers() -> Iterator[int]:
     """The bytes that each control group of this process has left."""
     with suppress(OSError):
         mine = (_PROC / "self/cgroup").read_text("utf-8").splitlines()
-        for mark, folder, limit, taken, files in _VERSIONS:
-            for line in mine:
-                _, found, path = line.partition(mark)
-                if not found:
-                    continue
-                place = _CGROUPS / folder / path.lstrip("/")
-                # Within a container the path may be the host's, and its own group is what is mounted.
-                for group in (place, *place.parents):
-                    if not group.is_relative_to(_CGROUPS / folder):
-                        break
-                    with suppress(OSError, ValueError):
-                        most = int((group / limit).read_text("ascii"))
-                        stat = (group / "memory.stat").read_text("ascii").splitlines()
-                        cached = sum(int(row.split()[1]) for row in stat if row.startswith(files))
-                        yield most - int((group / taken).read_text("ascii")) + cached
+        for (mark, folder, limit, taken, total), line in product(_VERSIONS, mine):
+            _, found, path = line.partition(mark)
+            place = _CGROUPS / folder / path.lstrip("/")
+            # Within a container the path may be the host's, and its own group is what is mounted.
+            for group in (place, *place.parents) if found else ():
+                with suppress(OSError, ValueError):
+                    most = int((group / limit).read_text("ascii"))
+                    stat = dict(
+                        row.split() for row in (group / "memory.stat").read_text("ascii").splitlines()
+                    )
+                    cached = sum(int(stat.get(f"{total}{files}_file", 0)) for files in ("inactive", "active"))
+                    yield most - int((group / taken).read_text("ascii")) + cached

@@ -8,13 +8,16 @@ the GPU of the call.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from ...base.language import say
+from ...base.patches import Patch
+from .. import hooks
 from .gpu import Gpu, TheMachine
 
 _active: TheMachine | None = None
@@ -52,6 +55,34 @@ def below_modes(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return run
+
+
+def replaces(owner: Any, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let the decorated function stand for functions of ``owner`` while a machine is in use.
+
+    It is given the machine, the real function and the call's arguments. Who took the name then calls the real function
+    when no machine is in use any more.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def rows(_: TheMachine) -> Iterator[Patch]:
+            for name in names:
+                standing = _standing_for(getattr(owner, name), function)
+                static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+                yield Patch(owner, name, staticmethod(standing) if static else standing)
+
+        hooks.patches.add(rows)
+        return function
+
+    return register
+
+
+def _standing_for(real: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return real(*args, **kwargs) if _active is None else function(_active, real, *args, **kwargs)
+
+    return call
 
 
 def use(machine: TheMachine | None) -> None:

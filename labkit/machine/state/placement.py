@@ -7,6 +7,7 @@ through to those that have one.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -63,31 +64,29 @@ def gpu_of(tensor: Tensor) -> Gpu | None:
 
 
 def _storages(tensor: Tensor) -> list[Any]:
-    """The storages of a ``tensor`` that does not give its own.
+    """The storages of ``tensor``: its own, or those of its parts.
 
     A parameter that a lazy module has yet to make has one, but refuses to be asked (ValueError, from its
     ``__torch_function__``); sparse and wrapped tensors have none (``c10/core/TensorImpl.cpp``,
     ``throw_storage_access_error``), their parts do.
     """
     found = []
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        return [_storage(tensor)]
     with torch._C.DisableTorchFunctionSubclass():
         for part in parts(tensor):
-            try:
+            with suppress(NotImplementedError, RuntimeError):
                 found.append(_storage(part))
-            except (NotImplementedError, RuntimeError):
-                continue
     return found
 
 
-def put(tensor: Tensor, gpu: Gpu) -> None:
-    """Mark the storage of ``tensor`` as living on ``gpu``, unless it lives on a GPU already."""
-    try:
-        storages = [_storage(tensor)]
-    except (NotImplementedError, RuntimeError, ValueError):
-        storages = _storages(tensor)
-    for storage in storages:
-        if storage._labkit_mark is HOST and storage.device.type != "meta":
-            gpu.put(storage)
+def put(tensor: Any, gpu: Gpu | None) -> Any:
+    """Mark the storage of ``tensor`` as living on ``gpu``, unless it lives on a GPU already; returns ``tensor``."""
+    if gpu is not None:
+        for storage in _storages(tensor):
+            if storage._labkit_mark is HOST and storage.device.type != "meta":
+                gpu.put(storage)
+    return tensor
 
 
 def put_wrapper(tensor: Tensor, gpu: Gpu) -> None:
@@ -112,11 +111,7 @@ def note_leaf(tensor: Tensor) -> None:
 
 def keep_on_host(tensor: Tensor) -> None:
     """Whatever call it comes out of, ``tensor`` is on the host if it is there now."""
-    try:
-        storages = [_storage(tensor)]
-    except (NotImplementedError, RuntimeError, ValueError):
-        storages = _storages(tensor)
-    for storage in storages:
+    for storage in _storages(tensor):
         if storage._labkit_mark is HOST:
             setattr(storage, MARK, KEPT)
 
@@ -136,10 +131,11 @@ def is_kept(tensor: Tensor) -> bool:
         return False
 
 
-def put_all(result: object, gpu: Gpu) -> None:
-    """Put every tensor in ``result`` (a tensor, or a structure of them) on ``gpu``."""
-    for tensor in tensors_in(result):
+def put_all(result: Any, gpu: Gpu | None) -> Any:
+    """Put every tensor in ``result`` (a tensor, or a structure of them) on ``gpu``; returns ``result``."""
+    for tensor in () if gpu is None else tensors_in(result):
         put(tensor, gpu)
+    return result
 
 
 def put_again(storage: torch.UntypedStorage) -> None:

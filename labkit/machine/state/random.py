@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...base.patches import Patch
+from .. import hooks
 from .gpu import Gpu, TheMachine
 from .in_use import machine_in_use
 
@@ -186,6 +187,7 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
             self._known()[offset] = self.get_state()
 
 
+@hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """Generators that can be made for a simulated GPU, and the machine's own."""
     for owner in (torch, torch._C):

@@ -60,6 +60,8 @@ class Stream:
         self.stream_id: int = next(machine.stream_ids) if stream_id is None else stream_id
         self.priority = max(-1, min(0, priority))
 
+    device_type = CUDA
+
     @property
     def device(self) -> torch.device:
         return self._gpu.device
@@ -67,10 +69,6 @@ class Stream:
     @property
     def device_index(self) -> int:
         return self._gpu.index
-
-    @property
-    def device_type(self) -> int:
-        return CUDA
 
     @property
     def cuda_stream(self) -> int:
@@ -247,6 +245,7 @@ def _record_stream(tensor: torch.Tensor, stream: Stream) -> None:
         )
 
 
+@hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """Streams and events, wherever torch has a name for them."""
     for owner in (torch, torch.cuda, torch.cuda.streams):

@@ -23,6 +23,7 @@ from typing import Any
 from ... import turns
 from ...base.patches import Patch
 from ...turns.locks import waits, watching
+from .. import hooks
 from .gpu import TheMachine
 from .in_use import machine_in_use
 
@@ -45,6 +46,7 @@ def share_one_arena() -> None:
         return  # another C library: nothing to gain
 
 
+@hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """New threads enter the machine; unless they are to race, replicas take turns."""
     yield from _entering()

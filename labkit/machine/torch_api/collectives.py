@@ -79,8 +79,7 @@ class Collectives:
                 [move(self._machine, tensor, gpu, copy=True, non_blocking=True) for tensor in group]
                 for gpu in gpus[1:]
             ]
-        joined = torch._C._nn.flatten_dense_tensors(group)
-        put(joined, gpus[0])
+        joined = put(torch._C._nn.flatten_dense_tensors(group), gpus[0])
         empty = [at for at, tensor in enumerate(group) if not tensor.numel()]
         rows = []
         for gpu in gpus[1:]:
@@ -163,10 +162,8 @@ class Collectives:
         # cat_compute_output_memory_format), but another dtype where they differ.
         if target is not None:
             target.make_room(sum(tensor.numel() for tensor in tensors) * tensors[0].element_size())
-        gathered = torch.cat([tensor.to(tensors[0].dtype) for tensor in tensors], dim)
-        gathered = gathered.to(self._machine.real(target))
-        if target is not None:
-            put(gathered, target)
+        gathered: Tensor = torch.cat([tensor.to(tensors[0].dtype) for tensor in tensors], dim)
+        gathered = put(gathered.to(self._machine.real(target)), target)
         if trace.recording is not None:
             for tensor in tensors:
                 note_copy(gpu_of(tensor), target, tensor, started)

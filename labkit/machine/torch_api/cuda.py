@@ -90,9 +90,16 @@ _ASKED: dict[str, Callable[..., Any]] = {
     "_accelerator_getAccelerator": lambda machine: torch.device("cuda") if machine.gpus else None,
     "_accelerator_getStream": lambda machine, index: machine.current.stream(machine.gpu(index).index),
     "_accelerator_getMemoryInfo": lambda machine, index: memory_info(machine.gpu(index)),
+    # A GPU has a context once it was chosen (since CUDA 12) or something was put on it.
+    "_cuda_hasPrimaryContext": lambda machine, index: (
+        index in machine.chosen or machine.gpu(index).total() > 0
+    ),
+    "_cuda_resetPeakMemoryStats": lambda machine, index: machine.gpu(index).reset_peak(),
+    "_accelerator_setStream": lambda machine, stream: machine.current.set_stream(stream),
 }
 _ASKED["_accelerator_getDeviceIndex"] = _ASKED["_cuda_getDevice"]
 _ASKED["_accelerator_getDeviceStats"] = _ASKED["_cuda_memoryStats"]
+_ASKED["_accelerator_resetPeakStats"] = _ASKED["_cuda_resetPeakMemoryStats"]
 
 
 class CudaFunctions:
@@ -100,16 +107,10 @@ class CudaFunctions:
 
     def __init__(self, machine: TheMachine) -> None:
         self._machine = machine
-        self._chosen: set[int] = set()
 
     def _cuda_setDevice(self, index: int) -> None:
         self._machine.current.index = chosen = self._machine.gpu(index).index
-        self._chosen.add(chosen)
-        self._machine.chosen = True
-
-    def _cuda_hasPrimaryContext(self, index: int) -> bool:
-        # A GPU has one once it was chosen (since CUDA 12) or something was put on it.
-        return index in self._chosen or self._machine.gpu(index).total() > 0
+        self._machine.chosen.add(chosen)
 
     def _cuda_exchangeDevice(self, index: int) -> int:
         if index < 0:
@@ -133,19 +134,12 @@ class CudaFunctions:
 
     # Streams and time.
     def _cuda_setStream(self, stream_id: int, device_index: int, device_type: int) -> None:
-        self._accelerator_setStream(Stream(stream_id=stream_id, device_index=device_index))
-
-    def _accelerator_setStream(self, stream: Stream) -> None:
-        self._machine.current.set_stream(stream)
+        self._machine.current.set_stream(Stream(stream_id=stream_id, device_index=device_index))
 
     def _cuda_sleep(self, cycles: int) -> None:
         self._machine.gpu(-1).clock.advance(cycles / 1.98e9)
 
     # Memory.
-    def _cuda_resetPeakMemoryStats(self, index: int) -> None:
-        self._machine.gpu(index).reset_peak()
-
-    _accelerator_resetPeakStats = _cuda_resetPeakMemoryStats
 
     def _cuda_resetAccumulatedMemoryStats(self, index: int) -> None:
         gpu = self._machine.gpu(index)
@@ -254,6 +248,7 @@ def functions_of(machine: TheMachine) -> dict[str, Callable[..., Any]]:
     return constant | asked | methods
 
 
+@hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """The functions of C++, and the values that torch.cuda has looked up there before."""
     cuda, core = torch.cuda, torch._C

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from ...base.files import rows_beside
 from ...base.patches import Patch
 from .. import hooks
-from ..ops import gradients, mode, moves, storages
-from ..state import random, streams, threads
+from ..ops import moves, storages  # noqa: F401  # like all that change something, they register themselves
+from ..state import threads
 from ..state.gpu import TheMachine
-from . import cuda
-
-SUBJECTS = (storages, streams, random, cuda, gradients, mode, moves, threads)
+from . import cuda  # noqa: F401
 
 _ROWS = rows_beside(__file__)
 # Closing a machine does not take these back; each with the reason why that is harmless.
@@ -31,7 +29,7 @@ def table(machine: TheMachine) -> Iterator[Patch]:
 
     While replicas take turns :func:`labkit.turns.locks.waits` is in too.
     """
-    for rows in (*(subject.patches for subject in SUBJECTS), *hooks.patches):
+    for rows in hooks.patches:
         yield from rows(machine)
 
 

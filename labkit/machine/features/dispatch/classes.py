@@ -24,7 +24,7 @@ from ...handlers import handles
 from ...rules.operators import on_one_device
 from ...stack import with_mode
 from ...state.gpu import Gpu, TheMachine
-from ...state.in_use import machine_in_use, work
+from ...state.in_use import machine_in_use, replaces, work
 from ...state.placement import gpu_of, put, put_wrapper
 from .noting import NoteHome, on_machine
 
@@ -118,7 +118,7 @@ def _classes(base: Any) -> Iterator[type]:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Classes that dispatch, those that there are and those to come; the tensors that wrap others."""
+    """Classes that dispatch, those that there are and those to come."""
     for base in (Tensor, TorchDispatchMode):
         for kind in dict.fromkeys(_classes(base)):
             raw = _own_dispatch(kind)
@@ -126,7 +126,6 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
                 yield Patch(kind, "__torch_dispatch__", _dispatching(raw))
         yield Patch(base, "__init_subclass__", _watching(base))
     yield from with_mode(TorchDispatchMode, _noting)
-    yield from _of_wrappers()
 
 
 def _noting(mode: TorchDispatchMode) -> NoteHome | None:
@@ -163,21 +162,15 @@ def _reduce(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     return rebuild, (make, kind, there, *state)
 
 
-def _of_wrappers() -> Iterator[Patch]:
+@replaces(Tensor, "_make_wrapper_subclass")
+def _make_wrapper(machine: TheMachine, real: Any, cls: type, size: Any, *args: Any, **kwargs: Any) -> Any:
     """A wrapper is on the GPU that it was made for, and takes no room there: its inner tensors do."""
-    make: Any = Tensor._make_wrapper_subclass
-
-    @functools.wraps(make)
-    def make_wrapper(cls: type, size: Any, *args: Any, **kwargs: Any) -> Tensor:
-        machine, options = machine_in_use(), dict(zip(_OPTIONS, args, strict=False)) | kwargs
-        device = options.get("device")
-        gpu = None if machine is None or device is None else machine.resolve(device)
-        if gpu is None:
-            return make(cls, size, *args, **kwargs)
-        # With dispatch_device, C++ would ask the wrapper for its device, and get a GPU that is not there.
-        options |= {"device": gpu.machine.backing, "dispatch_device": False}
-        wrapper: Tensor = make(cls, size, **options)
-        put_wrapper(wrapper, gpu)
-        return wrapper
-
-    yield Patch(Tensor, "_make_wrapper_subclass", staticmethod(make_wrapper))
+    options = dict(zip(_OPTIONS, args, strict=False)) | kwargs
+    device = options.get("device")
+    gpu = None if device is None else machine.resolve(device)
+    if gpu is None:
+        return real(cls, size, *args, **kwargs)
+    # With dispatch_device, C++ would ask the wrapper for its device, and get a GPU that is not there.
+    wrapper = real(cls, size, **options | {"device": machine.backing, "dispatch_device": False})
+    put_wrapper(wrapper, gpu)
+    return wrapper

@@ -24,7 +24,7 @@ from ....base.patches import Patch
 from ....base.tree import tensors_in
 from ... import hooks
 from ...state.gpu import TheMachine
-from ...state.in_use import machine_in_use
+from ...state.in_use import machine_in_use, replaces
 from ...state.placement import gpu_of, keep_on_host
 from .noting import on_machine
 
@@ -133,34 +133,36 @@ def _found(name: str, key: str) -> Kernel | None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Kernels that Python registers from now on, and those that it registered before."""
-    impl = Library.impl
-
-    @functools.wraps(impl)
-    def impl_on_machine(
-        self: Any, op_name: Any, fn: Any, dispatch_key: str = "", *, with_keyset: bool = False, **options: Any
-    ) -> None:
-        key = dispatch_key or self.dispatch_key
-        ours = self.ns not in _TORCHS or key in _ROUTES or key in _TWINS
-        if getattr(fn, "__module__", "") in (_AUTOGRADS, _NATIVE):
-            ours = False
-        if machine_in_use() is None or not callable(fn) or fn is torch.library.fallthrough_kernel or not ours:
-            impl(self, op_name, fn, dispatch_key, with_keyset=with_keyset, **options)
-            return
-        kernel = _seeing_machine(fn)
-        name = f"{self.ns}::{self._resolve_op_name(op_name, 'impl').split('::')[-1]}"
-        with _unwarned():
-            if key in _TWINS:
-                router = _beside(name, _TWINS[key], kernel if with_keyset else _without_keyset(kernel))
-                impl(self, op_name, router, dispatch_key, with_keyset=True, **options)
-                return
-            impl(self, op_name, kernel, dispatch_key, with_keyset=with_keyset, **options)
-            if key in _ROUTES:
-                twin = _ROUTES[key][0]
-                self.m.impl(name.split("::")[1], twin, _router(name, key, _host_kernel(name, twin)), True)
-
-    yield Patch(Library, "impl", impl_on_machine)
+    """Kernels that Python registered before."""
     yield Patch(torch.library, "_labkit_libraries", list(_of_before()))
+
+
+@replaces(Library, "impl")
+def _impl(
+    _: TheMachine, real: Any, self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any
+) -> None:
+    """Kernels that Python registers from now on."""
+    key = dispatch_key or self.dispatch_key
+    ours = self.ns not in _TORCHS or key in _ROUTES or key in _TWINS
+    if getattr(fn, "__module__", "") in (_AUTOGRADS, _NATIVE):
+        ours = False
+    if not callable(fn) or fn is torch.library.fallthrough_kernel or not ours:
+        real(self, op_name, fn, dispatch_key, **options)
+        return
+    kernel = _seeing_machine(fn)
+    name = f"{self.ns}::{self._resolve_op_name(op_name, 'impl').split('::')[-1]}"
+    with _unwarned():
+        if key in _TWINS:
+            with_keyset = (
+                kernel if options.get("with_keyset") else lambda _, *args, **kwargs: kernel(*args, **kwargs)
+            )
+            router = _beside(name, _TWINS[key], with_keyset)
+            real(self, op_name, router, dispatch_key, **options | {"with_keyset": True})
+            return
+        real(self, op_name, kernel, dispatch_key, **options)
+        if key in _ROUTES:
+            twin = _ROUTES[key][0]
+            self.m.impl(name.split("::")[1], twin, _router(name, key, _host_kernel(name, twin)), True)
 
 
 @contextmanager
@@ -200,10 +202,6 @@ def _beside(name: str, key: str, kernel: Kernel) -> Kernel:
         return (before if stands_in and before else router)(keyset, *args, **kwargs)
 
     return run
-
-
-def _without_keyset(kernel: Kernel) -> Kernel:
-    return lambda keyset, *args, **kwargs: kernel(*args, **kwargs)
 
 
 def _of_before() -> Iterator[Any]:

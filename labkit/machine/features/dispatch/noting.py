@@ -8,7 +8,7 @@ when the call has come back. Unpacking comes from the engine, during backward an
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,12 +18,11 @@ from torch._C import _len_torch_dispatch_stack
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
-from ....base.patches import Patch
 from ....base.tree import tensors_in
 from ... import hooks
 from ...stack import hands_on, with_mode
 from ...state.gpu import TheMachine
-from ...state.in_use import at_work, seeing, work
+from ...state.in_use import at_work, replaces, seeing, work
 from ...state.placement import gpu_of, keep_on_host, put
 
 
@@ -55,23 +54,23 @@ def on_machine(machine: TheMachine, run: Callable[..., Any], *args: Any, **kwarg
     return result
 
 
-@hooks.patches.add
-def patches(machine: TheMachine) -> Iterator[Patch]:
+@replaces(torch._C._autograd, "_push_saved_tensors_default_hooks")
+def _push(
+    _: TheMachine, real: Any, pack_hook: Callable[[Any], Any], unpack_hook: Callable[[Any], Any]
+) -> None:
     """The hooks see the devices of the tensors that are packed and unpacked."""
-    put_in: Any = torch._C._autograd._push_saved_tensors_default_hooks
 
-    def push(pack_hook: Callable[[Any], Any], unpack_hook: Callable[[Any], Any]) -> None:
-        @functools.wraps(pack_hook, updated=())
-        def pack(tensor: Tensor) -> Any:
-            if work.gpu is not None and isinstance(tensor, Tensor):
-                put(tensor, work.gpu)
-            return seeing(pack_hook, tensor)
+    @functools.wraps(pack_hook, updated=())
+    def pack(tensor: Tensor) -> Any:
+        if work.gpu is not None and isinstance(tensor, Tensor):
+            put(tensor, work.gpu)
+        return seeing(pack_hook, tensor)
 
-        @functools.wraps(unpack_hook, updated=())
-        def unpack(packed: Any) -> Any:
-            return seeing(unpack_hook, packed)
+    @functools.wraps(unpack_hook, updated=())
+    def unpack(packed: Any) -> Any:
+        return seeing(unpack_hook, packed)
 
-        put_in(pack, unpack)
+    real(pack, unpack)
 
-    yield Patch(torch._C._autograd, "_push_saved_tensors_default_hooks", push)
-    yield from with_mode(saved_tensors_hooks, lambda _: NoteHome())
+
+hooks.patches.add(lambda _: with_mode(saved_tensors_hooks, lambda _: NoteHome()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,20 +26,16 @@ def rows(dispatcher: Any) -> Iterator[Patch]:
     if forward in known:  # torch has its own by now
         return
     info = sys.modules["torch.distributed.tensor._op_schema"].RuntimeSchemaInfo
-    yield Patch(propagator, "op_strategy_funcs", {**known, forward: _forward, backward: _backward})
+    # Output and logsumexp of query, key and value; their gradients of grad_out, the three, output and logsumexp.
+    ours = {
+        forward: partial(_strategy, outputs=2, inputs=3),
+        backward: partial(_strategy, outputs=3, inputs=6),
+    }
+    yield Patch(propagator, "op_strategy_funcs", known | ours)
     yield Patch(
         propagator, "op_to_schema_info",
         {**of_schemas, forward: info(3, ["attn_mask"]), backward: info(6, ["attn_mask"])},
     )  # fmt: skip
-
-
-def _forward(schema: Any) -> Any:
-    return _strategy(schema, outputs=2, inputs=3)  # output, logsumexp of query, key, value
-
-
-def _backward(schema: Any) -> Any:
-    # The gradients of query, key, value; of grad_out, query, key, value, output, logsumexp.
-    return _strategy(schema, outputs=3, inputs=6)
 
 
 def _strategy(schema: Any, outputs: int, inputs: int) -> Any:

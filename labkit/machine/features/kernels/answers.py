@@ -98,13 +98,14 @@ def _embedding_bag(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str
     result = mode.general(func, args, kwargs)
     greatest = "max" in args[6:7] or kwargs.get("mode") == "max"
     if greatest and result.dtype is torch.bfloat16 and result.requires_grad and gpu_of(result) is not None:
-        result.grad_fn.register_prehook(_refuse_greatest)
+        # cuda/EmbeddingBag.cu
+        words = "\"embedding_bag_backward_cuda_max\" not implemented for 'BFloat16'"
+        result.grad_fn.register_prehook(functools.partial(_fail, NotImplementedError(words)))
     return result
 
 
-def _refuse_greatest(_: Any) -> None:
-    # cuda/EmbeddingBag.cu, embedding_bag_backward_cuda_max
-    raise NotImplementedError("\"embedding_bag_backward_cuda_max\" not implemented for 'BFloat16'")
+def _fail(error: Exception, _: Any) -> None:
+    raise error
 
 
 # Only CUDA computes.
@@ -216,12 +217,8 @@ def _normed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exc
     if sums and values.requires_grad and result.requires_grad and not channels_last:
         # cuda/Normalization.cuh, get_packed_accessor
         words = f"Expected running_mean to have type {NAMES[narrow]} but got Float"
-        result.grad_fn.register_prehook(functools.partial(_refuse_to_norm, words))
+        result.grad_fn.register_prehook(functools.partial(_fail, RuntimeError(words)))
     return result
-
-
-def _refuse_to_norm(words: str, _: Any) -> None:
-    raise RuntimeError(words)
 
 
 class _HalfSignals(TorchDispatchMode):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,40 +11,39 @@ from ....base.language import say
 from ....base.patches import Patch
 from ... import hooks
 from ...state.gpu import TheMachine
+from ...state.in_use import replaces
 
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The function that makes a group, and the options with which it waits."""
+    """The options with which a group waits."""
     if torch.distributed.is_available():
-        groups = torch.distributed.distributed_c10d
-        yield Patch(groups, "BarrierOptions", _barrier_options(machine))
-        yield Patch(groups, "_new_process_group_helper", _without_nccl())
+        yield Patch(torch.distributed.distributed_c10d, "BarrierOptions", _barrier_options(machine))
 
 
-def _without_nccl() -> Callable[..., Any]:
+def _make(
+    _: TheMachine, real: Any, size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any
+) -> Any:
     """The function that makes a process group; it names what there is instead of NCCL."""
-    groups = torch.distributed.distributed_c10d
-    make = groups._new_process_group_helper
-
-    @functools.wraps(make)
-    def made(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
-        if "nccl" in groups.BackendConfig(backend).get_device_backend_map().values():
-            raise RuntimeError(
-                # PyTorch's own words, and what to do.
-                "Distributed package doesn't have NCCL built in"
-                + say(
-                    en=": a simulated machine that a program opened itself has none. Run the script with `labkit "
-                    "torchrun` or `labkit run`, or the cell with %%ranks. "
-                    'init_process_group("gloo") works here too, for tensors on the GPUs as well',
-                    zh="：程序自己打开的模拟机器没有 NCCL。脚本请用 `labkit torchrun` 或 `labkit run` 运行，"
-                    "单元格请用 %%ranks。"
-                    '这里也可以用 init_process_group("gloo")，GPU 上的张量也行',
-                )
+    config: Any = torch.distributed.distributed_c10d.BackendConfig
+    if "nccl" in config(backend).get_device_backend_map().values():
+        raise RuntimeError(
+            # PyTorch's own words, and what to do.
+            "Distributed package doesn't have NCCL built in"
+            + say(
+                en=": a simulated machine that a program opened itself has none. Run the script with `labkit "
+                "torchrun` or `labkit run`, or the cell with %%ranks. "
+                'init_process_group("gloo") works here too, for tensors on the GPUs as well',
+                zh="：程序自己打开的模拟机器没有 NCCL。脚本请用 `labkit torchrun` 或 `labkit run` 运行，"
+                "单元格请用 %%ranks。"
+                '这里也可以用 init_process_group("gloo")，GPU 上的张量也行',
             )
-        return make(size, rank, ranks, backend, *args, **kwargs)
+        )
+    return real(size, rank, ranks, backend, *args, **kwargs)
 
-    return made
+
+if torch.distributed.is_available():
+    replaces(torch.distributed.distributed_c10d, "_new_process_group_helper")(_make)
 
 
 def _barrier_options(machine: TheMachine) -> type:

@@ -5,7 +5,6 @@ Both processes see one memory, and the sender's machine counts it: each process 
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
@@ -18,7 +17,7 @@ from ....base.language import say
 from ....base.patches import Patch
 from ... import hooks
 from ...state.gpu import TheMachine
-from ...state.in_use import machine_here
+from ...state.in_use import machine_here, replaces
 from ...state.marks import MARK, Mark
 from ...torch_api.absent import Absent
 
@@ -30,7 +29,6 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     if machine.backing.type != "cpu":
         yield Patch(storage, "_share_cuda_", _not_shared)
         return
-    yield Patch(storage, "is_shared", _always_on_a_gpu(storage.is_shared))
     yield Patch(storage, "_share_cuda_", _share)
     yield Patch(storage, "_new_shared_cuda", staticmethod(_receive))
     yield Patch(storage, "_release_ipc_counter_cuda", staticmethod(lambda *_: None))
@@ -82,14 +80,10 @@ def _share(storage: torch.UntypedStorage) -> tuple[Any, ...]:
     return gpu.index, _Handle(id(storage), storage) if size else None, size, 0, b"", 0, b"", False
 
 
-def _always_on_a_gpu(real: Callable[[Any], bool]) -> Callable[[Any], bool]:
+@replaces(torch.UntypedStorage, "is_shared")
+def _is_shared(_: TheMachine, real: Callable[[Any], bool], storage: Any) -> bool:
     """torch/csrc/StorageSharing.cpp, THPStorage_isShared: memory of a GPU always is."""
-
-    @functools.wraps(real)
-    def is_shared(storage: Any) -> bool:
-        return getattr(storage, MARK).gpu is not None or real(storage)
-
-    return is_shared
+    return getattr(storage, MARK).gpu is not None or real(storage)
 
 
 def _receive(device: int, handle: _Handle, *_: object) -> torch.UntypedStorage:

@@ -6,33 +6,27 @@ time.
 
 from __future__ import annotations
 
-import functools
 import multiprocessing.forkserver
 import multiprocessing.spawn
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ....base.patches import Patch
 from ....children import told as children
 from ... import hooks
 from ...state.gpu import TheMachine
+from ...state.in_use import replaces
 
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The environment, and the functions that hand one on."""
-    told = machine.told
-    yield Patch(ENVIRONMENT, children.MACHINE, told)
+    """The environment."""
+    yield Patch(ENVIRONMENT, children.MACHINE, machine.told)
     yield Patch(ENVIRONMENT, children.ENTER, children.ENTRIES)
     yield Patch(PYTHONPATH, _BOOTSTRAP, True)
-    yield Patch(subprocess.Popen, "__init__", _handing_on(subprocess.Popen.__init__, told))
-    yield Patch(multiprocessing.spawn, "get_preparation_data", _telling(told))
-    # The server outlives the machine: it must know of none. A process that it forks is told when it begins.
-    server = multiprocessing.forkserver.ForkServer
-    yield Patch(server, "ensure_running", _untold(server.ensure_running))
 
 
 class _Environment:
@@ -44,12 +38,6 @@ class _Environment:
     def __dict__(self) -> dict[str, str]:  # type: ignore[override]
         values = {name: value for name, value in os.environ.items() if name != children.PATH}
         return {name: sys.intern(value) for name, value in values.items()}  # the same object at every look
-
-    def __getattr__(self, name: str) -> str:
-        try:
-            return vars(self)[name]
-        except KeyError:
-            raise AttributeError(name) from None
 
     def __setattr__(self, name: str, value: str) -> None:
         os.environ[name] = value
@@ -68,11 +56,6 @@ class _PythonPath:
         path = os.environ.get(children.PATH, "")
         return {_BOOTSTRAP: True} if children.FOLDER in path.split(os.pathsep) else {}
 
-    def __getattr__(self, name: str) -> bool:
-        if name in vars(self):
-            return True
-        raise AttributeError(name)
-
     _empty = False  # whether it was there, and empty
 
     def __setattr__(self, name: str, value: bool) -> None:
@@ -90,29 +73,23 @@ ENVIRONMENT, PYTHONPATH = _Environment(), _PythonPath()
 _BOOTSTRAP = "labkit/children/bootstrap"
 
 
-def _handing_on(start: Callable[..., None], told: str) -> Callable[..., None]:
-    """``Popen.__init__``: an environment that the caller made for a child tells it of the machine, too."""
+@replaces(subprocess.Popen, "__init__")
+def _start(
+    machine: TheMachine, real: Any, process: Any, args: Any, *more: Any, env: Any = None, **kwargs: Any
+) -> None:
+    """An environment that the caller made for a child tells it of the machine, too."""
+    if env is None and not vars(PYTHONPATH):  # the script has set a PYTHONPATH of its own
+        env = os.environ
+    if env is not None:
+        named = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+        kwargs["env"] = children.told(named, machine.told)
+    real(process, args, *more, **kwargs)
 
-    @functools.wraps(start)
-    def init(process: Any, args: Any, *more: Any, env: Any = None, **options: Any) -> None:
-        if env is None and not vars(PYTHONPATH):  # the script has set a PYTHONPATH of its own
-            env = os.environ
-        if env is not None:
-            env = children.told({os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}, told)
-        start(process, args, *more, **({} if env is None else {"env": env}), **options)
 
-    return init
-
-
-def _telling(told: str) -> Callable[[str], dict[str, Any]]:
+@replaces(multiprocessing.spawn, "get_preparation_data")
+def _prepare(machine: TheMachine, real: Any, name: str) -> dict[str, Any]:
     """multiprocessing sends this to a process that it starts; the name is the first part that the process reads."""
-    prepare = multiprocessing.spawn.get_preparation_data
-
-    @functools.wraps(prepare)
-    def prepared(name: str) -> dict[str, Any]:
-        return {**prepare(name), "name": _Name(name, told)}
-
-    return prepared
+    return {**real(name), "name": _Name(name, machine.told)}
 
 
 class _Name(str):
@@ -134,16 +111,14 @@ class _Name(str):
         return eval, (f"({follow}, {str(self)!r})[1]",)
 
 
-def _untold(start: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(start)
-    def ensure_running(server: Any) -> None:
-        told, path = os.environ.pop(children.MACHINE, None), os.environ.get(children.PATH)
-        delattr(PYTHONPATH, _BOOTSTRAP)
-        try:
-            start(server)
-        finally:
-            for name, value in ((children.MACHINE, told), (children.PATH, path)):
-                if value is not None:
-                    os.environ[name] = value
-
-    return ensure_running
+@replaces(multiprocessing.forkserver.ForkServer, "ensure_running")
+def _ensure_running(_: TheMachine, real: Any, server: Any) -> None:
+    """The server outlives the machine: it must know of none. A process that it forks is told when it begins."""
+    told, path = os.environ.pop(children.MACHINE, None), os.environ.get(children.PATH)
+    delattr(PYTHONPATH, _BOOTSTRAP)
+    try:
+        real(server)
+    finally:
+        for name, value in ((children.MACHINE, told), (children.PATH, path)):
+            if value is not None:
+                os.environ[name] = value

@@ -12,20 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....base.files import rows_beside
 from ...state.placement import gpu_of
 
-# The operators to which CUDA always objects: what it adds to their name -> these names.
-_ADDED = {
-    "cuda": "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward "
-    "avg_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward grid_sampler_2d_backward "
-    "grid_sampler_3d_backward index_reduce index_reduce_ max_pool3d_with_indices_backward "
-    "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward",
-    "out_cuda": "reflection_pad1d_backward reflection_pad3d_backward upsample_linear1d_backward "
-    "upsample_bilinear2d_backward _upsample_bilinear2d_aa_backward upsample_bicubic2d_backward "
-    "_upsample_bicubic2d_aa_backward upsample_trilinear3d_backward",
-    "gpu": "_ctc_loss_backward",
+_ROWS = {kind: names.split() for kind, names in rows_beside(__file__)}
+# The operators to which CUDA always objects, with what it adds to their names.
+_UNORDERED = {
+    name: f"{name.strip('_')}_{added}" for added in ("cuda", "out_cuda", "gpu") for name in _ROWS[added]
 }
-_UNORDERED = {name: f"{name.strip('_')}_{added}" for added, names in _ADDED.items() for name in names.split()}
 # These object to some calls only. Each function is given the overload's name and the arguments by name.
 _SOMETIMES: dict[str, tuple[str, Callable[[str, dict[str, Any]], bool]]] = {
     "histc": ("_histc_cuda with floating point input", lambda _, given: given["self"].is_floating_point()),
@@ -81,12 +75,6 @@ def objection(caller: str, warn_only: bool) -> str:
     )
 
 
-# The host reads a number of results, a shape or a decision.
-_WAITING = frozenset(
-    "_local_scalar_dense nonzero masked_select _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive "
-    "equal bincount _linalg_check_errors _to_sparse".split()
-)
-_INDEXING = frozenset("index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put".split())
 _MASKS = (torch.bool, torch.uint8)
 
 
@@ -98,9 +86,9 @@ def waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_host: Col
     if args and id(args[0]) in on_host:
         return False
     name = func.overloadpacket.__name__
-    if name in _WAITING:
+    if name in _ROWS["waits"]:  # the host reads a number of results, a shape or a decision
         return True
-    if name in _INDEXING:
+    if name in _ROWS["indexes"]:
         # A mask is turned into indices, as many as it has truths, but for one value of the host's; indices are
         # copied to the GPU, those from a mask without waiting (TensorAdvancedIndexing.cpp, canDispatchToMaskedFill;
         # IndexingUtils.h, expandTensors).

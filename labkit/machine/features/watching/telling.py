@@ -12,7 +12,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,12 +22,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....base import ours
-from ....base.patches import Patch
 from ....base.tree import tensors_in
 from ... import hooks
 from ...handlers import HANDLERS
 from ...ops.mode import MachineMode
 from ...state.gpu import TheMachine
+from ...state.in_use import replaces
 from ...state.placement import gpu_of
 from .operators import objection, unordered, waits
 
@@ -67,13 +67,11 @@ def tell(machine: TheMachine) -> None:
 def warn(text: str) -> None:
     """Warn as C++ does, at the line of Python that called it; lines of the machine do not count."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and _is_between(frame.f_code.co_filename):
+    while frame.f_back is not None and (
+        ours.is_our_file(frame.f_code.co_filename) or frame.f_code.co_filename in _BETWEEN
+    ):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, stacklevel=level)
-
-
-def _is_between(path: str) -> bool:
-    return ours.is_our_file(path) or path in _BETWEEN
 
 
 def _body(function: Any) -> Callable[..., Any]:
@@ -151,6 +149,7 @@ def _is_asked_for(machine: TheMachine) -> bool:
     return level(machine) > 0 or torch.are_deterministic_algorithms_enabled()
 
 
+@hooks.opened.add
 def _settle(machine: TheMachine) -> None:
     """Watch, or stop watching, as is asked for now."""
     if not machine.closed:
@@ -184,15 +183,7 @@ def _say_that_it_is_a_prototype() -> None:
     )
 
 
-@hooks.patches.add
-def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The function of C++ that switches determinism."""
-    switch = torch._C._set_deterministic_algorithms
-
-    @functools.wraps(switch)
-    def set_deterministic(*args: Any, **kwargs: Any) -> None:
-        switch(*args, **kwargs)
-        _settle(machine)
-
-    _settle(machine)  # it may be on already
-    yield Patch(torch._C, "_set_deterministic_algorithms", set_deterministic)
+@replaces(torch._C, "_set_deterministic_algorithms")
+def _set_deterministic(machine: TheMachine, real: Any, *args: Any, **kwargs: Any) -> None:
+    real(*args, **kwargs)
+    _settle(machine)
