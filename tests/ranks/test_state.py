@@ -32,7 +32,10 @@ class Processes:
         self.states = []
         for number in range(2):
             main = ModuleType("__main__")
-            rank = SimpleNamespace(number=number, environ={"RANK": str(number)}, main=main, seed=100 + number)
+            rank = SimpleNamespace(
+                number=number, environ={"RANK": str(number)}, main=main, seed=100 + number,
+                choose_gpus=lambda: None,
+            )  # fmt: skip
             self.states.append(ProcessState(rank))
 
     @contextmanager

@@ -50,6 +50,7 @@ class Call:
     at, rank  the caller's rank in the group, and in the world; ``ranks`` are the world's ranks of all members.
     node      the caller's node.
     device    the GPU that the caller's tensors are on, "cuda:1"; "cpu".
+    bus       the number of that GPU among its node's, which a process may see under another one.
     arrived   the rank's clock when it called, in seconds; ``timeout`` is for how long it waits for the others.
     backward  whether autograd called it, and ``async_op`` whether the caller means to go on meanwhile.
     code      the user's code that called it, in ``line``; ``codes`` what of torch stands between, innermost first.
@@ -75,6 +76,7 @@ class Call:
     ranks: tuple[int, ...] = ()
     node: int = 0
     device: str = ""
+    bus: int | None = None
     arrived: float = 0.0
     timeout: timedelta | None = None
     from_cpp: bool = False
@@ -114,6 +116,11 @@ class Call:
     def is_message(self) -> bool:
         """Whether two ranks have part in it, and not all of the group."""
         return self.kind in ("send", "recv")
+
+    @property
+    def place_of_gpu(self) -> tuple[int, int | str]:
+        """The same of two calls whose tensors are on one GPU."""
+        return self.node, self.device if self.bus is None else self.bus
 
     @property
     def makes_a_group(self) -> bool:

@@ -343,6 +343,7 @@ class Group(_Base):  # type: ignore[misc]
         with torch._C.DisableTorchFunction():
             tensors = call.inputs if call.outputs is call.inputs else call.inputs + call.outputs
             call.device = self._device(call, tensors, opts)
+            call.bus = _bus(call.device)
             call.backend = self.backends.get(call.device.partition(":")[0], "")
             checks.check(call, self)
         transport = self._transport or self.transport()
@@ -427,6 +428,14 @@ def new_transport(group: Group) -> Transport:
 
 # The transport of a group whose members are processes; known to .torch_patches.
 of_processes: Callable[[Group], Transport] | None = None
+
+
+def _bus(device: str) -> int | None:
+    """Which of the computer's GPUs this process calls ``device``."""
+    machine, number = machine_in_use(), device.partition("cuda:")[2]
+    if machine is None or not number:
+        return None
+    return machine.numbers[int(number)] if int(number) < len(machine.numbers) else None
 
 
 def _listed(tensors: Any) -> list[Any]:

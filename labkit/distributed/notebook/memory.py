@@ -35,9 +35,9 @@ class Memory(tuple[RankMemory, ...]):
         """The bytes in use now, and at most since the beginning, or since that was reset."""
         found = []
         for rank in ranks:
-            gpu = rank.gpus[rank.local]
-            now = gpu.recount()
-            found.append(RankMemory(rank.number, f"cuda:{rank.local}", now, gpu.peak, gpu.capacity))
+            if gpu := rank.gpu:
+                now = gpu.recount()
+                found.append(RankMemory(rank.number, str(gpu.device), now, gpu.peak, gpu.capacity))
         return cls(found)
 
     def _rows(self) -> list[tuple[str, str, str, str, str]]:

@@ -228,6 +228,16 @@ class Session:
         self._groups[rank.number] = dist.group.WORLD
         values = (rank.number, rank.local, rank.size, torch.device("cuda", rank.local))
         rank.main.__dict__.update(zip(GIVEN, values, strict=True))
+        rank.chooses = lambda: self._chosen(rank)
+
+    def _chosen(self, rank: Rank) -> None:
+        """``rank`` sees other GPUs than before: what was made for it is on its first one."""
+        first = torch.device("cuda", 0)
+        torch.cuda.set_device(first)
+        rank.main.__dict__.update(device=first)
+        made = self._groups.get(rank.number)
+        if made is not None:
+            made.bound_device_id = first
 
     def _patches_of_init(self) -> Iterator[Patch]:
         """A rank's own ``init_process_group`` takes the place of the one that was made for it."""

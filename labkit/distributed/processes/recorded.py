@@ -84,9 +84,7 @@ def _forget() -> None:
 
 def _record(me: Timed, folder: Path, most: int) -> None:
     file: Any = _File(folder / f"{me.number}", most)
-    part = part_of(me)
-    if part is not None:
-        file.write(part)
+    file.write(part_of(me))
     opened = trace.begin()
     opened.events = opened.samples = file
     trace.tell_ranks(lambda: (me.number, me.clock()))
@@ -100,6 +98,7 @@ def _record(me: Timed, folder: Path, most: int) -> None:
         me.tell_the_rest()
         sample(me, "end")
         trace.recording = None
+        file.write(part_of(me))  # it may have chosen its GPUs meanwhile
         file.end()
 
     Finalize(None, end, exitpriority=50)  # after that of .lookout, which waits for those who are late
@@ -107,22 +106,22 @@ def _record(me: Timed, folder: Path, most: int) -> None:
 
 def read(folder: Path, kept: Kept) -> list[Part]:
     """Put what the ranks wrote into ``kept``; returns the ranks that wrote."""
-    parts: list[Part] = []
+    parts: dict[int, Part] = {}
     found: list[Any] = []
     totals: dict[int, Totals] = {}
     for path in folder.iterdir():
         for row in _rows(path):
             if isinstance(row, Part):
-                parts.append(row)
+                parts[row.rank] = row
             elif isinstance(row, Totals):
                 totals[int(path.name)] = row
-            else:
+            elif row is not None:  # there was no GPU for it
                 found.append(row)
     events = sorted(_joined([row for row in found if isinstance(row, Event)]), key=lambda event: event.start)
     kept.add([*events, *(row for row in found if isinstance(row, MemorySample))])
     for rank, total in totals.items():
         kept.totals[rank] = replace(total, left_out=total.left_out + kept.totals[rank].left_out)
-    return sorted(parts, key=lambda part: part.rank)
+    return [parts[rank] for rank in sorted(parts)]
 
 
 def _rows(path: Path) -> Iterator[Any]:

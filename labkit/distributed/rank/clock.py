@@ -32,11 +32,18 @@ class Timed:
 
     def __init__(self, number: int, local: int, node: int, gpus: tuple[Gpu, ...] = ()) -> None:
         self.number, self.local, self.node, self.gpus = number, local, node, gpus
+        self.chose = False  # whether it has said itself which GPUs it sees
         self.untold: list[Untold] = []
         self._spent = self._ahead = 0.0
         # When its turn began; while it sleeps and others have theirs, when that began.
         self._since: float | None = None
         self.asleep: float | None = None
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """Its own: that of its number on its node; None for one of more processes than there are GPUs."""
+        at = 0 if self.chose else self.local
+        return self.gpus[at] if at < len(self.gpus) else None
 
     def note(self, call: Call) -> None:
         """It makes this call."""

@@ -19,6 +19,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from ...base import ours
+from .visible import Environment
 
 # Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
 OF_A_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra".split())
@@ -53,8 +54,8 @@ def is_shared_file(path: str) -> bool:
     return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
 
 
-class Variables(dict[Any, Any]):
-    """A rank's environment, as ``os.environ`` keeps it, which sees a module ask for it during its import."""
+class Variables(Environment):
+    """A rank's environment, which sees a module ask for it during its import."""
 
     def __getitem__(self, name: Any) -> Any:
         if name in _NUMBERS:

@@ -38,6 +38,8 @@ class _Process(Protocol):
     main: ModuleType
     seed: int
 
+    def choose_gpus(self) -> None: ...
+
 
 class _Table:
     """All rows, which grow as modules are imported."""
@@ -224,6 +226,7 @@ class ProcessState:
         encode = _environ.encodekey, _environ.encodevalue
         told = {encode[0](name): encode[1](value) for name, value in rank.environ.items()}
         self._variables = Variables({**outside._variables, **told})
+        self._variables.chosen = rank.choose_gpus
         _environ._data = self._variables
         self._values = [
             place.fresh(value) for place, value in zip(table.places, outside._values, strict=True)

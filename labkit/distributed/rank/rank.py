@@ -19,6 +19,7 @@ from ..calls.call import Call
 from .clock import Timed
 from .cuda import Cuda
 from .process_state import ProcessState
+from .visible import Sight
 
 
 class World(Protocol):
@@ -37,6 +38,8 @@ class World(Protocol):
     failed: dict[int, BaseException]
     helpers: WeakSet[threading.Thread]
 
+    def choose_gpus(self, rank: Rank) -> None: ...
+
     def is_idle(self) -> bool: ...
 
     def explain(self, call: object) -> str: ...
@@ -48,7 +51,7 @@ class Rank(Timed):
     number, size   its global rank, and how many there are.
     local, node    its rank on its node (LOCAL_RANK), and the node's number.
     main           its ``__main__``: what code that it runs finds as its globals.
-    gpus, random   the GPUs of its node, and its process's random generators on them.
+    gpus, sight    the GPUs that it sees: those of its node, unless it has chosen.
     error          what it raised in the last run; None.
     """
 
@@ -60,7 +63,9 @@ class Rank(Timed):
         self.main = ModuleType("__main__")
         self.environ = dict(environ)
         self.state = ProcessState(self)
-        self.random: Any = None
+        self.sight: Sight | None = None
+        # Called when it has chosen other GPUs than the one that was chosen for it, as in a notebook.
+        self.chooses: Callable[[], object] | None = None
         self.error: BaseException | None = None
         self.result: Any = None
         self.member: turns.Member | None = None
@@ -91,6 +96,20 @@ class Rank(Timed):
         self.came[key] = self.came.get(key, 0) + 1
         if not call.is_message:
             self.seqs[call.group] = call.seq
+
+    def choose_gpus(self) -> None:
+        """It has said which GPUs it sees; CUDA listens until it is in use."""
+        untouched = self.chooses is not None and self.gpu is not None and not self.gpu.total()
+        if untouched or not self.cuda.is_initialized():
+            self.world.choose_gpus(self)
+            self.chose = True
+            self.cuda.begin_turn()
+            if self.chooses is not None:
+                self.chooses()
+
+    def see(self, sight: Sight) -> None:
+        """From now on these are the GPUs that it sees."""
+        self.sight, self.gpus = sight, sight.gpus
 
     def sleep(self, seconds: float) -> None:
         """Let the others go on for ``seconds``, which pass on its clock."""

@@ -26,10 +26,10 @@ def sample(rank: Timed, label: str, device: str = "") -> None:
     if trace.recording is None or timed_here() is not rank:
         return
     kind, _, number = device.partition(":")
-    index = int(number) if kind == "cuda" and number else rank.local
-    if index >= len(rank.gpus):
-        return  # more processes than GPUs
-    gpu = rank.gpus[index]
+    given = kind == "cuda" and number and int(number) < len(rank.gpus)
+    gpu = rank.gpus[int(number)] if given else rank.gpu
+    if gpu is None:
+        return
     live, peak = gpu.look()
     trace.sample(MemorySample(rank.number, str(gpu.device), rank.clock(), live, peak, label))
 

@@ -78,7 +78,6 @@ class Kept:
 
 def part_of(rank: Timed) -> Part | None:
     """None for one of more processes than there are GPUs."""
-    if rank.local >= len(rank.gpus):
+    if (gpu := rank.gpu) is None:
         return None
-    gpu = rank.gpus[rank.local]
     return Part(rank.number, rank.node, gpu.index, gpu.capacity)

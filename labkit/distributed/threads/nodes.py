@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from ...base.units import parse_bytes
 from ...machine.state.gpu import Gpu, TheMachine
 from ...machine.state.random import DeviceRandom
+from ..rank.visible import Sight, sight
 
 
 class Nodes:
@@ -21,28 +20,28 @@ class Nodes:
 
     def __init__(self, machine: TheMachine, count: int, memory: str | int | Sequence[str | int]) -> None:
         self._machine = machine
-        self._own = machine.gpus, machine.random
+        self._own = Sight(machine.gpus, machine.random, machine.numbers)
         sizes = memory if isinstance(memory, (list, tuple)) else [memory] * len(machine.gpus)
+        # Of the nodes, and of ranks that chose.
         self.gpus = [machine.gpus] + [
             tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(sizes)) for _ in range(1, count)
         ]
 
-    def random(self, node: int, seed: int) -> DeviceRandom:
-        """Generators for a process on ``node``."""
+    def sight(self, node: int, seed: int) -> Sight:
+        """What a process on ``node`` sees."""
         made = DeviceRandom(self.gpus[node])
         made.begin(self._machine.backing, seed)
-        return made
+        return Sight(self.gpus[node], made, self._own.numbers)
 
-    def show(self, gpus: tuple[Gpu, ...], random: DeviceRandom) -> None:
-        """From now on these are the machine's GPUs and its generators."""
-        machine = self._machine
-        if machine.random is not random:
-            machine.gpus, machine.random = gpus, random
-            torch.cuda.default_generators = random.generators  # type: ignore[assignment]  # as many as there are
+    def chosen(self) -> Sight:
+        """What a process sees by the environment that is in use."""
+        made = sight(self._machine)
+        self.gpus.append(made.gpus)
+        return made
 
     def restore(self) -> None:
         """Show the machine's own."""
-        self.show(*self._own)
+        self._own.show(self._machine)
 
     def close(self) -> None:
         """Show the machine's own, and let the others take no more tensors."""

@@ -113,7 +113,7 @@ class World:
         self.machine = Machine(each, memory).open() if self._own_machine or found is None else found
         self._nodes = Nodes(self.machine, self.nodes, memory)
         for rank in self.ranks:
-            rank.gpus, rank.random = self._nodes.gpus[rank.node], self._nodes.random(rank.node, rank.seed)
+            rank.see(self._nodes.sight(rank.node, rank.seed))
         self.shardings = Shardings()
         self._patches = Patches(lambda: patches(self.shardings.look))
         try:
@@ -232,7 +232,8 @@ class World:
                     before.end_turn()
                     self._current = None
                     before.state.leave()
-                self._nodes.show(rank.gpus, rank.random)
+                assert rank.sight is not None
+                rank.sight.show(self.machine)
                 rank.state.enter()
                 self._current = rank
                 rank.begin_turn()
@@ -241,6 +242,12 @@ class World:
                 raise
 
         return arrive
+
+    def choose_gpus(self, rank: Rank) -> None:
+        """``rank``, which runs, sees the GPUs that its environment lists."""
+        rank.see(self._nodes.chosen())
+        assert rank.sight is not None
+        rank.sight.show(self.machine)
 
     def _settle(self, chosen: Sequence[Rank]) -> None:
         """Give the process back to the caller; after an interrupt, when the ranks have ended."""

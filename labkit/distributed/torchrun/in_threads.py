@@ -78,7 +78,9 @@ def _attempt(
     each, nodes = int(options.nproc_per_node), int(options.nnodes)
     with ExitStack() as stack:
         if machine_in_use() is None:
-            stack.enter_context(Machine(**machine.options(os.environ)).open())
+            numbers, told = machine.visible(os.environ), machine.text()
+            made = Machine(**machine.options(os.environ), numbers=numbers, told=told)
+            stack.enter_context(made.open())
         memory = machine.options(os.environ)["memory"]
         world = stack.enter_context(World(each * nodes, nodes=nodes, memory=memory, environ=environ))
         logs = []

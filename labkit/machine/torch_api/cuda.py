@@ -270,7 +270,9 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     yield Patch(cuda.graphs, "_cuda_isCurrentStreamCapturing", answered["_cuda_isCurrentStreamCapturing"])
     yield Patch(cuda, "_exchange_device", answered["_cuda_exchangeDevice"])
     yield Patch(cuda, "_maybe_exchange_device", answered["_cuda_maybeExchangeDevice"])
-    yield Patch(cuda, "_get_device_properties", cache(lambda index: DeviceProperties(machine.gpu(index))))
+    # By the GPU, not by its number: ranks may see different ones under one.
+    properties = cache(DeviceProperties)
+    yield Patch(cuda, "_get_device_properties", lambda index: properties(machine.gpu(index)))
     yield Patch(cuda, "_initialized", has_gpus)
     yield Patch(cuda, "_cached_device_count", None)
     # utilization(), temperature() and their like: a driver has nothing to say of GPUs that it does not have.

@@ -30,7 +30,7 @@ def fault(calls: Sequence[Call]) -> Exception | None:
 
 def fit(a: Call, b: Call) -> bool:
     """Whether nothing would be raised in the ranks that made two calls, as :func:`fault` says."""
-    return not _conflict(a, b) and ((a.device, a.node) != (b.device, b.node) or on_one_gpu((a, b)) is None)
+    return not _conflict(a, b) and (a.place_of_gpu != b.place_of_gpu or on_one_gpu((a, b)) is None)
 
 
 def _difference(calls: Sequence[Call]) -> str:
@@ -147,19 +147,19 @@ def on_one_gpu(calls: Sequence[Call]) -> DistBackendError | None:
     """NCCL's error if two ranks of one node bring tensors on one GPU, with what to do; None if none do."""
     if calls[0].backend != "nccl" or calls[0].kind == "barrier" or calls[0].makes_a_group:
         return None
-    seen: dict[tuple[int, str], Call] = {}
+    seen: dict[tuple[int, int | str], Call] = {}
     for call in calls:
-        other = seen.setdefault((call.node, call.device), call)
+        other = seen.setdefault(call.place_of_gpu, call)
         if other.rank != call.rank:  # a message to oneself
             return _duplicate(calls, other, call)
     return None
 
 
 def _duplicate(calls: Sequence[Call], one: Call, two: Call) -> DistBackendError:
-    alike = [call for call in calls if (call.node, call.device) == (one.node, one.device)]
+    alike = [call for call in calls if call.place_of_gpu == one.place_of_gpu]
     ranks = ranks_text([call.rank for call in alike])
     # The machine's GPU k has the bus number k (NCCL: src/init.cc, initTransportsRank).
-    bus = int(one.device.partition(":")[2] or 0) << 12
+    bus = (one.bus or 0) << 12
     last = f"Duplicate GPU detected : rank {two.at} and rank {one.at} both on CUDA device {bus:x}"
     meaning, advice = explained(
         "one_gpu", ranks=ranks, device=one.device, kind=one.kind, place=one.short_place
