@@ -161,6 +161,10 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, 
         ),
         (["lab", "77"], "no such lesson: '77'; there are 00_start, 01_dataset"),
         (["lab", "--port", "many"], "must be a whole number of at least 1, got 'many'"),
+        (["lab", "--port", "70000"], "must be at most 65535, got 70000 (see labkit lab --help)"),
+        (["run", "--memory", "-3GiB", "-c", ""], "memory must be bytes or text like '16 GiB', got '-3GiB'"),
+        (["torchrun", "missing.py"], "no such script: missing.py"),
+        (["torchrun", "--processes", "missing.py"], "no such script: missing.py"),
         (["lab", "03", "04"], "unrecognized arguments: 04"),
         ([], "required: command"),
     ],
@@ -172,6 +176,77 @@ def test_bad_usage_is_one_line_and_exit_code_2(labkit, arguments, text, tmp_path
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("doctr", "did you mean doctor? (see labkit --help)"),
+        ("run --sumary x.py", "--sumary; did you mean --summary? (see labkit run --help)"),
+        ("run --sumary=1 x.py", "--sumary=1; did you mean --summary?"),
+        ("torchrun --nproc-per-nodes 2 x.py", "did you mean --nproc-per-node? (see labkit torchrun --help)"),
+        ("sweep 03 --gpus 2 --forse", "did you mean --force? (see labkit sweep --help)"),
+        ("diagnose --jsn x:y", "did you mean --json? (see labkit diagnose --help)"),
+        ("diagnose x:y --jsn", "did you mean --json? (see labkit diagnose --help)"),
+        ("lessons lst", "did you mean list? (see labkit lessons --help)"),
+        ("lessons copy --dri x", "did you mean --dir? (see labkit lessons copy --help)"),
+        ("lab --no-browsr", "did you mean --no-browser? (see labkit lab --help)"),
+        (
+            "--lang zh run --sumary x.py",
+            "无法识别的参数：--sumary；是不是 --summary？（用法见 labkit run --help）",
+        ),
+    ],
+)
+def test_what_is_misspelt_is_told_with_what_was_meant(labkit, line, text):
+    done = labkit(*line.split())
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert text in done.stderr
+
+
+def test_what_is_like_nothing_else_is_only_told(labkit):
+    assert labkit("run", "--xyzzy", "x.py").stderr == (
+        "labkit: unrecognized arguments: --xyzzy (see labkit run --help)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["missing.py"], ["--help"], ["--lang", "zh", "--help"], ["--bad", "x.py"]]
+)
+def test_torchruns_help_and_its_mistakes_want_no_torch(arguments):
+    program = f"""
+import sys
+from labkit.cli import main
+try:
+    main(["torchrun", *{arguments}])
+finally:
+    sys.exit("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert done.returncode == 0
+
+
+def test_torchruns_arguments_are_pytorchs_own():
+    from torch.distributed.run import get_args_parser
+
+    from labkit.cli.torchrun import lifted
+
+    def known(parser):
+        names = ("dest", "option_strings", "nargs", "const", "default", "choices", "required", "help")
+        return [
+            [type(action).__name__, *(vars(action).get(name) for name in names)] for action in parser._actions
+        ]
+
+    found = known(lifted("distributed/run.py", "get_args_parser")())
+    assert found == known(get_args_parser())
+    assert len(found) > 25
+
+
+@pytest.mark.parametrize(
+    "arguments", [["copy", "there"], ["copy", "--dir", "there"], ["copy", "--dir=there"]]
+)
+def test_lessons_are_copied_to_a_folder_however_it_is_named(labkit, tmp_path, arguments):
+    assert labkit("lessons", *arguments).returncode == 0
+    assert (tmp_path / "there" / "en" / "03_split.ipynb").is_file()
 
 
 def test_bad_memory_and_order_are_one_line(labkit, script):
@@ -286,6 +361,12 @@ def test_lab_passes_on_what_jupyterlab_takes(opened, monkeypatch):
     assert opened("--port", "9999", "--", "--IdentityProvider.token=x", "--", "-y").told[2:] == [
         "--ServerApp.port=9999", *root, "--no-browser", "--log-level=WARN", "--IdentityProvider.token=x", "--", "-y"
     ]  # fmt: skip
+    typed = (
+        "--no-browser --ip 0.0.0.0 -y --ServerApp.token= --ServerApp.max_body_size 9 --config=x.py".split()
+    )
+    done = opened("--lang", "en", *typed, "03_split", "--", "--collaborative")
+    assert done.told[-len(typed) - 1 :] == [*typed, "--collaborative"]
+    assert done.told[1] == "--LabApp.default_url=/lab/tree/en/03_split.ipynb"
     assert opened("--", "--debug").told[2:] == [*root, "--no-browser", "--debug"]
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.setenv(name, ":0")

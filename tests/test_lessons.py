@@ -241,7 +241,7 @@ def test_the_authors_own_folder_is_refused(inside, capsys):
         (["fresh", "77"], 2, "no such lesson: '77'; there are 01_first, index"),
         (["fresh", "fr/01_first"], 2, "no such lesson: 'fr/01_first'"),
         (["fresh"], 2, "required: LESSON"),
-        (["copy"], 2, "required: DIR"),
+        (["copy"], 2, "one of the arguments DIR --dir is required"),
         ([], 2, "required: ACTION"),
     ],
 )

@@ -75,7 +75,7 @@ def test_the_calls_of_a_trace_are_told_apart_by_their_number_alone():
 def test_events_that_overlap_in_time_are_counted_once():
     spans = ((0, 10), (1, 2), (3, 4))
     events = [Event("gather", "cuda:0", start=start, seconds=stop - start) for start, stop in spans]
-    assert "  10000.000 ms" in repr(Trace(events))
+    assert "  10 s" in repr(Trace(events))
 
 
 def test_a_trace_prints_a_short_table():
@@ -86,8 +86,8 @@ def test_a_trace_prints_a_short_table():
     events += [Event("parallel_apply", "cuda:0", start=0.501, seconds=0.0025, direction="backward")] * 900
     lines = repr(Trace(events)).splitlines()
     assert lines[0] == "Trace: 964 events on cpu, cuda:0, …, cuda:63 in 3.5 ms"
-    assert lines[1].split() == "forward scatter 64 × 2,560 B 1.000 ms [2, 5]".split()
-    assert lines[2].split() == "backward parallel_apply 900 × 0 B 2.500 ms".split()
+    assert lines[1].split() == "forward scatter 64 × 2,560 B 1 ms [2, 5]".split()
+    assert lines[2].split() == "backward parallel_apply 900 × 0 B 2.5 ms".split()
     assert len(lines) == 3
     assert str(Trace([])) == "Trace: no events"
 
@@ -191,9 +191,9 @@ def test_what_a_rank_did_can_be_picked_with_its_memory():
 
 def test_a_trace_of_ranks_prints_its_collectives():
     lines = [line.split() for line in repr(ranks()).splitlines()]
-    assert " ".join(lines[0]) == "Trace: 12 events of 4 ranks on cpu, cuda:0, …, cuda:3 in 8.9e+03 ms"
-    assert lines[2] == "4 ranks all_reduce 2 × 64 B 2250.000 ms waited [2]".split()
-    assert lines[3] == "2 ranks send 1 × 4 B 0.000 ms waited [1]".split()
+    assert " ".join(lines[0]) == "Trace: 12 events of 4 ranks on cpu, cuda:0, …, cuda:3 in 8.9 s"
+    assert lines[2] == "4 ranks all_reduce 2 × 64 B 2.25 s waited [2]".split()
+    assert lines[3] == "2 ranks send 1 × 4 B 0 ms waited [1]".split()
 
 
 def test_in_the_chrome_format_a_rank_is_a_process_and_a_group_a_row():

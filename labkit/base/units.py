@@ -1,4 +1,5 @@
-"""Bytes as text and text as bytes. A KiB is 1,024 bytes; so, as everywhere in CUDA, is a "KB" that somebody types."""
+"""Bytes and seconds as text, and text as bytes. A KiB is 1,024 bytes; so, as everywhere in CUDA, is a "KB" that is
+typed."""
 
 from __future__ import annotations
 
@@ -28,6 +29,19 @@ def bytes_text(count: int) -> str:
     while size >= 1023.5 and unit < len(units) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:.0f} {units[unit]}" if unit == 0 or size >= 100 else f"{size:.3g} {units[unit]}"
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """The unit in which a time is written, and how many of it make a second: s, ms or µs."""
+    size = abs(seconds)
+    return (1.0, "s") if size >= 0.9995 else (1e3, "ms") if size >= 0.9995e-3 or not size else (1e6, "µs")
+
+
+def duration(seconds: float, of: float | None = None, digits: int = 3) -> str:
+    """``"231 s"``, ``"2.5 ms"``, ``"37 µs"``; in the unit of another time, ``of``, where several stand side by side."""
+    scale, unit = time_unit(seconds if of is None else of)
+    value = seconds * scale
+    return f"{value:,.0f} {unit}" if value >= 10 ** (digits - 1) - 0.5 else f"{value:.{digits}g} {unit}"
 
 
 def parse_bytes(amount: int | str, name: str = "memory") -> int:

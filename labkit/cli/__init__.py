@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 from argparse import REMAINDER, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 
@@ -136,12 +136,10 @@ def _parser(command: str | None) -> Parser:
 
 
 def _parted(argv: list[str], command: str | None) -> tuple[list[str], list[str]]:
-    """The command's own arguments and those after ``--``, if they are another program's."""
+    """The command's own arguments, and those that it hands on to another program."""
     found = import_module(f"{__name__}.{command}") if command in COMMANDS else None
-    if "--" in argv and getattr(found, "TAKES_THE_REST", False):
-        at = argv.index("--")
-        return argv[:at], argv[at + 1 :]
-    return argv, []
+    parted: Callable[[list[str]], tuple[list[str], list[str]]] | None = getattr(found, "parted", None)
+    return parted(argv) if parted else (argv, [])
 
 
 def _asked(argv: list[str]) -> tuple[str | None, str | None]:

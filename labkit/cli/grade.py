@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..base.files import reason
 from ..base.language import say
+from ..base.units import duration
 from .usage import UsageError, add_options, at_least, bad_usage
 from .wording import Wording
 
@@ -59,7 +60,9 @@ def _class(options: argparse.Namespace, way: str) -> int:
         mark = progress.mark
         width = len(str(progress.of))
         points = f"{mark.points:g}/{mark.of:g}"
-        text = f"[{progress.done:{width}}/{progress.of}] {mark.student}  {points}  {progress.seconds:.1f} s"
+        text = (
+            f"[{progress.done:{width}}/{progress.of}] {mark.student}  {points}  {duration(progress.seconds)}"
+        )
         odd = "".join(f"\n    {str(note).splitlines()[0]}" for note in mark.troubles)
         print(text + odd, flush=True)
 

@@ -20,23 +20,55 @@ from typing import Any
 
 from ..base.extras import need
 from ..base.files import reason
+from ..base.language import say
 from ..course.notebooks import copies as lessons
 from .lessons import add_folder, folder_of, lay_out
-from .usage import CannotWrite, UsageError, add_options, at_least, bad_usage
+from .usage import CannotWrite, Parser, UsageError, add_options, at_least, bad_usage
 from .wording import Wording
 
-TAKES_THE_REST = True  # what stands behind ``--`` is JupyterLab's
 LANGUAGE_PACK = "jupyterlab-language-pack-zh-CN"
 
 
 WORDING = Wording("lab")
+_OURS = ("--dir", "--port", "--lang", "--help", "-h")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "labkit lab [LESSON] [--dir DIR] [--port PORT] [-- ARGS ...]"
+def parted(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Our own arguments, and JupyterLab's: its options wherever they stand, and all that stands behind ``--``."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    ours: list[str] = []
+    theirs: list[str] = []
+    words = argv[:at][::-1]
+    while words:
+        word = words.pop()
+        option, equals, _ = word.partition("=")
+        own = not word.startswith("-") or option in _OURS
+        takes_value = None if own else "." in option or _jupyterlabs().get(option)  # --ServerApp.token
+        (ours if takes_value is None else theirs).append(word)
+        if takes_value and not equals and words and not words[-1].startswith("-"):
+            theirs.append(words.pop())
+    return ours, theirs + argv[at + 1 :]
+
+
+def _jupyterlabs() -> dict[str, bool]:
+    """JupyterLab's options; and of each, whether it has a value."""
+    need("jupyterlab")
+    from jupyterlab.labapp import LabApp  # heavy: the server
+
+    takes = dict.fromkeys(LabApp.aliases, True) | dict.fromkeys(LabApp.flags, False)
+    return {f"{'-' * min(len(name), 2)}{name}": value for name, value in takes.items()}
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.usage = say(
+        en="labkit lab [LESSON] [--dir DIR] [--port PORT] [JupyterLab's own options] [-- ARGS ...]",
+        zh="labkit lab [LESSON] [--dir DIR] [--port PORT] [JupyterLab 自己的选项] [-- ARGS ...]",
+    )
     add_options(parser, WORDING, "lesson", lesson={"nargs": "?"})
     add_folder(parser)
-    add_options(parser, WORDING, "port", port={"type": at_least(1)})
+    add_options(parser, WORDING, "port", port={"type": at_least(1, 65535)})
+    if "jupyterlab.labapp" in sys.modules:  # known where an option that is not ours was typed
+        parser.passed_on = _jupyterlabs().keys()
 
 
 def run(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ WORDING = Wording("lessons")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "labkit lessons {list,copy,fresh} ..."
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(prog=parser.prog, dest="action", metavar="ACTION", required=True)
 
     def action(usage: str) -> argparse.ArgumentParser:
         name = usage.split()[0]
@@ -25,8 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return actions.add_parser(name, help=text, description=text, usage=f"labkit lessons {usage}")
 
     listing = action("list [--dir DIR]")
-    copying = action("copy DIR")
-    add_options(copying, WORDING, "folder", dir={"type": Path})
+    copying = action("copy [--dir] DIR")
+    where = copying.add_mutually_exclusive_group(required=True)
+    add_options(where, WORDING, "folder", folder={"type": Path, "nargs": "?"})
+    add_folder(where)
     freshening = action("fresh LESSON ... [--dir DIR]")
     add_options(freshening, WORDING, "names", names={"nargs": "+"})
     add_folder(listing)
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_language(made)
 
 
-def add_folder(parser: argparse.ArgumentParser) -> None:
+def add_folder(parser: argparse._ActionsContainer) -> None:
     """The option that says where the copy is."""
     add_options(parser, WORDING, "where", dir={"type": Path})
 
@@ -43,7 +45,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 def folder_of(options: argparse.Namespace) -> Path:
     """The folder of the copy that is asked for."""
     try:
-        folder: Path = options.dir or lessons.default_folder()
+        folder: Path = vars(options).get("folder") or options.dir or lessons.default_folder()
     except RuntimeError:  # no HOME, and no such user
         raise UsageError(
             en="the home folder is not known: name a folder with --dir",

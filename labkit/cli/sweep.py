@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ..base.extras import need
 from ..base.files import reason, write_whole
 from ..base.language import get_language, named_language, using
+from ..base.units import duration
 from ..course.notebooks.copies import source
 from .usage import UsageError, add_options, at_least, bad_usage
 from .wording import Wording
@@ -105,7 +106,8 @@ def _run(plan: Sweep, again: bool) -> int:
         stopped = 143 if isinstance(interrupt, _Terminated) else 130
     for done in runs:
         result = WORDING["failed"](error=done.error) if done.error else WORDING["went-through"]
-        WORDING.tell("run", gpus=done.gpus, result=result, seconds=done.seconds, notebook=done.notebook)
+        time = duration(done.seconds)
+        WORDING.tell("run", gpus=done.gpus, result=result, time=time, notebook=done.notebook)
     WORDING.tell("report", path=plan.report)
     if stopped:
         WORDING.tell("stopped", file=sys.stderr, made=len(runs), asked=len(plan.gpus))

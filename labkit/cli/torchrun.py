@@ -7,17 +7,20 @@ The arguments are those of PyTorch's own parser. Ranks are threads of one proces
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from ..base.language import get_language, say
 from ..base.numbers import plural
-from ..base.units import bytes_text, cuda_bytes
+from ..base.ours import torch_files
+from ..base.units import bytes_text, cuda_bytes, duration
 from ..children import told as children
 from .ending import MOST_EVENTS, write, write_timeline
 from .usage import UsageError, add_memory, add_options, at_least, bad_usage, checked_path, checked_script
@@ -65,9 +68,37 @@ def chinese() -> dict[str, str]:
 
 def _torchruns() -> list[argparse.Action]:
     """Torchrun's own arguments, in the order in which its parser has them."""
-    from torch.distributed.run import get_args_parser
+    try:
+        make = lifted("distributed/run.py", "get_args_parser")
+    except Exception:  # another PyTorch, which has it otherwise
+        make = import_module("torch.distributed.run").get_args_parser
+    return [action for action in make()._actions if action.dest != "help"]
 
-    return [action for action in get_args_parser()._actions if action.dest != "help"]
+
+def lifted(file: str, name: str) -> Any:
+    """The function or class ``name`` of a file of torch's, made from its text alone.
+
+    Torch is not imported, which takes seconds, so that help is there and a mistake is told at once. What the definition
+    names is imported or made in the same way.
+    """
+    body = ast.parse(Path(*torch_files(file)).read_text("utf-8")).body
+    definition = next(node for node in body if getattr(node, "name", None) == name)
+    names = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
+    world: dict[str, Any] = {"__name__": file}
+    for node in body:
+        for alias in node.names if isinstance(node, ast.ImportFrom | ast.Import) else ():
+            known, module = alias.asname or alias.name, getattr(node, "module", "")
+            if known not in names:
+                continue
+            if module.startswith("torch."):
+                inner = module.removeprefix("torch.").replace(".", "/")
+                world[known] = lifted(f"{inner}.py", alias.name)
+            elif module:
+                world[known] = getattr(import_module(module), alias.name)
+            else:
+                world[known] = import_module(alias.name)
+    exec(compile(ast.Module([definition], []), file, "exec"), world)
+    return world[name]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,6 +111,8 @@ def run(options: argparse.Namespace) -> int:
             en="no script given: labkit torchrun --nproc-per-node 8 train.py",
             zh="没有给出脚本：labkit torchrun --nproc-per-node 8 train.py",
         )
+    if not (options.module or options.no_python):
+        checked_script(options.training_script)
     machine = _machine(options)
     for name in ("timeline", "trace"):
         checked_path(_typed(name), getattr(options, name))
@@ -145,8 +178,6 @@ def _check(options: argparse.Namespace, given: set[str], machine: children.Descr
             zh=f"--node-rank {options.node_rank}：这里一条命令就运行全部 {options.nnodes} 个节点，请去掉它"
             "（加上 --processes 可以逐个启动节点）",
         )
-    if not options.module:
-        checked_script(options.training_script)
     idle = [_typed(name) for name in NOTHING_TO_DO if name in given]
     if idle:
         listed = ", ".join(idle)
@@ -267,9 +298,9 @@ def _summary(kept: Kept, parts: Sequence[Part]) -> str:
         lines.append(
             say(
                 en=f"  rank {part.rank}  cuda:{part.gpu}{where}  peak {peak} of {whole}, "
-                f"{plural(calls, 'collective')} of {sent}, waited {total.waited:.2f} s",
+                f"{plural(calls, 'collective')} of {sent}, waited {duration(total.waited)}",
                 zh=f"  rank {part.rank}  cuda:{part.gpu}{where}  峰值 {peak} / {whole}，"
-                f"{calls} 次集合通信共 {sent}，等待 {total.waited:.2f} 秒",
+                f"{calls} 次集合通信共 {sent}，等待 {duration(total.waited)}",
             )
         )
     return "\n".join(lines)

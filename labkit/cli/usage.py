@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..base.arguments import ARGPARSE
 from ..base.language import LANGUAGES, VARIABLE, named_language, say
 from .wording import Wording
 
@@ -52,7 +55,35 @@ def checked_script(script: str) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are a :class:`UsageError` instead of a printed usage."""
+    """An argument parser whose complaints are a :class:`UsageError` instead of a printed usage.
+
+    Each command complains of its own options, and says what was meant if that is known. ``passed_on`` are options of
+    another program that the command hands to it.
+    """
+
+    strict = True
+
+    def __init__(self, **options: Any) -> None:  # as the parsers of its own actions are made, too
+        super().__init__(**options)
+        self.passed_on: Collection[str] = ()
+        self.suggest_on_error = False  # newer argparse has an answer of its own, for choices alone
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # -3GiB is a value, too
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and self.strict:
+            words = "unrecognized arguments: %s"
+            ours = [option for action in self._actions for option in action.option_strings]
+            meant = _meant(unknown, [*ours, *self.passed_on])
+            self.error(say(en=words, zh=ARGPARSE[words]) % " ".join(unknown) + meant)
+        return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += _meant([str(value)], action.choices or ())
+            raise
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(
@@ -60,10 +91,20 @@ class Parser(argparse.ArgumentParser):
         )
 
 
+def _meant(typed: Iterable[str], known: Iterable[str]) -> str:
+    """What to say after a complaint about words that are close to ``known`` ones; nothing if none is."""
+    known = [str(word) for word in known]
+    close = [get_close_matches(word.partition("=")[0], known, n=1) for word in typed]
+    listed = " ".join(word for words in close for word in words)
+    return say(en=f"; did you mean {listed}?", zh=f"；是不是 {listed}？") if listed else ""
+
+
 class Lenient(Parser):
     """A parser that takes any value: it finds what else is asked for on a line that is wrong somewhere."""
 
-    def __init__(self, **options: Any) -> None:  # as the parsers of its own actions are made, too
+    strict = False
+
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options | {"add_help": False})
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
@@ -122,8 +163,8 @@ def add_language(parser: argparse.ArgumentParser, default: str | None = argparse
     )
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """The type of an argument that is a whole number of at least ``least``."""
+def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
+    """The type of an argument that is a whole number of at least ``least``, and of no more than ``most``."""
 
     def whole(text: str) -> int:
         try:
@@ -138,6 +179,10 @@ def at_least(least: int) -> Callable[[str], int]:
         if count < least:
             raise argparse.ArgumentTypeError(
                 say(en=f"must be at least {least}, got {count}", zh=f"不能小于 {least}，现在是 {count}")
+            )
+        if most is not None and count > most:
+            raise argparse.ArgumentTypeError(
+                say(en=f"must be at most {most}, got {count}", zh=f"不能大于 {most}，现在是 {count}")
             )
         return count
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..base.display import Drawn
 from ..base.language import say
 from ..base.numbers import instance, must, whole
+from ..base.units import duration
 from .hardware import Hardware
 from .step import Workload, data_parallel_step, ddp_step, perfect_step
 
@@ -37,7 +38,7 @@ class Scaling(Drawn):
     def __str__(self) -> str:
         shown = list(zip(self.counts, self.seconds["ddp"], strict=True))
         shown = shown if len(shown) <= 6 else [*shown[:5], shown[-1]]
-        found = ", ".join(f"{n}: {(seconds or 0) * 1e3:.3g} ms" for n, seconds in shown)
+        found = ", ".join(f"{n}: {duration(seconds or 0)}" for n, seconds in shown)
         return say(
             en=f"{self.rows} rows per GPU on {self.hardware}; DDP on GPUs {found}",
             zh=f"{self.hardware}，每块 GPU {self.rows} 行；DDP，GPU 数与时间：{found}",

@@ -10,6 +10,7 @@ from time import perf_counter
 from ..base.display import Drawn
 from ..base.language import say
 from ..base.numbers import plural
+from ..base.units import duration
 from .chrome import chrome_json
 from .events import PAIRS, Event, Meeting, devices_of, meetings_of, ranks_of
 from .memory import MemorySample, MemoryTimeline
@@ -99,7 +100,7 @@ class Trace(Drawn):
         if not self.events:
             return say(en="Trace: no events", zh="Trace：没有事件")
         first, last = min(e.start for e in self.events), max(e.stop for e in self.events)
-        devices, lasted = ", ".join(_shortened(self.devices)), f"{(last - first) * 1e3:.3g} ms"
+        devices, lasted = ", ".join(_shortened(self.devices)), duration(last - first)
         of = f" of {plural(len(self.ranks), 'rank')}" if self.ranks else ""
         ranks = f"{len(self.ranks)} 个 rank，" if self.ranks else ""
         lines = [
@@ -124,7 +125,7 @@ class Trace(Drawn):
             count = len({e.meeting for e in events}) if met else len(events)
             lines.append(
                 f"  {way:<8}  {what:<{wide}}  {count:>5} ×  {sum(e.nbytes for e in events):>14,} B"
-                f"  {seconds * 1e3:>9.3f} ms{waiting * met}  {listed}".rstrip()
+                f"  {duration(seconds):>8}{waiting * met}  {listed}".rstrip()
             )
         return "\n".join(lines)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import log2
 
+from ..base.language import say
+from ..base.units import time_unit
 from .layout import legend, text_width
 from .palette import CPU
 from .picture import Box, Line, Picture, Sketch, Text
@@ -16,6 +18,7 @@ HEIGHT = TOP + TALL + 68
 # The two charts of a picture: left edge and width of what the axes span. Right of it are the names.
 CHARTS = ((58, 206), (418, 206))
 _MARK = 7.0
+_UNITS = {"s": "秒", "ms": "毫秒", "µs": "微秒"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,17 @@ class Axis:
     top: float
     tick: Callable[[float], str]
     told: Callable[[float], str]
+
+
+def times(
+    en: str, zh: str, seconds: Mapping[str, Sequence[float | None]]
+) -> tuple[Axis, Mapping[str, Sequence[float | None]]]:
+    """The chart of times: its axis, called so and in the unit that suits the longest, and the values in that unit."""
+    longest = max(s for found in seconds.values() for s in found if s is not None)
+    scale, unit = time_unit(longest)
+    title = say(en=f"{en}, {unit}", zh=f"{zh}（{_UNITS[unit]}）")
+    axis = Axis(title, nice(longest * scale or 1.0), "{:.4g}".format, f"{{:.4g}} {unit}".format)
+    return axis, {way: [s and s * scale for s in found] for way, found in seconds.items()}
 
 
 def _key(styles: Sequence[Style], names: dict[str, str]) -> list[Box | Line | Text]:

@@ -166,7 +166,7 @@ def draw_placement(data: Placement, *, ax: Axes | None = None) -> Axes:
 
 
 def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:
-    """Draw what happened when, in milliseconds: on each device, or if ranks ran on each rank; returns the Axes.
+    """Draw what happened when: on each device, or if ranks ran on each rank; returns the Axes.
 
     data   what ``labkit.record()`` gave.
     ax     the Axes to draw into; a new figure if not given.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ..base.units import duration
 from .picture import WIDTH, Box, Line, Sketch, Text
 
 # How far the baseline of a text in the middle of a lane is below that middle, as a share of the text's size.
@@ -95,7 +96,7 @@ class TimeAxis:
         for tick in ticks(self.seconds):
             x = self.lanes.left + tick * self.scale
             yield Line(x, self.lanes.top - 4, x, bottom, muted=True)
-            yield Text(x, bottom + 16, milliseconds(tick), 11, "middle", muted=True)
+            yield Text(x, bottom + 16, duration(tick, self.seconds), 11, "middle", muted=True)
 
 
 def legend(
@@ -185,9 +186,3 @@ def ticks(seconds: float) -> list[float]:
     while seconds / step > 7:
         step *= 2.5 if f"{step:e}"[0] == "2" else 2
     return [step * at for at in range(int(seconds / step * (1 + 1e-9)) + 1)]
-
-
-def milliseconds(seconds: float) -> str:
-    """``"2.5 ms"``, ``"1,000 ms"``."""
-    value = seconds * 1e3
-    return f"{value:,.0f} ms" if value >= 100 or value == int(value) else f"{value:.3g} ms"

@@ -1,7 +1,7 @@
 import pytest
 
 from labkit.base.language import using
-from labkit.base.units import bytes_text, cuda_bytes, parse_bytes
+from labkit.base.units import bytes_text, cuda_bytes, duration, parse_bytes
 
 KIB, MIB, GIB, TIB = (1024**power for power in (1, 2, 3, 4))
 
@@ -66,3 +66,20 @@ def test_cudas_wording(size, text):
 def test_bytes_as_people_read_them(size, text):
     """No text says 1024 of a unit that has a larger one."""
     assert bytes_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (231, "231 s"), (12345.6, "12,346 s"), (99.96, "100 s"), (9.5, "9.5 s"), (1, "1 s"), (0.9996, "1 s"),
+        (0.99, "990 ms"), (0.0025, "2.5 ms"), (0.000037, "37 µs"), (0.00099961, "1 ms"), (3e-8, "0.03 µs"),
+        (0, "0 ms"),
+    ],
+)  # fmt: skip
+def test_a_duration_is_in_the_unit_that_suits_it(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_durations_side_by_side_have_one_unit():
+    assert [duration(seconds, of=4) for seconds in (0, 0.5, 4)] == ["0 s", "0.5 s", "4 s"]
+    assert duration(0.2676, digits=4) == "267.6 ms"

@@ -55,7 +55,7 @@ CASES = [
     (MEMORY, memory_picture, "GPUs, at most 2.75 GiB each, 988 too much", "最多各占 2.75 GiB，其中 988 块超出"),
     (Occupancy((2**20,) * 1024, (2**34,) * 1024), occupancy_picture, "GPUs, 1009 MiB in use", "共用去 1009 MiB"),
     (SCALING, scaling_picture, "(123 of 5000 counts)", "5000 个中画出 123 个"),
-    (steps(8, 4000), timeline_picture, "(each bar: 0.0645 ms added up)", "每 0.0645 ms 累加成一段"),
+    (steps(8, 4000), timeline_picture, "(each bar: 64.5 µs added up)", "每 64.5 µs 累加成一段"),
     (steps(200, 20), timeline_picture, "cuda:39 – cuda:195: 157 more devices", "还有 157 个设备"),
     (labkit.split(3000, 1024), flow_picture, "994 more GPUs with [3, 5] each", "还有 994 块 GPU，各得 [3, 5]"),
     ((3000, 7), lambda shape: shapes_picture(shape, 1024), "17 × [3, 7]", "17 × [3, 7]"),

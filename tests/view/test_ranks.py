@@ -378,7 +378,7 @@ def test_of_ten_thousand_samples_the_peak_is_kept():
     assert len(picture.boxes) < 2000
     assert "64 MiB" in texts(picture)
     assert picture.description == (
-        "Memory of 4 ranks over 2,499 ms: rank 0 has the highest peak, 64 MiB (Linear); rank 1 the lowest, 1 MiB."
+        "Memory of 4 ranks over 2.5 s: rank 0 has the highest peak, 64 MiB (Linear); rank 1 the lowest, 1 MiB."
     )
 
 

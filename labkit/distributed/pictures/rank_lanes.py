@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...base.language import say
 from ...base.numbers import plural
-from ...base.units import bytes_text
+from ...base.units import bytes_text, duration
 from ...trace.events import PAIRS, Event, Meeting
 from ...trace.trace import Trace
 from ...view.layout import (
@@ -16,7 +16,6 @@ from ...view.layout import (
     TimeAxis,
     lanes,
     legend,
-    milliseconds,
     shortened,
     sized,
     text_width,
@@ -127,7 +126,7 @@ class _Painter:
         gpu = number(one.device)
         for span in one.computing:
             x, width = self.span(span.start, span.stop)
-            tip = f"rank {one.rank} · " + say(en="computing", zh="计算") + f" · {milliseconds(span.seconds)}"
+            tip = f"rank {one.rank} · " + say(en="computing", zh="计算") + f" · {duration(span.seconds)}"
             self.sketch.add(Box(x, y, width, tall, gpu, f"rank {one.rank} computing", tip=tip))
         for span in one.waiting:
             x, width = self.span(span.start, span.stop)
@@ -191,7 +190,7 @@ class _Painter:
         for run, (busy, still) in _runs(list(zip(*shares, strict=True))):
             start, stop = (self.time.first + at * slot for at in (run.start, run.stop))
             x, width = self.span(start, stop)
-            begin, end = (milliseconds(at - self.time.first) for at in (start, stop))
+            begin, end = (duration(at - self.time.first) for at in (start, stop))
             tip = f"rank {one.rank} · {begin} – {end} · "
             tip += caption("ranks", "share", busy=busy / _STEPS, still=still / _STEPS)
             high, above = tall * busy / _STEPS, tall * min(still, _STEPS - busy) / _STEPS
@@ -278,7 +277,7 @@ def _tip(part: Event) -> str:
     if part.nbytes:
         words.append(bytes_text(part.nbytes))
     if part.waited:
-        late, waited = f"rank {part.last}", milliseconds(part.waited)
+        late, waited = f"rank {part.last}", duration(part.waited)
         words.append(say(en=f"waited {waited} for {late}", zh=f"等 {late} 等了 {waited}"))
     return " · ".join([*words, *([part.place] if part.place else [])])
 
@@ -298,7 +297,7 @@ def _legend(
         words = say(en="called, not all there", zh="已发起，还没到齐")
         marks.append((words, [Box(0, 11, 18, 8, label="legend")]))
     if slot:
-        each = milliseconds(slot)
+        each = duration(slot)
         marks.append((say(en=f"({each} added up)", zh=f"（每 {each} 合计）"), []))
     found = legend(_LEFT, 21, marks, mark=24, gap=18)
     if len(families) > 1:
@@ -332,7 +331,7 @@ def _description(trace: Trace, meetings: Sequence[Meeting], times: list[RankTime
         if meeting.last is not None and any(part.waited for part in meeting.parts):
             late[meeting.last] = late.get(meeting.last, 0) + 1
     counted = ", ".join(f"{kind} × {count}" for kind, count in list(kinds.items())[:6])
-    text = caption("ranks", ranks=len(times), time=milliseconds(seconds), meetings=len(meetings))
+    text = caption("ranks", ranks=len(times), time=duration(seconds), meetings=len(meetings))
     if counted:
         text += say(en=f" ({counted})", zh=f"（{counted}）")
     if late:

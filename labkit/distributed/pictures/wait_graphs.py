@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from ...base.language import say
 from ...base.numbers import plural
+from ...base.units import duration, time_unit
 from ...trace.trace import Trace
-from ...view.layout import devices, fitted, milliseconds, sized, text_width, together
+from ...view.layout import devices, fitted, sized, text_width, together
 from ...view.picture import WIDTH, Box, Line, Picture, Sketch, Text
 from ..calls.waits import Wait, WaitForGraph
 from .captions import caption
@@ -54,15 +55,16 @@ def waited_picture(trace: Trace) -> Picture:
         short = name.removeprefix("rank ")
         sketch.add(Text(x + side / 2, _TOP - 7, short, sized(short, side - 2, 11), "middle"))
         if total := sum(seconds[at]):
-            sketch.add(Text(right + 8, line, milliseconds(total), size, muted=True))
+            sketch.add(Text(right + 8, line, duration(total, most), size, muted=True))
         if caused := sum(row[at] for row in seconds):
-            words = _bare(caused)
+            words = duration(caused, most).partition(" ")[0]
             sketch.add(
                 Text(x + side / 2, bottom + 15, words, sized(words, side - 2, 11), "middle", muted=True)
             )
         for column, cell in enumerate(seconds[at]):
             sketch.add(*_cell(groups, at, column, cell, most, side, high))
-    lost = say(en="ms lost", zh="共等 (ms)")
+    unit = time_unit(most)[1]
+    lost = say(en=f"{unit} lost", zh=f"共等 ({unit})")
     sketch.add(Text(right + 8, _TOP - 7, say(en="in all", zh="合计"), 11, muted=True))
     sketch.add(Text(_LEFT - 8, bottom + 15, lost, 11, "end", muted=True))
     return sketch.picture(bottom + 28, _told(trace, waited))
@@ -78,19 +80,15 @@ def _cell(
     if not seconds:
         return [box]
     tint = _PALEST * (1 - seconds / most)
-    who, whom, time = _name(groups[row]), _name(groups[column]), milliseconds(seconds)
+    who, whom, time = _name(groups[row]), _name(groups[column]), duration(seconds)
     tip = say(en=f"{who} waited {time} for {whom}", zh=f"{who} 等 {whom} 等了 {time}")
     found: list[Box | Text] = [replace(box, gpu=groups[column][0], tint=tint, tip=tip, dashed=False)]
-    words = _bare(seconds)
+    words = duration(seconds, most).partition(" ")[0]
     fine = sized(words, side - 6, min(11.0, high - 4))
     if fine >= 7.5:
         line = y + high / 2 + fine * 0.35
         found.append(Text(x + side / 2, line, words, fine, "middle", gpu=groups[column][0], tint=tint))
     return found
-
-
-def _bare(seconds: float) -> str:
-    return milliseconds(seconds).removesuffix(" ms")
 
 
 def _name(ranks: Sequence[int]) -> str:
@@ -105,7 +103,7 @@ def _told(trace: Trace, waited: dict[tuple[int, int], float]) -> str:
         caused[whom] = caused.get(whom, 0.0) + seconds
     worst = max(caused, key=lambda rank: caused[rank])
     total = sum(caused.values())
-    share, time = caused[worst] / total, milliseconds(total)
+    share, time = caused[worst] / total, duration(total)
     return caption("waited", ranks=len(trace.ranks), time=time, share=share, worst=worst)
 
 

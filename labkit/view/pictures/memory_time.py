@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...base.language import say
-from ...base.units import bytes_text
+from ...base.units import bytes_text, duration
 from ...trace.memory import MemorySample, MemoryTimeline
 from ..captions import caption
-from ..layout import MOST_LANES, TimeAxis, lanes, legend, milliseconds, shortened
+from ..layout import MOST_LANES, TimeAxis, lanes, legend, shortened
 from ..palette import CPU, number
 from ..picture import Box, Line, Picture, Sketch, Text
 
@@ -118,7 +118,7 @@ def _description(memory: MemoryTimeline, seconds: float) -> str:
         return say(en="Nothing was recorded.", zh="没有记录到任何数据。")
     top = max(memory.samples, key=lambda one: one.peak)
     low = min(memory.ranks, key=memory.peak)
-    time, peak = milliseconds(seconds), bytes_text(top.peak)
+    time, peak = duration(seconds), bytes_text(top.peak)
     text = caption("memory", "time", ranks=len(memory.ranks), time=time, top=top, peak=peak)
     if top.label:
         text += say(en=f" ({top.label})", zh=f"（{top.label}）")

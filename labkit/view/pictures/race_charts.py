@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ...base.language import say
+from ...base.units import duration
 from ...cost import Race
 from ..captions import caption
-from ..charts import Axis, Style, charts_picture, nice
+from ..charts import Axis, Style, charts_picture, nice, times
 from ..picture import Picture
 
 _STYLES = (Style("star", strong=True, mark="square"), Style("ring", mark="disc"))
@@ -13,26 +16,21 @@ _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 
 
 def race_picture(found: Race) -> Picture:
-    """Two charts: on the left the bytes over the busiest link, on the right the milliseconds."""
+    """Two charts: on the left the bytes over the busiest link, on the right the time."""
     names = {
         "star": say(en="star (through GPU 0)", zh="星形（经过 0 号 GPU）"),
         "ring": say(en="ring", zh="环形"),
     }
     short = {"star": say(en="star", zh="星形"), "ring": names["ring"]}
     most = max(max(found.carried[style.key]) for style in _STYLES) or 1.0
-    longest = max(max(found.seconds[style.key]) for style in _STYLES) * 1e3 or 1.0
     size, unit = _unit(most)
     link = say(en=f"busiest link, {unit} one way", zh=f"最忙的链路（单向，{unit}）")
-    time = say(en="all-reduce, ms", zh="全归约（毫秒）")
-    measured = [
+    measured: list[tuple[Axis, Mapping[str, Sequence[float | None]]]] = [
         (
             Axis(link, nice(most / size), "{:.4g}".format, f"{{:.4g}} {unit}".format),
             {way: [value * (1 / size) for value in values] for way, values in found.carried.items()},
         ),
-        (
-            Axis(time, nice(longest), "{:.4g}".format, "{:.4g} ms".format),
-            {way: [value * 1e3 for value in values] for way, values in found.seconds.items()},
-        ),
+        times("all-reduce", "全归约", found.seconds),
     ]
     under = say(en="number of GPUs (ranks)", zh="GPU 数（rank 数）")
     return charts_picture(
@@ -49,5 +47,5 @@ def _description(found: Race) -> str:
     count, (scale, unit) = found.counts[-1], _unit(found.nbytes)
     size = f"{found.nbytes / scale:.4g} {unit}"
     facts = {way: found.carried[way][-1] / found.nbytes for way in ("ring", "star")}
-    facts |= {f"milliseconds_{way}": found.seconds[way][-1] * 1e3 for way in ("ring", "star")}
-    return caption("race", gpus=count, size=size, **facts)
+    took = {f"{way}_time": duration(found.seconds[way][-1], digits=4) for way in ("ring", "star")}
+    return caption("race", gpus=count, size=size, **facts, **took)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from ...base.language import say
 from ...base.numbers import plural
+from ...base.units import duration
 from ...trace.events import Event
 from ...trace.trace import Trace
 from ..captions import caption
-from ..layout import BASELINE, MOST_LANES, TimeAxis, lanes, legend, milliseconds, shortened, text_width
+from ..layout import BASELINE, MOST_LANES, TimeAxis, lanes, legend, shortened, text_width
 from ..palette import CPU, number
 from ..picture import Box, Line, Picture, Sketch, Text
 
@@ -49,7 +50,7 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
         x = _LEFT + min(max(moment - first, 0.0), time.seconds) * time.scale
         sketch.add(
             Line(x, _TOP - 10, x, bottom, strong=True, over=True),
-            Text(x, _TOP - 14, milliseconds(moment - first), 11, "middle", bold=True),
+            Text(x, _TOP - 14, duration(moment - first), 11, "middle", bold=True),
         )
     return sketch.picture(bottom + 30, _description(trace, moment))
 
@@ -99,9 +100,9 @@ def _description(trace: Trace, moment: float | None) -> str:
         share = max(computing.values()) / (last - first)
         moved = sum(event.nbytes for event in trace)
         counts = {"events": len(trace), "devices": len(trace.devices)}
-        return caption("timeline", **counts, time=milliseconds(last - first), share=share, moved=moved)
+        return caption("timeline", **counts, time=duration(last - first), share=share, moved=moved)
     now = [event for event in trace if event.start <= moment < event.stop]
-    at = milliseconds(moment - first)
+    at = duration(moment - first)
     if not now:
         return say(en=f"After {at} nothing goes on.", zh=f"{at} 时没有任何操作在进行。")
     parts: dict[str, set[str]] = {}
@@ -123,7 +124,7 @@ def _legend(slot: float) -> list[Box | Line | Text]:
     )
     marks = [(words, [Box(0, 23 - tall, 16, tall, CPU, "legend", tint=tint)]) for tall, tint, words in kinds]
     if slot:
-        closer = milliseconds(slot)
+        closer = duration(slot)
         marks.append((say(en=f"(each bar: {closer} added up)", zh=f"（每 {closer} 累加成一段）"), []))
     return legend(_LEFT, 20, marks, mark=22, gap=24)
 
@@ -210,7 +211,7 @@ def _label(event: Event, many: int) -> str:
 
 def _tip(event: Event, many: int) -> str:
     words = f"{event.device} · {_tip_phase(event)}" + (f" ×{many}" if many > 1 else "")
-    return f"{words} · {milliseconds(event.seconds)}" + (f" · {event.nbytes:,} B" if event.nbytes else "")
+    return f"{words} · {duration(event.seconds)}" + (f" · {event.nbytes:,} B" if event.nbytes else "")
 
 
 def _devices(names: set[str]) -> str:
