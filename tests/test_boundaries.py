@@ -41,7 +41,7 @@ machine           | base turns children machine.stack machine.state machine.ops 
 
 distributed.calls     | base machine.state
 distributed.pictures  | base trace view distributed.calls
-distributed.rank      | base turns machine.state trace distributed.calls
+distributed.rank      | base turns children machine.state trace distributed.calls
 distributed.group     | base machine.features machine.ops machine.state trace distributed.calls distributed.rank
 distributed.processes | base turns machine trace distributed.calls distributed.rank distributed.group
 distributed.threads   | base turns machine machine.state trace distributed.calls distributed.rank distributed.group distributed.processes
