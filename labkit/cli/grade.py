@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "options",
         what={"nargs": "?", "type": Path},
         jobs={"type": at_least(1), "default": os.cpu_count() or 1},
+        mark={"nargs": 3},
         **{"class": {"dest": "class_folder", "type": Path}},
     )
 
@@ -41,6 +42,10 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(en="name a class's folder or a notebook", zh="请给出班级文件夹或笔记本")
     if not options.what.exists():
         raise UsageError(en=f"{options.what} does not exist", zh=f"{options.what} 不存在")
+    if options.mark:
+        return _by_hand(options)
+    if options.why is not None:
+        raise UsageError(en="--why goes with --mark", zh="--why 要和 --mark 一起用")
     with bad_usage(Problem):
         way = isolation.best(options.trust_students)
     if way not in isolation.WALLS:
@@ -82,6 +87,25 @@ def _class(options: argparse.Namespace, way: str) -> int:
     if failed:
         WORDING.tell("not-judged", listed=", ".join(failed))
     return 1 if failed else 0
+
+
+def _by_hand(options: argparse.Namespace) -> int:
+    from ..classroom.grade.by_hand import mark_by_hand
+    from ..classroom.handout.folder import open_class
+    from ..classroom.results.present import present
+    from ..classroom.words import Problem
+
+    try:
+        folder = open_class(options.what)
+        student, question, points = options.mark
+        mark = mark_by_hand(folder, student, question, points, options.why or "")
+        pages = present(folder)
+    except Problem as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"{error.filename or options.what}: {reason(error)}") from None
+    WORDING.tell("by-hand", student=mark.student, points=mark.points, overview=pages[-1])
+    return 0
 
 
 def _file(options: argparse.Namespace, way: str) -> int:

@@ -223,6 +223,8 @@ def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_grade
     with pytest.raises(Problem, match="--trust-students"):
         isolation.best()
     assert isolation.best(trust=True) == "limits"
+    import torch  # noqa: F401  # the judge's, which looks for its libraries by the name of the system
+
     monkeypatch.setattr(isolation.sys, "platform", "win32")
     assert isolation.best(trust=True) == "bare"
     assert "Strangers' code is not graded here" in isolation.report()

@@ -4,13 +4,13 @@ import csv
 import io
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark
+from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark, history, read
 from labkit.classroom.handout.folder import moment
 from labkit.classroom.handout.release import assignment_of, release
 from labkit.classroom.handout.roster import Student
@@ -18,6 +18,7 @@ from labkit.classroom.intake.collecting import take_in
 from labkit.classroom.results.present import present
 from labkit.classroom.results.tables import as_csv, export
 from labkit.classroom.words import Problem
+from labkit.cli import main
 
 ROSTER = [
     Student("20231001", "张三", email="z@x.org", more={"班级": "1班"}),
@@ -265,3 +266,66 @@ def test_no_cell_is_a_formula(cell):
 @pytest.mark.parametrize("cell", ["-1", "-1.5", "a=1", "", "2023"])
 def test_numbers_and_plain_text_stay(cell):
     assert as_csv([[cell, "x"]]) == f"\ufeff{cell},x\r\n"
+
+
+def by_hand(folder, *given, why="as agreed"):
+    told = main(["grade", str(folder.path), "--mark", *given, "--why", why, "--lang", "en"])
+    page = folder.feedback / f"{given[0]}.html"
+    rows = csv.DictReader(io.StringIO(export(folder, force=True)[0].read_text("utf-8-sig")))
+    line = next((row for row in rows if row["id"] == given[0]), {})
+    return told, Seen(page.read_text("utf-8")).text if page.exists() else "", line
+
+
+def test_points_by_hand_count_beside_the_automatic_ones_and_outlive_them(folder, capsys):
+    most = next(one.points for one in assignment_of(folder).questions if one.id == "split")
+    with using("en"):
+        told, page, line = by_hand(folder, "e1", "small.split", str(most), why="<b>cell 3</b> was meant")
+        assert told == 0
+        assert f"Marked by hand ({most / 2:g} points before): <b>cell 3</b> was meant" in page
+        assert (line["total"], line["remarks"]) == (f"{most:g}", "by hand: split")
+        overview = Seen((folder.teacher / "overview.html").read_text("utf-8")).text
+        assert f"split by hand, {most:g} instead of {most / 2:g}: <b>cell 3</b> was meant" in overview
+        assert f"{most:g}*" in overview
+
+        grade(folder, {"e1": 0})  # graded again: the teacher's word stands
+        assert by_hand(folder, "e3", "split", "1")[2]["total"] == "1"  # of a student who handed in nothing
+        assert read(folder.marks)["e1"].points == most
+        told, page, line = by_hand(folder, "e1", "split", "auto")
+        assert (line["total"], line["remarks"]) == ("0", "")
+        assert "by hand" not in page
+
+
+@pytest.mark.parametrize(
+    ("given", "why", "words"),
+    [
+        (("e9", "split", "1"), "x", "there is no student 'e9'; there are e"),
+        (("e1", "spilt", "1"), "x", "there is no question 'spilt'; there are split"),
+        (("e1", "split", "1000"), "x", "must be a number from 0 to"),
+        (("e1", "split", "nan"), "x", "must be a number from 0 to"),
+        (("e1", "split", "1"), " ", "say why"),
+    ],
+)
+def test_points_by_hand_that_make_no_sense_change_nothing(given, why, words, folder, capsys):
+    before = folder.marks.read_bytes()
+    assert main(["grade", str(folder.path), "--mark", *given, "--why", why, "--lang", "en"]) == 2
+    assert words in capsys.readouterr().err
+    assert folder.marks.read_bytes() == before
+
+
+def test_a_new_answer_after_a_mark_by_hand_is_told_to_the_teacher(folder):
+    with using("en"):
+        by_hand(folder, "e1", "split", "1")
+        hand_in(folder, "e1", "def split(rows, gpus):\n    return [rows]\n")
+        grade(folder, {"e1": 0})
+        present(folder)
+        overview = Seen((folder.teacher / "overview.html").read_text("utf-8")).text
+    assert "split was marked by hand for an earlier answer" in overview
+
+
+def test_a_deadline_that_is_moved_is_nobodys_lateness_any_more(folder):
+    for deadline, late in (("2026-12-03", False), ("2026-11-30", True)):
+        moved = replace(folder, deadline=moment(deadline))
+        moved.save()
+        assert main(["grade", str(folder.path), "--trust-students", "--lang", "en"]) == 0
+        assert any(note.kind == "late" for note in read(folder.marks)["e2"].notes) is late
+    assert len(history(folder.marks)["e2"]) > 1

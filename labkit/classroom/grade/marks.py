@@ -1,5 +1,8 @@
 """Marks are kept as lines of JSON, one for each grading of a student; the last one counts.
 
+What a teacher sets by hand is a line of its own: it counts instead of the question's automatic mark, which stays beside
+it, and goes on counting when the student is graded again.
+
 A line is on the disk, whole, before the next submission's is begun; nothing that is there is ever changed. So a
 grading that is killed loses what it was working on and no mark, and one that is run again goes on where it was.
 """
@@ -10,7 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,21 @@ class QuestionMark:
 
 
 @dataclass(frozen=True)
+class ByHand:
+    """What a teacher gives for a question, and why; ``points`` None takes back what was given before.
+
+    digest  of the answers that the teacher saw, "" if nothing was graded.
+    """
+
+    student: str
+    question: str
+    points: float | None
+    why: str
+    when: str
+    digest: str = ""
+
+
+@dataclass(frozen=True)
 class Mark:
     """The marks of one student.
 
@@ -63,10 +81,17 @@ class Mark:
     notes: list[Note] = field(default_factory=list)
     troubles: list[Note] = field(default_factory=list)
     graded_with: str = ""
+    by_hand: dict[str, ByHand] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> dict[str, float]:
+        """The points of each question: those given by hand, else those of the grading."""
+        given = {id: hand.points for id, hand in self.by_hand.items() if hand.points is not None}
+        return {id: question.points for id, question in self.questions.items()} | given
 
     @property
     def points(self) -> float:
-        return round(sum(question.points for question in self.questions.values()), 2)
+        return round(sum(self.counted.values()), 2)
 
     @property
     def of(self) -> float:
@@ -75,7 +100,12 @@ class Mark:
     @property
     def failed(self) -> bool:
         """A question could not be judged, through no fault of the student's."""
-        return any(question.state == "failed" for question in self.questions.values())
+        return any(mark.state == "failed" and id not in self.by_hand for id, mark in self.questions.items())
+
+    def given(self, hand: ByHand) -> Mark:
+        """This mark with what was set by hand, or without it if that was taken back."""
+        others = {id: other for id, other in self.by_hand.items() if id != hand.question}
+        return replace(self, by_hand=others | ({hand.question: hand} if hand.points is not None else {}))
 
 
 def now() -> str:
@@ -91,6 +121,8 @@ def read(path: Path) -> dict[str, Mark]:
 def history(path: Path) -> dict[str, list[Mark]]:
     """All marks that each student has had, the last of which counts; :class:`Problem` if a line is no mark.
 
+    A change by hand makes another one, too.
+
     A last line without its end is of a grading that was killed while it wrote: no mark yet.
     """
     if not path.exists():
@@ -99,7 +131,14 @@ def history(path: Path) -> dict[str, list[Mark]]:
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
-            mark = _mark(json.loads(line.decode("utf-8")))
+            told = json.loads(line.decode("utf-8"))
+            if "question" in told:
+                hand = ByHand(**told)
+                before = found.get(hand.student, [Mark(hand.student, "", hand.when, {})])[-1]
+                mark = before.given(hand)
+            else:
+                mark = _mark(told)
+                mark = replace(mark, by_hand=found[mark.student][-1].by_hand if mark.student in found else {})
         except (ValueError, TypeError, KeyError, AttributeError):
             raise Problem(
                 en=f"{path}, line {number} is no mark: the file has been changed. Take it from your backup, or "
@@ -111,8 +150,11 @@ def history(path: Path) -> dict[str, list[Mark]]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Callable[[Mark], None]]:
-    """Gives what appends a mark and returns when it is on the disk. Problem if another grading holds the file."""
+def writing(path: Path) -> Iterator[Callable[[Mark | ByHand], None]]:
+    """Gives what appends a mark, or a change by hand, and returns when it is on the disk.
+
+    Problem if another grading holds the file.
+    """
     from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,8 +173,10 @@ def writing(path: Path) -> Iterator[Callable[[Mark], None]]:
             if os.name == "posix":
                 os.chmod(path, 0o600)
 
-            def add(mark: Mark) -> None:
-                line = json.dumps(asdict(mark), ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+            def add(mark: Mark | ByHand) -> None:
+                told = asdict(mark)
+                told.pop("by_hand", None)  # it has lines of its own
+                line = json.dumps(told, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
                 while line:
                     line = line[stream.write(line) :]
                 os.fsync(stream.fileno())

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...base.language import VARIABLE, get_language, say
@@ -74,7 +74,9 @@ def mark_class(
         for student, found in done.answers.items():
             mark = marks.get(student)
             known = mark and not mark.failed and (mark.digest, mark.graded_with) == (found.digest, judged_by)
-            if known and not again:
+            if mark and known and not again:
+                if mark.notes != found.notes:  # a deadline was moved, or a file came beside it
+                    add(replace(mark, notes=found.notes))
                 done.kept.append(student)
                 continue
             numbers = numbers_of(folder, assignment, student)
@@ -85,7 +87,8 @@ def mark_class(
                 found = done.answers[student]
                 questions = {id: QuestionMark.read(told) for id, told in reply["questions"].items()}
                 troubles = [Note(**note) for note in reply["troubles"]]
-                mark = Mark(student, found.digest, now(), questions, found.notes, troubles, judged_by)
+                hands = marks[student].by_hand if student in marks else {}
+                mark = Mark(student, found.digest, now(), questions, found.notes, troubles, judged_by, hands)
                 add(mark)
                 done.graded.append(mark)
                 tell(Progress(len(done.graded), len(orders), mark, seconds))

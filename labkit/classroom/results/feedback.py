@@ -25,7 +25,7 @@ def feedback_page(
         f'<p class="total">{share_of(mark.points, assignment.points)}</p>',
         meter(mark.points / assignment.points if assignment.points else 0),
         listed([str(note) for note in mark.notes]),
-        *(_question(one, mark.questions.get(one.id), answers.get(one.id)) for one in assignment.questions),
+        *(_question(one, mark, answers.get(one.id)) for one in assignment.questions),
         f'<p class="soft">{prose(text("how"))}</p>',
     )
 
@@ -45,17 +45,26 @@ def _page_of(assignment: Assignment, student: Student, *parts: str) -> str:
     )
 
 
-def _question(question: Question, mark: QuestionMark | None, answer: str | None) -> str:
-    share = share_of(mark.points if mark else 0, question.points)
+def _question(question: Question, marks: Mark, answer: str | None) -> str:
+    share = share_of(marks.counted.get(question.id, 0), question.points)
+    mark, hand = marks.questions.get(question.id), marks.by_hand.get(question.id)
     head = f'<h2>{escape(str(question.title))} <span class="soft">{share}</span></h2>'
+    if hand is not None:
+        graded = points(mark.points if mark else 0)
+        head += f"<p><b>{text('by-hand', graded=graded)}</b> {escape(hand.why)}</p>"
+    return head + _graded(question, mark, answer)
+
+
+def _graded(question: Question, mark: QuestionMark | None, answer: str | None) -> str:
+    """What the grading found in an answer."""
     if mark is None or mark.state == "unanswered":
-        return head + f'<p class="soft">{text("not-answered")}</p>'
+        return f'<p class="soft">{text("not-answered")}</p>'
     if mark.state == "failed":
-        return head + f"<p>{text('not-judged')}</p>"
+        return f"<p>{text('not-judged')}</p>"
     marks = {part.id: part for part in mark.parts}
     rows = [_part(str(part.what), part.points, marks[part.id]) for part in question.parts if part.id in marks]
     code = f"<summary>{text('your-answer')}</summary><pre><code>{escape(answer or '')}</code></pre>"
-    return head + f"<table>{''.join(rows)}</table>" + (f"<details>{code}</details>" if answer else "")
+    return f"<table>{''.join(rows)}</table>" + (f"<details>{code}</details>" if answer else "")
 
 
 def _part(what: str, most: float, mark: PartMark) -> str:

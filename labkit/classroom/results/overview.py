@@ -99,8 +99,9 @@ def _questions(found: Class) -> str:
         marks = [
             mark.questions[question.id] for mark in found.marks.values() if question.id in mark.questions
         ]
-        share = mean([mark.points / question.points for mark in marks]) if marks and question.points else 0
-        full = sum(mark.points >= question.points for mark in marks)
+        counted = [mark.counted[question.id] for mark in found.marks.values() if question.id in mark.counted]
+        share = mean(counted) / question.points if counted and question.points else 0
+        full = sum(given >= question.points for given in counted)
         unanswered = sum(mark.state == "unanswered" for mark in marks)
         head = f"{escape(str(question.title))}{meter(share)}"
         rows.append((share, [head, f"{share:.0%}", str(full), str(unanswered)]))
@@ -139,6 +140,12 @@ def _odd(found: Class) -> str:
                 why = "; ".join(say(en=part.en, zh=part.zh) for part in answered.parts if part.en)
                 failed.append(f"{who}: {text('failed', question=question, why=why)}")
         told += [f"{who}: {note}" for note in mark.notes]
+        for id, hand in mark.by_hand.items():
+            graded = points(mark.questions[id].points) if id in mark.questions else "–"
+            given = points(mark.counted[id])
+            told.append(f"{who}: {text('hand-odd', question=id, given=given, graded=graded, why=hand.why)}")
+            if hand.digest != mark.digest:
+                told.append(f"{who}: {text('hand-stale', question=id)}")
         troubles += [f"{who}: {str(note).splitlines()[0]}" for note in mark.troubles]
     return listed([*failed, *told, *troubles])
 
@@ -168,7 +175,11 @@ def _students(found: Class) -> str:
         for question in questions:
             answered = mark.questions.get(question.id)
             judged = answered is not None and answered.state != "unanswered"
-            cells.append(points(answered.points) if answered and judged else '<span class="soft">–</span>')
+            judged = judged or question.id in mark.by_hand
+            hand = "*" * (question.id in mark.by_hand)
+            cells.append(
+                points(mark.counted[question.id]) + hand if judged else '<span class="soft">–</span>'
+            )
         total = share_of(mark.points, found.assignment.points)
         if student.id in found.before:
             total += f' <span class="part">({text("was", points=points(found.before[student.id]))})</span>'

@@ -95,14 +95,21 @@ class _Line:
         return points(self.mark.points) if self.mark else ""
 
     def of(self, question: str) -> str:
-        answered = self.mark.questions.get(question) if self.mark else None
-        return "" if answered is None or answered.state == "unanswered" else points(answered.points)
+        if self.mark is None:
+            return ""
+        answered = self.mark.questions.get(question)
+        judged = question in self.mark.by_hand or (answered is not None and answered.state != "unanswered")
+        return points(self.mark.counted[question]) if judged else ""
 
     @property
     def remarks(self) -> str:
         if self.mark is None:
             return text("no-submission")
-        return text("late") if any(note.kind == "late" for note in self.mark.notes) else ""
+        late = [text("late")] if any(note.kind == "late" for note in self.mark.notes) else []
+        hands = (
+            [text("hand-column", listed=", ".join(sorted(self.mark.by_hand)))] if self.mark.by_hand else []
+        )
+        return "; ".join(late + hands)
 
 
 # The columns of a table: (title, what stands in it for a student).
