@@ -35,3 +35,8 @@ class Problem(InBoth, ValueError):
     def __init__(self, *, en: str, zh: str) -> None:
         super().__init__(en, zh)
         self.en, self.zh = en, zh
+
+
+def harmless(text: str) -> str:
+    """Replaces letters that steer a terminal or turn the direction of writing; line ends and tabs stay."""
+    return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)

@@ -1,9 +1,12 @@
 """What comes back: whose it is, which of several counts, and what is nobody's."""
 
+import io
 import json
 import os
+import sys
 import zipfile
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -200,3 +203,111 @@ def test_other_assignments_and_other_files_are_told(folder):
     found = collect(folder)
     assert strange(found) == {"ada.ipynb": "other-assignment", "ada.pdf": "wrong-file", "notes.txt": "nobody"}
     assert found.missing == [student.id for student in ROSTER]
+
+
+def test_a_stamp_that_is_still_to_come_is_told_and_not_believed(folder):
+    put(folder, "ada.ipynb", edition(folder, "ada"))
+    put(folder, "ada-2.ipynb", edition(folder, "ada", submitted="2031-01-01T00:00:00+00:00"), when=DEADLINE)
+    found = collect(folder)
+    assert (files(found), kinds(found, "ada")) == ({"ada": "ada-2.ipynb"}, ["future", "resubmitted"])
+    put(folder, "ada-2.ipynb", "")
+    put(
+        folder,
+        "ada-3.ipynb",
+        edition(folder, "ada", submitted="2031-01-01T00:00:00+00:00"),
+        when=datetime(2020, 1, 1, tzinfo=UTC),
+    )
+    assert files(collect(folder)) == {"ada": "ada.ipynb"}
+
+
+def test_who_holds_anothers_notebook_cannot_replace_it(folder):
+    put(folder, "20231001_small.ipynb", edition(folder, "20231001"))
+    put(folder, "final.ipynb", edition(folder, "20231001"), when=DEADLINE)
+    found = collect(folder)
+    assert (files(found), kinds(found, "20231001")) == ({"20231001": "20231001_small.ipynb"}, ["nameless"])
+    assert "final.ipynb came later" in found.submissions["20231001"].notes[0].en
+    put(
+        folder, "20231001_newer.ipynb", edition(folder, "20231001"), when=DEADLINE
+    )  # a name, as the first has
+    assert files(collect(folder)) == {"20231001": "20231001_newer.ipynb"}
+
+
+def zipped(files):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+def test_archives_within_archives_are_read(folder):
+    one, other = edition(folder, "20231001"), edition(folder, "ada")
+    twice = zipped({"deeper.zip": zipped({"x.ipynb": other})})
+    platform = {"张三_1_file/作业.zip": zipped({"work/small.ipynb": one}), "Ada_2_file/deep.zip": twice}
+    (folder.submitted / "all.zip").write_bytes(zipped(platform))
+    assert files(collect(folder)) == {
+        "20231001": "all.zip/张三_1_file/作业.zip/work/small.ipynb",
+        "ada": "all.zip/Ada_2_file/deep.zip/deeper.zip/x.ipynb",
+    }
+    (folder.submitted / "all.zip").write_bytes(zipped({"all.zip": zipped(platform)}))
+    found = collect(folder)
+    assert list(files(found)) == ["20231001"]
+    assert strange(found) == {"all.zip/all.zip/Ada_2_file/deep.zip/deeper.zip": "wrong-file"}
+
+
+def test_a_bad_archive_costs_nobody_else_their_mark(folder, monkeypatch):
+    monkeypatch.setattr("labkit.classroom.intake.files._MOST_IN_FOLDER", 300_000)
+    bomb = {f"20231001/{at}.txt": bytes(100_000) for at in range(40)}
+    last = {"ada/small.ipynb": edition(folder, "ada")}
+    (folder.submitted / "all.zip").write_bytes(zipped(bomb | last))
+    (folder.submitted / "b.zip").write_bytes(b"PK\x03\x04 no archive")
+    (folder.submitted / "c.zip").write_bytes(zipped({"20231002/small.ipynb": edition(folder, "20231002")}))
+    found = collect(folder)
+    assert files(found) == {"ada": "all.zip/ada/small.ipynb", "20231002": "c.zip/20231002/small.ipynb"}
+    assert strange(found)["b.zip"] == "unreadable"
+    assert [kind for name, kind in strange(found).items() if "20231001" in name].count("too-many") == 37
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names in other encodings than the system's")
+def test_any_name_can_be_read_and_printed(folder):
+    text = edition(folder, "20231001").encode()
+    (Path(os.fsdecode(os.fsencode(folder.submitted) + b"/" + "作业".encode("gbk") + b".ipynb"))).write_bytes(
+        text
+    )
+    (folder.submitted / "x\x1b[31m.txt").write_text("red")
+    (folder.submitted / os.fsdecode(b"\xff\xfe")).write_text("?")
+    found = collect(folder)
+    assert files(found) == {"20231001": "作业.ipynb"}
+    for name, why in found.strangers:
+        assert f"{name}{why}".isprintable()
+        name.encode("utf-8")
+
+
+def test_a_folder_that_cannot_be_read_is_told(folder, monkeypatch):
+    walk = os.walk
+
+    def some(top, onerror):
+        onerror(PermissionError(13, "Permission denied", str(folder.submitted / "20231001")))
+        return walk(top)
+
+    monkeypatch.setattr("labkit.classroom.intake.files.os.walk", some)
+    assert strange(collect(folder)) == {"20231001": "unreadable"}
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        ("2/primitives (1).ipynb", "2"),
+        ("primitives (1).ipynb", None),
+        ("1_primitives.ipynb", "1"),
+        ("01 Ben.ipynb", "1"),
+        ("1 (2).ipynb", "1"),
+        ("lab 2.ipynb", None),
+        ("12/small - Copy.ipynb", "12"),
+        ("12/small - 副本.ipynb", "12"),
+    ],
+)
+def test_small_numbers_are_ids_only_where_they_stand_apart(folder, name, owner):
+    folder = folder.with_students([Student(id, f"Student {id}") for id in ("1", "2", "12")])
+    put(folder, name, nameless(edition(folder, "1")))
+    assert files(collect(folder)) == ({owner: name} if owner else {})

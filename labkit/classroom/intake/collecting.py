@@ -26,6 +26,7 @@ from .files import files_in
 from .notes import note
 
 _SLACK = timedelta(minutes=1)
+_AHEAD = timedelta(days=1)  # a student's clock may be in another zone, or wrong by hours
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Submission:
     """A file that came back from a student, and what was odd about it.
 
     when    by its own stamp (``stamped``), which ``labkit submit`` makes with the student's clock; else by the
-            file's time, which copying and archives may change.
+            file's time, which copying and archives may change, as is a stamp that is still to come.
+    named   whether the name of the file, or of a folder, is the student's.
     late    None if there is no deadline.
     """
 
@@ -41,6 +43,7 @@ class Submission:
     document: Document = field(repr=False)
     when: datetime
     stamped: bool = False
+    named: bool = False
     late: bool | None = None
     notes: list[Note] = field(default_factory=list)
 
@@ -66,10 +69,14 @@ def collect(folder: ClassFolder) -> Collection:
             # Told with the student's marks where the name says whose it is.
             strangers.append((name, wrong.note))
             continue
-        owner, odd = _owner(document, names.owner(name), folder)
+        by_name = names.owner(name)
+        owner, odd = _owner(document, by_name, folder)
         if owner is not None:
             file = _received(name, document, when, folder.deadline)
-            found.setdefault(owner, []).append(replace(file, notes=[odd] if odd else []))
+            notes = [odd] if odd else []
+            found.setdefault(owner, []).append(
+                replace(file, named=by_name == owner, notes=notes + file.notes)
+            )
         elif odd:
             strangers.append((name, odd))
     submissions = {student: _newest(found[student]) for student in folder.students if student in found}
@@ -118,12 +125,25 @@ def _is_genuine(claim: Claim, folder: ClassFolder) -> bool:
     return claim.assignment == folder.assignment and hmac.compare_digest(claim.edition.encode(), tag)
 
 
+# An id within a name; one that is a small number, as a list's first column has it, is met anywhere, so it has to
+# begin the name and to stand apart: "2.ipynb", "2_small.ipynb", "2 (1).ipynb", but not "small 2.ipynb".
+_WITHIN, _SHORT = r"(?<![0-9A-Za-z]){}(?![0-9A-Za-z])", r"^0*{}(?=[ _.,，、-]|$)"
+# What systems add to the name of a second copy: " (1)", "- Copy (2)", "（1）".
+_COPY = re.compile(
+    r"([ _-]*(copy|副本))?\s*[(（]\d{1,3}[)）](?=\.|$)|[ _-]+(copy|副本)(?=\.|$)", re.IGNORECASE
+)
+
+
+def _is_short(id: str) -> bool:
+    return id.isdecimal() and len(id) <= 3
+
+
 class _Names:
     """Finds a file's student by the names of the file and its folders, from the inside out."""
 
     def __init__(self, folder: ClassFolder) -> None:
         self._ids = {
-            id: re.compile(rf"(?<![0-9A-Za-z]){re.escape(id)}(?![0-9A-Za-z])", re.IGNORECASE)
+            id: re.compile((_SHORT if _is_short(id) else _WITHIN).format(re.escape(id)), re.IGNORECASE)
             for id in folder.students
         }
         held = Counter(student.name for student in folder.students.values())
@@ -131,6 +151,7 @@ class _Names:
 
     def owner(self, name: str) -> str | None:
         for part in reversed(re.split(r"[/\\]", name)):
+            part = _COPY.sub("", part)
             folded = part.casefold()
             ids = {id for id, form in self._ids.items() if id.casefold() in folded and form.search(part)}
             if len(ids) == 1:
@@ -143,19 +164,33 @@ class _Names:
 
 
 def _received(name: str, document: Document, when: datetime, deadline: datetime | None) -> Submission:
-    stamped = False
+    stamped, notes = False, []
     with suppress(KeyError, TypeError, ValueError):
         told = datetime.fromisoformat(document.labkit["submitted"])
-        if told.tzinfo is not None:
+        if told.tzinfo is not None and told > _now() + _AHEAD:
+            notes.append(note("future", when=told.strftime("%Y-%m-%d %H:%M")))
+        elif told.tzinfo is not None:
             when, stamped = told, True
     late = None if deadline is None else when > deadline + _SLACK
-    return Submission(name, document, when, stamped, late)
+    return Submission(name, document, when, stamped, late=late, notes=notes)
+
+
+def _now() -> datetime:
+    return datetime.now().astimezone()
 
 
 def _newest(files: list[Submission]) -> Submission:
-    *before, file = sorted(files, key=lambda file: (file.when, _natural(file.name)))
+    """The one that is graded: the newest of those that bear the student's name, else the newest.
+
+    A file says by its tag whose edition it is, and whoever has a copy of it can hand one in. So one without a name
+    does not take the place of one that bears it: the teacher is told of both.
+    """
+    *before, file = sorted(files, key=lambda file: (file.named, file.when, _natural(file.name)))
     notes = list(file.notes)
-    if before:
+    later = [other for other in before if other.when > file.when]
+    if later:
+        notes.append(note("nameless", name=file.name, other=", ".join(other.name for other in later)))
+    elif before:
         in_time = any(not earlier.late for earlier in before) and bool(file.late)
         notes.append(note("resubmitted", *["late"] * in_time, count=len(files), name=file.name))
     if file.late:

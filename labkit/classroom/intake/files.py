@@ -1,26 +1,33 @@
-"""The files that came back, those in archives too.
+"""The files that came back, those in archives too, and in archives within these.
 
-Links are not followed; archives are read to one level within limits.
+Links are not followed. What one archive or one folder of an archive may unpack to is bounded, so that a bad one costs
+nobody else their marks.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import IO
 
 from ...base.files import reason
-from ..words import Note
+from ..words import Note, harmless
 from .document import MOST_BYTES
 from .notes import note
 
 _MOST_FILES = 20_000
-_MOST_IN_ARCHIVES = 500_000_000  # bytes
+# Bytes that a top folder of an archive may unpack to, as a learning platform makes one for each student; and all of it.
+_MOST_IN_FOLDER, _MOST_IN_ARCHIVE = 100_000_000, 4_000_000_000
+# Archives within archives: a class's, a student's, and one that the student's system made of a folder.
+_MOST_DEEP = 3
 # What systems and tools leave in folders, and what is no submission of anything.
 _IGNORED = re.compile(
     r"(\.(?!\.$).*|__MACOSX|Thumbs\.db|desktop\.ini|__pycache__|README(\..*)?)", re.IGNORECASE
@@ -29,9 +36,9 @@ _IGNORED = re.compile(
 
 def files_in(folder: Path, strangers: list[tuple[str, Note]]) -> Iterator[tuple[str, bytes, datetime]]:
     """Yields (name within the folder, content, time) of every file, those in archives too."""
-    count, unpacked = 0, 0
-    for path in _paths(folder):
-        name = path.relative_to(folder).as_posix()
+    count = 0
+    for path in _paths(folder, strangers):
+        name = _shown(os.fsencode(path.relative_to(folder).as_posix()))
         if any(_IGNORED.fullmatch(part) for part in name.split("/")):
             continue
         if path.is_symlink() or not path.is_file():
@@ -43,50 +50,86 @@ def files_in(folder: Path, strangers: list[tuple[str, Note]]) -> Iterator[tuple[
             return
         try:
             when = datetime.fromtimestamp(path.stat().st_mtime).astimezone()
-            if path.suffix.lower() == ".zip":
-                for member, content, time in _members(path, name, strangers, _MOST_IN_ARCHIVES - unpacked):
-                    unpacked += len(content)
-                    yield member, content, time or when
-                continue
             with open(path, "rb") as stream:
-                yield name, stream.read(MOST_BYTES + 1), when
+                if path.suffix.lower() == ".zip":
+                    for member, content, time in _Archive(strangers).members(stream, name):
+                        yield member, content, time or when
+                else:
+                    yield name, stream.read(MOST_BYTES + 1), when
         except (OSError, ValueError, OverflowError) as error:
-            why = reason(error) if isinstance(error, OSError) else str(error)
-            strangers.append((name, note("unreadable", why=why)))
+            strangers.append((name, note("unreadable", why=_why(error))))
 
 
-def _paths(folder: Path) -> list[Path]:
+def _why(error: Exception) -> str:
+    return harmless(reason(error) if isinstance(error, OSError) else str(error))
+
+
+def _shown(name: bytes) -> str:
+    """A file's name as it can be read and printed: in UTF-8, else in GBK, as systems in China write it."""
+    try:
+        return harmless(name.decode("utf-8"))
+    except UnicodeDecodeError:
+        return harmless(name.decode("gb18030", "replace"))
+
+
+def _paths(folder: Path, strangers: list[tuple[str, Note]]) -> list[Path]:
     """Lists everything in ``folder`` that is no folder itself, with links to folders, which are not followed."""
+
+    def unread(error: OSError) -> None:
+        name = os.path.relpath(error.filename, folder)
+        strangers.append((_shown(os.fsencode(name)), note("unreadable", why=_why(error))))
+
     found = []
-    for above, inner, files in os.walk(folder):
+    for above, inner, files in os.walk(folder, onerror=unread):
         found += [Path(above, name) for name in files]
         found += [path for name in inner if (path := Path(above, name)).is_symlink()]
     return sorted(found)
 
 
-def _members(
-    path: Path, name: str, strangers: list[tuple[str, Note]], room: int
-) -> Iterator[tuple[str, bytes, datetime | None]]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            for entry in entries[:_MOST_FILES]:
-                told = entry.filename
-                if not entry.flag_bits & 0x800:  # a name in GBK, from China, which the format reads as cp437
-                    with suppress(UnicodeError):
-                        told = told.encode("cp437").decode("gb18030")
-                inner = f"{name}/{told}"
-                if any(_IGNORED.fullmatch(part) for part in inner.split("/")):
-                    continue
-                with archive.open(entry) as stream:
-                    content = stream.read(min(MOST_BYTES, room) + 1)
-                room -= len(content)
-                if room < 0:
-                    strangers.append((inner, note("too-many")))
-                    return
-                time = None
-                with suppress(ValueError, OverflowError, OSError):
-                    time = datetime(*entry.date_time).astimezone()
-                yield inner, content, time
-    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
-        strangers.append((name, note("unreadable", why=error)))
+class _Archive:
+    """What has been read of one archive, and of those within it, so far."""
+
+    def __init__(self, strangers: list[tuple[str, Note]]) -> None:
+        self._strangers = strangers
+        self._folders: Counter[str] = Counter()  # the top folder, or the file itself -> bytes
+
+    def members(
+        self, stream: IO[bytes], name: str, top: str = "", deep: int = 1
+    ) -> Iterator[tuple[str, bytes, datetime | None]]:
+        """Yields (name, content, time) of every file in an archive called ``name``.
+
+        top   the folder of the outer archive in which this one lies, "" for that itself.
+        """
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+                for entry in entries[:_MOST_FILES]:
+                    told = entry.filename.encode("utf-8", "surrogatepass")
+                    if not entry.flag_bits & 0x800:  # no UTF-8, which the format reads as cp437
+                        with suppress(UnicodeError):
+                            told = entry.filename.encode("cp437")
+                    inner = f"{name}/{_shown(told)}"
+                    if any(_IGNORED.fullmatch(part) for part in inner.split("/")):
+                        continue
+                    whose = top or inner.removeprefix(name + "/").split("/")[0]
+                    packed = inner.lower().endswith(".zip")
+                    room = min(
+                        _MOST_IN_FOLDER - self._folders[whose], _MOST_IN_ARCHIVE - self._folders.total()
+                    )
+                    with archive.open(entry) as member:
+                        content = member.read(
+                            min(_MOST_IN_FOLDER if packed else MOST_BYTES, max(room, 0)) + 1
+                        )
+                    self._folders[whose] += len(content)
+                    if len(content) > room:
+                        self._strangers.append((inner, note("too-many")))
+                        continue
+                    if packed and deep < _MOST_DEEP:
+                        yield from self.members(io.BytesIO(content), inner, whose, deep + 1)
+                        continue
+                    time = None
+                    with suppress(ValueError, OverflowError, OSError):
+                        time = datetime(*entry.date_time).astimezone()
+                    yield inner, content, time
+        except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
+            self._strangers.append((name, note("unreadable", why=_why(error))))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..judging import Answer, Raised
-from ..words import Problem
+from ..words import Problem, harmless
 from .templates import Bare, Template
 from .workers import Ended, Limits, Worker
 
@@ -83,11 +83,6 @@ def _read(reply: dict[str, Any]) -> Answer:
     line = error["line"] if error["line"] is None or 0 < error["line"] < 1 << 31 else None
     told = Raised(harmless(error["kind"][:200]) or "Exception", harmless(error["message"][:2000]), line)
     return Answer(error=told)
-
-
-def harmless(text: str) -> str:
-    """Replaces letters that steer a terminal or turn the direction of writing; line ends and tabs stay."""
-    return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)
 
 
 _sources: dict[str, str] = {}
