@@ -73,6 +73,8 @@ class Member(Turn):
 
     def _hand_on(self, wait: Wait) -> None:
         with self.ring:
+            if self.last and self.error is None:
+                self.error = Ended()
             self.raise_error()
             self.state, self.waits = State.WAITS, wait
             self.ring.hand_on(self)

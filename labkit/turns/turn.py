@@ -137,6 +137,8 @@ class Turn:
         self.error: BaseException | None = None
         # Called in its thread whenever it has got the baton. Participants that it calls have the same.
         self.arrive: Callable[[], object] | None = None if party.caller is None else party.caller.arrive
+        # Whether it is ended as soon as it hands the baton on.
+        self.last = False
         self.thread = 0
         self._gate, self._end = Gate(), Gate()
         self._sleeper = Sleeper()

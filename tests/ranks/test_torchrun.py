@@ -206,6 +206,15 @@ def test_the_report_of_a_failure(folder, capsys, end, code, said):
     assert "labkit/" not in err.replace(str(folder), "")
 
 
+def test_each_rank_has_its_say_before_it_ends_and_what_several_fail_by_is_shown_once(folder, capsys):
+    text = "import os\nrank = int(os.environ['RANK'])\nprint('hello', rank)\nif rank: raise ValueError('bad')"
+    assert torchrun(folder, text, "--nproc-per-node", "3") == 1
+    captured = capsys.readouterr()
+    assert captured.out == "hello 0\nhello 1\nhello 2\n"
+    assert captured.err.count("ValueError: bad") == 1
+    assert len(re.findall(r"rank +: [12] ", captured.err)) == 2
+
+
 def test_restarts(folder, capsys):
     text = (
         "import os, sys, torch.distributed as dist\n"
@@ -313,7 +322,7 @@ def recorded(folder, err):
     for rank, line in enumerate(lines.splitlines()):
         assert re.fullmatch(
             rf"  rank {rank}  cuda:{rank}  peak [\d.]+ KiB of 1024.00 MiB, "
-            r"\d+ collectives of [\d.]+ \w+, waited \d+\.\d\d s",
+            r"\d+ collectives of [\d.]+ \w+, waited [\d.]+ (s|ms|µs)",
             line,
         )
     page = (folder / "t.html").read_text("utf-8")

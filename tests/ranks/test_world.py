@@ -123,7 +123,59 @@ def test_a_rank_that_raises_ends_the_others(world):
     with pytest.raises(RanksFailed, match="boom") as caught:
         world.run(fail)
     assert list(caught.value.errors) == [2]
-    assert sorted(ended) == [0, 1]  # rank 3 had not begun
+    assert sorted(ended) == [0, 1, 3]
+
+
+def test_each_runs_up_to_its_own_next_wait_though_another_has_failed(world):
+    ran = []
+
+    def fail(rank):
+        begin()
+        ran.append(("first", rank.number))
+        dist.all_reduce(ones(3))
+        ran.append(("second", rank.number))
+        if rank.number == 3:
+            raise ValueError("boom")
+        dist.barrier()
+        ran.append(("third", rank.number))
+
+    with pytest.raises(RanksFailed, match="boom"):
+        world.run(fail)
+    assert sorted(ran) == [(what, number) for what in ("first", "second") for number in range(4)]
+
+
+def test_who_is_to_be_ended_waits_for_nothing_more_and_fails_on_its_own_behalf(world):
+    ended = []
+
+    def fail(rank):
+        if begin() == 1:
+            raise ValueError("boom")
+        if rank.number == 2:
+            raise KeyError("of rank 2")
+        try:
+            while True:  # it looks again and again, and would for ever
+                dist.distributed_c10d._get_default_store().check(["never"])
+        finally:
+            ended.append(rank.number)
+
+    with pytest.raises(RanksFailed, match="boom") as caught:
+        world.run(fail)
+    assert {number: type(error) for number, error in caught.value.errors.items()} == {
+        1: ValueError,
+        2: KeyError,
+    }
+    assert sorted(ended) == [0, 3]
+
+
+def test_a_deadlock_is_raised_in_one(world):
+    def stuck(rank):
+        begin()
+        if rank.number:
+            dist.all_reduce(ones(3))
+
+    with pytest.raises(RanksFailed, match="no rank can go on") as caught:
+        world.run(stuck)
+    assert len(caught.value.errors) == 1
 
 
 @pytest.mark.parametrize("busy", [False, True])

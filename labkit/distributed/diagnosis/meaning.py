@@ -24,15 +24,18 @@ _ALIKE = 1e-3
 
 def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] | None) -> list[Finding]:
     """Return all findings, in no order. ``failure`` is the error that ended the run, and its rank."""
+    ended_by = list(_of_failure(records, *failure)) if failure is not None else []
+    # A bucket that waits for a gradient in vain is not reduced: its weights drift, by that.
+    unreduced = any(finding.name == "unused_parameters" for finding in ended_by)
     return [
-        *(_of_failure(records, *failure) if failure is not None else ()),
+        *ended_by,
         *_once("same_rows", _same_rows(records)),
         *_once("set_epoch_forgotten", _set_epoch(records)),
         *_once("rows_counted_twice", _padded(records)),
         *_scale(records),
         *_no_sync(records),
         *_stale(records),
-        *_drift(records),
+        *(() if unreduced else _drift(records)),
         *_batch_norm(records),
     ]
 

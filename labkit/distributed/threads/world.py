@@ -213,14 +213,19 @@ class World:
         return begin
 
     def fail(self, rank: Rank, error: BaseException) -> None:
-        """``rank`` has failed: the others are ended, where they wait."""
+        """``rank`` has failed: the others are ended where they wait, as soon as they do.
+
+        Processes would have run up to there meanwhile: what they print, and set, is there.
+        """
         self.failed.setdefault(rank.number, error)
         baton = self._baton
         if baton is not None and not (baton.interrupted and isinstance(error, KeyboardInterrupt)):
             with baton.ring:
                 for other in [one for one in baton.ring.live if one is not rank.member]:
-                    baton.ring.live.remove(other)
-                    other.end()
+                    other.last = other.error is None and other.can_go()
+                    if not other.last:
+                        baton.ring.live.remove(other)
+                        other.end()
 
     def _arriving(self, rank: Rank) -> Callable[[], None]:
         def arrive() -> None:

@@ -28,7 +28,8 @@ class Program(as_main.Program):
         except (turns.Ended, Left):
             raise  # it is no more: nothing of its own runs any longer
         except BaseException as error:
-            failure = _shown(error)
+            told = any(_alike(error, other) for other in rank.world.failed.values())
+            failure = error if told and exit_code(error) else _shown(error)
         _wait_for_threads(rank)
         run_exit_functions(rank.state, _shown)
         _flush()
@@ -46,6 +47,11 @@ def _shown(error: BaseException) -> BaseException | None:
     without_ours(error)
     as_main.show(error)
     return error if exit_code(error) else None
+
+
+def _alike(one: BaseException, other: BaseException) -> bool:
+    """Whether two ranks have failed in one way, which is shown of the first."""
+    return type(one) is type(other) and str(one) == str(other)
 
 
 def _wait_for_threads(rank: Rank) -> None:
