@@ -60,7 +60,7 @@ course            | base content machine diagnosis plans
 classroom         | base machine content course
 classroom.wall.inside |
 classroom.wall    | base content classroom classroom.wall.inside
-classroom.handout | base course classroom
+classroom.handout | base classroom
 classroom.intake  | base classroom classroom.handout
 classroom.grade   | base classroom classroom.wall classroom.handout classroom.intake
 classroom.results | base classroom classroom.handout classroom.intake classroom.grade

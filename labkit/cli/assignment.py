@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
+def _column(text: str) -> tuple[str, str]:
+    kind, equals, title = text.partition("=")
+    if not equals:
+        raise UsageError(
+            en=f"--columns is written id=TITLE,name=TITLE, got {text!r}",
+            zh=f"--columns 的写法是 id=列名,name=列名，现在是 {text!r}",
+        )
+    return kind.strip(), title.strip()
+
+
 def _moment(text: str) -> datetime:
     from ..classroom.handout.folder import moment
 
@@ -78,8 +89,13 @@ def _release(options: argparse.Namespace) -> int:
     from ..classroom.handout.release import release
     from ..classroom.handout.roster import read_roster
     from ..classroom.nbgrader import write_course
+    from ..classroom.words import Problem
 
-    students = read_roster(options.students) if options.students else []
+    odd: list[Problem] = []
+    called = dict(_column(text) for text in options.columns.split(",")) if options.columns else {}
+    students = read_roster(options.students, called, odd) if options.students else []
+    for problem in odd:
+        print(problem, file=sys.stderr)
     with bad_usage(ValueError):
         assignment = load(options.assignment)
     if options.nbgrader:
@@ -103,7 +119,7 @@ def _release(options: argparse.Namespace) -> int:
     if made.gone:
         WORDING.tell("gone", listed=", ".join(student.id for student in made.gone))
     if folder.deadline:
-        WORDING.tell("deadline", moment=f"{folder.deadline:%Y-%m-%d %H:%M %Z}", word=folder.word)
+        WORDING.tell("deadline", moment=f"{folder.deadline:%Y-%m-%d %H:%M %Z}")
     WORDING.tell("then", teacher=folder.teacher, submitted=folder.submitted, folder=folder.path)
     return 0
 
@@ -112,6 +128,5 @@ def _export(options: argparse.Namespace) -> int:
     from ..classroom.handout.folder import open_class
     from ..classroom.results.tables import export
 
-    for path in export(open_class(options.folder), options.force):
-        print(path)
+    print(export(open_class(options.folder), options.force))
     return 0

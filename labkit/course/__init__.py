@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from .board import Progress
     from .broken import batch, hint, repair
     from .cases import Cases
-    from .class_mode import open_solutions
     from .glossary import Glossary
     from .lesson import begin
     from .outline import Beliefs, Outline
@@ -33,7 +32,6 @@ _MODULES = {
     "check": ".answers",
     "hint": ".broken",
     "launch": ".processes",
-    "open_solutions": ".class_mode",
     "predict": ".predictions",
     "repair": ".broken",
     "reveal": ".answers",

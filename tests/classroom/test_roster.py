@@ -64,7 +64,6 @@ def test_names_in_two_columns_and_a_language():
         ("id,name\n../x,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
         ("id,name\nnul,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
         ("id,name\nx.,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
-        ("id,name,lang\n7,甲,fr\n", "line 2: the language must be one of en, zh", "语言要写 en, zh 之一"),
         ("id,name\n", "nobody in it", "一个学生也没有"),
         ("", "no column of ids", "没有学号这一列"),
         ("PK\x03\x04 and more", "Excel workbook", "Excel 工作簿"),
@@ -89,3 +88,24 @@ def test_bytes_that_are_no_text_and_files_that_are_not_there(tmp_path):
         parse_roster(b"id,name\n\xff\xff\xff\n", "r")
     with pytest.raises(Problem, match="cannot be read"):
         read_roster(tmp_path / "none.csv")
+
+
+def test_a_language_that_labkit_does_not_speak_is_told_and_stops_nobody():
+    told = []
+    found = parse_roster("id,name,lang\n7,甲,fr\n8,乙,zh\n".encode(), "roster.csv", told=told)
+    assert [(one.id, one.language) for one in found] == [("7", None), ("8", "zh")]
+    assert [one.en for one in told] == [
+        "roster.csv, line 2: the language 'fr' is none of en, zh: the class's counts"
+    ]
+    assert "第 2 行" in told[0].zh
+
+
+def test_columns_may_have_any_title_if_it_is_named():
+    content = b"Kennziffer;Person;E-Mail\n7;Ada;a@x.org\n"
+    with pytest.raises(Problem, match="--columns id=TITLE"):
+        parse_roster(content, "roster.csv")
+    (ada,) = parse_roster(content, "roster.csv", {"id": "Kennziffer", "name": "PERSON"})
+    assert (ada.id, ada.name, ada.email) == ("7", "Ada", "a@x.org")
+    with pytest.raises(Problem, match="not number"):
+        parse_roster(content, "roster.csv", {"number": "Kennziffer"})
+    assert parse_roster(b"Matrikelnummer,Name\n7,Ada\n", "roster.csv")[0].id == "7"

@@ -159,3 +159,27 @@ def test_it_needs_neither_torch_nor_a_notebook_server(day):
         "sys.exit(code or sorted({'torch', 'nbformat', 'IPython'} & set(sys.modules)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code, name], check=True, capture_output=True)
+
+
+def test_a_notebook_that_its_outputs_make_large_is_handed_in_without_them(day, tmp_path, monkeypatch):
+    monkeypatch.setattr("labkit.classroom.intake.document.MOST_BYTES", 100_000)
+    folder, submit = day
+    name = notebook(folder)
+    found = json.loads(Path(name).read_text("utf-8"))
+    found["metadata"]["widgets"] = "x" * 200_000
+    Path(name).write_text(json.dumps(found), "utf-8")
+    assert submit(name)[0] == 0
+    assert Path("small-ada.ipynb").stat().st_size < 20_000
+
+
+def test_a_roster_with_titles_of_its_own(small, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("roster.csv").write_text("Kennziffer,Name,lang\n7,Ada,fr\n", "utf-8")
+    release = ["assignment", "release", str(small.folder), "--students", "roster.csv", "--lang", "en"]
+    assert main(release) == 2
+    assert "--columns id=TITLE" in capsys.readouterr().err
+    assert main([*release, "--columns", "id"]) == 2
+    assert "--columns is written id=TITLE" in capsys.readouterr().err
+    assert main([*release, "--columns", "id=Kennziffer"]) == 0
+    assert "line 2: the language 'fr'" in capsys.readouterr().err
+    assert Path("small/handout/7/small.ipynb").exists()

@@ -86,12 +86,6 @@ class ClassFolder:
         """The tag in this student's edition, which nobody can make without the secret."""
         return self._signed("edition", self.assignment, self.whose(student))[:16]
 
-    @property
-    def word(self) -> str:
-        """The word that opens the lessons' solutions in class mode, for the class to get after the deadline."""
-        drawn = self._signed("word", self.assignment)
-        return f"{drawn[:4]}-{drawn[4:8]}"
-
     def _signed(self, *words: str) -> str:
         return hmac.digest(self.secret, "\0".join(words).encode(), "sha256").hex()
 
@@ -107,7 +101,6 @@ class ClassFolder:
             "language": self.language,
             "deadline": self.deadline.isoformat() if self.deadline else None,
             "individual": self.individual,
-            "opening word": self.word,
             "students": [asdict(student) for student in self.students.values()],
         }
         write_whole(self.path / CLASS_FILE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ...base.files import write_whole
 from ...base.language import get_language, using
-from ...course import class_mode
 from ..assignment import Assignment, load
 from ..draw import Draw
 from ..words import Problem
@@ -68,10 +67,6 @@ def release(
         shutil.copytree(assignment.folder, folder.own_assignment, ignore=ignore)
     folder.submitted.mkdir(exist_ok=True)
     _explain(folder)
-    if folder.deadline:
-        folder.handout.mkdir(exist_ok=True)
-        lock = class_mode.lock(folder.word, f"{folder.deadline:%Y-%m-%d %H:%M}")
-        write_whole(folder.handout / class_mode.FILE, lock)
     written, kept = [], []
     for file, text in _editions(folder, assignment, students):
         if file.exists() and not force:

@@ -43,8 +43,14 @@ class Student:
     more: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_roster(path: Path) -> list[Student]:
-    """Reads the students in the order of the file; Problem says what is wrong, line by line."""
+def read_roster(
+    path: Path, called: Mapping[str, str] | None = None, told: list[Problem] | None = None
+) -> list[Student]:
+    """Reads the students in the order of the file; Problem says what is wrong, line by line.
+
+    called   what this roster calls a column: kind ("id", "name", "first", "last", "language", "email") -> title.
+    told     what is odd and stops nothing, such as a language that labkit does not speak, is put here.
+    """
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise Problem(en=f"{path} is too large for a roster", zh=f"{path} 太大，不像是学生名单")
@@ -53,20 +59,29 @@ def read_roster(path: Path) -> list[Student]:
         raise Problem(
             en=f"{path} cannot be read: {reason(error)}", zh=f"无法读取 {path}：{reason(error)}"
         ) from error
-    return parse_roster(content, str(path))
+    return parse_roster(content, str(path), called, told)
 
 
-def parse_roster(content: bytes, name: str) -> list[Student]:
-    """The students in the ``content`` of a file called ``name``."""
+def parse_roster(
+    content: bytes, name: str, called: Mapping[str, str] | None = None, told: list[Problem] | None = None
+) -> list[Student]:
+    """The students in the ``content`` of a file called ``name``; the rest as for :func:`read_roster`."""
     rows = _rows(_text(content, name))
-    heading = next((at for at, (_, row) in enumerate(rows[:_HEADING_WITHIN]) if "id" in _columns(row)), None)
+    titles = {kind: [_clean(title).casefold()] for kind, title in (called or {}).items()}
+    if unknown := titles.keys() - _COLUMNS.keys():
+        kinds, listed = ", ".join(sorted(unknown)), ", ".join(_COLUMNS)
+        raise Problem(en=f"a column is one of {listed}, not {kinds}", zh=f"列只有 {listed}，没有 {kinds}")
+    titles = _COLUMNS | titles
+    heading = next(
+        (at for at, (_, row) in enumerate(rows[:_HEADING_WITHIN]) if "id" in _columns(row, titles)), None
+    )
     if heading is None:
         raise Problem(
-            en=f"{name}: there is no column of ids. The first line should name the columns, "
-            "such as id,name or 学号,姓名",
-            zh=f"{name}：没有学号这一列。第一行要写列名，例如 学号,姓名",
+            en=f"{name}: there is no column of ids. The first line should name the columns, such as id,name or "
+            "学号,姓名; a column with another title is named by --columns id=TITLE",
+            zh=f"{name}：没有学号这一列。第一行要写列名，例如 学号,姓名；列名不同时用 --columns id=列名 指出",
         )
-    columns = _columns(rows[heading][1])
+    columns = _columns(rows[heading][1], titles)
     if "name" not in columns and not {"first", "last"} <= columns.keys():
         raise Problem(
             en=f"{name}, line {rows[heading][0]}: there is no column of names (name, or 姓名)",
@@ -77,7 +92,9 @@ def parse_roster(content: bytes, name: str) -> list[Student]:
     lines: dict[str, int] = {}
     for line, row in rows[heading + 1 :]:
         try:
-            student = _student(row, columns, rows[heading][1])
+            student, odd = _student(row, columns, rows[heading][1])
+            if odd is not None and told is not None:
+                told.append(Problem(en=f"{name}, line {line}: {odd.en}", zh=f"{name} 第 {line} 行：{odd.zh}"))
             if student.id.casefold() in lines:  # one folder for both, on many systems
                 raise Problem(
                     en=f"the id {student.id} stands on line {lines[student.id.casefold()]} already",
@@ -89,8 +106,8 @@ def parse_roster(content: bytes, name: str) -> list[Student]:
         lines[student.id.casefold()] = line
         students.append(student)
     if wrong:
-        told, more = wrong[:_MOST_TOLD], len(wrong) - _MOST_TOLD
-        en, zh = "; ".join(one.en for one in told), "；".join(one.zh for one in told)
+        first, more = wrong[:_MOST_TOLD], len(wrong) - _MOST_TOLD
+        en, zh = "; ".join(one.en for one in first), "；".join(one.zh for one in first)
         if more > 0:
             en, zh = f"{en}; and {more} more", f"{zh}；另有 {more} 处"
         raise Problem(en=f"{name}: {en}", zh=f"{name}：{zh}")
@@ -143,25 +160,34 @@ def _clean(value: str) -> str:
     return value.removeprefix("'").strip()
 
 
-def _columns(row: list[str]) -> dict[str, int]:
+def _columns(row: list[str], titles: Mapping[str, list[str]]) -> dict[str, int]:
     """Finds at which place each kind of column stands."""
     found: dict[str, int] = {}
-    for kind, names in _COLUMNS.items():
+    for kind, names in titles.items():
         for at, title in enumerate(row):
             if title.casefold() in names:
                 found.setdefault(kind, at)
     return found
 
 
-def _student(row: list[str], columns: dict[str, int], heading: list[str]) -> Student:
+def _student(row: list[str], columns: dict[str, int], heading: list[str]) -> tuple[Student, Problem | None]:
+    """The student of a line, and what is odd about it that stops nothing."""
+
     def field_of(kind: str) -> str:
         at = columns.get(kind, len(row))
         return row[at] if at < len(row) else ""
 
-    return Student(
+    language, odd = field_of("language"), None
+    if language and language.casefold() not in _LANGUAGES:
+        known = ", ".join(LANGUAGES)
+        odd = Problem(
+            en=f"the language {language!r} is none of {known}: the class's counts",
+            zh=f"语言 {language!r} 不是 {known} 之一：按班级的语言处理",
+        )
+    student = Student(
         _checked_id(field_of("id")),
         _checked_name(field_of("name"), field_of("last"), field_of("first")),
-        _checked_language(field_of("language")),
+        _LANGUAGES.get(language.casefold()),
         field_of("email"),
         {
             title: value
@@ -169,6 +195,7 @@ def _student(row: list[str], columns: dict[str, int], heading: list[str]) -> Stu
             if title and value and at not in columns.values()
         },
     )
+    return student, odd
 
 
 def _checked_name(name: str, last: str, first: str) -> str:
@@ -192,13 +219,3 @@ def _checked_id(text: str) -> str:
             zh=f"学号 {text!r} 不能用作文件夹名：只能有字母、数字和 . _ - @，最多 64 个",
         )
     return text
-
-
-def _checked_language(text: str) -> str | None:
-    if text and text.casefold() not in _LANGUAGES:
-        known = ", ".join(LANGUAGES)
-        raise Problem(
-            en=f"the language must be one of {known}, got {text!r}",
-            zh=f"语言要写 {known} 之一，现在是 {text!r}",
-        )
-    return _LANGUAGES.get(text.casefold()) if text else None

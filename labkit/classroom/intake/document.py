@@ -56,10 +56,10 @@ class Document:
     labkit: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_document(content: bytes, name: str) -> Document:
-    """Reads the cells of a file called ``name``; WrongFile if it is of a kind that has none."""
-    if len(content) > MOST_BYTES:
-        raise WrongFile("too-large", size=len(content) // 1_000_000, most=MOST_BYTES // 1_000_000)
+def read_document(content: bytes, name: str, most: int = MOST_BYTES) -> Document:
+    """Reads the cells of a file called ``name``; WrongFile if it is of a kind that has none, or over ``most`` bytes."""
+    if len(content) > most:
+        raise WrongFile("too-large", size=len(content) // 1_000_000, most=most // 1_000_000)
     for start, kind in _KINDS.items():
         if content.startswith(start):
             raise WrongFile(kind)

@@ -19,6 +19,8 @@ from ..words import Problem
 from .answers import Answers, Claim, assignments_of, claims_of, read_answers
 from .document import Document, read_document
 
+# Outputs and pictures may be large, and are left out of the file that is handed in.
+_MOST_BYTES = 1_000_000_000
 _ID = re.compile(r"[\w@][\w.@-]{0,63}")
 
 
@@ -43,7 +45,7 @@ def prepare(path: Path, student: str | None = None) -> HandIn:
 
     Raises Problem, OSError.
     """
-    document = read_document(path.read_bytes(), path.name)
+    document = read_document(path.read_bytes(), path.name, _MOST_BYTES)
     named = assignments_of(document)
     if not named:
         raise Problem(
