@@ -1,11 +1,13 @@
 """``labkit doctor``: every trouble that it knows is planted, and named with its remedy in both languages."""
 
+import ast
 import builtins
 import json
 import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -106,6 +108,14 @@ def no_torch(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", load)
 
 
+def a_python(*version):
+    def plant(monkeypatch):
+        monkeypatch.setattr(sys, "version_info", (*version, 1, "final", 0))
+
+    plant.__name__ = f"python_{version[0]}_{version[1]}"
+    return plant
+
+
 def other_torch(monkeypatch):
     import torch
 
@@ -169,6 +179,9 @@ class SimpleSocket:
 
 
 TROUBLES = [
+    (a_python(3, 10), "python", PROBLEM, sys.executable, "3.11"),
+    (a_python(3, 9), "python", PROBLEM, sys.executable, "python3.14 -m venv .venv"),
+    (a_python(3, 15), "python", NOTE, sys.executable, "3.14"),
     (no_torch, "pytorch", PROBLEM, "cannot be imported: libtorch_cpu.so", "pip install torch"),
     (other_torch, "pytorch", NOTE, "3.0.1+cu140", "2.12, 2.13"),
     (a_driver, "gpus", NOTE, "NVIDIA", "CUDA"),
@@ -199,6 +212,38 @@ def test_a_trouble_is_named_with_its_remedy(capsys, monkeypatch, plant, name, le
     if language == "zh":
         assert re.search("[一-龥]", found.text)
         assert not re.search(r"[一-龥]\(|\)[一-龥]", found.text + found.remedy)
+
+
+def test_every_python_that_labkit_is_for_is_well(capsys, monkeypatch):
+    for minor in range(doctor.OLDEST[1], doctor.NEWEST[1] + 1):
+        monkeypatch.setattr(sys, "version_info", (3, minor, 1, "final", 0))
+        assert doctor._python().level == OK
+
+
+def test_what_is_found_is_told_at_once(capsys, monkeypatch):
+    """The checks behind it can take seconds."""
+    told = []
+
+    def check():
+        told.append(capsys.readouterr().out)
+        return doctor.Found("as it is")
+
+    monkeypatch.setattr(doctor, "CHECKS", dict.fromkeys(("labkit", "python", "port"), check))
+    main(["doctor"])
+    assert [text.split() for text in told] == [[], ["labkit", "as", "it", "is"], ["Python", "as", "it", "is"]]
+
+
+def test_the_oldest_pythons_get_as_far_as_to_be_told(monkeypatch):
+    """What runs before the check of Python has nothing in it that Python 3.9 cannot read."""
+    program = (
+        "import sys, labkit.cli.doctor as d; d._python(); print(*(m.__file__ for n, m in sys.modules.items() "
+    )
+    program += "if n.partition('.')[0] == 'labkit' and m.__file__), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    files = [Path(line) for line in done.stdout.splitlines()]
+    assert len(files) > 8
+    for file in files:
+        ast.parse(file.read_text("utf-8"), str(file), feature_version=(3, 9))
 
 
 def test_without_torch_what_needs_it_is_left_out_and_the_rest_is_told(capsys, monkeypatch):
@@ -232,9 +277,9 @@ def test_a_check_that_fails_itself_does_not_keep_the_others_from_being_told(caps
     def _broken():
         raise ValueError("odd")
 
-    monkeypatch.setattr(doctor, "CHECKS", {"broken": _broken, "python": CHECKS["python"]})
+    monkeypatch.setattr(doctor, "CHECKS", {"font": _broken, "python": CHECKS["python"]})
     found = report(capsys)
-    assert found["broken"].text == "ValueError: odd"
+    assert found["font"].text == "ValueError: odd"
     assert found["python"].level == OK
 
 

@@ -118,6 +118,15 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(lesson, tmp_path, monkeyp
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_a_kernel_says_nothing_of_its_own_troubles(lesson, capfd):
+    """One that Ctrl-C ends in the middle of a cell logs, as an error, that its sockets are closed."""
+    notebook = nbformat.read(lesson, 4)
+    notebook.cells[2].source = "get_ipython().kernel.log.error('Socket operation on non-socket')"
+    nbformat.write(notebook, lesson)
+    assert main(["sweep", "99_small", "--gpus", "2"]) == 0
+    assert "Socket operation" not in capfd.readouterr().err
+
+
 @pytest.fixture
 def one_run(lesson, monkeypatch):
     """The lesson run on 2 GPUs; what follows runs nothing."""

@@ -33,6 +33,7 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 _SIGNS = {OK: " ", NOTE: "!", PROBLEM: "x"}  # the worst is the last
 _MEMORY = 2 * 2**30  # a lesson in its kernel with torch, and JupyterLab
 _DISK = 200 * 2**20  # notebooks with figures
+OLDEST, NEWEST = (3, 11), (3, 14)  # the Pythons that labkit is for
 
 WORDING = Wording("doctor")
 
@@ -63,21 +64,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report; 0 if the lessons can run here, 1 if something keeps them from it."""
-    lines = [line for row in CHECKS.items() if (line := _line(*row))]
+    width = max(_columns(str(WORDING[f"label {name}"])) for name in CHECKS) + 2
+    lines = []
+    for row in CHECKS.items():
+        if line := _line(*row):
+            lines.append(line)
+            if not options.json:  # at once: the next check can take seconds
+                _tell(line, width)
     worst = max((line.level for line in lines), key=list(_SIGNS).index)
     ok = worst != PROBLEM
     if options.json:
         told = {"ok": ok, "checks": [asdict(line) for line in lines]}
         print(json.dumps(told, ensure_ascii=False, indent=1))
         return 0 if ok else 1
-    width = max(_columns(line.label) for line in lines) + 2
-    for line in lines:
-        print(f"{_SIGNS[line.level]} {line.label}{' ' * (width - _columns(line.label))}{line.text}")
-        if line.remedy:
-            print(f"  {' ' * width}→ {line.remedy}")
     print()
     WORDING.tell(f"end {worst}")
     return 0 if ok else 1
+
+
+def _tell(line: Line, width: int) -> None:
+    text = f"{_SIGNS[line.level]} {line.label}{' ' * (width - _columns(line.label))}{line.text}"
+    print(f"{text}\n  {' ' * width}→ {line.remedy}" if line.remedy else text, flush=True)
 
 
 def _line(name: str, check: Callable[[], Found]) -> Line | None:
@@ -107,8 +114,13 @@ def _labkit() -> Found:
 
 
 def _python() -> Found:
-    system = f"{platform.system()} {platform.machine()}"
-    return _found("ok python", version=platform.python_version(), system=system, program=sys.executable)
+    facts = {"version": platform.python_version(), "program": sys.executable}
+    facts["system"] = f"{platform.system()} {platform.machine()}"
+    if not OLDEST <= sys.version_info[:2] <= NEWEST:
+        words = "problem old-python" if sys.version_info[:2] < OLDEST else "note new-python"
+        oldest, newest = (".".join(map(str, version)) for version in (OLDEST, NEWEST))
+        return _found(words, **facts, oldest=oldest, newest=newest)
+    return _found("ok python", **facts)
 
 
 def _pytorch() -> Found:

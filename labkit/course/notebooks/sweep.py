@@ -234,7 +234,8 @@ def execute(sweep: Sweep, count: int) -> Run:
             # No file: papermill would write it cell by cell, in place.
             sweep.lesson.resolve(), None, {**sweep.parameters, "num_gpus": count},
             engine_name="labkit", start_timeout=kernel.STARTUP_TIMEOUT, execution_timeout=sweep.cell_limit,
-            extra_arguments=["--log-level=ERROR"], cwd=sweep.lesson.resolve().parent,
+            # A kernel that is ended in the middle of a cell (Ctrl-C) logs as an error that its sockets are closed.
+            extra_arguments=["--log-level=CRITICAL"], cwd=sweep.lesson.resolve().parent,
         )  # fmt: skip
     except papermill.PapermillExecutionError as failed:
         error = f"{failed.ename}: {failed.evalue.splitlines()[0] if failed.evalue else ''}"
