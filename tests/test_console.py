@@ -1,6 +1,7 @@
 """Whatever a console can write, every command's output gets there, and can be read."""
 
 import io
+import logging
 import re
 import sys
 from pathlib import Path
@@ -126,3 +127,30 @@ def test_a_crash_of_labkit_is_no_finding(monkeypatch, capsys):
     err = capsys.readouterr().err
     assert "ZeroDivisionError: ours" in err
     assert err.endswith("labkit: this is a fault of labkit's own, not of yours\n")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_long_work_says_what_it_is_at_where_somebody_looks(monkeypatch, tmp_path, terminal):
+    class Shown(io.StringIO):
+        def isatty(self):
+            return terminal
+
+    shown = Shown()
+    factory = "import torch\ndef make(): return torch.nn.Linear(5, 2), torch.ones(8, 5)\n"
+    (tmp_path / "progress_models.py").write_text(factory)
+    monkeypatch.setattr(sys, "stderr", shown)
+    logger = logging.getLogger("labkit")
+    before = list(logger.handlers), logger.level, logger.propagate
+    try:
+        console.show_progress()
+        assert main(["diagnose", f"{tmp_path / 'progress_models.py'}:make", "--gpus", "2"]) == 0
+    finally:
+        logger.handlers[:], logger.propagate = before[0], before[2]
+        logger.setLevel(before[1])
+    lines = [
+        "labkit: loading PyTorch …",
+        "labkit: Linear runs on one GPU and on 2 …",
+        "labkit: the same in training mode …",
+        "labkit: a training step, its memory, and what is left …",
+    ]
+    assert shown.getvalue().splitlines() == lines * terminal

@@ -13,7 +13,7 @@ EXTRA_OF = dict.fromkeys(
     ("ipykernel", "ipywidgets", "jupyter_client", "jupyter_core", "jupyterlab", "matplotlib", "nbclient", "nbconvert",
      "nbformat", "papermill"),
     "lab",
-)  # fmt: skip
+) | {"argcomplete": "shell"}  # fmt: skip
 
 
 class MissingPackage(ModuleNotFoundError):

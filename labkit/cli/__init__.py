@@ -67,7 +67,10 @@ def main(argv: list[str] | None = None) -> int:
     alone = argv is None  # the process is this command's own
     argv = sys.argv[1:] if argv is None else argv
     if alone:
+        if "_ARGCOMPLETE" in os.environ:
+            _complete()
         console.forgive()
+        console.show_progress()
     with warnings.catch_warnings(record=True) as complaints:
         warnings.simplefilter("always")
         get_language()
@@ -106,6 +109,15 @@ def main(argv: list[str] | None = None) -> int:
         )
         print(f"labkit: {fault}", file=sys.stderr)
         return 70  # EX_SOFTWARE of sysexits.h
+
+
+def _complete() -> None:
+    """Answer a shell that asks which words could come next, and end; without argcomplete there is no answer."""
+    with suppress(ImportError):
+        from argcomplete import autocomplete
+
+        command, _ = _asked(os.environ["COMP_LINE"].split()[1:])
+        autocomplete(_parser(command))
 
 
 def _parser(command: str | None) -> Parser:

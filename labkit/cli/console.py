@@ -1,4 +1,5 @@
-"""Output that any console can show: what its encoding lacks is replaced by what says the same, never by an error.
+"""Output that any console can show: what its encoding lacks is replaced by what says the same, never by an error. What
+long work is at.
 
 Windows consoles and old locales write GBK, cp1252 or ASCII; ``LANG=C`` and ``PYTHONIOENCODING`` ask for them.
 """
@@ -6,9 +7,12 @@ Windows consoles and old locales write GBK, cp1252 or ASCII; ``LANG=C`` and ``PY
 from __future__ import annotations
 
 import codecs
+import logging
 import sys
 import unicodedata
 from io import TextIOWrapper
+
+from ..base.ours import PACKAGE
 
 # Characters that our texts use, and what stands for them.
 INSTEAD = {
@@ -43,6 +47,17 @@ def forgive() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # nothing else has an encoding of its own
             stream.reconfigure(errors=_ERRORS)
+
+
+def show_progress() -> None:
+    """From now on what labkit's rooms log of long work is told on standard error, if that is a terminal."""
+    if sys.stderr.isatty():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("labkit: %(message)s …"))
+        logger = logging.getLogger(PACKAGE)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
 
 
 def without_chinese() -> str | None:

@@ -30,6 +30,7 @@ from .usage import (
     add_options,
     at_least,
     bad_usage,
+    loading,
 )
 from .wording import Wording
 
@@ -76,6 +77,7 @@ def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
             en=f"--ranks stands before the script: labkit diagnose --ranks {options.ranks} {factory}",
             zh=f"--ranks 要写在脚本前面：labkit diagnose --ranks {options.ranks} {factory}",
         )
+    loading()
     from ..diagnosis import diagnose
     from ..machine import simulate
     from ..machine.tracebacks import without_ours
@@ -104,6 +106,7 @@ def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
 
 
 def _run_on_ranks(options: argparse.Namespace, script: str, arguments: list[str]) -> int:
+    loading()
     from ..distributed.diagnosis import diagnose_ranks
 
     # What the script prints goes beside the result.

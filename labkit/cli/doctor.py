@@ -173,7 +173,7 @@ def _memory() -> Found:
 
 def _packages() -> Found:
     found, missing = [], []
-    for name in EXTRA_OF:
+    for name in (name for name, extra in EXTRA_OF.items() if extra == "lab"):
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:

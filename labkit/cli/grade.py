@@ -13,7 +13,7 @@ from pathlib import Path
 from ..base.files import reason
 from ..base.language import say
 from ..base.units import duration
-from .usage import UsageError, add_options, at_least, bad_usage
+from .usage import UsageError, add_options, at_least, bad_usage, loading
 from .wording import Wording
 
 WORDING = Wording("grade")
@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
         way = isolation.best(options.trust_students)
     if way not in isolation.WALLS:
         WORDING.tell("no-wall", file=sys.stderr)
+    loading()
     if options.what.is_dir():
         return _class(options, way)
     return _file(options, way)

@@ -64,7 +64,7 @@ def add_arguments(parser: Parser) -> None:
         en="labkit lab [LESSON] [--dir DIR] [--port PORT] [JupyterLab's own options] [-- ARGS ...]",
         zh="labkit lab [LESSON] [--dir DIR] [--port PORT] [JupyterLab 自己的选项] [-- ARGS ...]",
     )
-    add_options(parser, WORDING, "lesson", lesson={"nargs": "?"})
+    add_options(parser, WORDING, "lesson", lesson={"nargs": "?", "completer": lambda **_: lessons.names()})
     add_folder(parser)
     add_options(parser, WORDING, "port", port={"type": at_least(1, 65535)})
     if "jupyterlab.labapp" in sys.modules:  # known where an option that is not ours was typed

@@ -19,8 +19,8 @@ from ..base.extras import need
 from ..base.files import reason, write_whole
 from ..base.language import get_language, named_language, using
 from ..base.units import duration
-from ..course.notebooks.copies import source
-from .usage import UsageError, add_options, at_least, bad_usage
+from ..course.notebooks.copies import names, source
+from .usage import UsageError, add_options, at_least, bad_usage, loading
 from .wording import Wording
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         WORDING,
         "options",
+        lesson={"completer": lambda **_: names()},
         gpus={"type": at_least(0), "nargs": "+", "required": True},
         out={"type": Path},
         p=pairs | {"dest": "parameters"},
@@ -48,6 +49,7 @@ _CANNOT_WRITE = 74  # sysexits' EX_IOERR
 
 def run(options: argparse.Namespace) -> int:
     need("papermill", "nbformat", "nbclient", "nbconvert")
+    loading()
     from ..course.notebooks import sweep as sweeps  # heavy, as the report is: torch and nbformat
 
     with bad_usage(FileNotFoundError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -124,7 +125,7 @@ def add_options(
 
     Each has its flags (or the name of a positional argument), how help calls its value, and its help. ``facts`` has
     what argparse is to know of an option besides, such as its type, under its first flag without hyphens. An option
-    without a value and without facts is a switch.
+    without a value and without facts is a switch. ``completer``: what gives a shell the words that could stand there.
     """
     for names, metavar, text in wording.group(group):
         flags = names.split("/")
@@ -133,7 +134,10 @@ def add_options(
             more.setdefault("metavar", metavar)
         elif not more:
             more["action"] = "store_true"
-        parser.add_argument(*flags, help=str(text), **more)
+        completer = more.pop("completer", None)
+        action = parser.add_argument(*flags, help=str(text), **more)
+        if completer:
+            vars(action)["completer"] = completer  # argcomplete asks for it
 
 
 # Options that several commands have, each in the same words.
@@ -161,6 +165,11 @@ def add_language(parser: argparse.ArgumentParser, default: str | None = argparse
         default=default,
         help=text,
     )
+
+
+def loading() -> None:
+    """Say that PyTorch is loaded now, which takes seconds."""
+    logging.getLogger(__name__).info(WORDING["loading"]())
 
 
 def at_least(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -6,6 +6,7 @@ GPUs, so they need none.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from .subject import Subject
 
 # A check-up has torch to itself: of two threads that want one, the second waits.
 _alone = threading.RLock()
+_log = logging.getLogger(__name__)
 
 # As many findings of one kind are told one by one.
 _FEW = 3
@@ -121,11 +123,15 @@ def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, in
 
 def _asked(runs: Runs) -> Diagnosis:
     """Ask all probes; the worst findings come first."""
+    one, gpus = runs.subject.name, runs.gpus
+    _log.info(say(en=f"{one} runs on one GPU and on {gpus}", zh=f"{one} 在 1 块和 {gpus} 块 GPU 上运行"))
     _ask(runs, "first", "each")
     if runs.subject.training and not any(finding.severity == "error" for finding in runs.findings):
+        _log.info(say(en="the same in training mode", zh="在训练模式下再来一遍"))
         runs.mode = runs.training
         runs.names -= {probe.name for probe in in_order() if probe.asked == "each"}
         _ask(runs, "each")
+    _log.info(say(en="a training step, its memory, and what is left", zh="训练一步、显存，以及其余的检查"))
     _ask(runs, "last")
     runs.say_how()
     findings = sorted(_joined(runs.findings), key=lambda finding: SEVERITIES.index(finding.severity))

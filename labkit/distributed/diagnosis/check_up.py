@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -72,6 +73,8 @@ def diagnose_ranks(
         from ..torchrun.script import Program
 
         program, name = Program(str(path), arguments), path.name
+    text = say(en=f"{name} runs on {ranks} ranks", zh=f"{name} 在 {ranks} 个 rank 上运行")
+    logging.getLogger(__name__).info(text)
     failure: tuple[int, BaseException] | None = None
     with World(ranks, memory=memory) as world, Observer(ranks) as observer:
         try:
