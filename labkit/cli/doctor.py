@@ -114,13 +114,14 @@ def _labkit() -> Found:
 
 
 def _python() -> Found:
-    facts = {"version": platform.python_version(), "program": sys.executable}
-    facts["system"] = f"{platform.system()} {platform.machine()}"
-    if not OLDEST <= sys.version_info[:2] <= NEWEST:
-        words = "problem old-python" if sys.version_info[:2] < OLDEST else "note new-python"
-        oldest, newest = (".".join(map(str, version)) for version in (OLDEST, NEWEST))
-        return _found(words, **facts, oldest=oldest, newest=newest)
-    return _found("ok python", **facts)
+    version, program = platform.python_version(), sys.executable
+    oldest, newest = (".".join(map(str, known)) for known in (OLDEST, NEWEST))
+    if sys.version_info[:2] < OLDEST:
+        return _found("problem old-python", version=version, program=program, oldest=oldest, newest=newest)
+    if sys.version_info[:2] > NEWEST:
+        return _found("note new-python", version=version, program=program, oldest=oldest, newest=newest)
+    system = f"{platform.system()} {platform.machine()}"
+    return _found("ok python", version=version, system=system, program=program)
 
 
 def _pytorch() -> Found:
