@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from math import inf
 from time import perf_counter
 from types import CodeType, ModuleType
 from typing import Any, Protocol
@@ -67,6 +68,7 @@ class Rank(Timed):
         # Called when it has chosen other GPUs than the one that was chosen for it, as in a notebook.
         self.chooses: Callable[[], object] | None = None
         self.error: BaseException | None = None
+        self.stands = False  # whether it lets the others go on while it stands in a call of C's
         self.result: Any = None
         self.member: turns.Member | None = None
         # What it waits for now, if that is a collective; for the one who tells of a deadlock.
@@ -122,6 +124,27 @@ class Rank(Timed):
         finally:
             self.asleep = None
             self.wait_until(until)
+
+    def stand(self, ready: Callable[[], bool], seconds: float | None = None) -> None:
+        """Let the others go on until ``ready()``, or for ``seconds``: it stands in a call that waits."""
+        member = turns.participant()
+        assert member is not None
+        self._away(lambda: member.wait(ready, "", inf if seconds is None else seconds))
+
+    def away(self, function: Callable[[], Any]) -> Any:
+        """The result of ``function()``, a call that waits; the others go on meanwhile."""
+        member = turns.participant()
+        assert member is not None
+        return self._away(lambda: member.away(function))
+
+    def _away(self, wait: Callable[[], Any]) -> Any:
+        began, self.asleep, self.stands = self.clock(), perf_counter(), True
+        since = self.asleep
+        try:
+            return wait()
+        finally:
+            self.asleep, self.stands = None, False
+            self.wait_until(began + perf_counter() - since)
 
     def begin_turn(self) -> None:
         self.cuda.begin_turn()

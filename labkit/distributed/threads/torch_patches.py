@@ -21,7 +21,7 @@ from ...machine import tracebacks as frames
 from ...machine.machine import Machine
 from ..group import torch_patches as of_groups
 from ..processes.transport import Gloo
-from ..rank import cuda, loading, system
+from ..rank import blocking, cuda, loading, system
 from ..rank.own_modules import is_shared_file
 from ..rank.rank import here, rank_here
 from . import profiling, store
@@ -43,6 +43,7 @@ def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
     yield from _of_threads()
     yield from frames.of_texts(rank_here)
     yield from system.patches()
+    yield from blocking.patches()
     yield from profiling.patches()
 
 

@@ -8,6 +8,7 @@ same run every time, and a deadlock is known at once: it is when nobody can go o
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +35,7 @@ from .meeting import Meetings
 from .nodes import Nodes
 from .shardings import Shardings
 from .torch_patches import patches
+from .watch import Watch
 
 # Where the ranks would meet: nobody listens there, for they share one process.
 ADDRESS, PORT = "127.0.0.1", 29500
@@ -164,7 +166,7 @@ class World:
             member.arrive = self._arriving(rank)
         members = [rank.member for rank in chosen if rank.member is not None]
         self._baton = baton
-        openmp = torch.get_num_threads()
+        openmp, watch = torch.get_num_threads(), Watch(chosen, baton, sys.stderr)
         self._outside.leave()
         try:
             with at_modules():
@@ -175,6 +177,7 @@ class World:
             self.meetings.begin_anew()
             raise
         finally:
+            watch.end()
             self._settle(chosen)
             torch.set_num_threads(openmp)  # what threads to come get: a rank has told its own
         if baton.interrupted:

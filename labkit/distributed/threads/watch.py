@@ -1,0 +1,101 @@
+"""A watch over ranks that take turns: it tells of one that stands in a call of C, which others wait for in vain."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from typing import TextIO
+
+from ... import turns
+from ...base.language import say
+from ...base.ours import is_our_module
+from ..rank.rank import Rank
+
+# Seconds between two looks, and how many of them see the same before it is told; and of this time, what is computing.
+_BEAT, _LOOKS, _COMPUTES = 0.5, 8, 0.05
+_ASKING = frozenset("pdb bdb input".split())
+
+
+class Watch:
+    """Watches ``ranks``, who share ``baton``, in a thread of its own until :meth:`end`, and tells ``stream``."""
+
+    def __init__(self, ranks: Sequence[Rank], baton: turns.Baton, stream: TextIO) -> None:
+        self._ranks, self._ring, self._stream = ranks, baton.ring, stream
+        self._over = threading.Event()
+        # Named so that nobody takes it for one who could end a deadlock (turns/deadlock.py).
+        self._thread = threading.Thread(target=self._work, name="labkit watch", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join(1)
+
+    def _work(self) -> None:
+        same, before, used = 0, None, 0.0
+        while not self._over.wait(_BEAT):
+            stacks = {rank.name: _stack(rank) for rank in self._ranks if self._stands(rank)}
+            same = same + 1 if stacks and stacks == before else 0
+            if not same:
+                before, used = stacks, time.process_time()
+            elif same == _LOOKS and time.process_time() - used > _COMPUTES * _LOOKS * _BEAT:
+                same, before = 0, None
+            elif same == _LOOKS and not any(
+                one.name in _ASKING for stack in stacks.values() for one in stack
+            ):
+                self._tell(stacks)
+
+    def _stands(self, rank: Rank) -> bool:
+        """Whether it has the turn, or has let it go in a call of C's and nobody takes it; and somebody waits."""
+        holder, live = self._ring.holder, self._ring.live
+        return (
+            len(live) > 1
+            and rank.member in live
+            and (rank.member is holder or holder is None and rank.stands)
+        )
+
+    def _tell(self, stacks: dict[str, list[traceback.FrameSummary]]) -> None:
+        held = self._ring.holder is not None
+        for name, stack in stacks.items():
+            where, seconds = "".join(traceback.format_list(stack[-4:])), _LOOKS * _BEAT
+            text = say(
+                en=f"labkit: {name} has computed nothing for {seconds:g} seconds, and others wait. It stands in\n"
+                f"{where}",
+                zh=f"labkit：{name} 已经 {seconds:g} 秒没有做任何计算，其他 rank 都在等。它停在\n{where}",
+            )
+            text += _while_held() if held else _while_free()
+            print(text, file=self._stream, flush=True)
+
+
+def _while_held() -> str:
+    return say(
+        en="Ranks that share a process take turns, and most calls that wait within C keep the turn. If another rank is "
+        "to give what is waited for, let each be a process: labkit torchrun --processes",
+        zh="同一个进程里的 rank 轮流运行，而在 C 代码里等待的调用大多不会让出轮次。如果它等的东西要由别的 rank 给出，"
+        "请让每个 rank 各是一个进程：labkit torchrun --processes",
+    )
+
+
+def _while_free() -> str:
+    return say(
+        en="No other rank can go on meanwhile: if one of them is to give what is waited for, processes hang, too.",
+        zh="这期间别的 rank 也都走不下去：如果它等的东西要由它们给出，换成进程同样会卡住。",
+    )
+
+
+def _stack(rank: Rank) -> list[traceback.FrameSummary]:
+    """Where it is now, without what is labkit's, outermost first."""
+    found: list[traceback.FrameSummary] = []
+    frame = sys._current_frames().get(0 if rank.member is None else rank.member.thread)
+    while frame is not None:
+        name = frame.f_globals.get("__name__")
+        if name != "threading" and not is_our_module(name):
+            code = frame.f_code
+            asks = "input" in code.co_names and not found  # Python's own has no frame
+            found.append(
+                traceback.FrameSummary(code.co_filename, frame.f_lineno, "input" if asks else code.co_name)
+            )
+        frame = frame.f_back
+    return found[::-1]
