@@ -58,6 +58,7 @@ from .plans.ring import star_all_reduce as star_all_reduce
 from .plans.split import Piece as Piece
 from .plans.split import Split as Split
 from .plans.split import split as split
+from .trace.curves import Curves as Curves
 from .trace.events import Event as Event
 from .trace.events import Meeting as Meeting
 from .trace.memory import MemorySample as MemorySample

@@ -117,7 +117,7 @@ def ddp_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
 
 
 def all_reduce_seconds(nbytes: int, hardware: Hardware, gpus: int) -> float:
-    """A ring all-reduce of ``nbytes`` over ``gpus`` GPUs."""
+    """A ring all-reduce of ``nbytes`` over ``gpus`` GPUs. Raises ValueError where so many are not joined."""
     return 2 * (gpus - 1) * _message_seconds(nbytes / gpus, hardware, gpus)
 
 
@@ -128,11 +128,17 @@ def star_seconds(nbytes: int, hardware: Hardware, gpus: int) -> float:
 
 def _message_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
     """A message over the slowest link that joins ``gpus`` GPUs."""
-    inside = gpus <= hardware.machine_size
-    speed = (
-        hardware.reduce_bandwidth if inside else min(hardware.reduce_bandwidth, hardware.network_bandwidth)
-    )
-    return nbytes / speed + (hardware.latency if inside else hardware.network_latency)
+    if gpus <= hardware.machine_size:
+        return nbytes / hardware.reduce_bandwidth + hardware.latency
+    if hardware.network_bandwidth is None:
+        most = hardware.machine_size
+        raise ValueError(
+            say(
+                en=f"gpus must be at most {most}, the GPUs of {hardware.name}, which has no network, got {gpus}",
+                zh=f"gpus 不能大于 {most}：{hardware.name} 只有一台机器，没有网络；现在是 {gpus}",
+            )
+        )
+    return nbytes / min(hardware.reduce_bandwidth, hardware.network_bandwidth) + hardware.network_latency
 
 
 def _computing(work: Workload, rows: int, gpus: int) -> tuple[float, float]:

@@ -86,22 +86,41 @@ class StarExplorer(_AllReduceExplorer):
     _way = Star
 
 
-class RaceExplorer(Explorer):
-    """The ring and the star on 1, 2, 4, … GPUs, ``doublings`` (0 to 10) times twice as many.
+class _LinkedExplorer(Explorer):
+    """Base of those with a menu of links: where there is one machine only, GPUs are no more than it has."""
 
-    parameters   millions of them, 1 to 1,000, in float32: a gradient has as many.
-    link         how the GPUs are joined: a name in ``labkit.PROFILES``.
-    """
-
-    limits = {"doublings": (0, 10), "parameters": (1, 1000)}
     choices = {"link": tuple(PROFILES)}
-    unfolds = plays = "doublings"
 
-    def __init__(self, doublings: int = 5, parameters: int = 110, link: str = "v100-nvlink") -> None:
-        super().__init__(doublings=doublings, parameters=parameters, link=link)
+    def __init__(self, doublings: int | None, usual: int, **state: int | str) -> None:
+        self._state = state  # the links first: of them depends how many GPUs there can be
+        most = min(usual, self.span("doublings")[1])
+        super().__init__(**state, doublings=most if doublings is None else doublings)
+
+    def span(self, name: str) -> tuple[int, int]:
+        least, most = super().span(name)
+        hardware = PROFILES.get(self._state["link"])
+        if name != "doublings" or hardware is None or hardware.network_bandwidth is not None:
+            return least, most
+        return least, min(most, hardware.machine_size.bit_length() - 1)
 
     def called(self, name: str) -> dict[str, str]:
         return {key: profile.name for key, profile in PROFILES.items()}
+
+
+class RaceExplorer(_LinkedExplorer):
+    """The ring and the star on 1, 2, 4, … GPUs, ``doublings`` (0 to 10) times twice as many.
+
+    parameters   millions of them, 1 to 1,000, in float32: a gradient has as many.
+    link         how the GPUs are joined: a name in ``labkit.PROFILES``. Where it is one machine, GPUs end with it.
+    """
+
+    limits = {"doublings": (0, 10), "parameters": (1, 1000)}
+    unfolds = plays = "doublings"
+
+    def __init__(
+        self, doublings: int | None = None, parameters: int = 110, link: str = "v100-nvlink"
+    ) -> None:
+        super().__init__(doublings, 5, link=link, parameters=parameters)
 
     def drawn(self) -> Picture:
         return race_picture(race(4_000_000 * self.parameters, PROFILES[self.link], doublings(self.doublings)))
@@ -163,28 +182,24 @@ class MemoryExplorer(Explorer):
         return memory_picture(memory)
 
 
-class ScalingExplorer(Explorer):
+class ScalingExplorer(_LinkedExplorer):
     """Steps with ``rows`` rows (1 to 128) on each of 1, 2, 4, … GPUs, ``doublings`` (0 to 12) times twice as many.
 
     parameters   millions of them, 1 to 1,000, in float32.
-    link         how the GPUs are joined: a name in ``labkit.cost.PROFILES``.
+    link         how the GPUs are joined: a name in ``labkit.PROFILES``. Where it is one machine, GPUs end with it.
     work         what else a step computes and moves: by default BERT-base.
     """
 
     limits = {"rows": (1, 128), "parameters": (1, 1000), "doublings": (0, 12)}  # to 4,096 GPUs
-    choices = {"link": tuple(PROFILES)}
     unfolds = "rows"
     labels = {"rows": "rows-per-gpu"}
 
     def __init__(
-        self, rows: int = 32, parameters: int = 110, doublings: int = 6, link: str = "v100-nvlink",
+        self, rows: int = 32, parameters: int = 110, doublings: int | None = None, link: str = "v100-nvlink",
         *, work: Workload = BERT,
     ) -> None:  # fmt: skip
         self._work = instance("work", work, Workload)
-        super().__init__(rows=rows, parameters=parameters, doublings=doublings, link=link)
-
-    def called(self, name: str) -> dict[str, str]:
-        return {key: profile.name for key, profile in PROFILES.items()}
+        super().__init__(doublings, 6, link=link, rows=rows, parameters=parameters)
 
     def drawn(self) -> Picture:
         work = replace(self._work, parameter_bytes=4_000_000 * self.parameters)

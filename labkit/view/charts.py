@@ -1,11 +1,11 @@
-"""Charts of values against the number of GPUs: lines that are told apart by dashes, marks and a name at their end."""
+"""Charts of values against a count (of GPUs, of steps): lines told apart by dashes, marks and a name at their end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import log2
+from math import ceil, floor, log2, log10
 
 from ..base.language import say
 from ..base.units import time_unit
@@ -17,6 +17,8 @@ TOP, TALL = 78, 178
 HEIGHT = TOP + TALL + 68
 # The two charts of a picture: left edge and width of what the axes span. Right of it are the names.
 CHARTS = ((58, 206), (418, 206))
+# The same of a picture with a single chart.
+WIDE = ((58, 516),)
 _MARK = 7.0
 _UNITS = {"s": "秒", "ms": "毫秒", "µs": "微秒"}
 
@@ -33,12 +35,30 @@ class Style:
 
 @dataclass(frozen=True)
 class Axis:
-    """The upward axis: a title with its unit, the value at the top, how ticks and values are written."""
+    """The upward axis: a title with its unit, the value at the top, how ticks and values are written.
+
+    bottom   the value at the foot. Above 0, a power of ten, each factor of ten is equally high, and the top is a power
+             of ten too.
+    """
 
     title: str
     top: float
     tick: Callable[[float], str]
     told: Callable[[float], str]
+    bottom: float = 0.0
+
+    def share(self, value: float) -> float:
+        """How far up ``value`` is: 0 at the foot, 1 at the top."""
+        if self.bottom:
+            return min(max(log10(value / self.bottom) / log10(self.top / self.bottom), 0.0), 1.0)
+        return min(value / self.top, 1.0)
+
+    def ticks(self) -> list[float]:
+        """The values that have a line across."""
+        if not self.bottom:
+            return [self.top * share for share in (0, 0.25, 0.5, 0.75, 1)]
+        decades = round(log10(self.top / self.bottom))
+        return [self.bottom * 10**at for at in range(0, decades + 1, 1 + decades // 8)]
 
 
 def times(
@@ -52,7 +72,14 @@ def times(
     return axis, {way: [s and s * scale for s in found] for way, found in seconds.items()}
 
 
-def _key(styles: Sequence[Style], names: dict[str, str]) -> list[Box | Line | Text]:
+def decades(values: Sequence[float]) -> tuple[float, float]:
+    """The powers of ten around ``values``, of which those that are 0 do not count: foot and top of an axis."""
+    some = [value for value in values if value > 0] or [1.0]
+    low, high = floor(log10(min(some))), ceil(log10(max(some)))
+    return 10.0**low, 10.0 ** max(high, low + 1)
+
+
+def _key(styles: Sequence[Style], names: Mapping[str, str]) -> list[Box | Line | Text]:
     """The legend over the charts."""
     marks: list[tuple[str, list[Box | Line]]] = []
     for style in styles:
@@ -62,38 +89,41 @@ def _key(styles: Sequence[Style], names: dict[str, str]) -> list[Box | Line | Te
 
 
 def _chart(
-    at: int,
+    span: tuple[float, float],
     axis: Axis,
     counts: Sequence[int],
     under: str,
     curves: Sequence[tuple[Style, Sequence[float | None], str, str]],
+    unit: str,
 ) -> list[Box | Line | Text]:
-    """Chart number ``at`` of :data:`CHARTS`.
+    """A chart in ``span``, the left edge and the width of what its axes span.
 
     under    what the counts are called, below the axis.
     curves   style, a value for each count (None where there is none), name in full, name at its end.
+    unit     what is counted: with "GPU" each doubling is equally far, else each step is.
     """
-    left, across = CHARTS[at]
-    places = _places(counts, left, across)
+    left, across = span
+    places = _places(counts, left, across, even=unit != "GPU")
     found: list[Box | Line | Text] = [Text(left - 46, TOP - 18, axis.title, 12, bold=True)]
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        y = TOP + TALL * (1 - share)
+    for tick in axis.ticks():
+        y = TOP + TALL * (1 - axis.share(tick) if tick else 1)
         found.append(Line(left, y, left + across, y, muted=True))
-        found.append(Text(left - 6, y + 4, axis.tick(axis.top * share), 11, "end", muted=True))
+        found.append(Text(left - 6, y + 4, axis.tick(tick), 11, "end", muted=True))
     found += _under(counts, places)
     found.append(Text(left + across / 2, TOP + TALL + 38, under, 11, "middle", muted=True))
     ends = []
     for style, values, name, short in curves:
         points = [
-            (x, TOP + TALL * (1 - min(value / axis.top, 1.0)), count, value)
-            for x, count, value in zip(places, counts, values, strict=True) if value is not None
+            (x, TOP + TALL * (1 - axis.share(value)), count, value)
+            for x, count, value in zip(places, counts, values, strict=True)
+            if value is not None and (value or not axis.bottom)
         ]  # fmt: skip
         # Without marks the line may be one stroke where it is straight; its dashes then stay whole.
         flat = not style.mark and len({round(y, 3) for _, y, *_ in points}) == 1
         for one, other in pairwise([points[0], points[-1]] if flat else points):
             found.append(Line(*one[:2], *other[:2], dashed=style.dashed, strong=style.strong))
         for x, y, count, value in points:
-            tip = f"{name} · {count} GPU · {axis.told(value)}"
+            tip = f"{name} · {count} {unit} · {axis.told(value)}"
             found += _marked(x, y, style, f"{style.key} {count} {axis.title}", tip)
         if points:
             ends.append((points[-1][0] + 9, points[-1][1], short))
@@ -102,24 +132,27 @@ def _chart(
 
 def charts_picture(
     styles: Sequence[Style],
-    names: dict[str, str],
-    ends: dict[str, str],
+    names: Mapping[str, str],
+    ends: Mapping[str, str],
     counts: Sequence[int],
     under: str,
     measured: Sequence[tuple[Axis, Mapping[str, Sequence[float | None]]]],
-    hardware: str,
+    note: str,
     description: str,
+    unit: str = "GPU",
 ) -> Picture:
-    """Two charts side by side, of the same methods: ``names`` in full, ``ends`` at the ends of their lines.
+    """One chart, or two side by side, of the same methods: ``names`` in full, ``ends`` at the ends of their lines.
 
     measured   for each chart its axis, and by method a value for each count.
+    note       what stands at the foot.
+    unit       what is counted; of anything but "GPU" each step is equally far.
     """
     sketch = Sketch()
     sketch.add(*_key(styles, names))
-    for at, (axis, values) in enumerate(measured):
+    for span, (axis, values) in zip(CHARTS if len(measured) > 1 else WIDE, measured, strict=True):
         curves = [(style, values[style.key], names[style.key], ends[style.key]) for style in styles]
-        sketch.add(*_chart(at, axis, counts, under, curves))
-    sketch.add(Text(12, HEIGHT - 10, hardware, 11, muted=True))
+        sketch.add(*_chart(span, axis, counts, under, curves, unit))
+    sketch.add(Text(12, HEIGHT - 10, note, 11, muted=True))
     return sketch.picture(HEIGHT, description)
 
 
@@ -144,12 +177,13 @@ def _apart(ends: list[tuple[float, float, str]]) -> list[Text]:
     return [Text(x, y + 3.5, words, size) for (x, _, words), y in zip(ordered, ys, strict=True)]
 
 
-def _places(counts: Sequence[int], left: float, across: float) -> list[float]:
-    """The places of the counts: each doubling is equally far."""
-    low, high = log2(min(counts)), log2(max(counts))
+def _places(counts: Sequence[int], left: float, across: float, *, even: bool) -> list[float]:
+    """The places of the counts: each doubling is equally far, or if ``even`` each step."""
+    at = [float(count) if even else log2(count) for count in counts]
+    low, high = min(at), max(at)
     if high == low:
         return [left + across / 2] * len(counts)
-    return [left + 8 + (across - 16) * (log2(count) - low) / (high - low) for count in counts]
+    return [left + 8 + (across - 16) * (place - low) / (high - low) for place in at]
 
 
 def _under(counts: Sequence[int], places: list[float]) -> list[Text]:

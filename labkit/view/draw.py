@@ -17,6 +17,7 @@ from ..plans.placement import Placement
 from ..plans.ring import AllReduce, Ring, Star, ring_all_reduce
 from ..plans.shapes import Shape
 from ..plans.split import Split, split
+from ..trace.curves import Curves
 from ..trace.memory import MemoryTimeline
 from ..trace.trace import Call, Trace
 from . import shown
@@ -24,6 +25,7 @@ from .page import timeline_of
 from .picture import Picture
 from .pictures.batch_lanes import batches_picture
 from .pictures.call_flow import flow_picture
+from .pictures.loss_curves import curves_picture
 from .pictures.machine_lanes import occupancy_picture
 from .pictures.memory_lanes import memory_picture
 from .pictures.memory_time import memory_time_picture
@@ -52,6 +54,7 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Call: flow_picture,
     MemoryTimeline: memory_time_picture,
     Scaling: scaling_picture,
+    Curves: curves_picture,
 }
 
 

@@ -26,7 +26,7 @@ MOVES = [
     ("RingExplorer", {"ranks": 4}, "step", 2, "after step 2 of 6"),
     ("StarExplorer", {"ranks": 4}, "step", 2, "rank 2 sends its gradient"),
     ("RaceExplorer", {}, "doublings", 7, ">128</text>"),
-    ("ScalingExplorer", {}, "link", "h200", "8 × H200, NVLink"),
+    ("ScalingExplorer", {}, "link", "h200", "H200, NVLink, 8 × 400 Gb"),
 ]
 NAMES = [name for name, *_ in MOVES]
 
@@ -64,6 +64,24 @@ def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
     assert all(labels)
     assert len(set(labels)) == len(labels)
     assert (language == "zh") == any(re.search("[一-鿿]", label) for label in labels)
+
+
+@pytest.mark.parametrize("name", ["RaceExplorer", "ScalingExplorer"])
+def test_gpus_end_with_the_machine_where_there_is_no_network(name):
+    explorer = getattr(labkit, name)()
+    assert explorer.doublings >= 5
+    explorer.link = "titan-pcie"  # two GPUs, and no way to more
+    assert explorer.doublings == 1
+    assert explorer._controls["doublings"].max == 1
+    with pytest.raises(ValueError, match="doublings must be from 0 to 1, got 2"):
+        explorer.doublings = 2
+    explorer.link = "h200"
+    explorer.doublings = 10
+    assert getattr(labkit, name)(link="titan-nvlink").doublings == 1
+    with pytest.raises(ValueError, match="doublings must be from 0 to 1, got 5"):
+        getattr(labkit, name)(5, 110, "titan-nvlink") if name == "RaceExplorer" else getattr(labkit, name)(
+            doublings=5, link="titan-nvlink"
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,25 @@
 """The pictures of a step, and of an all-reduce, on more and more GPUs."""
 
+from math import log10
+
 import matplotlib as mpl
 import pytest
 
 import labkit
 from labkit.cost import PROFILES, all_reduce_seconds, predict_scaling, race
 from labkit.cost.published import BERT, GPT2
+from labkit.view.charts import TALL, TOP
+from labkit.view.pictures.loss_curves import curves_picture
 from labkit.view.pictures.race_charts import race_picture
 from labkit.view.pictures.scaling_charts import scaling_picture
 
 mpl.use("Agg")
 COUNTS = [(1,), (1, 2, 4, 8), (1, 3, 64), tuple(range(1, 65)), tuple(2**k for k in range(13))]
+
+
+def joined(counts, hardware):
+    """Those of the counts that the links join."""
+    return [n for n in counts if n <= hardware.machine_size or hardware.network_bandwidth]
 
 
 @pytest.mark.parametrize("counts", COUNTS)
@@ -19,7 +28,7 @@ COUNTS = [(1,), (1, 2, 4, 8), (1, 3, 64), tuple(range(1, 65)), tuple(2**k for k 
 def test_nothing_is_clipped_and_nothing_overlaps(counts, profile, language, sound):
     labkit.set_language(language)
     for work in (BERT, GPT2):
-        sound(scaling_picture(predict_scaling(work, PROFILES[profile], counts)))
+        sound(scaling_picture(predict_scaling(work, PROFILES[profile], joined(counts, PROFILES[profile]))))
 
 
 def test_marks_stand_at_their_values():
@@ -67,7 +76,7 @@ def test_nothing_of_a_race_is_clipped_and_nothing_overlaps(counts, language, sou
     labkit.set_language(language)
     for profile in PROFILES.values():
         for nbytes in (1, 4_000_000, 4_000_000_000):
-            sound(race_picture(race(nbytes, profile, counts)))
+            sound(race_picture(race(nbytes, profile, joined(counts, profile))))
 
 
 def test_in_a_race_the_ring_stays_flat_and_the_star_grows():
@@ -77,14 +86,36 @@ def test_in_a_race_the_ring_stays_flat_and_the_star_grows():
     axis = "busiest link, GB one way"
     at = {box.label: box.y for box in picture.boxes}
     rise = {way: [-at[f"{way} {n} {axis}"] for n in counts] for way in ("ring", "star")}
-    star = [found.carried["star"][n] for n in range(len(counts))]
+    star = [log10(value) for value in found.carried["star"]]
     unit = (rise["star"][-1] - rise["star"][0]) / (star[-1] - star[0])
     for way in ("ring", "star"):
-        wanted = [rise["star"][0] + unit * (value - star[0]) for value in found.carried[way]]
+        wanted = [rise["star"][0] + unit * (log10(value) - star[0]) for value in found.carried[way]]
         assert rise[way] == pytest.approx(wanted)
     assert found.carried["ring"] == pytest.approx([440e6 * 2 * (n - 1) / n for n in counts])
     assert found.carried["star"] == pytest.approx([440e6 * (n - 1) for n in counts])
     assert looks(picture) == ({(False, False), (False, True)}, {"ring": True, "star": False})
+
+
+@pytest.mark.parametrize("link", ["v100-nvlink", "h200"])
+def test_in_a_race_to_1024_gpus_both_ways_can_be_told_from_nothing(link):
+    """On an even axis the ring would lie on zero."""
+    picture = race_picture(race(440_000_000, PROFILES[link], [2**n for n in range(11)]))
+    foot = TOP + TALL
+    heights = [foot - box.y for box in picture.boxes if box.label.startswith(("ring 1024", "star 1024"))]
+    assert len(heights) == 4
+    assert min(heights) > 25
+    words = [text.text for text in picture.texts] + [box.tip for box in picture.boxes] + [picture.description]
+    assert not any("e+" in word for word in words)
+
+
+def test_where_there_is_no_network_gpus_end_with_the_machine():
+    assert race(1000, PROFILES["titan-pcie"], (1, 2)).seconds["ring"][1] > 0
+    with pytest.raises(
+        ValueError, match=r"gpus must be at most 2, the GPUs of 2 × TITAN RTX, PCIe, which has no"
+    ):
+        race(1000, PROFILES["titan-pcie"], (1, 2, 4))
+    with pytest.raises(ValueError, match="which has no network, got 16"):
+        labkit.predict_scaling(BERT, labkit.Hardware("mine", 1e9, 1e9), (8, 16))
 
 
 def test_an_all_reduce_takes_what_its_messages_take():
@@ -100,6 +131,48 @@ def test_an_all_reduce_takes_what_its_messages_take():
         race(1, 5)
     with pytest.raises(ValueError, match="counts must be at least 1, got 0"):
         race(1, hardware, (0,))
+
+
+LOSSES = {
+    "one_gpu": [1.37, 0.65, 0.5],
+    "data_parallel": [1.37, 0.65, 0.5],
+    "mean_of_means": [1.37, 0.8, 0.78],
+}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("losses", [LOSSES, {"mine": [0.0]}, {"one": [1e-9, 0], "two": [1e6, 2]}])
+def test_nothing_of_the_curves_is_clipped_and_nothing_overlaps(losses, language, sound):
+    labkit.set_language(language)
+    sound(curves_picture(labkit.Curves(**losses)))
+
+
+def test_equal_curves_lie_on_one_another_and_each_can_be_seen():
+    picture = curves_picture(labkit.Curves(**LOSSES))
+    marks = {box.label: box for box in picture.boxes}
+    foot, unit = TOP + TALL, TALL / 1.6
+    for name in ("data_parallel", "mean_of_means"):
+        for step, loss in enumerate(LOSSES[name]):
+            box = marks[f"{name} {step} loss"]
+            assert foot - (box.y + box.height / 2) == pytest.approx(loss * unit)
+    steps = [marks[f"data_parallel {step} loss"].x for step in range(3)]
+    assert steps[2] - steps[1] == pytest.approx(steps[1] - steps[0])  # a step is as wide as any other
+    # The thick line is one GPU's (the first is the legend's); the discs on it are DataParallel's.
+    heights = [foot - line.y2 for line in picture.lines if line.strong][1:]
+    assert heights == pytest.approx([loss * unit for loss in LOSSES["one_gpu"][1:]])
+    assert picture.description.startswith("Loss at each step. one GPU: from 1.37 to 0.50; DataParallel: from")
+
+
+def test_losses_that_do_not_fit_are_named():
+    assert repr(labkit.Curves(mine=[2, 1])) == "mine: 2.00 → 1.00"
+    with pytest.raises(ValueError, match="equally many losses, one at least; got one: 2, two: 1"):
+        labkit.Curves(one=[1, 2], two=[1])
+    for none in ({}, {"one": []}):
+        with pytest.raises(ValueError, match="one at least"):
+            labkit.Curves(**none)
+    for odd in ("nan", "inf"):
+        with pytest.raises(ValueError, match=f"the losses of two must be finite, that of step 1 is {odd}"):
+            labkit.Curves(one=[1, 1], two=[1, float(odd)])
 
 
 def test_the_figure_takes_and_returns_the_axes():

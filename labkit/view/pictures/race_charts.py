@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...base.language import say
 from ...base.units import duration
 from ...cost import Race
 from ..captions import caption
-from ..charts import Axis, Style, charts_picture, nice, times
+from ..charts import Axis, Style, charts_picture, decades
 from ..picture import Picture
 
 _STYLES = (Style("star", strong=True, mark="square"), Style("ring", mark="disc"))
@@ -22,20 +22,29 @@ def race_picture(found: Race) -> Picture:
         "ring": say(en="ring", zh="环形"),
     }
     short = {"star": say(en="star", zh="星形"), "ring": names["ring"]}
-    most = max(max(found.carried[style.key]) for style in _STYLES) or 1.0
-    size, unit = _unit(most)
+    size, unit = _unit(max(max(found.carried[style.key]) for style in _STYLES) or 1.0)
+    carried = {way: [value / size for value in values] for way, values in found.carried.items()}
     link = say(en=f"busiest link, {unit} one way", zh=f"最忙的链路（单向，{unit}）")
+    time = say(en="all-reduce", zh="全归约")
     measured: list[tuple[Axis, Mapping[str, Sequence[float | None]]]] = [
-        (
-            Axis(link, nice(most / size), "{:.4g}".format, f"{{:.4g}} {unit}".format),
-            {way: [value * (1 / size) for value in values] for way, values in found.carried.items()},
-        ),
-        times("all-reduce", "全归约", found.seconds),
+        (_axis(link, carried, "{:.4g}".format, f"{{:.4g}} {unit}".format), carried),
+        (_axis(time, found.seconds, duration, duration), found.seconds),
     ]
     under = say(en="number of GPUs (ranks)", zh="GPU 数（rank 数）")
     return charts_picture(
         _STYLES, names, short, found.counts, under, measured, found.hardware, _description(found)
     )
+
+
+def _axis(
+    title: str,
+    values: Mapping[str, Sequence[float]],
+    tick: Callable[[float], str],
+    told: Callable[[float], str],
+) -> Axis:
+    """An axis on which both ways can be read: the star is soon a thousand times the ring."""
+    low, high = decades([value for way in values.values() for value in way])
+    return Axis(title, high, tick, told, low)
 
 
 def _unit(nbytes: float) -> tuple[int, str]:
