@@ -103,7 +103,8 @@ def _chart(
     unit     what is counted: with "GPU" each doubling is equally far, else each step is.
     """
     left, across = span
-    places = _places(counts, left, across, even=unit != "GPU")
+    even = unit != "GPU"
+    places = _places(counts, left, across, even=even)
     found: list[Box | Line | Text] = [Text(left - 46, TOP - 18, axis.title, 12, bold=True)]
     for tick in axis.ticks():
         y = TOP + TALL * (1 - axis.share(tick) if tick else 1)
@@ -122,7 +123,7 @@ def _chart(
         flat = not style.mark and len({round(y, 3) for _, y, *_ in points}) == 1
         for one, other in pairwise([points[0], points[-1]] if flat else points):
             found.append(Line(*one[:2], *other[:2], dashed=style.dashed, strong=style.strong))
-        for x, y, count, value in points:
+        for x, y, count, value in points[:: 1 + len(points) // 20 if even else 1]:
             tip = f"{name} · {count} {unit} · {axis.told(value)}"
             found += _marked(x, y, style, f"{style.key} {count} {axis.title}", tip)
         if points:
