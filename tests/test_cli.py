@@ -331,8 +331,8 @@ def test_lab_opens_the_course_in_a_copy_and_says_where(opened, tmp_path):
         (["zh/03_split.ipynb"], "zh/03_split"),
         (["en/3", "--lang", "zh"], None),
         (["en/03", "--lang", "zh"], "en/03_split"),
-        (["--dir", "elsewhere", "08_beyond"], "en/08_beyond"),
-        (["08_beyond", "--dir", "elsewhere"], "en/08_beyond"),
+        (["--dir", "elsewhere", "08_memory"], "en/08_memory"),
+        (["08_memory", "--dir", "elsewhere"], "en/08_memory"),
     ],
 )
 def test_lab_opens_a_lesson_by_its_name(opened, labkit, tmp_path, arguments, page):

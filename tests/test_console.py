@@ -88,7 +88,7 @@ def test_a_check_up_is_shown_and_its_exit_code_is_its_own(labkit, tmp_path, monk
 
 
 def test_what_stands_for_a_character_is_ascii_and_says_the_same():
-    rooms = ("base", "cli", "diagnosis", "launch", "machine", "runs", "trace")  # of what commands print
+    rooms = ("base", "cli", "diagnosis", "machine", "runs", "trace")  # of what commands print
     texts = "".join(path.read_text("utf-8") for room in rooms for path in (ROOT / room).rglob("*.py"))
     others = {
         one

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from math import isclose
 from typing import Any
 
+import torch
+
 from labkit.course.exercise import derived, judge
 from labkit.course.judging import Hints, Named
 from labkit.course.kinds import A_NUMBER, a_function, returned
@@ -29,7 +31,8 @@ def _mean(answer: Callable[..., Any]) -> Hints:
         ([5.0], [3]),
         ([2.0, 4.0], [5, 5]),
     ):
-        yield from _compared(returned(answer(list(means), list(sizes)), A_NUMBER), means, sizes)
+        given = torch.tensor(means), torch.tensor(sizes)  # as gather gives them
+        yield from _compared(returned(answer(*given), A_NUMBER), means, sizes)
 
 
 def _compared(got: float, means: list[float], sizes: list[int]) -> Hints:

@@ -33,10 +33,10 @@ LESSONS = (
     ("invalid device ordinal", "05_devices"),
     ("has invalid shape", "06_batch_dim"),
     ("Expected input batch_size", "06_batch_dim"),
-    ("Expected more than 1 value per channel when training", "07_training"),
-    ("CUDA out of memory", "07_training"),
+    ("Expected more than 1 value per channel when training", "08_memory"),
+    ("CUDA out of memory", "08_memory"),
     ("chunk expects at least a 1-dimensional tensor", "04_primitives"),
-    ("Distributed package doesn't have NCCL", "08_beyond"),
+    ("Distributed package doesn't have NCCL", "08_memory"),
 )
 # A timeline of more events is not drawn any finer, and they take memory.
 MOST_EVENTS = 50_000

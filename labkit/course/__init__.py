@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .lesson import begin
     from .outline import Beliefs, Outline
     from .predictions import predict
-    from .processes import RankError, launch, workspace
     from .sliders import vary
 
 # The public names, and the module of each.
@@ -26,22 +25,19 @@ _MODULES = {
     "Glossary": ".glossary",
     "Outline": ".outline",
     "Progress": ".board",
-    "RankError": ".processes",
     "batch": ".broken",
     "begin": ".lesson",
     "check": ".answers",
     "hint": ".broken",
-    "launch": ".processes",
     "predict": ".predictions",
     "repair": ".broken",
     "reveal": ".answers",
     "vary": ".sliders",
-    "workspace": ".processes",
 }
 
 __all__ = [
-    "Beliefs", "Cases", "Glossary", "Outline", "Progress", "RankError", "batch", "begin", "check", "hint", "launch",
-    "open_solutions", "predict", "repair", "reveal", "vary", "workspace",
+    "Beliefs", "Cases", "Glossary", "Outline", "Progress", "batch", "begin", "check", "hint",
+    "open_solutions", "predict", "repair", "reveal", "vary",
 ]  # fmt: skip
 
 

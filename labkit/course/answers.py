@@ -52,7 +52,7 @@ class Solution:
 
 
 def check(exercise: str, answer: object, **facts: int) -> Shown:
-    """Judge ``answer``; None (or ...) counts as not answered yet. The solution is folded below the verdict.
+    """Judge ``answer``; None, ... or a list of these is no answer yet. The solution is folded below the verdict.
 
     facts   the numbers that the question was asked with, for those that take some (see :mod:`.predictions`).
 
@@ -61,7 +61,9 @@ def check(exercise: str, answer: object, **facts: int) -> Shown:
     found = find(exercise)
     facts = found.checked(facts)
     solution = reveal(exercise, **facts)
-    if answer is None or answer is ...:
+    if all(
+        one is None or one is ... for one in (answer if isinstance(answer, list) and answer else [answer])
+    ):
         text = say(
             en="Not answered yet: replace `None` with your answer and run the cell again.",
             zh="还没有作答：把 `None` 换成你的答案，再运行一次这个单元格。",

@@ -54,6 +54,14 @@ def reader():
     return made["Digits"]
 
 
+def own_gradients():
+    """The gradients that the two ranks of lesson 08's exercise find, from its cell."""
+    cell = next(cell for cell in sync.read(NOTEBOOKS, "en", "08_memory").cells if cell.id == "exercise")
+    with labkit.ranks(2) as ranks:
+        ranks.execute(cell.source.partition("\n")[2])
+        return [torch.tensor(ranks[rank]["gradient"].tolist()) for rank in (0, 1)]
+
+
 def functions(lesson, *ids):
     """What the named cells of a lesson define."""
     cells = {cell.id: cell.source for cell in sync.read(NOTEBOOKS, "en", lesson).cells}
@@ -124,6 +132,8 @@ class Returns(torch.nn.Module):
         return self.value
 
 
+OWN = own_gradients()
+AVERAGE = sum(OWN)[0] / 2
 RIGHT = {
     "00.bytes": [20000, 20480, torch.ones(1000, 5).nbytes],
     "00.first_split": [
@@ -184,12 +194,14 @@ RIGHT = {
         torch.nn.DataParallel(Repaired()),
     ],
     "07.sum": [12, 12.0, torch.tensor([[12.0]])],
-    "07.calls": [0],
-    "07.mean": [lambda means, sizes: (torch.tensor(means) * torch.tensor(sizes)).sum() / sum(sizes)],
-    "08.rows": [[3, 7, 1], (3, 7, 1), torch.tensor([3, 7, 1])],
+    "07.mean": [
+        lambda means, sizes: (means * sizes).sum() / sizes.sum(),  # means as gather gives them
+        lambda means, sizes: sum(m * n for m, n in zip(means, sizes, strict=True)) / sum(sizes),
+        lambda means, sizes: np.average(means, weights=sizes),
+    ],
+    "08.calls": [0],
     "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
-    "08.star": [5, 5.0],
-    "08.zero": [18, 18.0, 18e9, 3 * (4 + 12 / 6)],
+    "08.all_reduce": [[AVERAGE, AVERAGE], [AVERAGE[None], AVERAGE[None]]],
 }
 # What learners believe, and the words that name it.
 WRONG = {
@@ -336,33 +348,27 @@ WRONG = {
     ],
     "07.sum": [(3, "theirs are added"), (48, "shared out"), (1, "a mean over the rows"), (4, "each of the 12 rows"),
                (12.5, "asks for a whole")],
-    "07.calls": [(3, "not wrapped"), (6, "six replicas"), (1, "from which the next"), (2, "the model or a replica"),
-        (torch.tensor(True), "asks for a whole"), (np.True_, "asks for a whole"),
-    ],
     "07.mean": [
         (3.0, "the function itself"), (lambda m, s: ..., "return"), (lambda m, s: 1 / 0, "raised"),
         (lambda m, s: sum(m) / len(m), "counts as much as"), (lambda m, s: sum(m), "adds the means up"),
         (lambda m, s: sum(a * b for a, b in zip(m, s, strict=True)), "still to be divided"),
         (lambda m, s: 1, "the mean over all 7 rows is 3"),
-        (lambda m, s: m, "has to return a number; it returned `[0.0, 7.0]`"),
+        (lambda m, s: m, "has to return a number; it returned `tensor([0., 7.])`"),
         (lambda m, s: True, "has to return a number; it returned `True`"),
     ],
-    "08.rows": [
-        ([3, 7], "must read as many"), ([9], "neighbouring"), ([7, 8, 9], "neighbouring"), ([3, 7, 0], "whose turn"),
-        ([3, 7, 3], "own first row"), ([2, 6, 0], "from zero"), ([4, 8], "from zero"), (3, "in turn"),
-        ("three", "asks for a list"),
+    "08.calls": [(3, "without the wrapper"), (6, "six replicas"), (1, "from which the next"), (2, "the model or a"),
+        (torch.tensor(True), "asks for a whole"), (np.True_, "asks for a whole"),
     ],
     "08.average": [
         (6, "is the sum"), (2.0, "one rank alone"), (4, "one rank alone"), (1.5, "divide by"),
         ("three", "asks for a number"), ([3.0, 3.0], "asks for a number"),
     ],
-    "08.star": [
-        (6, "is there already"), (1, "how many of them"), (10, "sends back as well"), (3, "every rank but 0"),
-        (2.5, "asks for a whole"),
-    ],
-    "08.zero": [
-        (6, "of one parameter"), (48, "nothing sharded"), (28, "stage 1"), (8, "stage 3"), (12, "not mean gone"),
-        (7, "one part in 6"), ("18 GB", "asks for a number"), (torch.tensor(True), "asks for a number"),
+    "08.all_reduce": [
+        ([*OWN], "rank 0 still has the gradient of its own"), ([AVERAGE, OWN[1]], "rank 1 still has"),
+        ([2 * AVERAGE] * 2, "that is the sum"), ([AVERAGE / 4] * 2, "divided by the rows"),
+        ([AVERAGE, 2 * AVERAGE], "hold different gradients"), ([AVERAGE * 3] * 2, "one process's gradient"),
+        ([None, AVERAGE], "still `None` on a rank"), (AVERAGE, "asks for a gradient of three"),
+        ([1, 2], "asks for"), ([torch.zeros(2)] * 2, "asks for"),
     ],
 }  # fmt: skip
 
@@ -397,7 +403,7 @@ def test_a_wrong_answer_gets_a_hint_that_names_the_misconception(name, number):
 
 
 @pytest.mark.parametrize("name", sorted(RIGHT))
-@pytest.mark.parametrize("odd", [object(), {}, [None], [[3]], float("nan"), "", b"3", -1, 10**30, [True]])
+@pytest.mark.parametrize("odd", [object(), {}, [None, "x"], [[3]], float("nan"), "", b"3", -1, 10**30, [True]])
 def test_no_answer_of_any_kind_breaks_the_lesson(name, odd):
     verdict = check(name, odd)
     assert verdict.right is False

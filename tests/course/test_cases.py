@@ -51,5 +51,7 @@ def test_cases_show_the_lines_fold_what_becomes_of_them_and_leave_the_session_as
 
 
 def test_a_lesson_without_cases_is_refused():
-    with pytest.raises(ValueError, match="lesson must be one of '05_devices', '06_batch_dim', '07_training'"):
+    with pytest.raises(
+        ValueError, match="lesson must be one of '05_devices', '06_batch_dim', '07_training', '08_memory'"
+    ):
         Cases("04_primitives")

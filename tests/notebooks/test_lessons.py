@@ -32,7 +32,7 @@ def cells(language, lesson, kind=None):
 
 def test_there_are_lessons_in_both_languages():
     assert {"00_start", "01_dataset", "02_wrap", "03_split", "04_primitives", "05_devices"} < set(LESSONS)
-    assert {"06_batch_dim", "07_training", "08_beyond", "09_broken"} < set(LESSONS)
+    assert {"06_batch_dim", "07_training", "08_memory", "09_broken"} < set(LESSONS)
     assert sorted(path.stem for path in (ROOT / "zh").glob("*.ipynb")) == NOTEBOOKS == [*LESSONS, "index"]
 
 
@@ -151,7 +151,7 @@ def drawn(notebook, cell):
 
 # What takes long is run below only.
 @pytest.mark.more
-@pytest.mark.parametrize("lesson", sorted(set(NOTEBOOKS) - {"06_batch_dim", "08_beyond"}))
+@pytest.mark.parametrize("lesson", sorted(set(NOTEBOOKS) - {"06_batch_dim"}))
 def test_the_chinese_lesson_gives_what_is_stored(lesson, run):
     """nbval runs the English one in a kernel of its own; the code is the same, what it shows in words is not."""
     stored, now = sync.read(ROOT, "zh", lesson), run(sync.read(ROOT, "zh", lesson), ROOT / "zh")
@@ -217,7 +217,7 @@ def test_papermill_runs_a_lesson_with_other_parameters(tmp_path):
         ("06_batch_dim", "zh", {"num_gpus": 0, "batch_size": 3}),
         pytest.param("07_training", "en", {"num_gpus": 0}, marks=pytest.mark.more),
         ("07_training", "zh", {"num_gpus": 4, "batch_size": 3}),
-        ("08_beyond", "zh", {"num_gpus": 0, "batch_size": 1, "data_size": 1}),
+        ("08_memory", "zh", {"num_gpus": 0, "batch_size": 1, "data_size": 1}),
         pytest.param("09_broken", "en", {"num_gpus": 0, "batch_size": 1}, marks=pytest.mark.more),
         ("09_broken", "zh", {"num_gpus": 8, "batch_size": 3}),
     ],
@@ -228,7 +228,6 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, run
     # What the prose speaks of does not depend on the parameters: only these cells do, and questions.
     free = {"begin", "own", "explore", "parameters"} | {
         "00_start": {"look"},
-        "08_beyond": {"star", "ring", "zero-answer"},
     }.get(lesson, set())
     free |= {cell.id for cell in stored.cells if cell.id.endswith("-predict")}
     found = {cell.id: shown(cell) for cell in now.cells}
