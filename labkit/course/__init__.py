@@ -37,7 +37,7 @@ _MODULES = {
 
 __all__ = [
     "Beliefs", "Cases", "Glossary", "Outline", "Progress", "batch", "begin", "check", "hint",
-    "open_solutions", "predict", "repair", "reveal", "vary",
+    "predict", "repair", "reveal", "vary",
 ]  # fmt: skip
 
 

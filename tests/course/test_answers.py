@@ -403,7 +403,9 @@ def test_a_wrong_answer_gets_a_hint_that_names_the_misconception(name, number):
 
 
 @pytest.mark.parametrize("name", sorted(RIGHT))
-@pytest.mark.parametrize("odd", [object(), {}, [None, "x"], [[3]], float("nan"), "", b"3", -1, 10**30, [True]])
+@pytest.mark.parametrize(
+    "odd", [object(), {}, [None, "x"], [[3]], float("nan"), "", b"3", -1, 10**30, [True]]
+)
 def test_no_answer_of_any_kind_breaks_the_lesson(name, odd):
     verdict = check(name, odd)
     assert verdict.right is False
