@@ -66,11 +66,6 @@ def _filled(rows: int, piece: int) -> tuple[int, ...]:
     return tuple(min(piece, rows - start) for start in range(0, rows, piece)) if piece else ()
 
 
-@derived("00.last_piece", rows=(9, 1, 1_000_000), gpus=(4, 1, 64), fresh=_few_rows)
-def _last_piece(rows: int, gpus: int) -> dict[str, int]:
-    return {"down": rows // gpus, "chunk": -(-rows // gpus), "last": split(rows, gpus).sizes[-1]}
-
-
 @judge("00.add", a_function("add"))
 def _add(answer: Callable[..., Any]) -> Hints:
     with some_gpus() as devices:
