@@ -56,11 +56,6 @@ def _dropped(rows: int, size: int) -> dict[str, int]:
     return {"full": rows // size, "rest": rows % size, "seen": rows - rows % size}
 
 
-@derived("01.last", rows=_ROWS, size=_SIZE, fresh=_another_dataset)
-def _last(rows: int, size: int) -> dict[str, int]:
-    return {"batches": -(-rows // size), "last": rows % size or size}
-
-
 @judge("01.last_batch", a_function("last_batch"))
 def _last_batch(answer: Callable[..., Any]) -> Hints:
     for rows, size in ((100, 30), (90, 30), (3, 30), (7, 1), (64, 64), (1000, 32)):

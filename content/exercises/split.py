@@ -35,8 +35,8 @@ def _pieces(rows: int, gpus: int) -> int:
 
 
 @derived("03.last", rows=_rows(10), gpus=(8, 0, 64), fresh=_another_batch)
-def _last(rows: int, gpus: int) -> dict[str, int]:
-    return {"pieces": _pieces(rows, gpus)}
+def _last(rows: int, gpus: int) -> dict[str, object]:
+    return {"pieces": _pieces(rows, gpus), "runs": Named("replicas" if gpus > 1 else "alone")}
 
 
 @derived("03.which", row=(17, 0, 999_999), rows=_rows(30), gpus=_GPUS, fresh=_another_row)

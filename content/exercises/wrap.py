@@ -43,7 +43,6 @@ _GPUS: Fact = (2, 0, 64)
 
 
 @derived("02.lines", rows=_ROWS, size=_SIZE, gpus=_GPUS, fresh=_another_run)
-@derived("02.own", rows=_ROWS, size=_SIZE, gpus=_GPUS, fresh=_another_run)
 def _lines(rows: int, size: int, gpus: int) -> dict[str, int]:
     (full, rest), batches, busy = divmod(rows, size), -(-rows // size), max(gpus, 1)
     return {

@@ -15,7 +15,7 @@ The texts stand in ``content/exercises/NN_lesson.txt``, in the form of :mod:`lab
 Behind the id stands the kind of answer, one of :data:`KINDS`; then ``%% -`` and ``%% +`` name wrong answers, each with
 its hint, and right ones, as a learner types them, several with "or" between them; ``…`` is every other answer, and if
 two lines name the same one, the later counts. Without a kind the answers are choices to click, with a text each and a
-``hint``. ``like 02.lines`` takes the answers of another exercise. A text ``wanted`` says what an answer looks like.
+``hint``. A text ``wanted`` says what an answer looks like.
 Without a question the answer goes to ``check()`` alone, and ``why`` says in a sentence what makes a right one right.
 ``%% hint`` and ``%% part`` are texts that code names.
 
@@ -267,10 +267,8 @@ def _of_lesson(number: str) -> dict[str, Exercise]:
         module(f"exercises.{name}")
     found: dict[str, Exercise] = {}
     for head, parts in sections(file):
-        id, kind, like = (*head.words, "", "")[:3]
+        id, kind = (*head.words, "")[:2]
         answers = [_answer(part, bool(kind)) for part in parts if part.words[0] in "-+"]
-        if like:
-            answers = [*found[like].answers]
         found[id] = Exercise(named(head, parts), answers, _declared.get(id, Code()), kind)
     return found
 

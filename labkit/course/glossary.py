@@ -88,5 +88,5 @@ def table(head: str, rows: list[str]) -> str:
 
 def _prose(text: str) -> str:
     text = re.sub(r"```.*?```", " ", text, flags=re.DOTALL)
-    text = re.sub(r"`[^`]*`", " ", text)
+    text = re.sub(r"`[^`]*`|<[^>]*>", " ", text)
     return re.sub(r"\]\([^)]*\)", "] ", text)

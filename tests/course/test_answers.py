@@ -143,11 +143,9 @@ RIGHT = {
         np.array([3, 3, 3]),
         labkit.split(9, 4).sizes,
     ],
-    "00.last_piece": [3, 3.0],
     "00.add": [lambda x, y: x + y.to(x.device), lambda x, y: x.add(y.to(x))],
     "01.row": [[5], 5, torch.Size([5])],
     "01.stacked": [[30, 5], (30, 5)],
-    "01.last": [10, 10.0],
     "01.batches": [(30, 30, 30, 10), [30.0, 30, 30, 10]],
     "01.dropped": [10, 10.0, torch.tensor(10), np.int64(10)],
     "01.last_batch": [lambda rows, size: rows - (rows - 1) // size * size],
@@ -155,7 +153,6 @@ RIGHT = {
     "02.inside": [15],
     "02.lines": [8],
     "02.wrapping": ["cpu"],
-    "02.own": [8],
     "02.anywhere": [
         anywhere,
         lambda model: (
@@ -216,7 +213,6 @@ WRONG = {
         ([4, 4], "8 rows in all"), ([5, 4], "ceil(9 / 4)"), (9, "ceil(9 / 4)"), ("333", "333 rows in all"),
         ([3.2, 3, 2.8], "asks for a list"),
     ],
-    "00.last_piece": [(2, "rounds 9 / 4 down"), (0, "is not made"), (9, "rounded up is one piece"), ("x", "asks for")],
     "00.add": [
         (3, "the function itself"), (lambda x, y: x + y, "with x on cpu and y on cuda:0 PyTorch says: `Expected all"),
         (lambda x, y: x.cpu() + y.cpu(), "with x on cuda:2 and y on cpu the sum is on cpu"),
@@ -227,7 +223,6 @@ WRONG = {
         (1, "left of"),
         ("x", "asks for")],
     "01.stacked": [(150, "string all"), ([5, 30], "side by side"), ([100, 5], "whole dataset"), (3, "says which row")],
-    "01.last": [(4, "how many batches"), (30, "without a remainder"), (0, "never gives"), (7, "how often")],
     "01.batches": [
         ([25] * 4, "does not even"), ([30] * 3, "90 rows; what becomes"), ([30] * 4, "120 rows"),
         (4, "4 is how many batches"),
@@ -248,7 +243,6 @@ WRONG = {
         ("gpu", "asks for a device"), (0, "asks for a device")],
     "02.inside": [(30, "outside"), (60, "not given to every GPU"), (2, "number of GPUs"), (3, "rounded up")],
     "02.lines": [(4, "one line for each batch"), (2, "how many batches"), (12, "printed outside"), (1, "batches ×")],
-    "02.own": [(4, "one line for each batch"), (2, "how many batches"), (12, "printed outside"), (1, "batches ×")],
     "02.anywhere": [
         (lambda model: None, "return"),
         (lambda model: "x", "a model"), (lambda model: model.to("cuda:0"), "raised"),

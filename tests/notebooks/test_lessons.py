@@ -69,7 +69,7 @@ def test_drift_is_seen_and_names_the_cell(tmp_path):
 @pytest.mark.parametrize(("lesson", "language"), BOTH)
 def test_cells_are_small_and_tidy(lesson, language):
     found = cells(language, lesson)
-    assert 15 <= sum(not cell.source.startswith("predict(") and cell.id != "setup" for cell in found) <= 32
+    assert 15 <= sum("predict(" not in cell.source and cell.id != "setup" for cell in found) <= 32
     first_code = next(cell for cell in found if cell.cell_type == "code")
     assert first_code.metadata.get("tags") == ["parameters"]
     assert first_code.source.endswith(f'language = "{language}"')
@@ -227,7 +227,7 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, run
     now = run(with_parameters(lesson, language, **parameters), ROOT / language)
     # What the prose speaks of does not depend on the parameters: only these cells do, and questions.
     free = {"begin", "own", "explore", "parameters"} | {
-        "00_start": {"look"},
+        "00_start": {"look", "hung"},
     }.get(lesson, set())
     free |= {cell.id for cell in stored.cells if cell.id.endswith("-predict")}
     found = {cell.id: shown(cell) for cell in now.cells}
@@ -236,10 +236,9 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, run
     if lesson == "02_wrap":
         rows = "\tIn Model: input size torch.Size([1, 5]) output size torch.Size([1, 2])\n"
         full = rows * 3 + "Outside: input size torch.Size([3, 5]) output_size torch.Size([3, 2])\n"
-        last = rows + "Outside: input size torch.Size([1, 5]) output_size torch.Size([1, 2])\n"
-        assert drawn(now, "own") + "\n" == "Let's use 5 GPUs!\n" + full * 2 + last
+        assert drawn(now, "own") + "\n" == "Let's use 5 GPUs!\n" + full
     if lesson == "04_primitives":
-        busy = "Call: 20 events on cpu, cuda:0, …, cuda:4"
+        busy = "Call：20 个事件，在 cpu, cuda:0, …, cuda:4 上"
         assert drawn(now, "own") == (busy if parameters["num_gpus"] else "Trace: no events")
     if lesson == "05_devices":
         assert drawn(now, "own").splitlines()[0] == (
