@@ -224,7 +224,7 @@ WRONG = {
         ("x", "asks for")],
     "01.stacked": [(150, "string all"), ([5, 30], "side by side"), ([100, 5], "whole dataset"), (3, "says which row")],
     "01.batches": [
-        ([25] * 4, "does not even"), ([30] * 3, "90 rows; what becomes"), ([30] * 4, "120 rows"),
+        ([25] * 4, "does not make"), ([30] * 3, "90 rows; what becomes"), ([30] * 4, "120 rows"),
         (4, "4 is how many batches"),
         ([50, 50], "30 at a time"),
     ],
@@ -239,7 +239,7 @@ WRONG = {
         (lambda rows, size: "ten", "the function has to return a whole number; it returned `'ten'`"),
         (lambda rows, size: rows / size, "it returned `3.3333333333333335`: `/` gives fractions"),
     ],
-    "02.tensor_copy": [("cuda:0", "gives something back"), ("cuda", "gives something back"),
+    "02.tensor_copy": [("cuda:0", "returns something"), ("cuda", "returns something"),
         ("gpu", "asks for a device"), (0, "asks for a device")],
     "02.inside": [(30, "outside"), (60, "not given to every GPU"), (2, "number of GPUs"), (3, "rounded up")],
     "02.lines": [(4, "one line for each batch"), (2, "how many batches"), (12, "printed outside"), (1, "batches ×")],
@@ -300,7 +300,7 @@ WRONG = {
         (lambda model: 1, "raised TypeError"),
     ],
     "04.replicas": [(9, "not for a row"), (4, "every GPU"), (2, "scatter comes first")],
-    "04.travel": [(136, "one copy"), (4080, "counts home"), (272, "one call"), (5, "× calls")],
+    "04.travel": [(136, "one copy"), (4080, "counts the home"), (272, "one call"), (5, "× calls")],
     "05.ids": [
         ([0, 1], "the default"), ([1], "cuda:1 alone"), ([0], "the first id is home"), ([1, 1], "once"),
         ([2, 1], "from zero"), (["cuda:1", "gpu"], "asks for a list of GPU numbers"),

@@ -7,6 +7,7 @@ and what does not depend on the parameters is compared with what is stored.
 
 import importlib.util
 import json
+import re
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,7 +173,7 @@ def shown(cell):
     """What a reader sees below a cell, but for pictures made of dots: fonts differ between computers."""
     return [
         {
-            kind: text
+            kind: re.sub(r"Cell In\[\d+\]", "Cell In[…]", str(text))
             for kind, text in output.get("data", {"text": output.get("text")}).items()
             if kind != "image/png"
         }
