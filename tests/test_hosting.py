@@ -1,6 +1,7 @@
 """Files for a host of repositories: workflows that call the same commands as at home, templates, the citation."""
 
 import re
+import shlex
 import subprocess
 import tomllib
 from pathlib import Path
@@ -41,11 +42,52 @@ def test_a_workflow_runs_what_is_here(workflow):
         assert re.search(rf"^{target}:.*##", makefile, re.MULTILINE), f"make {target}"
     for path in re.findall(r"(?:tests/|\.ci/)[\w/]+", commands):
         assert (ROOT / path).exists(), path
-    for module in re.findall(r"-m (labkit[\w.]*)", commands):
+    for module in re.findall(r"-m ((?:labkit|tools)[\w.]*)", commands):
         assert (ROOT / (module.replace(".", "/") + ".py")).exists() or (
             ROOT / module.replace(".", "/")
         ).is_dir()
     assert "permissions" in read(workflow), "a token may do no more than it must"
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_the_commands_of_a_workflow_are_commands(workflow):
+    """``act`` would run them; this much can be said without it: the shell can read each, and none is left to chance."""
+    for step in steps(workflow):
+        assert ("run" in step) != ("uses" in step), step
+        if "uses" in step:
+            assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
+            continue
+        script = re.sub(r"\$\{\{.*?\}\}", "filled-in", step["run"])
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+        for words in (shlex.split(line, comments=True) for line in script.splitlines()):
+            programs = {"sudo", "python", "make", "pipx"}
+            assert words[0] in programs, words
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_what_runs_with_another_users_rights_has_the_python_that_was_set_up(workflow):
+    """sudo has a PATH of its own."""
+    for step in steps(workflow):
+        for part in re.findall(r"sudo (.*?)(?:&&|$|#)", step.get("run", ""), re.MULTILINE):
+            words = [word for word in shlex.split(part) if not word.startswith("-")]
+            assert words[0] in ("apt-get", "sysctl") or words[:2] == ["env", "PATH=$PATH"], part
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_job_that_runs_the_tests_has_installed_what_they_need(workflow):
+    for job in read(workflow)["jobs"].values():
+        commands = [step.get("run", "") for step in job["steps"]]
+        for at, command in enumerate(commands):
+            for extra in re.findall(r'\.\[(.+?)\]"', command):
+                assert extra in PROJECT["optional-dependencies"]
+            if "-m pytest" in command:
+                assert any('-e ".[test]"' in before for before in commands[:at])
+
+
+def test_the_pythons_that_the_package_names_are_run():
+    named = [text.rpartition(" ")[2] for text in PROJECT["classifiers"] if "Python :: 3." in text]
+    assert named
+    assert set(named) <= {row["python"] for row in matrices() if "python" in row}
 
 
 def test_the_main_workflow_is_the_projects_own_check():

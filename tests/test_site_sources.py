@@ -40,7 +40,9 @@ def test_links_of_the_repository_become_links_of_the_site(build, language):
         )
         chinese = "[a](ranks.md)" if language == "zh" else '<a href="../zh/ranks.html">a</a>'
         assert build.linked("[a](ranks.zh.md)", ROOT / "docs") == chinese
-        assert build.linked('<img src="docs/call.svg">', ROOT) == '<img src="docs/call.svg">'
+        picture = '<img src="docs/call.svg">'
+        assert build.linked(picture, ROOT) == f'<div class="labkit-view">{picture}</div>'
+        assert build.linked(f"[a](b:c) {picture}", ROOT) == f"[a](b:c) {picture}"
         assert re.fullmatch(r"\[a\]\(https://\S+/blob/main/Makefile\)", build.linked("[a](Makefile)", ROOT))
 
 
@@ -66,3 +68,18 @@ def test_a_lesson_says_where_to_run_it_and_keeps_what_a_prediction_asks_about_cl
     ]
     assert stored
     assert sum(len(output.data["text/html"]) for output in stored) <= build.LIMIT
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_shared_link_shows_what_the_page_is_about(build, language):
+    told = build.sharing(language, 'A "title"', "What it is <about>")
+    found = dict(re.findall(r'<meta (?:property|name)="([^"]+)" content="([^"]*)">', told))
+    assert found["og:title"] == "A &quot;title&quot;"
+    assert found["description"] == found["og:description"] == "What it is &lt;about&gt;"
+    assert found["og:image"] == f"{build.URLS['Documentation']}/{language}/preview.png"
+
+
+def test_the_preview_has_the_size_that_is_wanted(build, tmp_path):
+    with using("zh"):
+        build.preview(tmp_path / "preview.png")
+    assert (tmp_path / "preview.png").read_bytes()[16:24] == bytes.fromhex("000004b000000276")  # 1200 × 630

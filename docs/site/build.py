@@ -16,15 +16,18 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from html import escape
 from pathlib import Path
 
 import nbformat
+from matplotlib.figure import Figure
 from sphinx.cmd.build import build_main
 
 import labkit
 from labkit.base.language import LANGUAGES, get_language, say, using
 from labkit.cli import COMMANDS
 from labkit.course import outline
+from labkit.view.figure import chinese_font
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -55,6 +58,11 @@ REFERENCE = (
     ),
     ("Language", "语言", "set_language get_language"),
 )  # fmt: skip
+PURPOSE = {
+    "en": "Learn, debug and teach multi-GPU data parallelism in PyTorch, on any computer: simulated GPUs, a "
+    "readable engine, lessons in English and Chinese.",
+    "zh": "在任何电脑上学习、调试、讲授 PyTorch 的多 GPU 数据并行：模拟 GPU、一目了然的引擎、中英双语课程。",
+}
 LIMIT = 280_000  # characters of a lesson that its explorers may take
 PICTURES = (".png", ".gif", ".svg", ".webp")
 EXPLORERS = tuple(name for name in labkit.__all__ if name.endswith("Explorer") and name != "Explorer")
@@ -80,6 +88,7 @@ def main() -> int:
                 "nb_code_prompt_show": say(en="Show output", zh="显示输出"),
                 "nb_code_prompt_hide": say(en="Hide output", zh="隐藏输出"),
                 "html_extra_path": f"{sources}/_extra",
+                "html_baseurl": f"{URLS['Documentation']}/{language}/",
                 "exclude_patterns": "_extra",
             }
             code |= build_main(
@@ -87,7 +96,8 @@ def main() -> int:
                 + [f"-D{name}={value}" for name, value in settings.items()]
                 + [sources, str(folder / language)]
             )  # fmt: skip
-    (folder / "index.html").write_text(DOOR, "utf-8")
+    shutil.rmtree(folder / "jupyter_execute", ignore_errors=True)  # myst-nb's own, nothing to publish
+    (folder / "index.html").write_text(DOOR.format(sharing=sharing("en", "labkit", PURPOSE["en"])), "utf-8")
     (folder / ".nojekyll").touch()  # else a host leaves out _static
     return code
 
@@ -97,6 +107,7 @@ def gather(language: str, folder: Path, most: int) -> None:
     lessons, extra = folder / "lessons", folder / "_extra"
     for made in (lessons, extra / "explorers"):
         made.mkdir(parents=True)
+    preview(extra / "preview.png")
     for path in sorted((ROOT / "notebooks" / language).glob("*.ipynb")):
         nbformat.write(as_page(nbformat.read(path, as_version=4), path), lessons / path.name)
     documents = [path for path in sorted((ROOT / "docs").glob("*.md")) if path.suffixes != [".zh", ".md"]]
@@ -194,6 +205,9 @@ def linked(text: str, folder: Path) -> str:
         made = place(link)
         return f'<a href="{made}">{words}</a>' if made.startswith("../") else f"[{words}]({made})"
 
+    text = re.sub(
+        r"^(<img .*>)$", r'<div class="labkit-view">\1</div>', text, flags=re.MULTILINE
+    )  # a picture alone
     text = re.sub(r'((?:src|href)=")([^"]+)(")', lambda found: found[1] + place(found[2]) + found[3], text)
     return re.sub(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)", anchor, text)
 
@@ -231,14 +245,39 @@ def explorers(folder: Path, most: int) -> str:
     )
     parts = [f"# {title}\n\n{why}\n"]
     for name in EXPLORERS:
-        made = getattr(labkit, name)()
-        live = made.html(most=most, budget=250_000)
+        explorer = getattr(labkit, name)()
+        live = explorer.html(most=most, budget=250_000)
         page = f"{name.removesuffix('Explorer').lower()}.html"
-        (folder / page).write_text(ALONE.format(language=get_language(), title=name, live=live), "utf-8")
+        told = sharing(get_language(), f"{name} · labkit", explorer.sentence())
+        back = say(en="All explorers", zh="全部探索器")
+        alone = ALONE.format(language=get_language(), title=name, live=live, sharing=told, back=back)
+        (folder / page).write_text(alone, "utf-8")
         address = f"{URLS['Documentation']}/{get_language()}/explorers/{page}"
         code = f'<iframe src="{address}" width="760" height="480"></iframe>'
         parts.append(f"\n## {name}\n\n```{{raw}} html\n{live}\n```\n\n```html\n{code}\n```\n")
     return "".join(parts)
+
+
+def sharing(language: str, title: str, description: str) -> str:
+    """The lines of a page's head that say what a shared link to it shows; as conf.py writes them for Sphinx's pages."""
+    facts = {"og:title": title, "og:description": description, "og:type": "website"}
+    facts["og:image"] = f"{URLS['Documentation']}/{language}/preview.png"
+    lines = [f'<meta property="{name}" content="{escape(text)}">' for name, text in facts.items()]
+    lines.append(f'<meta name="description" content="{escape(description)}">')
+    return "\n".join([*lines, '<meta name="twitter:card" content="summary_large_image">'])
+
+
+def preview(path: Path) -> None:
+    """The picture that a shared link shows: 1200 × 630 pixels, as those who show it want it."""
+    language = get_language() if chinese_font() else "en"
+    figure = Figure(figsize=(12, 6.3), dpi=100)
+    with using(language):
+        labkit.draw_split(18, 8, ax=figure.add_axes((0.05, 0.05, 0.9, 0.6)))
+    font = {"family": ["DejaVu Sans", *filter(None, [chinese_font()])]}
+    first, _, rest = PURPOSE[language].partition(", " if language == "en" else "：")
+    figure.text(0.05, 0.85, "labkit", fontsize=48, weight="bold", **font)
+    figure.text(0.05, 0.76, first, fontsize=24, **font)
+    figure.savefig(path)
 
 
 def commands(language: str) -> str:
@@ -285,15 +324,22 @@ ALONE = """<!doctype html>
 <html lang="{language}"><head><meta charset="utf-8"><title>{title} · labkit</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="../_static/icon.svg">
-<style>body {{ margin: 12px; font: 15px/1.5 system-ui, sans-serif }}
-svg, img {{ max-width: 100%; height: auto }}</style>
-</head><body>{live}</body></html>
+{sharing}
+<style>:root {{ color-scheme: light dark }}
+body {{ margin: 12px auto; padding: 0 12px; max-width: 760px; font: 15px/1.5 system-ui, sans-serif;
+background: Canvas; color: CanvasText }}
+h1 {{ font-size: 1.4em }} .embedded header {{ display: none }}
+.labkit-view {{ overflow-x: auto }} .labkit-view svg, .labkit-view img {{ max-width: 100%; height: auto }}
+@media (max-width: 600px) {{ .labkit-view svg, .labkit-view img {{ max-width: none !important }} }}</style>
+<script>if (self !== top) document.documentElement.className = 'embedded'</script>
+</head><body><header><a href="../explorers.html">← {back}</a><h1>{title}</h1></header>{live}</body></html>
 """
 
 DOOR = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>labkit</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="en/_static/icon.svg">
+{sharing}
 <script>location.replace((navigator.language || '').startsWith('zh') ? 'zh/index.html' : 'en/index.html')</script>
 </head><body><p><a href="en/index.html">English</a> · <a lang="zh" href="zh/index.html">中文</a></p></body></html>
 """

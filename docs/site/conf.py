@@ -1,11 +1,17 @@
 """How Sphinx makes the pages of one language; ``build.py`` beside it gathers them, and names the language."""
 
 import re
+import sys
+from pathlib import Path
 
 import sphinx.search
+from docutils import nodes
 from sphinx.search.zh import SearchChinese
 
 import labkit
+
+sys.path.insert(0, str(Path(__file__).parent))
+import build  # noqa: E402
 
 project = "labkit"
 author = "the labkit authors"
@@ -70,6 +76,21 @@ class _Search(SearchChinese):
     language_name = "English"
 
 
+def _for_sharing(app, pagename, templatename, context, doctree):
+    """What a shared link to the page shows: its title, its first paragraph, the site's picture."""
+    if doctree is None:
+        return
+    texts = (
+        node.astext() for node in doctree.findall(nodes.paragraph) if not isinstance(node[0], nodes.emphasis)
+    )
+    language = app.config.language[:2]
+    first = next((" ".join(text.split()) for text in texts if len(text) > 30), build.PURPOSE[language])
+    text = first if len(first) <= 200 else first[:200].rpartition(" ")[0] + " …"
+    title = re.sub("<.*?>", "", context["title"])
+    context["metatags"] = context.get("metatags", "") + build.sharing(language, title, text)
+
+
 def setup(app):
     sphinx.search.languages["zh"] = _Search
+    app.connect("html-page-context", _for_sharing)
     app.connect("autodoc-process-docstring", _as_fields)

@@ -85,6 +85,20 @@ def test_no_link_is_dead(site):
     assert not dead, "\n".join(dead)
 
 
+def test_nothing_else_is_published(site):
+    """myst-nb leaves its own folder beside the pages."""
+    assert {path.name for path in site.iterdir()} == {*LANGUAGES, "index.html", ".nojekyll"}
+
+
+def test_every_page_says_what_a_shared_link_to_it_shows(site):
+    for page in pages(site):
+        text = page.read_text("utf-8")
+        if page.name not in ("genindex.html", "search.html"):
+            assert re.search(r'<meta property="og:description" content="[^"]{20,}">', text), page
+            (image,) = re.findall(r'<meta property="og:image" content="[^"]*?/labkit/([^"]+)">', text)
+            assert (site / image).is_file()
+
+
 def left(request):
     """Whether the reader had gone on before it was answered."""
     return "ERR_ABORTED" in request.failure
@@ -166,6 +180,37 @@ def test_an_explorer_is_alive_in_all_its_controls(site, address, window, name):
                 break
         else:
             raise AssertionError(f"{name}: control {at} moves nothing")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_an_explorers_own_page_has_a_heading_a_way_back_and_the_readers_theme(
+    site, address, browser, language
+):
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    for path in (site / language / "explorers").glob("*.html"):
+        page.goto(address(path))
+        assert page.locator("h1").inner_text().endswith("Explorer")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+        page.locator("header a").click()
+        page.wait_for_url(f"**/{language}/explorers.html")
+    context.close()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_words_in_pictures_can_be_read_on_a_phone(site, address, browser, language):
+    """A word of 11 pixels is drawn with 11 pixels: the picture is moved in its box."""
+    context = browser.new_context(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True)
+    page = context.new_page()
+    for path in ("index.html", "explorers/split.html", "explorers.html", "lessons/03_split.html"):
+        page.goto(address(site / language / path))
+        page.locator(".labkit-view").first.wait_for()
+        wide = page.evaluate(
+            "[...document.querySelectorAll('.labkit-view > svg, .labkit-view > img')].map(p => p.clientWidth)"
+        )
+        assert wide, path
+        assert min(wide) >= 700, path
+    context.close()
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
