@@ -14,10 +14,10 @@ from ..grade.marks import Mark, PartMark
 from ..handout.folder import ClassFolder
 from ..intake.collecting import Collection
 from .page import listed, meter, page, points, prose, section, share_of, table, text
-from .similar import Pair
+from .similar import Group
 
 _BINS = 10
-_MOST_PAIRS = 50
+_MOST_GROUPS = 100
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Class:
     marks: Mapping[str, Mark]
     before: Mapping[str, float]
     came: Collection
-    similar: list[Pair]
+    similar: list[Group]
 
     def named(self, student: str) -> str:
         known = self.folder.students.get(student)
@@ -152,13 +152,18 @@ def _odd(found: Class) -> str:
 
 def _similar(found: Class) -> str:
     rows = []
-    for pair in found.similar[:_MOST_PAIRS]:
-        both = [escape(found.named(student)) for student in (pair.one, pair.other)]
-        rows.append([*both, escape(pair.question), f"{pair.share:.0%}"])
+    for group in found.similar[:_MOST_GROUPS]:
+        who = escape(", ".join(map(found.named, group.students)))
+        told = f"<b>{text('as-solution')}</b> " if group.as_solution else ""
+        code = f"<pre><code>{escape(chr(10).join(group.lines))}</code></pre>"
+        lines = f"<details><summary>{text('lines')}</summary>{code}</details>"
+        rows.append(
+            [str(len(group.students)), f"{told}{who}{lines}", escape(group.question), f"{group.share:.0%}"]
+        )
     if not rows:
         return ""
-    heads = ["", "", text("question"), text("in-common")]
-    return f"<p class=soft>{text('no-proof')}</p>" + table(heads, rows, {3})
+    heads = [text("how-many"), "", text("question"), text("in-common")]
+    return f"<p class=soft>{text('no-proof')}</p>" + table(heads, rows, {0, 3})
 
 
 def _students(found: Class) -> str:

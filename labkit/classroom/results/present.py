@@ -15,7 +15,7 @@ from ..intake.answers import Answers
 from ..intake.collecting import Collection, strangers_of, take_in
 from .feedback import feedback_page, no_submission_page
 from .overview import Class, overview_page
-from .similar import Pair, similar
+from .similar import Group, similar
 
 
 def present(
@@ -58,12 +58,12 @@ def present(
     return written
 
 
-def _similar(folder: ClassFolder, assignment: Assignment, answers: Mapping[str, Answers]) -> list[Pair]:
-    """Answers that are alike, apart from what the notebooks gave and the solutions say."""
-    known: dict[str, list[str]] = {}
-    for student in answers:
-        numbers = numbers_of(folder, assignment, student)
-        for question in assignment.questions:
-            known.setdefault(question.id, []).extend([question.stub(numbers), question.solution(numbers)])
-    given = {question: list(dict.fromkeys(sources)) for question, sources in known.items()}
-    return similar({student: found.answers for student, found in answers.items()}, given)
+def _similar(folder: ClassFolder, assignment: Assignment, answers: Mapping[str, Answers]) -> list[Group]:
+    """Answers that are alike, or like the solution, apart from what the notebooks gave."""
+    numbers = {student: numbers_of(folder, assignment, student) for student in answers}
+    stubs = {one.id: list({one.stub(mine) for mine in numbers.values()}) for one in assignment.questions}
+    solutions = {
+        student: {one.id: one.solution(mine) for one in assignment.questions}
+        for student, mine in numbers.items()
+    }
+    return similar({student: found.answers for student, found in answers.items()}, stubs, solutions)

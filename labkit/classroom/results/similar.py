@@ -1,71 +1,128 @@
-"""Answers that resemble each other more than chance explains: a hint for the teacher, who decides what it means.
+"""Answers that resemble each other, or the solution, more than chance explains: a hint for the teacher, who decides.
 
-Names are set aside, so that renaming hides nothing; what many in the class have in common, or what the notebook gave
-them, says nothing and is left out. What remains are runs of tokens that few share.
+Names are set aside, so that renaming hides nothing, and answers are compared by short runs of tokens, so that putting
+functions or lines in another order hides little. What the notebook gave says nothing and is left out; a run counts the
+less, the more of the class have it.
 """
 
 from __future__ import annotations
 
 import io
 import keyword
+import math
 import tokenize
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 _RUN = 6  # tokens
-_LEAST = 8  # rare runs in common
-_SHARE = 0.6  # of the rare runs of the shorter answer
+_LEAST = (
+    12.0  # the weight of what two answers must have in common: a run of two in a class of twenty weighs 2.4
+)
+_SHARE = 0.8  # of the weight of the shorter answer
+_AS_SOLUTION = 0.9  # of the solution's runs, and of the answer's
 _IGNORED = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
+
+_Run = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two students whose answers to ``question`` have ``share`` (0 to 1) of what is rare in them in common."""
+class Group:
+    """Students whose answers to ``question`` are alike, or (``as_solution``) like the solution that is published.
+
+    share   0 to 1: how much of an answer two of them have in common at least.
+    lines   of the first one's answer, those that the others have, too, whatever their names.
+    """
 
     question: str
-    one: str
-    other: str
+    students: tuple[str, ...]
     share: float
+    lines: tuple[str, ...]
+    as_solution: bool = False
 
 
-def similar(answers: Mapping[str, Mapping[str, str | None]], given: Mapping[str, list[str]]) -> list[Pair]:
-    """The most alike first.
+def similar(
+    answers: Mapping[str, Mapping[str, str | None]],
+    stubs: Mapping[str, Sequence[str]],
+    solutions: Mapping[str, Mapping[str, str]],
+) -> list[Group]:
+    """The groups of each question, of any size: those like the solution first, then by how much they share.
 
-    answers   student -> question -> source.
-    given     question -> sources that everybody knows: the stub, the solution.
+    answers    student -> question -> source.
+    stubs      question -> what the notebooks gave.
+    solutions  student -> question -> the solution with the numbers of this student's edition.
     """
     found = []
-    questions = sorted({question for mine in answers.values() for question in mine})
-    for question in questions:
-        runs = {student: _runs(source) for student, mine in answers.items() if (source := mine.get(question))}
-        known = set().union(*(_runs(source) for source in given.get(question, [])))
-        counts = Counter(run for mine in runs.values() for run in mine)
-        # Two who copied and one who copied from them are three: what more have in common is the usual way.
-        usual = max(3, len(runs) // 8)
-        rare = {
-            student: {run for run in mine if counts[run] <= usual and run not in known}
-            for student, mine in runs.items()
-        }
-        for one, other in combinations(sorted(rare), 2):
-            common = len(rare[one] & rare[other])
-            if common >= _LEAST:
-                share = common / min(len(rare[one]), len(rare[other]))
-                if share >= _SHARE:
-                    found.append(Pair(question, one, other, share))
-    return sorted(found, key=lambda pair: (-pair.share, pair.question, pair.one, pair.other))
+    for question in sorted({question for mine in answers.values() for question in mine}):
+        sources = {student: source for student, mine in answers.items() if (source := mine.get(question))}
+        given = set().union(*(_runs(source) for source in stubs.get(question, [])))
+        runs = {student: _runs(source).keys() - given for student, source in sources.items()}
+        copied = {s: share for s in runs if (share := _same(runs[s], _solved(solutions, s, question, given)))}
+        if copied:
+            who = tuple(sorted(copied))
+            everything = _common(sources[who[0]], runs[who[0]])
+            found.append(Group(question, who, min(copied.values()), everything, as_solution=True))
+        others = {student: mine for student, mine in runs.items() if student not in copied}
+        found += _groups(question, sources, others)
+    return sorted(
+        found, key=lambda group: (not group.as_solution, -group.share, group.question, group.students)
+    )
 
 
-def _runs(source: str) -> set[tuple[str, ...]]:
-    """Every run of tokens; an answer that cannot be read to its end has those up to there."""
-    tokens = []
+def _solved(
+    solutions: Mapping[str, Mapping[str, str]], student: str, question: str, given: set[_Run]
+) -> set[_Run]:
+    return _runs(solutions.get(student, {}).get(question, "")).keys() - given
+
+
+def _same(one: set[_Run], other: set[_Run]) -> float:
+    """The share that two answers have in common, of the longer one; 0 if that is no copy."""
+    share = len(one & other) / max(len(one), len(other), 1)
+    return share if share >= _AS_SOLUTION and len(other) >= 2 * _RUN else 0.0
+
+
+def _groups(question: str, sources: Mapping[str, str], runs: Mapping[str, set[_Run]]) -> list[Group]:
+    counts = Counter(run for mine in runs.values() for run in mine)
+    weights = {run: math.log((len(runs) + 2) / count) for run, count in counts.items()}
+    whole = {student: sum(map(weights.__getitem__, mine)) for student, mine in runs.items()}
+    group_of: dict[str, list[str]] = {}
+    shares: dict[str, float] = {}
+    for one, other in combinations(sorted(runs), 2):
+        common = sum(map(weights.__getitem__, runs[one] & runs[other]))
+        share = common / (min(whole[one], whole[other]) or 1.0)
+        if common >= _LEAST and share >= _SHARE:
+            joined = sorted({*group_of.get(one, [one]), *group_of.get(other, [other])})
+            least = min(share, *(shares.get(student, 1.0) for student in joined))
+            for student in joined:
+                group_of[student], shares[student] = joined, least
+    found = []
+    for who in {tuple(group) for group in group_of.values()}:
+        common_runs = set.intersection(*(runs[student] for student in who))
+        found.append(Group(question, who, shares[who[0]], _common(sources[who[0]], common_runs)))
+    return found
+
+
+def _common(source: str, common: set[_Run]) -> tuple[str, ...]:
+    """The lines of ``source`` in which one of these runs begins or goes on."""
+    numbers = {line for run, lines in _runs(source).items() if run in common for line in lines}
+    return tuple(line for at, line in enumerate(source.splitlines(), 1) if at in numbers)
+
+
+def _runs(source: str) -> dict[_Run, set[int]]:
+    """Every run of tokens and its lines; an answer that cannot be read to its end has those up to there."""
+    tokens: list[tuple[str, int]] = []
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type in _IGNORED:
                 continue
             name = token.type == tokenize.NAME and not keyword.iskeyword(token.string)
-            tokens.append("name" if name else token.string.strip() or tokenize.tok_name[token.type])
+            word = "name" if name else token.string.strip() or tokenize.tok_name[token.type]
+            tokens.append((word, token.start[0]))
     except (tokenize.TokenError, SyntaxError, ValueError):
         pass
-    return {tuple(tokens[at : at + _RUN]) for at in range(len(tokens) - _RUN + 1)}
+    found: dict[_Run, set[int]] = {}
+    for at in range(len(tokens) - _RUN + 1):
+        words, lines = zip(*tokens[at : at + _RUN], strict=True)
+        found.setdefault(words, set()).update(lines)
+    return found
