@@ -104,6 +104,26 @@ def _kept(trace: TracebackType | None) -> TracebackType | None:
     return kept
 
 
+def fold(error: BaseException, installed: Callable[[str], bool], *, whole: bool = False) -> int:
+    """Take the frames of ``installed`` files out of the traceback of ``error``; returns how many.
+
+    Where the last is one of them it stays, for it says what raised the error, unless ``whole``.
+    """
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    kept = [one for one in frames if not installed(one.tb_frame.f_code.co_filename)]
+    if _full() or not kept:
+        return 0
+    if not whole and kept[-1] is not frames[-1]:
+        kept.append(frames[-1])
+    for one, below in zip(kept, [*kept[1:], None], strict=True):
+        one.tb_next = below
+    error.__traceback__ = kept[0]
+    return len(frames) - len(kept)
+
+
 def _once(frames: list[TracebackType]) -> list[TracebackType]:
     """Leaves out our frames, and those repeated below them: torch calls a function anew when it has asked a mode."""
     kept: list[TracebackType] = []

@@ -69,6 +69,14 @@ def test_progress_is_shown_by_rank_in_one_place(four):
     assert [re.sub(r"\|.*", "", line) for line in last] == [f"rank {k} │ 100%" for k in range(4)]
 
 
+def test_frames_of_installed_packages_are_folded(four):
+    text = four.run("%%ranks\nimport torch\nmodel = torch.nn.Sequential(torch.nn.Linear(2, 3))\nmodel(rank)")
+    assert four.error == "TypeError"
+    assert "model(rank)" in text
+    assert "frames of installed packages left out" in text
+    assert text.count("File ") + text.count("Cell In[") <= 3
+
+
 def test_an_error_is_the_ranks_own_traceback_and_the_session_goes_on(four):
     text = four.run(
         "%%ranks\ndef f():\n    if rank == 2:\n        raise ValueError('bad')\n    dist.barrier()\nf()"

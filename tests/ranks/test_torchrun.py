@@ -237,9 +237,34 @@ def test_a_deadlock_ends_at_once(folder, capsys):
     )
     assert torchrun(folder, text, "--nproc-per-node", "2") == 1
     err = capsys.readouterr().err
-    assert "[rank0]: " in err
-    assert "Deadlock" in err
     assert "script.py:4" in err
+    table, _, told = err.partition("\n====")[2].rpartition("====\n")
+    assert "Root Cause" in table
+    assert told.startswith(
+        "Traceback (most recent call last):\n"
+    )  # below what torchrun says, of the script alone
+    assert re.findall('File "(.*)"', told) == [str(folder / "script.py")]
+    assert "Deadlock: no rank can go on" in told
+    assert err.count("no rank can go on") == 1
+
+
+@pytest.mark.parametrize("mode", [(), ("--processes",)], ids=["threads", "processes"])
+def test_the_last_that_is_said_is_what_labkit_told(as_command, mode):
+    text = (
+        "import sys, torch, torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "torch.cuda.set_device(dist.get_rank())\n"
+        "if 'value' in sys.argv and dist.get_rank(): raise ValueError('of the script')\n"
+        "dist.all_reduce(torch.ones(2 + dist.get_rank(), device='cuda'))\n"
+    )
+    options = (*mode, "--nproc-per-node", "2", "--max-restarts", "1")
+    code, _, err = as_command(text, options=options)
+    assert code
+    assert "Do: " in err.splitlines()[-1]
+    assert "do not call the same" in err.rpartition("====\n")[2]
+    code, _, err = as_command(text, "value", options=options)
+    assert code
+    assert err.endswith("====\n")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import timedelta
 from typing import Any
 
@@ -53,7 +54,7 @@ class SlotWork(_Waited):
             assert timeout is not None
             slot.error = faults.timeout_error(self.call, timeout, slot.missing())
         if slot.error is not None:
-            raise slot.error
+            raise copy.copy(slot.error)  # each with the traceback of its own rank
         if rank is not None and slot.done:
             rank.wait_until(slot.finished)
             if not self._told:

@@ -10,14 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 from uuid import uuid4
 
 from ...base.language import say
-from ...base.ours import is_our_module, is_torch_module
+from ...base.numbers import plural
+from ...base.ours import is_our_module
 from ...base.patches import Patch, Patches
-from ...turns import Deadlock
+from ...machine.tracebacks import fold
+from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank, rank_here
 from ..threads.world import World
 from .output import Lines
@@ -208,26 +210,19 @@ def render(error: BaseException) -> None:
     shell = shell_here()
     if shell is None or isinstance(error, SyntaxError):
         return
+    # What labkit tells needs no more than the rank's own lines: where torch waited is no news.
+    count = fold(error, is_installed_code, whole=hasattr(error, "report"))
+    if count and not hasattr(error, "report"):
+        en = f"({plural(count, 'frame')} of installed packages left out; LABKIT_TRACEBACK=full shows all.)"
+        zh = f"（省略了 {count} 层已安装的包的调用；设置 LABKIT_TRACEBACK=full 可以看到全部。）"
+        error.add_note(say(en=en, zh=zh))
     trace = error.__traceback__
-    if isinstance(error, Deadlock):
-        _without_torch(trace)
 
     def lines() -> list[str]:
         stb: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, trace)
         return stb
 
     error._render_traceback_ = lines  # type: ignore[attr-defined]
-
-
-def _without_torch(trace: TracebackType | None) -> None:
-    """Take out what is below the last line of the user's own: where torch waited is no news."""
-    last = trace
-    while trace is not None:
-        if not is_torch_module(trace.tb_frame.f_globals.get("__name__")):
-            last = trace
-        trace = trace.tb_next
-    if last is not None:
-        last.tb_next = None
 
 
 def show_figures() -> None:

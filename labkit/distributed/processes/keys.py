@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import Any
 
+# The folder in which ranks leave what was told of them, for the launcher, in a file of their attempt's number.
+REPORTS = "LABKIT_REPORTS"
+
 # As Python has it: a rank that sleeps here does not hand on the baton of its main thread.
 sleep = time.sleep
 

@@ -10,6 +10,7 @@ ranks share a process: the thread takes turns (:mod:`labkit.turns`), alone.
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import threading
@@ -35,7 +36,7 @@ from ..calls.call import Call
 from ..group.group import Group
 from ..rank.rank import aside
 from . import notes, packing
-from .keys import Keys, pauses, prefix, sleep
+from .keys import REPORTS, Keys, pauses, prefix, sleep
 from .notes import NEW, OWN, STORE, Note, key_of
 
 # Seconds after which a rank that waits writes it down, and between two looks.
@@ -352,7 +353,8 @@ def stand(
                 continue  # the process that kept the store is gone; gloo will say so
             if found is not None:
                 standings = notes.standings(found)
-                error = Deadlock(str(faults.deadlock(standings, lookout.group.timeout)))
+                report = faults.deadlock(standings, lookout.group.timeout)
+                error = report.on(Deadlock(str(report)))
                 error.waits = faults.graph(standings)  # type: ignore[attr-defined]  # as World's
                 if lookout.is_first() or not over.wait(_GRACE):
                     raise error
@@ -383,6 +385,16 @@ def _tell(unmet: list[Call]) -> None:
     """Say it as the launcher of ranks in one process does, and fail."""
     global _code
     _code = 1
-    sys.stderr.write("".join(traceback.format_exception_only(faults.unmet(unmet))))
+    error = faults.unmet(unmet)
+    sys.stderr.write("".join(traceback.format_exception_only(error)))
+    leave(error.report)  # type: ignore[attr-defined]  # put on it there
     if parent_process() is not None:  # of multiprocessing, which asks nobody for a code
         raise SystemExit(_code)
+
+
+def leave(report: object) -> None:
+    """Leave a report for the launcher, which says it last; the first one counts."""
+    folder, attempt = os.environ.get(REPORTS), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if report is not None and folder:
+        with suppress(OSError), open(os.path.join(folder, attempt), "x", encoding="utf-8") as file:
+            file.write(str(report))

@@ -54,6 +54,11 @@ def is_shared_file(path: str) -> bool:
     return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
 
 
+def is_installed_code(path: str) -> bool:
+    """Whether a frame of the file ``path`` is of an installed package or Python's: no script's, and no cell's."""
+    return path.startswith("<frozen") or not path.startswith("<") and is_shared_file(path)
+
+
 class Variables(Environment):
     """A rank's environment, which sees a module ask for it during its import."""
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import socket
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import IO, Any
 
 from ...base.patches import Patch, Patches
 from ...children import told as children
+from ..processes.keys import REPORTS
 
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
@@ -39,7 +43,15 @@ def run(arguments: Sequence[str], machine: children.Described, more: Mapping[str
             argument.partition("=")[0].replace("_", "-")
             for argument in arguments[: _script_at(arguments, options)]
         }
-        return _launch(options, given)
+        folder = os.environ[REPORTS] = mkdtemp(prefix="labkit")
+        try:
+            code = _launch(options, given)
+            # Last, below what torchrun says: one of its ranks told it, perhaps far above.
+            for path in Path(folder).glob(f"{options.max_restarts}*"):
+                sys.stderr.write(f"labkit: {path.read_text('utf-8')}\n")
+            return code
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _script_at(arguments: Sequence[str], options: Any) -> int:

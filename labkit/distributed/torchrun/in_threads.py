@@ -18,7 +18,7 @@ from ..calls.faults import Unmet
 from ..rank.rank import Rank
 from ..threads.world import ADDRESS, PORT, RanksFailed, World
 from .logs import Logs
-from .script import Program, exit_code
+from .script import Program, exit_code, tell
 from .worker import preload
 
 
@@ -55,12 +55,15 @@ def launch(
             failed = _attempt(program, options, machine, environ, specs, ends)
             if not failed:
                 return 0
+            if attempt < options.max_restarts:
+                tell(program.told)
     finally:
         if options.log_dir is None:
             for spec in specs:
                 shutil.rmtree(spec.root_log_dir, ignore_errors=True)
     # The launcher's own frames say nothing of the script.
     sys.stderr.write("".join(traceback.format_exception_only(ChildFailedError(program.script, failed))))
+    tell(program.told)  # last, below what torchrun says
     return 1
 
 
@@ -90,6 +93,8 @@ def _attempt(
             logs.append(Logs(spec, here, (sys.stdout, sys.stderr), options.role, filters))
             stack.callback(logs[-1].close)
 
+        program.told = ()
+
         def work(rank: Rank) -> None:
             logs[rank.node].begin(rank)
             program(rank)
@@ -97,8 +102,8 @@ def _attempt(
         try:
             world.run(work, to_end=True, interrupts=True)
         except RanksFailed as failure:
-            if isinstance(failure.error, Unmet):  # its rank had ended well, and so has shown nothing
-                sys.stderr.write("".join(traceback.format_exception_only(failure.error)))
+            if isinstance(failure.error, Unmet):  # its rank had ended well
+                program.told = (failure.error,)
             return {
                 number: ProcessFailure(
                     local_rank=world.ranks[number].local,

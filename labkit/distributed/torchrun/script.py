@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ... import turns
 from ...base import as_main
-from ...machine.tracebacks import without_ours
+from ...machine.tracebacks import fold, without_ours
+from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank
 from ..rank.system import Left, run_exit_functions
+from .logs import WholeLines
 
 
 class Program(as_main.Program):
-    """A program that ranks run, each to the end of a process."""
+    """A program that ranks run, each to the end of a process.
+
+    told   what labkit told of ranks, which is not shown yet: whoever started them has it said last.
+    """
+
+    told: tuple[BaseException, ...] = ()
 
     def __call__(self, rank: Rank) -> None:
         """Run it as ``rank``, to the end of a process. What ends it with another code than 0 is shown, and raised."""
@@ -28,8 +36,15 @@ class Program(as_main.Program):
         except (turns.Ended, Left):
             raise  # it is no more: nothing of its own runs any longer
         except BaseException as error:
-            told = any(_alike(error, other) for other in rank.world.failed.values())
-            failure = error if told and exit_code(error) else _shown(error)
+            known = any(_alike(error, other) for other in rank.world.failed.values())
+            if known and exit_code(error):
+                failure = error
+            elif isinstance(error, turns.Deadlock) or hasattr(error, "report"):
+                failure, self.told = error, (*self.told, error)
+                if isinstance(sys.stderr, WholeLines):  # its file has it, too
+                    _shown(error)
+            else:
+                failure = _shown(error)
         _wait_for_threads(rank)
         run_exit_functions(rank.state, _shown)
         _flush()
@@ -47,6 +62,14 @@ def _shown(error: BaseException) -> BaseException | None:
     without_ours(error)
     as_main.show(error)
     return error if exit_code(error) else None
+
+
+def tell(errors: Iterable[BaseException]) -> None:
+    """Show what labkit told of ranks, with the script's own lines."""
+    for error in errors:
+        without_ours(error)
+        fold(error, is_installed_code, whole=True)
+        sys.stderr.write("".join(traceback.format_exception(error)))
 
 
 def _alike(one: BaseException, other: BaseException) -> bool:

@@ -95,6 +95,7 @@ def _ended(run: Callable[[], object]) -> int:
         if not isinstance(error, SystemExit):
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         as_main.show(error)
+        lookout.leave(getattr(error, "report", None))
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
