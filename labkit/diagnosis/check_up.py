@@ -169,6 +169,7 @@ def _ask(runs: Runs, *asked: str) -> None:
             continue
         for finding in probe.look(runs):
             runs.add(finding, probe.name, in_each_mode=probe.asked == "each")
+        runs.subject.outside.restore()
 
 
 def _check(model: object, inputs: ModelInputs, loss: object) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..base.language import say
 from ..base.tree import mapped, tensors
+from .copies import deep_copy
 from .inputs import ModelInputs
 from .rounding import difference, is_number, least_precise, same
 from .same_random import Draws, seed_python
@@ -94,7 +95,7 @@ class Comparison:
     def in_double(self) -> Comparison:
         """The same comparison in double precision, for decisions that rounding would make here."""
         subject = copy.copy(self.subject)
-        subject.model = copy.deepcopy(subject.model).double()
+        subject.model = deep_copy(subject.model).double()
         subject.inputs = subject.inputs.mapped(
             lambda path, tensor: tensor.double() if tensor.is_floating_point() else tensor
         )

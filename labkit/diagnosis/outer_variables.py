@@ -1,22 +1,26 @@
-"""Variables outside a model that its functions reach: hooks and forwards may write to them.
+"""Variables outside a model that its functions reach: forwards and hooks may write to them.
 
-A function is not copied with the model. ``features.append`` in a hook writes to the user's own list, from every
-replica at once. So these variables are watched while the copies run, and afterwards are what they were.
+What a function has around it in a closure is copied with the model; globals, and what a class shares with all its
+objects, are not: ``HISTORY.append`` writes to the user's own list, from every replica at once. So these variables
+are watched while the copies run, and afterwards are what they were.
 """
 
 from __future__ import annotations
 
-import sys
+import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from types import BuiltinMethodType, CellType, FunctionType, MethodType, SimpleNamespace
+from functools import lru_cache, partial
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from .attributes import attributes_of, everything_in, items_of, mark, marks_inside
+from .copies import NOT_OWN, is_own, names_in
 
 # How far functions in variables of functions, and containers in containers, are followed.
 _DEPTH = 3
@@ -24,115 +28,189 @@ _DEPTH = 3
 # Where nn.Module keeps functions that are called at a forward or a backward.
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
+_CONTAINERS = (list, dict, set, deque)
+_CACHE = type(lru_cache(len))
+_FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType, partial, _CACHE)
+
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable outside the model: its name, its value, and how it is read and set."""
+    """A variable outside the model: its name, its value, how it is read and set, and whether a change is told."""
 
     name: str
     value: object
     get: Callable[[], object]
     set: Callable[[Any], None]
+    told: bool = True
 
 
 class OuterVariables:
-    """The variables that a model's functions reach, and their values now: :meth:`changes` says which have changed."""
+    """The variables that a model's functions reach, and their values now: :meth:`changes` says which have changed.
 
-    def __init__(self, model: nn.Module) -> None:
-        seen: set[int] = set()
-        self._variables = [
-            found for function in _functions_of(model) for found in _variables(function, seen, _DEPTH)
-        ]
+    kept   whether copies of the values are kept, which :meth:`restore` puts back.
+    """
+
+    def __init__(self, model: nn.Module, kept: bool = False) -> None:
+        reached = _Reached()
+        for function in _functions_of(model):
+            reached.follow(function, _DEPTH)
+        self._variables, self._classes = reached.variables, list(reached.classes)
         self._held: list[object] = []
+        self._undo: list[Callable[[], None]] = []
+        if kept:
+            shared = [value for kind in self._classes for value in _data(kind).values()]
+            self._undo += [partial(_reset, one) for one in self._variables]
+            self._undo += [partial(_refill_class, kind, _data(kind)) for kind in self._classes]
+            self._undo += [partial(_clear, cache, cache.cache_info().currsize) for cache in reached.caches]
+            for value in (*(one.value for one in self._variables), *shared):
+                self._undo += _contents(value)
+        self.note()
+
+    def note(self) -> None:
+        """Take the values now for those that :meth:`changes` compares with."""
         self._before = self._marks()
-        self._contents = [held for variable in self._variables for held in _contents(variable.value)]
 
     def changes(self) -> list[str]:
         """Return the names of the variables that have another value, or other contents."""
-        pairs = zip(self._variables, self._before, self._marks(), strict=True)
-        return list(dict.fromkeys(variable.name for variable, before, now in pairs if before != now))
+        changed = [name for (name, at), now in self._marks().items() if self._before.get((name, at)) != now]
+        return list(dict.fromkeys(changed))
+
+    def of_functions(self, names: list[str]) -> list[str]:
+        """Return those of ``names`` that a class of an autograd Function has."""
+        own = {kind.__name__ for kind in self._classes if issubclass(kind, torch.autograd.Function)}
+        return [name for name in names if name.partition(".")[0] in own]
 
     def restore(self) -> None:
-        """Give every variable its value back, and every container in one its contents."""
-        for variable in self._variables:
-            if variable.get() is not variable.value:
-                variable.set(variable.value)
-        for container, inside in self._contents:
-            _refill(container, inside)
+        """Give every variable its value back, and everything in one its contents."""
+        for undo in self._undo:
+            undo()
 
-    def _marks(self) -> list[object]:
-        values = [variable.get() for variable in self._variables]
-        self._held += values  # so that no address is given to another object
-        return [(mark(value), marks_inside(value, self._held)) for value in values]
+    def _marks(self) -> dict[tuple[str, int], object]:
+        values = {(one.name, at): one.get() for at, one in enumerate(self._variables) if one.told}
+        for at, kind in enumerate(self._classes):
+            # A dict of a class is a cache, most likely, as one of a module is; a Function's is none.
+            every = issubclass(kind, torch.autograd.Function)
+            own = ((name, one) for name, one in _data(kind).items() if every or not isinstance(one, dict))
+            values |= {(f"{kind.__name__}.{name}", at): value for name, value in own}
+        self._held += values.values()  # so that no address is given to another object
+        return {name: (mark(value), marks_inside(value, self._held)) for name, value in values.items()}
 
 
 def _functions_of(model: nn.Module) -> Iterator[Any]:
-    """Yield the functions that a forward or a backward calls, except torch's own."""
+    """Yield the functions that a forward or a backward calls, except torch's own, and the classes of the modules."""
     kinds: dict[type, None] = {}
     for module in model.modules():
         for hooks in _HOOKS:
             yield from getattr(module, hooks, {}).values()
         kinds |= dict.fromkeys(type(module).__mro__)
-    for kind in kinds:
-        if not kind.__module__.startswith(("torch.", "builtins")):
-            yield from (value for value in vars(kind).values() if isinstance(value, FunctionType))
+    yield from kinds
     yield from (
         value for _, value in attributes_of(model) if callable(value) and not isinstance(value, nn.Module)
     )
 
 
-def _variables(function: Any, seen: set[int], depth: int) -> Iterator[Variable]:
-    if id(function) in seen or not depth:
-        return
-    seen.add(id(function))
-    if isinstance(function, partial):
-        for part in (function.func, *function.args, *function.keywords.values()):
-            yield from _variables(part, seen, depth - 1)
-    elif isinstance(function, (MethodType, BuiltinMethodType)):
-        owner = function.__self__
-        if not isinstance(owner, nn.Module) and _keeps(owner):  # it cannot be replaced by another
-            yield Variable(type(owner).__name__, owner, lambda: owner, lambda _: None)
-        if isinstance(function, MethodType):
-            yield from _variables(function.__func__, seen, depth)
-    elif isinstance(function, FunctionType) and not function.__module__.startswith("torch."):
-        code, around = function.__code__, function.__globals__
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            yield from _cell(name, cell, seen, depth)
-        for name in dict.fromkeys(code.co_names):
+class _Reached:
+    """Collects what functions reach: variables, classes with what they share, and caches of functions' results."""
+
+    def __init__(self) -> None:
+        self.variables: list[Variable] = []
+        self.classes: dict[type, None] = {}
+        self.caches: list[Any] = []
+        self._seen: dict[int, object] = {}
+        self._named: set[tuple[int, str]] = set()
+
+    def follow(self, function: Any, depth: int) -> None:
+        """Collect what ``function``, a function or a class, reaches."""
+        if id(function) in self._seen or not depth:
+            return
+        self._seen[id(function)] = function
+        if isinstance(function, partial):
+            for part in (function.func, *function.args, *function.keywords.values()):
+                self.follow(part, depth - 1)
+        elif isinstance(function, (MethodType, BuiltinMethodType)):
+            owner = function.__self__
+            if not isinstance(owner, nn.Module) and _keeps(owner):  # it cannot be replaced by another
+                self.variables.append(Variable(type(owner).__name__, owner, lambda: owner, lambda _: None))
+            if isinstance(function, MethodType):
+                self.follow(function.__func__, depth)
+        elif isinstance(function, _CACHE):
+            self.caches.append(function)
+            self.follow(function.__wrapped__, depth)
+        elif isinstance(function, type) and is_own(function):
+            self.classes[function] = None
+            for value in vars(function).values():
+                self.follow(getattr(value, "__func__", getattr(value, "fget", value)), depth)
+        elif isinstance(function, FunctionType) and is_own(function):
+            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+                with suppress(ValueError):  # not assigned yet
+                    get, put = partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
+                    told = isinstance(get(), (int, float, str, tuple, Tensor)) or _keeps(get())
+                    self._variable(name, get, put, told, depth)
+            self._globals(function.__globals__, names_in(function.__code__), depth)
+
+    def _globals(self, around: dict[str, Any], names: Iterable[str], depth: int) -> None:
+        for name in names:
             value = around.get(name)
-            # A dict of a module is a cache, most likely, of which every replica may fill what it needs.
-            if isinstance(value, (list, set, deque, int, float)) and not isinstance(value, bool):
-                yield Variable(name, value, partial(around.get, name), partial(around.__setitem__, name))
+            if isinstance(value, ModuleType) and depth and value.__name__.partition(".")[0] not in NOT_OWN:
+                self._globals(vars(value), names, depth - 1)
+            elif name in around and (id(around), name) not in self._named:
+                self._named.add((id(around), name))
+                # A dict of a module is a cache, most likely, of which every replica may fill what it needs.
+                told = isinstance(value, (list, set, deque, int, float)) and not isinstance(value, bool)
+                get, put = partial(around.get, name), partial(around.__setitem__, name)
+                self._variable(name, get, put, told, depth)
+
+    def _variable(
+        self, name: str, get: Callable[[], object], put: Callable[[Any], None], told: bool, depth: int
+    ) -> None:
+        value = get()
+        if isinstance(value, (*_FUNCTIONS, type)):
+            self.follow(value, depth - 1)
+        elif not isinstance(value, ModuleType):
+            self.variables.append(Variable(name, value, get, put, told))
 
 
-def _cell(name: str, cell: CellType, seen: set[int], depth: int) -> Iterator[Variable]:
-    try:
-        value = cell.cell_contents
-    except ValueError:  # not assigned yet
-        return
-    if isinstance(value, (FunctionType, MethodType, BuiltinMethodType, partial)):
-        yield from _variables(value, seen, depth - 1)
-    elif isinstance(value, (int, float, str, tuple)) or _keeps(value):
-        yield Variable(
-            name, value, partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
-        )
+def _data(kind: type) -> dict[str, Any]:
+    """Return what a class shares with its objects beside functions, and what Python itself keeps there."""
+    return {
+        name: value
+        for name, value in vars(kind).items()
+        if not name.startswith(("__", "_abc_")) and not callable(value) and not hasattr(value, "__get__")
+    }
 
 
 def _keeps(value: object) -> bool:
     """Whether ``value`` is a container, or an object with attributes whose class is neither Python's nor torch's."""
-    if isinstance(value, (list, dict, set, deque, SimpleNamespace)):
+    if isinstance(value, (*_CONTAINERS, SimpleNamespace)):
         return True
-    own = type(value).__module__.partition(".")[0] in (sys.stdlib_module_names - {"__main__"}) | {"torch"}
-    return not own and not isinstance(value, nn.Module) and bool(items_of(value))
+    return is_own(type(value)) and not isinstance(value, (nn.Module, type)) and bool(items_of(value))
 
 
-def _contents(value: object) -> Iterator[tuple[Any, Any]]:
-    """Yield the containers and objects in ``value``, itself first, each with a copy of its direct contents."""
+def _is_random(value: object) -> bool:
+    return isinstance(value, (torch.Generator, random.Random)) or type(value).__module__.startswith("numpy.random")
+
+
+def _contents(value: object) -> Iterator[Callable[[], None]]:
+    """Yield what gives the contents back that all in ``value`` has now: containers, objects, tensors, generators."""
     for _, item in everything_in(value, "", _DEPTH - 1):
-        if isinstance(item, (list, dict, set, deque)):
-            yield item, item.copy()
+        if isinstance(item, _CONTAINERS):
+            yield partial(_refill, item, item.copy())
+        elif isinstance(item, Tensor) and not item.is_inference() and not item.is_meta:
+            yield partial(_rewrite, item, item._version, item.detach().clone())
+        elif isinstance(item, nn.Module):
+            for module in item.modules():
+                yield partial(_refill, vars(module), vars(module).copy())
+                yield from (undo for buffer in module._buffers.values() for undo in _contents(buffer))
+        elif isinstance(item, torch.Generator):
+            yield partial(item.set_state, item.get_state())
+        elif isinstance(item, random.Random):
+            yield partial(item.setstate, item.getstate())
+        elif _is_random(item):
+            bits = getattr(item, "bit_generator", None) or getattr(item, "_bit_generator", None)
+            if bits is not None:
+                yield partial(setattr, bits, "state", bits.state)
         elif hasattr(item, "__dict__") and _keeps(item):
-            yield vars(item), vars(item).copy()
+            yield partial(_refill, vars(item), vars(item).copy())
 
 
 def _refill(container: Any, inside: Any) -> None:
@@ -149,3 +227,27 @@ def _refill(container: Any, inside: Any) -> None:
 
 def _flat(container: Any) -> list[object]:
     return [*container, *container.values()] if isinstance(container, dict) else list(container)
+
+
+def _reset(variable: Variable) -> None:
+    if variable.get() is not variable.value:
+        variable.set(variable.value)
+
+
+def _rewrite(tensor: Tensor, version: int, values: Tensor) -> None:
+    if tensor._version != version:
+        tensor.data.copy_(values)
+
+
+def _refill_class(kind: type, inside: dict[str, Any]) -> None:
+    for name in _data(kind).keys() - inside.keys():
+        delattr(kind, name)
+    for name, value in inside.items():
+        if vars(kind).get(name) is not value:
+            setattr(kind, name, value)
+
+
+def _clear(cache: Any, entries: int) -> None:
+    """Forget results of a function that were kept for the copies, on GPUs that are none of the user's."""
+    if cache.cache_info().currsize != entries:
+        cache.cache_clear()

@@ -61,6 +61,10 @@ class Runs:
         """Whether a kind of one of these keys was found, or a probe of one of these names has found something."""
         return not self.names.isdisjoint(key.partition(".")[0] for key in keys)
 
+    def has_error(self, name: str) -> bool:
+        """Whether a finding of this name was an error: some kinds of it are warnings."""
+        return any(one.name == name and one.severity == "error" for one in self.findings)
+
     def add(self, finding: Finding, probe: str, *, in_each_mode: bool) -> None:
         """Note what the probe of this name has found; ``in_each_mode``: it is asked in eval and in training mode."""
         self.names |= {finding.name, probe}

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from ..base.language import say
 from ..base.tree import leaves
 from .attributes import attributes_of, move_unregistered, unregistered_tensors
+from .copies import deep_copy
 from .errors import is_mix, words
 from .inputs import ModelInputs
 from .outer_variables import OuterVariables
@@ -47,7 +48,7 @@ class Subject:
         self.places = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
         self.inputs_at = next((t.device for t in inputs.tensors().values()), torch.device("cpu"))
         self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
-        self.outside = OuterVariables(model)
+        self.outside = OuterVariables(model, kept=True)
         self._on_host = [
             name for name, one in unregistered_tensors(model).items() if one.device.type == "cpu"
         ]
@@ -77,7 +78,7 @@ class Subject:
 
     def copied_to(self, device: str) -> nn.Module:
         """Return a copy of the model on ``device``."""
-        model = copy.deepcopy(self.model).to(device)
+        model = deep_copy(self.model).to(device)
         move_unregistered(model, device, self.staying)
         return model
 
@@ -95,7 +96,7 @@ def _copied(model: nn.Module) -> nn.Module:
                 if isinstance(leaf, Tensor) and not leaf.is_leaf:
                     kept[id(leaf)] = leaf.detach().clone()
     try:
-        return copy.deepcopy(model, kept)
+        return deep_copy(model, kept)
     except Exception as error:
         culprits = [where for where, value in attributes_of(model) if not _can_be_copied(value)]
         kind, why, odd = type(model).__name__, type(error).__name__, ", ".join(culprits)

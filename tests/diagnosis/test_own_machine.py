@@ -1,5 +1,6 @@
 """A check-up leaves everything as it was, and says the same whatever machine is in use."""
 
+import queue
 import random
 import threading
 from collections import UserDict, namedtuple
@@ -236,28 +237,29 @@ def test_a_check_up_that_fails_gives_the_machine_back():
         assert machine.gpus[0].capacity == 2**20
 
 
-# What models keep. A check-up puts back what functions reach around them, but no dict of a module.
-KEPT = {}
+# What models keep. A check-up puts back what functions reach around them, but nothing in objects of Python's own.
+KEPT = queue.SimpleQueue()
 
 
 def test_what_a_model_keeps_on_a_gpu_counts_there():
-    model = Runs(lambda self, x: KEPT.setdefault(len(KEPT), x.new_ones(2**18)).sum() + self.linear(x))
+    model = Runs(lambda self, x: KEPT.put(x.new_ones(2**18)) or self.linear(x))
     with labkit.simulate(gpus=2, memory="1 MiB") as machine:
         few = torch.ones(1, device="cuda:0")
         labkit.diagnose(model, X, gpus=2)
         assert machine.memory(0) > 2**20
         with pytest.raises(torch.OutOfMemoryError):
             few.clone()
-    KEPT.clear()
+        while not KEPT.empty():
+            KEPT.get()
 
 
 def test_of_two_threads_the_second_waits_for_the_first():
     begun, found = threading.Event(), {}
-    ran = KEPT["ran"] = []
+    ran = queue.SimpleQueue()
 
     def check(name):
         def forward(self, x):
-            KEPT["ran"].append(name)
+            ran.put(name)
             begun.set()
             return self.linear(x)
 
@@ -269,7 +271,8 @@ def test_of_two_threads_the_second_waits_for_the_first():
     assert begun.wait(60)
     second.start()
     first.join(), second.join()
-    assert sorted(ran) == ran  # all of the one, then all of the other
+    order = [ran.get() for _ in range(ran.qsize())]
+    assert sorted(order) == order  # all of the one, then all of the other
     assert found["first"].ok
     assert found["second"].ok
     assert not torch.cuda.is_available()

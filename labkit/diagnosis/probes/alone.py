@@ -57,7 +57,7 @@ def alone(runs: Runs) -> Iterator[Finding]:
 
 
 @probe(
-    *_ON_ONE, "lazy_modules.made", "attributes_lost", "shared_state", "cache_on_one_gpu",
+    *_ON_ONE, "lazy_modules.made", "attributes_lost", "shared_state", "shared_state.function", "cache_on_one_gpu",
     "not_registered.module", "batch_norm", "batch_norm.few",
 )  # fmt: skip
 def state(runs: Runs) -> Iterator[Finding]:
@@ -86,11 +86,14 @@ def state(runs: Runs) -> Iterator[Finding]:
     if made := [name for name, _ in model.named_parameters() if name not in registered]:
         yield KINDS["lazy_modules.made"](listed(made))
     around = outside.changes()
-    written = _written(runs, model, [*lost, *shared])
+    written = _written(runs, model, [*lost, *shared], outside)
+    if kept := outside.of_functions([name for name in around if name in written]):
+        yield KINDS["shared_state.function"](listed(kept))
     mixed = runs.mode.many.error is not None and is_mix(runs.mode.many.error)
     if lost_then := [name for name in lost if name in written]:
         yield KINDS["attributes_lost"](listed(lost_then))
-    if shared_then := [*(name for name in shared if name in written or mixed), *around]:
+    shared_then = [name for name in shared if name in written or mixed]
+    if shared_then := [*shared_then, *(name for name in around if name in written and name not in kept)]:
         yield KINDS["shared_state"](listed(shared_then))
     cached = Contents(model, [name for name in (*lost, *shared) if name not in written]).with_tensors()
     if cached and not mixed and _mixes(runs, model):
@@ -105,11 +108,12 @@ def state(runs: Runs) -> Iterator[Finding]:
         yield kind(name, rows=rows, batch=runs.batch, values=values)
 
 
-def _written(runs: Runs, model: nn.Module, names: list[str]) -> list[str]:
-    """Return the attributes to which another forward, with other rows, gives other contents: all but caches."""
-    if not names:
+def _written(runs: Runs, model: nn.Module, names: list[str], outside: OuterVariables) -> list[str]:
+    """Return what another forward, with other rows, gives other contents, of the attributes and outside: all but caches."""
+    if not (all_names := [*names, *outside.changes()]):
         return []
     before = Contents(model, names)
+    outside.note()
 
     def first_row_only(path: str, tensor: Tensor) -> Tensor:
         dim = runs.subject.dim
@@ -123,13 +127,13 @@ def _written(runs: Runs, model: nn.Module, names: list[str]) -> list[str]:
     given = runs.inputs.mapped(first_row_only)
     others = given.tensors()
     if all(torch.equal(tensor, others[path]) for path, tensor in runs.inputs.scattered().items()):
-        return names  # all rows are alike: it cannot be told
+        return all_names  # all rows are alike: it cannot be told
     try:
         with quiet(1):
             given.of(model)
     except Exception:
-        return names
-    return before.differing(Contents(model, names))
+        return all_names
+    return [*before.differing(Contents(model, names)), *outside.changes()]
 
 
 def _mixes(runs: Runs, model: nn.Module) -> bool:

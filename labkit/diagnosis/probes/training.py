@@ -38,7 +38,7 @@ def gradients(runs: Runs) -> Iterator[Finding]:
     loss of the user's own, a fixed weighted sum of the outputs stands for it.
     """
     mode = runs.mode
-    if mode.random or mode.reductions is None or not runs.trains:
+    if mode.random or mode.reductions is None or not runs.trains or runs.has_error("shared_state"):
         return
     try:
         first, second = mode.backward(mode.one), mode.backward(mode.many)
@@ -150,7 +150,7 @@ def training_step(runs: Runs) -> Iterator[Finding]:
     Asked only where the wrapped model runs at all. The optimizer's state is reckoned (Adam's, twice the weights),
     not measured; what CUDA and its caching allocator need besides is not known here.
     """
-    if runs.mode.many.error is not None or not runs.trains:
+    if runs.mode.many.error is not None or not runs.trains or runs.has_error("shared_state"):
         return
     gc.collect()  # what an earlier run left would count as there before, and go during this one
     before = [torch.cuda.memory_allocated(k) for k in runs.ids]

@@ -1,0 +1,127 @@
+"""Deep copies in which functions are copied, too: Python's own copies share them with what was copied.
+
+A hook reaches what is around it through its closure: ``m.features.append`` in a copy's hook would write to the user's
+own list. Here such a function becomes another one, whose variables hold copies, or the copy of the model itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from contextlib import suppress
+from functools import partial
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+# Of these modules the variables are no concern of a model's.
+NOT_OWN = (sys.stdlib_module_names - {"__main__"}) | {"torch", "labkit", "numpy"}
+
+
+def deep_copy(value: Value, known: dict[int, Any] | None = None) -> Value:
+    """Return a deep copy of ``value``; ``known`` says what stands for objects, by their ids, as in Python's memo."""
+    memo = {} if known is None else known
+    copied = copy.deepcopy(value, memo)
+    result: Value = _Functions(memo).rebound(copied)
+    return result
+
+
+def names_in(code: CodeType) -> dict[str, None]:
+    """Return the names of globals and attributes in ``code``, and in functions that it makes."""
+    found = dict.fromkeys(code.co_names)
+    for constant in code.co_consts:
+        found |= names_in(constant) if isinstance(constant, CodeType) else {}
+    return found
+
+
+def is_own(thing: Any) -> bool:
+    """Whether a function, a class or an object is of neither Python, nor torch, nor labkit."""
+    return str(getattr(thing, "__module__", "builtins")).partition(".")[0] not in NOT_OWN
+
+
+class _Functions:
+    """Puts copies in the place of functions, in what ``memo`` says to be copies."""
+
+    def __init__(self, memo: dict[int, Any]) -> None:
+        self._memo = memo
+        self._copies = set(map(id, memo.values()))
+        self._cells: dict[int, CellType] = {}
+        self._spaces: dict[int, dict[str, Any]] = {}
+        self._done: dict[int, Any] = {}  # what was looked into, and for each function the one in its place
+
+    def rebound(self, value: Any) -> Any:
+        """Return what stands in the place of ``value``: itself, with other functions in it, or another function."""
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, MethodType):
+            function, owner = value.__func__, value.__self__
+            # What a class shares with all its objects is put back afterwards; only one object's own is copied.
+            shared = getattr(type(owner), getattr(function, "__name__", ""), None) is function
+            return value if shared else MethodType(self.rebound(function), owner)
+        if isinstance(value, BuiltinMethodType):
+            owner = value.__self__
+            same = owner is None or isinstance(owner, (type, ModuleType)) or id(owner) in self._copies
+            return value if same else getattr(self._copied(owner), value.__name__)
+        if isinstance(value, partial):
+            arguments = [self.rebound(item) for item in value.args]
+            named = {name: self.rebound(item) for name, item in value.keywords.items()}
+            return type(value)(self.rebound(value.func), *arguments, **named)
+        if isinstance(value, tuple):
+            items = [self.rebound(item) for item in value]
+            same = all(new is old for new, old in zip(items, value, strict=True))
+            return value if same else getattr(type(value), "_make", type(value))(items)
+        if id(value) in self._copies and id(value) not in self._done:
+            self._done[id(value)] = value
+            for inside in (value, getattr(value, "__dict__", None)):
+                pairs = enumerate(inside) if isinstance(inside, list) else ()
+                for key, item in list(inside.items() if isinstance(inside, dict) else pairs):
+                    if (other := self.rebound(item)) is not item:
+                        inside[key] = other
+        return value
+
+    def _function(self, function: FunctionType) -> FunctionType:
+        if id(function) not in self._done:
+            self._done[id(function)] = function  # it may reach itself
+            around, code = function.__globals__, function.__code__
+            others = {name: self._global(around[name]) for name in names_in(code) if name in around}
+            others = {name: other for name, other in others.items() if other is not around[name]}
+            # What `super()` needs is the class, and no state.
+            outside = set(code.co_freevars) - {"__class__"}
+            if not (outside or others or function.__defaults__ or function.__kwdefaults__):
+                return function
+            space = around
+            if others:  # all functions of a module see what one of them writes
+                space = self._spaces.setdefault(id(around), dict(around))
+                space.update(others)
+            cells = {id(cell): cell for cell in function.__closure__ or ()}
+            fresh = [cell for key, cell in cells.items() if key not in self._cells]
+            self._cells |= {id(cell): CellType() for cell in fresh}
+            other = FunctionType(code, space, function.__name__, None, tuple(self._cells[key] for key in cells))
+            self._done[id(function)] = self._done[id(other)] = other
+            for cell in fresh:
+                with suppress(ValueError):  # not assigned yet
+                    self._cells[id(cell)].cell_contents = self._copied(cell.cell_contents)
+            other.__defaults__ = self._copied(function.__defaults__)
+            other.__kwdefaults__ = self._copied(function.__kwdefaults__)
+            other.__dict__.update(vars(function))
+            other.__qualname__, other.__module__ = function.__qualname__, function.__module__
+        done: FunctionType = self._done[id(function)]
+        return done
+
+    def _global(self, value: Any) -> Any:
+        """Return what stands in the copy for a global variable: what the model holds, too, or what reaches such."""
+        if isinstance(value, FunctionType) and is_own(value):
+            return self._function(value)
+        return self._memo.get(id(value), value)
+
+    def _copied(self, value: Any) -> Any:
+        """Return a copy of ``value``; itself if it has none, such as a file."""
+        trial = dict(self._memo)
+        try:
+            copied = copy.deepcopy(value, trial)
+        except Exception:
+            return value
+        self._memo.update(trial)
+        self._copies.update(map(id, trial.values()))
+        return self.rebound(copied)
