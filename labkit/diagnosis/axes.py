@@ -14,11 +14,13 @@ from itertools import combinations, islice, product
 from time import monotonic
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..base.tree import tensors
 from ..plans.split import Piece, split
 from .inputs import ModelInputs
+from .rounding import is_number
 
 # More combinations than this are not tried: models with that many tensor inputs are rare.
 _MOST = 40
@@ -92,18 +94,56 @@ class Search:
     agree: Callable[[Tensor, Tensor], bool]
     dim: int = 0
 
-    def layout(self) -> Layout | None:
-        """Return the layout nearest to DataParallel's under which pieces give the rows of ``whole``, or None."""
+    def layout(self, numbers: bool = False) -> Layout | None:
+        """Return the layout nearest to DataParallel's under which pieces give the rows of ``whole``, or None.
+
+        numbers   whether outputs that are all numbers may be put together from those of the pieces.
+        """
         # Where each item of a list is a row, its own dimensions may look like a batch too: three channels, say.
         if listed := self._list_layout():
             return listed
         began = monotonic()
+        whole = tensors(self.whole, "output")
+        numbers = numbers and bool(whole) and all(map(is_number, whole.values()))
         for batch, axes in _candidates(self.inputs, self.dim):
             if monotonic() - began > _SECONDS:
                 return None
-            if outputs := self._outputs(batch, partial(_cut, self.inputs, axes)):
+            cut = partial(_cut, self.inputs, axes)
+            if numbers:
+                usual = all(axis == self.dim for axis in axes.values())
+                outputs = None if usual else self._numbers(batch, cut)
+            else:
+                outputs = self._outputs(batch, cut)
+            if outputs and not self._leaves_rows(batch, axes, outputs):
                 return Layout(batch, axes, outputs)
         return None
+
+    def _leaves_rows(self, batch: int, axes: Axes, outputs: Axes) -> bool:
+        """Whether rows of inputs and of outputs would be left uncut: what fails with some of the rows gets all then."""
+
+        def left(found: dict[str, Tensor], cut: Axes) -> bool:
+            sizes = {path: tensor.shape[self.dim : self.dim + 1] for path, tensor in found.items()}
+            return any(cut.get(path) is WHOLE for path, size in sizes.items() if size == (batch,))
+
+        return left(self.inputs.scattered(), axes) and left(tensors(self.whole, "output"), outputs)
+
+    def _numbers(self, batch: int, cut: Callable[[Piece], ModelInputs]) -> Axes | None:
+        """Return the outputs, all of them numbers, if each is the mean or the sum of what the pieces give."""
+        pieces = split(batch, self.gpus).pieces
+        try:
+            found = [result for _, result in self._results(pieces, cut)]
+        except _Refused:
+            return None
+        whole = tensors(self.whole, "output")
+        rows = torch.tensor([piece.rows for piece in pieces]).double()
+        for path, one in whole.items():
+            parts = torch.stack([result[path].double().reshape(()).cpu() for result in found])
+            ways = parts.sum(), (parts * rows).sum() / batch
+            if not any(self.agree(one, way.to(one).reshape(one.shape)) for way in ways):
+                return None
+            if all(self.agree(one, result[path]) for result in found):
+                return None  # nothing is cut that it comes from
+        return dict.fromkeys(whole, WHOLE)
 
     def fits(self) -> dict[str, Fit]:
         """Cut the inputs as DataParallel does and return the fit of each output; none if the model fails on a piece.

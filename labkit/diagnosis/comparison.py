@@ -18,8 +18,9 @@ from ..base.language import say
 from ..base.tree import mapped, tensors
 from .copies import deep_copy
 from .inputs import ModelInputs
+from .outputs import opened
 from .rounding import difference, is_number, least_precise, same
-from .same_random import Draws, seed_python
+from .same_random import Draws, Undrawn, python_state, seed_python
 from .subject import Subject
 
 # The GPU from which DataParallel replicates: device_ids[0].
@@ -65,7 +66,7 @@ class Comparison:
         self.subject, self.ids, self.loss, self.training = subject, ids, loss, training
         self.inputs = subject.inputs.moved(SOURCE)
         self.draws = Draws()
-        self.random = False
+        self.random = self.drew_python = False
 
     def fresh(self, device: str = SOURCE) -> nn.Module:
         """Return a copy of the model on one GPU, in this mode."""
@@ -89,7 +90,7 @@ class Comparison:
         """Run the model on ``inputs`` on one GPU."""
         # With gradients on, as in training: forward may itself call autograd.
         with self.quiet(seed):
-            return inputs.of(self.fresh())
+            return opened(inputs.of(self.fresh()))
 
     @cached_property
     def in_double(self) -> Comparison:
@@ -120,13 +121,15 @@ class Comparison:
             model = self.fresh()
             before = dict(_registered(model))
             with self.quiet():
+                before_draws = python_state()
                 live = self.inputs.of(wrapped(model))
-            found = tensors(live, "output")
+                self.drew_python |= python_state() != before_draws
+            outputs = opened(live)
+            found = tensors(outputs, "output")
         except Exception as error:
             return Outcome(error=error)
-        outputs = live
         with suppress(Exception):  # a container of a class of its own keeps its graph
-            outputs = mapped(live, lambda path, tensor: tensor.detach())
+            outputs = mapped(outputs, lambda path, tensor: tensor.detach())
         least = least_precise((*found.values(), *self.inputs.tensors().values()))
         ended = {path: tensor.detach() for path, tensor in found.items()}
         replaced = {name for name, tensor in _registered(model) if before.get(name) is not tensor}
@@ -155,6 +158,34 @@ class Comparison:
                 return self.one.error is None
         self.random = self._is_random()
         return self._agree()
+
+    @cached_property
+    def chance(self) -> str:
+        """What random numbers do that are left as they are, where those made alike for every row hide it.
+
+        "sizes": they say how large an output is, so that pieces do not fit together; "repeated": forward itself seeds
+        them, so that every replica draws those that one GPU draws for the first rows. "" if they do neither.
+        """
+        if not (self.draws.drew or self.drew_python) or self.random:
+            return ""
+        plain = Comparison(self.subject, self.ids, self.loss, self.training)
+        plain.draws = Undrawn()
+        found = []
+        try:
+            model = plain.fresh()
+            for seed in (1, 2, 3):
+                with plain.quiet(seed):
+                    found.append(tensors(opened(self.inputs.of(model)), "output"))
+        except Exception:
+            return ""
+        dim = self.subject.dim
+        kept = [
+            {path: (*one.shape[:dim], *one.shape[dim + 1 :]) for path, one in run.items()} for run in found
+        ]
+        if any(one != kept[0] for one in kept):
+            return "sizes"
+        seeded = plain.one.error is None and all(map(plain.all_same, found))
+        return "repeated" if seeded and plain.many.error is None and not plain._agree() else ""
 
     def _agree(self) -> bool:
         return self.many.error is None and self.all_same(self.many.tensors)
@@ -267,7 +298,7 @@ def _weighted_sum(outputs: Any, reductions: dict[str, Callable[[Tensor], Tensor]
     Where forward computes the loss, a number among its outputs, that alone is it: beside the outputs it would hide.
     """
     total = None
-    for path, tensor in tensors(outputs, "output").items():
+    for path, tensor in tensors(opened(outputs), "output").items():
         if reductions and path not in reductions:
             continue
         if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.requires_grad:

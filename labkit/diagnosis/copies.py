@@ -13,6 +13,9 @@ from functools import partial
 from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
+import torch
+from torch import nn
+
 Value = TypeVar("Value")
 
 # Of these modules the variables are no concern of a model's.
@@ -22,7 +25,13 @@ NOT_OWN = (sys.stdlib_module_names - {"__main__"}) | {"torch", "labkit", "numpy"
 def deep_copy(value: Value, known: dict[int, Any] | None = None) -> Value:
     """Return a deep copy of ``value``; ``known`` says what stands for objects, by their ids, as in Python's memo."""
     memo = {} if known is None else known
-    copied = copy.deepcopy(value, memo)
+    with torch.no_grad():  # TorchScript's parameters are cloned, with a history that leads to the original
+        copied = copy.deepcopy(value, memo)
+    if isinstance(value, nn.Module) and isinstance(copied, nn.Module):
+        for one, other in zip(value.modules(), copied.modules(), strict=False):
+            if isinstance(one, torch.jit.ScriptModule):
+                for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
+                    theirs.requires_grad_(ours.requires_grad)
     result: Value = _Functions(memo).rebound(copied)
     return result
 
@@ -74,10 +83,11 @@ class _Functions:
         if id(value) in self._copies and id(value) not in self._done:
             self._done[id(value)] = value
             for inside in (value, getattr(value, "__dict__", None)):
-                pairs = enumerate(inside) if isinstance(inside, list) else ()
-                for key, item in list(inside.items() if isinstance(inside, dict) else pairs):
-                    if (other := self.rebound(item)) is not item:
-                        inside[key] = other
+                if isinstance(inside, (list, dict)):
+                    pairs = inside.items() if isinstance(inside, dict) else enumerate(inside)
+                    for key, item in list(pairs):
+                        if (other := self.rebound(item)) is not item:
+                            inside[key] = other
         return value
 
     def _function(self, function: FunctionType) -> FunctionType:
@@ -97,7 +107,9 @@ class _Functions:
             cells = {id(cell): cell for cell in function.__closure__ or ()}
             fresh = [cell for key, cell in cells.items() if key not in self._cells]
             self._cells |= {id(cell): CellType() for cell in fresh}
-            other = FunctionType(code, space, function.__name__, None, tuple(self._cells[key] for key in cells))
+            other = FunctionType(
+                code, space, function.__name__, None, tuple(self._cells[key] for key in cells)
+            )
             self._done[id(function)] = self._done[id(other)] = other
             for cell in fresh:
                 with suppress(ValueError):  # not assigned yet

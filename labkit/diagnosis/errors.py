@@ -54,15 +54,19 @@ def line_of(error: Exception) -> str:
 
 
 def user_line(text: str) -> str:
-    """Return the last line of the user's own code in a traceback."""
-    own = [
+    """Return the last line of the user's own code in a traceback; of a library's, but torch's, if there is none."""
+    frames = [found for found in _IN_A_FILE.findall(text) if not is_our_file(found[0])]
+    inside = [
         found
-        for found in _IN_A_FILE.findall(text)
-        if not is_our_file(found[0])
-        and not re.search(r"[\\/]site-packages[\\/]", found[0])
+        for found in frames
+        if not re.search(r"[\\/]site-packages[\\/]", found[0])
         and not found[0].startswith(("<frozen", sysconfig.get_path("stdlib")))
+        and found[2] not in ("diagnose", "<module>")
     ]
-    inside = [found for found in own if found[2] not in ("diagnose", "<module>")]
+    # A model that is all a library's has no line of theirs.
+    inside = inside or [
+        found for found in frames if re.search(r"[\\/]site-packages[\\/](?!torch[\\/])", found[0])
+    ]
     if not inside:
         return ""
     path, line, function = inside[-1]

@@ -56,7 +56,7 @@ class OuterVariables:
             reached.follow(function, _DEPTH)
         self._variables, self._classes = reached.variables, list(reached.classes)
         self._held: list[object] = []
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
         if kept:
             shared = [value for kind in self._classes for value in _data(kind).values()]
             self._undo += [partial(_reset, one) for one in self._variables]
@@ -143,7 +143,10 @@ class _Reached:
         elif isinstance(function, FunctionType) and is_own(function):
             for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
                 with suppress(ValueError):  # not assigned yet
-                    get, put = partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
+                    get, put = (
+                        partial(getattr, cell, "cell_contents"),
+                        partial(setattr, cell, "cell_contents"),
+                    )
                     told = isinstance(get(), (int, float, str, tuple, Tensor)) or _keeps(get())
                     self._variable(name, get, put, told, depth)
             self._globals(function.__globals__, names_in(function.__code__), depth)
@@ -186,26 +189,22 @@ def _keeps(value: object) -> bool:
     return is_own(type(value)) and not isinstance(value, (nn.Module, type)) and bool(items_of(value))
 
 
-def _is_random(value: object) -> bool:
-    return isinstance(value, (torch.Generator, random.Random)) or type(value).__module__.startswith("numpy.random")
-
-
-def _contents(value: object) -> Iterator[Callable[[], None]]:
+def _contents(value: object) -> Iterator[Callable[[], object]]:
     """Yield what gives the contents back that all in ``value`` has now: containers, objects, tensors, generators."""
     for _, item in everything_in(value, "", _DEPTH - 1):
         if isinstance(item, _CONTAINERS):
             yield partial(_refill, item, item.copy())
         elif isinstance(item, Tensor) and not item.is_inference() and not item.is_meta:
-            yield partial(_rewrite, item, item._version, item.detach().clone())
+            yield partial(_rewrite, item, item.detach().clone())
         elif isinstance(item, nn.Module):
             for module in item.modules():
                 yield partial(_refill, vars(module), vars(module).copy())
                 yield from (undo for buffer in module._buffers.values() for undo in _contents(buffer))
         elif isinstance(item, torch.Generator):
             yield partial(item.set_state, item.get_state())
-        elif isinstance(item, random.Random):
+        elif isinstance(item, random.Random) and not isinstance(item, random.SystemRandom):
             yield partial(item.setstate, item.getstate())
-        elif _is_random(item):
+        elif type(item).__module__.startswith("numpy.random"):
             bits = getattr(item, "bit_generator", None) or getattr(item, "_bit_generator", None)
             if bits is not None:
                 yield partial(setattr, bits, "state", bits.state)
@@ -234,8 +233,8 @@ def _reset(variable: Variable) -> None:
         variable.set(variable.value)
 
 
-def _rewrite(tensor: Tensor, version: int, values: Tensor) -> None:
-    if tensor._version != version:
+def _rewrite(tensor: Tensor, values: Tensor) -> None:
+    if not torch.equal(tensor, values):
         tensor.data.copy_(values)
 
 

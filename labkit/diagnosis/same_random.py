@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -78,6 +78,16 @@ class Draws:
         return (2 * self.uniform(like) - 1).erfinv() * 2**0.5
 
 
+class Undrawn(Draws):
+    """Random numbers as they are."""
+
+    def here(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def in_every_thread(self, model: nn.Module, seed: int = 0) -> nn.Module:
+        return model
+
+
 class _Mode(TorchDispatchMode):
     """Lets torch draw, and replaces the drawn values."""
 
@@ -126,6 +136,12 @@ class _Mode(TorchDispatchMode):
         # In a backward the machine looks on, and the tensors that C++ has made are on no GPU yet: it must not.
         with torch._C.DisableTorchFunction():
             return func(*args, **kwargs)
+
+
+def python_state() -> object:
+    """Return what stands for the state of Python's and numpy's generators."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), numpy and [str(part) for part in numpy.random.get_state()]
 
 
 def seed_python(seed: int) -> None:

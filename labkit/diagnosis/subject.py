@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..base.language import say
-from ..base.tree import leaves
-from .attributes import attributes_of, move_unregistered, unregistered_tensors
+from .attributes import attributes_of, everything_in, move_unregistered, unregistered_tensors
 from .copies import deep_copy
 from .errors import is_mix, words
 from .inputs import ModelInputs
@@ -19,6 +19,9 @@ from .outer_variables import OuterVariables
 
 # Of what a model holds unregistered, no more are tried each by itself.
 _MOST_ALONE = 8
+
+# How far tensors with a history are looked for in what modules hold.
+_DEPTH = 3
 
 
 class Subject:
@@ -54,6 +57,8 @@ class Subject:
         ]
         self.staying: frozenset[str] = frozenset()
         self.model = _copied(model).to("cpu")
+        if isinstance(self.model, torch.jit.ScriptModule):  # it takes no hooks, which the check-up needs
+            self.model = _Caller(self.model)
         move_unregistered(self.model, "cpu")
         self.wrapped, compiled = _unwrap(self.model)
         self.compiled += compiled
@@ -87,14 +92,26 @@ class Subject:
         return nn.DataParallel(model, list(gpus), self.output, self.dim)
 
 
+class _Caller(nn.Module):
+    """A module that calls ``script``, for what the check-up does with the whole model."""
+
+    def __init__(self, script: nn.Module) -> None:
+        super().__init__()
+        self.script, self.training = script, script.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.script(*args, **kwargs)
+
+
 def _copied(model: nn.Module) -> nn.Module:
     """Return a deep copy. Python cannot copy tensors with a history; of those, the values are copied."""
-    kept = {}
-    for module in model.modules():
-        for value in module.__dict__.values():
-            for _, leaf in leaves(value) if isinstance(value, (list, tuple, dict, Tensor)) else ():
-                if isinstance(leaf, Tensor) and not leaf.is_leaf:
-                    kept[id(leaf)] = leaf.detach().clone()
+    values = [value for module in model.modules() for value in vars(module).values()]
+    kept = {
+        id(leaf): leaf.detach().clone()
+        for value in values
+        for _, leaf in everything_in(value, "", _DEPTH)
+        if isinstance(leaf, Tensor) and not leaf.is_leaf
+    }
     try:
         return deep_copy(model, kept)
     except Exception as error:

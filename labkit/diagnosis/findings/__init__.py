@@ -11,7 +11,8 @@ KINDS, PHRASES = declared(*(Path(__file__).with_name(f"{name}.txt") for name in 
 
 def gap_text(gap: float) -> str:
     """A relative difference in words."""
-    return PHRASES["gap.other_kind"]() if isinf(gap) else PHRASES["gap"](percent=100 * gap)
+    percent = f"{100 * gap:.2g}" if gap < 1 else f"{100 * gap:.0f}"
+    return PHRASES["gap.other_kind"]() if isinf(gap) else PHRASES["gap"](percent=percent)
 
 
 __all__ = ["KINDS", "PHRASES", "Kind", "gap_text", "listed"]

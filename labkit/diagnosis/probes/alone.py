@@ -109,7 +109,7 @@ def state(runs: Runs) -> Iterator[Finding]:
 
 
 def _written(runs: Runs, model: nn.Module, names: list[str], outside: OuterVariables) -> list[str]:
-    """Return what another forward, with other rows, gives other contents, of the attributes and outside: all but caches."""
+    """Return the attributes and outer variables to which other rows give other contents: all but caches."""
     if not (all_names := [*names, *outside.changes()]):
         return []
     before = Contents(model, names)
@@ -146,7 +146,9 @@ def _mixes(runs: Runs, model: nn.Module) -> bool:
     return False
 
 
-@probe("not_tensors", "dataclass_output", "random_outputs", asked="each")
+@probe(
+    "not_tensors", "dataclass_output", "random_outputs", "own_length.drawn", "outputs_differ.seeded", asked="each"
+)  # fmt: skip
 def returned(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: looks for outputs that cannot be gathered, and whether 1 and n GPUs give the same tensors."""
     whole = runs.mode.one.outputs
@@ -162,7 +164,11 @@ def returned(runs: Runs) -> Iterator[Finding]:
         yield KINDS["dataclass_output"](type(whole).__name__)
     if runs.mode.agree and runs.mode.random:
         yield KINDS["random_outputs"]()
-    if runs.mode.agree:
+    if runs.mode.agree and runs.mode.chance == "sizes":
+        yield KINDS["own_length.drawn"]("output")
+    elif runs.mode.agree and runs.mode.chance == "repeated":
+        yield KINDS["outputs_differ.seeded"]("output", gpus=runs.gpus)
+    elif runs.mode.agree:
         runs.say_outputs()
 
 
@@ -171,7 +177,7 @@ def known(runs: Runs, error: Exception) -> bool:
     if is_mix(error):
         return runs.has("not_registered")
     # What cannot be gathered makes no replica fail.
-    ungathered = not in_replica(error) and runs.has("not_tensors", "dataclass_output")
+    ungathered = not in_replica(error) and runs.has("not_tensors", "dataclass_output", "own_length")
     return ungathered or runs.has("uncut_input", "loss_fails")
 
 

@@ -18,7 +18,7 @@ from ..runs import Runs
 from .alone import known
 from .probe import probe
 
-CUT = ("input_cut", "input_axis", "hidden_state_cut", "list_cut")
+CUT = ("input_cut", "input_cut.number", "input_axis", "hidden_state_cut", "list_cut")
 
 
 @probe(
@@ -48,7 +48,7 @@ def layout(runs: Runs) -> Iterator[Finding]:
         yield KINDS["rows_compared"](listed(pairs), shape=list(one.shape), gpus=runs.gpus, outcome=outcome)
     elif short := [path for path, fit in fits.items() if fit.how == "short"]:
         yield KINDS["own_length"](listed(short))
-    elif (other := search.layout()) and (said := list(_elsewhere(runs, other))):
+    elif (other := search.layout(numbers=not fits)) and (said := list(_elsewhere(runs, other))):
         yield from said
         return
     for path, fit in fits.items():
@@ -105,10 +105,10 @@ def _elsewhere(runs: Runs, found: Layout) -> Iterator[Finding]:
             alike.setdefault((axis, tensor.shape), []).append(path)
     for (axis, size), paths in alike.items():
         where, shape = listed(paths), list(size)
-        if axis is None:
-            yield KINDS["input_cut"](
-                where, shape=shape, gpus=runs.gpus, rows=shape[dim] if len(shape) > dim else 0, dim=dim
-            )
+        if axis is None and len(shape) <= dim:
+            yield KINDS["input_cut.number"](where, shape=shape, dim=dim)
+        elif axis is None:
+            yield KINDS["input_cut"](where, shape=shape, gpus=runs.gpus, rows=shape[dim], dim=dim)
         elif axis == 1 and _is_hidden_state(runs.subject.model, shape):
             yield KINDS["hidden_state_cut"](where, shape=shape, batch=runs.batch)
         else:

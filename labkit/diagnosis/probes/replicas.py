@@ -13,6 +13,7 @@ from ...base.tree import tensors
 from ..attributes import unregistered_tensors
 from ..errors import is_mix, line_of, short_text, user_line, words
 from ..findings import KINDS, PHRASES, listed
+from ..outputs import opened
 from ..references import reference
 from ..result import Finding
 from ..runs import Runs
@@ -32,7 +33,7 @@ def replicas(runs: Runs) -> Iterator[Finding]:
         with runs.mode.quiet():
             replica = nn.parallel.replicate(runs.mode.fresh(), [0])[0]
             lines = _lines_that_ask_for_parameters(replica)
-            found = tensors(runs.inputs.of(replica), "output")
+            found = tensors(opened(runs.inputs.of(replica)), "output")
     except Exception as error:
         if "modified by an inplace" in words(error) or "modified inplace" in words(error):
             yield KINDS["replica_weights"].of(error)
@@ -49,7 +50,7 @@ def replicas(runs: Runs) -> Iterator[Finding]:
     other = runs.mode.fresh("cuda:1")
     try:
         with runs.mode.quiet(), torch.cuda.device(1):
-            there = tensors(runs.inputs.moved("cuda:1").of(other), "output")
+            there = tensors(opened(runs.inputs.moved("cuda:1").of(other)), "output")
     except Exception:
         return  # a device that forward names: said elsewhere
     if not runs.mode.all_same(there):

@@ -1,0 +1,48 @@
+"""Outputs as torch's gather takes them apart: more than tuples, lists and dicts."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from torch import Tensor
+
+from ..base.tree import children, leaves, rebuilt, tensors
+
+# What gives more items than this is no output of a model.
+_MOST = 10_000
+
+
+def opened(value: Any) -> Any:
+    """Return ``value`` with tuples for all objects in it that gather takes apart and puts together again.
+
+    torch/nn/parallel/scatter_gather.py makes ``type(output)`` of the items that are gathered: that is right of each
+    class that is made of what it gives, such as caches of keys and values.
+    """
+    inside = children(value)
+    if inside is None:
+        items = _items(value)
+        return value if items is None else tuple(map(opened, items))
+    items = [opened(item) for _, item in inside]
+    return (
+        value
+        if all(new is old for new, (_, old) in zip(items, inside, strict=True))
+        else rebuilt(value, items)
+    )
+
+
+def _items(value: Any) -> list[Any] | None:
+    """Return the items of an object that is made of them, tensors among them; None of another."""
+    kind = type(value)
+    if isinstance(value, (Tensor, str, bytes, set, frozenset)) or not hasattr(kind, "__iter__"):
+        return None
+    try:
+        each = iter(value)
+        items = None if each is value else list(islice(each, _MOST))
+        again = items and list(islice(kind(iter(items)), _MOST))
+    except Exception:
+        return None
+    if not items or not again or not tensors(items):
+        return None
+    pairs = zip(leaves(items), leaves(again), strict=False)
+    return items if all(one is other for (_, one), (_, other) in pairs) else None

@@ -1,0 +1,178 @@
+"""After a check-up the model is the same object graph in the same state: closures, hooks, classes, generators."""
+
+import functools
+import random
+from collections import deque
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+import labkit
+
+X = torch.linspace(-1, 1, 80).reshape(16, 5)
+
+
+def walked(value, found, known, way="model", depth=30):
+    """Note everything that ``value`` reaches: each object once, by the way to it, with its identity and its state."""
+    if id(value) in known or not depth:
+        found[way] = id(value), "again"
+        return found
+    inside = {}
+    state = type(value).__name__
+    if isinstance(value, Tensor):
+        state = (str(value.dtype), str(value.device), value.requires_grad, value.tolist())
+        inside = {"grad": value.grad} if value.is_leaf else {}
+    elif isinstance(value, torch.Generator):
+        state = value.get_state().tolist()
+    elif type(value) is random.Random:
+        state = value.getstate()
+    elif isinstance(value, numpy.random.Generator):
+        state = str(value.bit_generator.state)
+    elif isinstance(value, (int, float, str, bool, type(None))):
+        found[way] = 0, value
+        return found
+    elif isinstance(value, dict):
+        inside = {str(key): one for key, one in value.items()}
+    elif isinstance(value, (list, tuple, set, deque)):
+        inside = dict(enumerate(value))
+    elif isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        cells = [(name, cell) for name, cell in cells if cell != CellType()]  # not the empty ones
+        around = {name: value.__globals__.get(name) for name in value.__code__.co_names if name.isupper()}
+        inside = {
+            **{name: cell.cell_contents for name, cell in cells},
+            **around,
+            "defaults": value.__defaults__,
+        }
+    elif isinstance(value, (MethodType, BuiltinMethodType)):
+        inside = {"self": value.__self__, "function": getattr(value, "__func__", None)}
+    elif isinstance(value, functools.partial):
+        inside = {"function": value.func, "arguments": value.args}
+    elif isinstance(value, type):
+        own = value.__module__ == __name__
+        inside = {name: one for name, one in vars(value).items() if own and not name.startswith("__")}
+    elif hasattr(value, "__dict__") and not isinstance(value, ModuleType):
+        inside = {**vars(value), "class": type(value)}
+    found[way] = id(value), state
+    known.add(id(value))
+    for step, one in inside.items():
+        walked(one, found, known, f"{way}.{step}", depth - 1)
+    return found
+
+
+HISTORY, COUNTS, TOTAL, CACHE = [], {"calls": 0}, torch.zeros(5), {}
+DRAWS, CALLS = numpy.random.default_rng(3), 0
+TEACHER = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5))
+
+
+@functools.lru_cache
+def positions(device):
+    return torch.arange(5.0, device=device)
+
+
+def note(x):
+    global CALLS
+    CALLS += 1
+    HISTORY.append(x.detach())
+    COUNTS["calls"] += 1
+    CACHE[x.device] = x.detach()
+    TOTAL.add_(x.detach().sum(0).cpu())
+
+
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        Sign.kept = x
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (Sign.kept.abs() < 1)
+
+
+class Written(nn.Module):
+    """Writes to all that a forward can reach."""
+
+    seen, everywhere = 0, {}
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(5, 5), nn.BatchNorm1d(5)
+        self.register_buffer("count", torch.zeros(()))
+        self.features, self.outputs, self.last = [], deque(), None
+        self.chance, self.own = random.Random(4), torch.Generator().manual_seed(5)
+
+    def forward(self, x):
+        note(x)
+        type(self).seen += 1
+        Written.everywhere[len(Written.everywhere)] = x
+        self.count += 1
+        self.last = x
+        self.chance.random(), DRAWS.random()
+        with torch.no_grad():
+            TEACHER(x.detach().cpu())
+        draws = torch.rand(5, generator=self.own).to(x.device)
+        return Sign.apply(self.norm(self.linear(x + draws * positions(x.device))))
+
+
+def hooked():
+    """A model whose hooks write to what lies in their closures, the model itself among it."""
+    model, calls, shapes, total, draws = Written(), 0, [], torch.zeros(()), torch.Generator().manual_seed(6)
+
+    def count(module, inputs, output, kept=[]):  # noqa: B006  # a hook that keeps something in its default
+        nonlocal calls, total
+        calls += 1
+        kept.append(calls)
+        shapes.append(output.shape)
+        total += 1
+        torch.rand(3, generator=draws)
+        model.features.append(output.detach())
+        return None
+
+    def keep(where, module, inputs):
+        where.append(inputs[0])
+
+    model.linear.register_forward_hook(count)
+    model.linear.register_forward_pre_hook(functools.partial(keep, model.outputs))
+    model.norm.register_forward_hook(
+        model.features.__class__ and (lambda *all_of: model.outputs.append(all_of[-1]))
+    )
+    model.norm.register_full_backward_hook(lambda *_: shapes.append("back"))
+    return model
+
+
+MODEL = None
+
+
+def named_by_a_global():
+    """As in a script, where hooks name the model by its global variable."""
+    global MODEL
+    MODEL = Written()
+    MODEL.linear.register_forward_hook(lambda module, inputs, output: MODEL.features.append(output))
+    return MODEL
+
+
+def scripted():
+    return torch.jit.script(nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)))
+
+
+@pytest.mark.parametrize("made", [hooked, named_by_a_global, scripted, Written])
+def test_the_model_is_the_same_object_graph_in_the_same_state(made):
+    positions.cache_clear()
+    torch.manual_seed(0)
+    model = made()
+    if made is not scripted:
+        model(X).sum().backward()  # there are gradients, and something in every list
+    roots = [model, *model.buffers(), *model.parameters()]
+    before = walked(roots, {}, set())
+    assert len(before) > 40
+    labkit.diagnose(model, X, gpus=4)
+    after = walked(roots, {}, set())
+    assert [way for way in before | after if before.get(way) != after.get(way)] == []
+    gradients = [parameter.grad is None for parameter in model.parameters()]
+    assert all(gradients) == (made is scripted)
+    assert all(device.type == "cpu" for device in CACHE)
+    assert positions(torch.device("cpu")).device.type == "cpu"
