@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from ..base.arguments import ARGPARSE
 from ..base.language import LANGUAGES, VARIABLE, named_language, say
+from ..base.numbers import MOST_GPUS
 from .wording import Wording
 
 
@@ -145,7 +146,7 @@ WORDING = Wording("usage")
 
 
 def add_gpus(parser: argparse.ArgumentParser, least: int) -> None:
-    add_options(parser, WORDING, "gpus", gpus={"type": at_least(least), "default": 8})
+    add_options(parser, WORDING, "gpus", gpus={"type": at_least(least, MOST_GPUS), "default": 8})
 
 
 def add_memory(parser: argparse.ArgumentParser) -> None:

@@ -114,18 +114,19 @@ class Search:
                 outputs = None if usual else self._numbers(batch, cut)
             else:
                 outputs = self._outputs(batch, cut)
-            if outputs and not self._leaves_rows(batch, axes, outputs):
+            if outputs and not self._leaves_rows(axes, outputs):
                 return Layout(batch, axes, outputs)
         return None
 
-    def _leaves_rows(self, batch: int, axes: Axes, outputs: Axes) -> bool:
-        """Whether rows of inputs and of outputs would be left uncut: what fails with some of the rows gets all then."""
+    def _leaves_rows(self, axes: Axes, outputs: Axes) -> bool:
+        """Whether rows that DataParallel would cut get through whole: what merely refuses some of them, does so too."""
+        size = (batch_of(self.inputs, self.dim),)
 
-        def left(found: dict[str, Tensor], cut: Axes) -> bool:
-            sizes = {path: tensor.shape[self.dim : self.dim + 1] for path, tensor in found.items()}
-            return any(cut.get(path) is WHOLE for path, size in sizes.items() if size == (batch,))
+        def rows(found: dict[str, Tensor]) -> list[str]:
+            return [path for path, tensor in found.items() if tensor.shape[self.dim : self.dim + 1] == size]
 
-        return left(self.inputs.scattered(), axes) and left(tensors(self.whole, "output"), outputs)
+        kept = any(axes.get(path) != self.dim for path in rows(self.inputs.scattered()))
+        return kept and any(outputs[path] is WHOLE for path in rows(tensors(self.whole, "output")))
 
     def _numbers(self, batch: int, cut: Callable[[Piece], ModelInputs]) -> Axes | None:
         """Return the outputs, all of them numbers, if each is the mean or the sum of what the pieces give."""

@@ -7,6 +7,7 @@ own list. Here such a function becomes another one, whose variables hold copies,
 from __future__ import annotations
 
 import copy
+import re
 import sys
 from contextlib import suppress
 from functools import partial
@@ -44,9 +45,22 @@ def names_in(code: CodeType) -> dict[str, None]:
     return found
 
 
+def _package(thing: Any) -> str:
+    name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
+    return str(name or "builtins").partition(".")[0]
+
+
 def is_own(thing: Any) -> bool:
-    """Whether a function, a class or an object is of neither Python, nor torch, nor labkit."""
-    return str(getattr(thing, "__module__", "builtins")).partition(".")[0] not in NOT_OWN
+    """Whether a function, a class, a module or an object is of neither Python, nor torch, nor labkit."""
+    return _package(thing) not in NOT_OWN
+
+
+def is_near(thing: Any, around: dict[str, Any]) -> bool:
+    """Whether what the code of a module names is the user's own, or of the same package: of others, all is theirs."""
+    package = _package(thing)
+    path = str(getattr(sys.modules.get(package), "__file__", ""))
+    beside = package == str(around.get("__name__")).partition(".")[0]
+    return package not in NOT_OWN and (beside or not re.search(r"[\\/](site|dist)-packages[\\/]", path))
 
 
 class _Functions:
@@ -94,8 +108,9 @@ class _Functions:
         if id(function) not in self._done:
             self._done[id(function)] = function  # it may reach itself
             around, code = function.__globals__, function.__code__
-            others = {name: self._global(around[name]) for name in names_in(code) if name in around}
-            others = {name: other for name, other in others.items() if other is not around[name]}
+            named = {name: around[name] for name in names_in(code) if name in around}
+            others = {name: self._global(one, around) for name, one in named.items()}
+            others = {name: other for name, other in others.items() if other is not named[name]}
             # What `super()` needs is the class, and no state.
             outside = set(code.co_freevars) - {"__class__"}
             if not (outside or others or function.__defaults__ or function.__kwdefaults__):
@@ -121,9 +136,9 @@ class _Functions:
         done: FunctionType = self._done[id(function)]
         return done
 
-    def _global(self, value: Any) -> Any:
+    def _global(self, value: Any, around: dict[str, Any]) -> Any:
         """Return what stands in the copy for a global variable: what the model holds, too, or what reaches such."""
-        if isinstance(value, FunctionType) and is_own(value):
+        if isinstance(value, FunctionType) and is_near(value, around):
             return self._function(value)
         return self._memo.get(id(value), value)
 

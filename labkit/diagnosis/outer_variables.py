@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from .attributes import attributes_of, everything_in, items_of, mark, marks_inside
-from .copies import NOT_OWN, is_own, names_in
+from .copies import is_near, is_own, names_in
 
 # How far functions in variables of functions, and containers in containers, are followed.
 _DEPTH = 3
@@ -143,34 +143,34 @@ class _Reached:
         elif isinstance(function, FunctionType) and is_own(function):
             for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
                 with suppress(ValueError):  # not assigned yet
-                    get, put = (
-                        partial(getattr, cell, "cell_contents"),
-                        partial(setattr, cell, "cell_contents"),
-                    )
-                    told = isinstance(get(), (int, float, str, tuple, Tensor)) or _keeps(get())
-                    self._variable(name, get, put, told, depth)
+                    inside: object = cell.cell_contents
+                    if isinstance(inside, (*_FUNCTIONS, type)):
+                        self.follow(inside, depth - 1)
+                    elif isinstance(inside, (int, float, str, tuple, Tensor)) or _keeps(inside):
+                        get, put = (
+                            partial(getattr, cell, "cell_contents"),
+                            partial(setattr, cell, "cell_contents"),
+                        )
+                        self.variables.append(Variable(name, inside, get, put))
             self._globals(function.__globals__, names_in(function.__code__), depth)
 
     def _globals(self, around: dict[str, Any], names: Iterable[str], depth: int) -> None:
         for name in names:
             value = around.get(name)
-            if isinstance(value, ModuleType) and depth and value.__name__.partition(".")[0] not in NOT_OWN:
-                self._globals(vars(value), names, depth - 1)
-            elif name in around and (id(around), name) not in self._named:
+            if isinstance(value, ModuleType):
+                if depth and is_near(value, around):
+                    self._globals(vars(value), names, depth - 1)
+            elif isinstance(value, (*_FUNCTIONS, type)):
+                if is_near(value, around):
+                    self.follow(value, depth - 1)
+            elif is_own(type(value)) and not is_near(type(value), around):
+                continue
+            elif name in around and not name.startswith("__") and (id(around), name) not in self._named:
                 self._named.add((id(around), name))
                 # A dict of a module is a cache, most likely, of which every replica may fill what it needs.
                 told = isinstance(value, (list, set, deque, int, float)) and not isinstance(value, bool)
                 get, put = partial(around.get, name), partial(around.__setitem__, name)
-                self._variable(name, get, put, told, depth)
-
-    def _variable(
-        self, name: str, get: Callable[[], object], put: Callable[[Any], None], told: bool, depth: int
-    ) -> None:
-        value = get()
-        if isinstance(value, (*_FUNCTIONS, type)):
-            self.follow(value, depth - 1)
-        elif not isinstance(value, ModuleType):
-            self.variables.append(Variable(name, value, get, put, told))
+                self.variables.append(Variable(name, value, get, put, told))
 
 
 def _data(kind: type) -> dict[str, Any]:

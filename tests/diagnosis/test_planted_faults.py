@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import labkit
 from labkit.base.language import using
 from labkit.base.units import cuda_bytes
-from labkit.diagnosis.findings import KINDS, Kind
+from labkit.diagnosis.findings import KINDS, Kind, gap_text
 from labkit.diagnosis.probes import PROBES
 from labkit.diagnosis.runs import Runs
 
@@ -754,6 +754,36 @@ def follow(self, weights):
             slow.mul_(0.9).add_(fast, alpha=0.1)
 
 
+class OnItsClass(torch.autograd.Function):
+    """Keeps what backward needs on the class, which is one for all replicas."""
+
+    @staticmethod
+    def forward(ctx, x):
+        OnItsClass.kept = x
+        return x.clamp(-1, 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (OnItsClass.kept.abs() < 1)
+
+
+class OnItsContext(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(-1, 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (ctx.saved_tensors[0].abs() < 1)
+
+
+def seeded(x, *size):
+    """Random numbers that are the same in every call."""
+    generator = torch.Generator(device=x.device).manual_seed(3)
+    return torch.randn(*size, generator=generator, device=x.device)
+
+
 def in_training(forward, teacher=False, **buffers):
     """A model that does so in training mode alone, and its input."""
 
@@ -996,8 +1026,8 @@ FAULTS = {
     ),
     "the batch second": (
         "input_axis",
-        lambda: (nn.RNN(5, 6), torch.randn(12, 8, 5)),
-        lambda: (nn.RNN(5, 6), torch.randn(12, 8, 5), With(dim=1)),
+        lambda: (Does(lambda self, x: self.linear(x).cumsum(0)), torch.randn(12, 8, 5)),
+        lambda: (Does(lambda self, x: self.linear(x).cumsum(0)), torch.randn(12, 8, 5), With(dim=1)),
     ),
     "compiled inside": (
         "not_simulated",
@@ -1247,6 +1277,86 @@ FAULTS = {
 }
 
 FAULTS |= {
+    "state on the class of a function": (
+        "shared_state.function",
+        lambda: (Does(lambda self, x: OnItsClass.apply(self.linear(x))), X),
+        lambda: (Does(lambda self, x: OnItsContext.apply(self.linear(x))), X),
+    ),
+    "a width drawn by Python": (
+        "own_length.drawn",
+        lambda: (Does(lambda self, x: self.linear(x)[:, : random.randint(1, 5)]), X),
+        lambda: (Does(lambda self, x, width: self.linear(x)[:, :width]), X, random.randint(1, 5)),
+    ),
+    "a width drawn by torch in training": (
+        "own_length.drawn",
+        in_training(lambda self, x: self.linear(x)[:, : int(torch.randint(1, 5, ()))]),
+        in_training(lambda self, x: self.linear(x)[:, :4]),
+    ),
+    "numbers for rows by a generator seeded in forward": (
+        "outputs_differ.seeded",
+        lambda: (Does(lambda self, x: self.linear(x) + seeded(x, len(x), 5)), X),
+        lambda: (Does(lambda self, x: self.linear(x) + seeded(x, 5)), X),
+    ),
+    "numbers for rows after a seed in forward": (
+        "outputs_differ.seeded",
+        lambda: (Does(lambda self, x: torch.manual_seed(7) and self.linear(x) + torch.randn_like(x)), X),
+        lambda: (Does(lambda self, x: self.linear(x) + torch.randn_like(x)), X),
+    ),
+    "a temperature as a tensor": (
+        "input_cut.number",
+        lambda: (Does(lambda self, x, heat: self.linear(x) / heat), X, torch.tensor(0.5)),
+        lambda: (Does(lambda self, x, heat: self.linear(x) / heat), X, 0.5),
+    ),
+    "a layer that takes its batch second": (
+        "input_axis.batch_first",
+        lambda: (Recurs(batch_first=False), torch.randn(8, 4, 5)),
+        lambda: (Recurs(batch_first=True), torch.randn(8, 4, 5)),
+    ),
+    "a hidden state of a model that returns its loss": (
+        "hidden_state_cut",
+        lambda: (
+            Recurs(lambda out: out.square().mean(), batch_first=True, num_layers=2),
+            torch.randn(8, 4, 5),
+            torch.zeros(2, 8, 5),
+        ),
+        lambda: (Recurs(batch_first=True, num_layers=2), torch.randn(8, 4, 5)),
+    ),
+    "a cache of keys as an input": (
+        "uncut_input",
+        lambda: (
+            Does(lambda self, x, past: list(past)[0][0] + self.linear(x)),
+            X,
+            Keys([(torch.ones(16, 5), torch.ones(16, 5))]),
+        ),
+        lambda: (
+            Does(lambda self, x, past: next(iter(Keys(past)))[0] + self.linear(x)),
+            X,
+            ((torch.ones(16, 5), torch.ones(16, 5)),),
+        ),
+    ),
+}
+
+
+class Keys:
+    """As transformers' caches: made of the keys and values of each layer, and gives them."""
+
+    def __init__(self, layers=()):
+        self.layers = list(layers)
+
+    def __iter__(self):
+        return iter(self.layers)
+
+
+class Recurs(nn.Module):
+    def __init__(self, then=lambda out: out, **options):
+        super().__init__()
+        self.rnn, self.then = nn.GRU(5, 5, **options), then
+
+    def forward(self, x, *hidden):
+        return self.then(self.rnn(x, *hidden)[0])
+
+
+FAULTS |= {
     # Hidden by randomness, which is made alike.
     "a loss of noisy outputs": (
         "biased_loss",
@@ -1361,6 +1471,7 @@ BESIDE = {
     "list_cut": {"rows_dropped"},
     "input_cut": {"rows_dropped", "batch_norm"},
     "input_axis": {"batch_moved"},
+    "input_axis.batch_first": {"batch_moved"},
     "rows_dropped": {"input_cut"},
     "fails_on_many.replicas": {"attributes_lost"},
     "fails_in_training.batch_norm": {"batch_norm", "idle_gpus"},
@@ -1526,3 +1637,32 @@ def test_equal_pieces_are_not_blamed_for_a_biased_loss():
     _, broken, _ = FAULTS["a mean over tokens"]
     model, *given = broken()
     assert "equally many rows" in check(model, *given).findings[0].reason
+
+
+def test_what_refuses_some_rows_is_not_given_all_of_them():
+    def forward(self, x, y):
+        assert len(x) % 2 == 0
+        return self.linear(x), 2 * y
+
+    found = check(Does(forward), torch.randn(18, 5), torch.randn(18, 5), gpus=2)
+    assert names(found, "error") == {"fails_on_many"}
+
+
+def test_a_gap_is_a_number_that_people_write():
+    assert [gap_text(gap).split()[3] for gap in (0.00123, 0.5, 1.55, 160.0)] == ["0.12", "50", "155", "16000"]
+
+
+def test_parameters_that_a_library_asks_for_have_its_line(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "modeling_of_theirs.py").write_text(
+        "from torch import nn\n\n\nclass Theirs(nn.Linear):\n    def forward(self, x):\n"
+        "        return super().forward(x.to(next(self.parameters()).dtype))\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    from modeling_of_theirs import Theirs
+
+    found = check(Theirs(5, 5), X)
+    assert [(one.name, one.where) for one in found.findings] == [
+        ("replica_parameters", "modeling_of_theirs.py, line 6, in forward")
+    ]

@@ -199,6 +199,8 @@ def _values_seen_by_norms(model: nn.Module) -> dict[str, int]:
         return hook
 
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+        # One that keeps no statistics is the same in both modes: `layout` sees it.
+        tracked = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
+        if tracked and module.training:
             module.register_forward_hook(note(name))
     return seen

@@ -18,7 +18,14 @@ from ..runs import Runs
 from .alone import known
 from .probe import probe
 
-CUT = ("input_cut", "input_cut.number", "input_axis", "hidden_state_cut", "list_cut")
+CUT = (
+    "input_cut",
+    "input_cut.number",
+    "input_axis",
+    "input_axis.batch_first",
+    "hidden_state_cut",
+    "list_cut",
+)
 
 
 @probe(
@@ -111,6 +118,8 @@ def _elsewhere(runs: Runs, found: Layout) -> Iterator[Finding]:
             yield KINDS["input_cut"](where, shape=shape, gpus=runs.gpus, rows=shape[dim], dim=dim)
         elif axis == 1 and _is_hidden_state(runs.subject.model, shape):
             yield KINDS["hidden_state_cut"](where, shape=shape, batch=runs.batch)
+        elif axis == 1 and dim == 0 and (layers := _not_batch_first(runs.subject.model)):
+            yield KINDS["input_axis.batch_first"](where, shape=shape, layers=listed(layers))
         else:
             yield KINDS["input_axis"](where, shape=shape, batch=runs.batch, axis=axis, dim=dim)
     for path, axis in found.outputs.items():
@@ -131,6 +140,15 @@ def _is_hidden_state(model: nn.Module, shape: list[int]) -> bool:
         if isinstance(module, nn.RNNBase)
     }
     return len(shape) == 3 and shape[0] in layers
+
+
+def _not_batch_first(model: nn.Module) -> list[str]:
+    """Return the layers that take their batch in dimension 1, and could be made to take it in dimension 0."""
+    kinds = (nn.RNNBase, nn.MultiheadAttention)
+    found = (
+        (name, one) for name, one in model.named_modules() if isinstance(one, kinds) and not one.batch_first
+    )
+    return [name or type(one).__name__ for name, one in found]
 
 
 def _moved(runs: Runs, path: str, axis: int | None) -> Finding:
