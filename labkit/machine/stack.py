@@ -1,4 +1,4 @@
-"""Puts the machine's mode on a thread's stack of function modes, and takes it off."""
+"""Puts the machine's modes on a thread's stacks of modes, and takes them off."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from torch._C import (
     _get_function_stack_at,
     _is_torch_function_enabled,
     _len_torch_function_stack,
+    _pop_torch_dispatch_stack,
     _pop_torch_function_stack,
+    _push_on_torch_dispatch_stack,
     _push_on_torch_function_stack,
 )
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..base.patches import Patch
 
 # Whether a function mode that is given types of subclasses hands the call on to these (see ops/mode.py): not within
 # DisableTorchFunctionSubclass, which a subclass's own code puts around what is to be a tensor's.
 hands_on = _is_torch_function_enabled
+_asks_nobody = torch.Tensor.__torch_dispatch__
 
 
 class Entered:
@@ -61,6 +65,32 @@ class Entered:
             self._pushed = False
 
 
+class OperatorMode(TorchDispatchMode):
+    """A dispatch mode of the machine's own, which sees each ATen operator in :meth:`operator`.
+
+    It comes and goes without torch's notes for compilers: an exit that calls deeper than its enter fails where the
+    stack of Python ends between the two, and the mode stays.
+    """
+
+    def __enter__(self) -> Any:
+        _push_on_torch_dispatch_stack(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        _pop_torch_dispatch_stack(None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # A class of tensors that answers operators itself (what they are made of, their sizes) is asked next, with
+        # this mode on: it sees what is done to the tensors inside (torch/csrc/utils/python_arg_parser.cpp,
+        # handle_torch_function_no_python_arg_parser).
+        asked = any(kind.__torch_dispatch__ is not _asks_nobody for kind in types)
+        return NotImplemented if asked else self.operator(func, args, kwargs or {})
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer the operator ``func``, with the mode off."""
+        raise NotImplementedError
+
+
 def on_stack(mode: TorchFunctionMode) -> bool:
     """Whether ``mode`` is on this thread's stack."""
     return any(_get_function_stack_at(at) is mode for at in range(_len_torch_function_stack()))
@@ -89,18 +119,20 @@ def with_mode(kind: Any, mode: Callable[[Any], TorchFunctionMode | None]) -> Ite
 
     def enter(self: Any) -> Any:
         brought = mode(self)
+        entered = enter_real(self)  # if it fails, nothing was brought
         if brought is not None:
             self.__dict__.setdefault("_labkit_modes", []).append(brought)
-            brought.__enter__()
-        return enter_real(self)
+            _push_on_torch_function_stack(brought)
+        return entered
 
     def exit_(self: Any, *exc_info: Any) -> Any:
-        result = leave_real(self, *exc_info)
-        modes = self.__dict__.get("_labkit_modes")
-        # It can be anywhere on the stack. If it is not there, as within backward, the next end takes it off.
-        if modes and leave(modes[-1]):
-            modes.pop()
-        return result
+        try:
+            return leave_real(self, *exc_info)
+        finally:
+            modes = self.__dict__.get("_labkit_modes")
+            # It can be anywhere on the stack. If it is not there, as within backward, the next end takes it off.
+            if modes and leave(modes[-1]):
+                modes.pop()
 
     yield Patch(kind, "__enter__", enter)
     yield Patch(kind, "__exit__", exit_)

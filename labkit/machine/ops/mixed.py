@@ -12,11 +12,10 @@ import re
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from ...base.tree import tensors_in
 from ..rules.functions import check_function
 from ..rules.operators import check_lists, check_operator
+from ..stack import OperatorMode
 from ..state.gpu import Gpu
 from ..state.in_use import at_work
 from ..state.placement import gpu_of, name_of, put_all
@@ -50,15 +49,13 @@ def _with_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return put_all(result, gpu)
 
 
-class _Replay(TorchDispatchMode):
+class _Replay(OperatorMode):
     """Checks and places the operators of one call."""
 
     def __init__(self, home: Gpu | None) -> None:
-        super().__init__()
         self._home = home
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # An operator that is made of others (CompositeImplicitAutograd in native_functions.yaml) has no wrapper on
         # CUDA: its parts are checked, each by itself. While this method runs the mode is off, hence ``with self``.
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):

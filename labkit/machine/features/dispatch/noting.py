@@ -35,8 +35,12 @@ class NoteHome(TorchFunctionMode):
         kwargs = kwargs or {}
         # The user's modes, which may be below this one, are not to see it.
         with torch._C.DisableTorchFunction():
-            gpus = list(map(gpu_of, tensors_in(args, kwargs)))
-        gpu = next((gpu for gpu in gpus if gpu is not None), None)
+            tensors = tensors_in(args, kwargs)
+            gpus = list(map(gpu_of, tensors))
+            gpu = next((gpu for gpu in gpus if gpu is not None), None)
+            for tensor, at in zip(tensors, gpus, strict=True):
+                if at is not gpu and at is None:  # or saved, it would be taken for a result of the call
+                    keep_on_host(tensor)
         with at_work(gpu, whole=all(at is gpu for at in gpus)):
             return func(*args, **kwargs)
 

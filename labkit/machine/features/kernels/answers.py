@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....base.language import say
 from ....base.tree import mapped, tensors_in
 from ... import hooks
 from ...handlers import HANDLERS, ByDtype, handles
+from ...stack import OperatorMode
 from ...state.cuda_errors import cuda_error
 from ...state.gpu import Gpu
 from ...state.placement import gpu_of
@@ -61,11 +61,10 @@ def instead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exc
 # CUDA refuses, and the CPU computes.
 
 
-class _Refusing(TorchDispatchMode):
+class _Refusing(OperatorMode):
     """Refuses the operators of one call that CUDA refuses."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func._schema.name.removeprefix("aten::")
         tensors = tensors_in(args, kwargs)
         if name in NO_KERNEL and tensors:
@@ -221,10 +220,10 @@ def _normed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exc
     return result
 
 
-class _HalfSignals(TorchDispatchMode):
+class _HalfSignals(OperatorMode):
     """Refuses the Fourier transforms that cuFFT refuses of halves (``cuda/CuFFTPlanCache.h``)."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.overloadpacket.__name__ in ("_fft_r2c", "_fft_c2c", "_fft_c2r"):
             signal, dims = args[0], args[1]
             sizes = [signal.shape[dim] for dim in dims]
@@ -235,7 +234,7 @@ class _HalfSignals(TorchDispatchMode):
                     "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
                     f"but got a signal size of{sizes}"
                 )
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def _nansum(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -298,13 +297,13 @@ def _operator_that_raises(func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return None
 
 
-class _Last(TorchDispatchMode):
+class _Last(OperatorMode):
     """Knows in which operator an error was raised."""
 
     inside: str | None = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.inside = func._schema.name.removeprefix("aten::")
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         self.inside = None
         return result

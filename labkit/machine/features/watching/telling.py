@@ -19,13 +19,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....base import ours
 from ....base.tree import tensors_in
 from ... import hooks
 from ...handlers import HANDLERS
 from ...ops.mode import MachineMode
+from ...stack import OperatorMode, without_modes
 from ...state.gpu import TheMachine
 from ...state.in_use import replaces
 from ...state.placement import gpu_of
@@ -114,24 +114,23 @@ def _watched_backward(machine: TheMachine, outputs: Any) -> AbstractContextManag
     return _Watch(machine)
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(OperatorMode):
     """Tells of the operators of one call, or one backward."""
 
     def __init__(self, machine: TheMachine, on_host: set[int] | None = None) -> None:
-        super().__init__()
         self._machine = machine
         self._on_host = on_host or set()  # the call's tensors that are: to read from them is no waiting
 
     def __enter__(self) -> Any:
+        super().__enter__()
         _here.watched = True
-        return super().__enter__()
+        return self
 
     def __exit__(self, *exc_info: Any) -> None:
         _here.watched = False
         super().__exit__(*exc_info)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.are_deterministic_algorithms_enabled():
             caller = unordered(func, args, kwargs)
             if caller is not None:
@@ -141,7 +140,7 @@ class _Watch(TorchDispatchMode):
                 warn(objection(caller, warn_only))
         if level(self._machine) and waits(func, args, kwargs, self._on_host):
             tell(self._machine)
-        with torch._C.DisableTorchFunction():  # the engine runs with the machine in sight
+        with without_modes():  # the engine runs with the machine in sight
             return func(*args, **kwargs)
 
 
