@@ -38,6 +38,8 @@ by_itself: Hook[Callable[[Any], bool]] = Hook()
 failed: Hook[Callable[[Any, tuple[Any, ...], dict[str, Any], Exception, Any], Any]] = Hook()
 # (machine, outputs) -> a context manager in which autograd's engine runs from these outputs on.
 backward: Hook[Callable[[Any, Any], AbstractContextManager[Any]]] = Hook()
+# (machine): calls in half precision may come.
+halves: Hook[Callable[[Any], object]] = Hook()
 # (machine): the host waits for a GPU.
 waited: Hook[Callable[[Any], object]] = Hook()
 # (class of tensors or of dispatch modes): it was made while the machine is in use.

@@ -40,7 +40,9 @@ class Passed(TorchFunctionMode):
 class Broken(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.overloadpacket.__name__ in ("add", "mul", "mm", "sum", "relu", "stack"):
-            raise LookupError("in a dispatch mode")  # in others C++ ends the process, as it does without a machine
+            raise LookupError(
+                "in a dispatch mode"
+            )  # in others C++ ends the process, as it does without a machine
         return func(*args, **(kwargs or {}))
 
 
@@ -91,7 +93,11 @@ def a_pool():
     layer, other = nn.Linear(4, 4).to(HOME), nn.Linear(4, 4).to(OTHER)
     pool = [layer.weight, layer.bias, other.weight]
     for device in ("cpu", HOME, OTHER):
-        pool += [torch.rand(3, 4, device=device), torch.rand(4, 4, device=device).half(), torch.rand((), device=device)]
+        pool += [
+            torch.rand(3, 4, device=device),
+            torch.rand(4, 4, device=device).half(),
+            torch.rand((), device=device),
+        ]
         pool += [torch.tensor([0, 9], device=device), torch.rand(2, 4, device=device, requires_grad=True)]
         pool += [torch.rand(4, 4, device=device).as_subclass(Seen), torch.eye(4, device=device).to_sparse()]
         rows = [torch.rand(2, 4, device=device), torch.rand(3, 4, device=device)]

@@ -87,8 +87,10 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
         return
 
     def mode(context: torch.autocast) -> AutocastMode | None:
-        return (
-            AutocastMode() if context.device.partition(":")[0] == "cuda" else None
-        )  # "cuda:1" means the same
+        if context.device.partition(":")[0] != "cuda":  # "cuda:1" means the same
+            return None
+        for begin in hooks.halves:
+            begin(machine)
+        return AutocastMode()
 
     yield from with_mode(torch.autocast, mode)

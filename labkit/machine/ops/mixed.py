@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 import torch
+
 from ...base.tree import tensors_in
 from ..rules.functions import check_function
 from ..rules.operators import check_lists, check_operator
