@@ -470,3 +470,71 @@ def test_the_backward_of_batch_norm_of_images_wants_statistics_of_their_dtype(gp
     for training in (True, False):
         with pytest.raises(RuntimeError, match="^Expected running_mean to have type Half but got Float"):
             backward(images, *weights, training=training)
+
+
+# What the CPU computes slowly in half precision.
+
+
+def _convolved(device, image, weight):
+    given = [tensor.detach().to(device).requires_grad_() for tensor in (image, weight)]
+    F.conv2d(*given, padding=1).sum().backward()
+    return [tensor.grad.cpu() for tensor in given]
+
+
+def _attended(device, *given):
+    given = [tensor.detach().to(device).requires_grad_() for tensor in given]
+    F.scaled_dot_product_attention(*given).sum().backward()
+    return [tensor.grad.cpu() for tensor in given]
+
+
+def _convolved_in_float32(image, weight):
+    ones = torch.ones_like(F.conv2d(image, weight, padding=1)).float()
+    rest = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
+    return torch.ops.aten.convolution_backward(ones, image.float(), weight.float(), *rest)[:2]
+
+
+def _attended_in_float32(*given):
+    result, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*given)
+    wide = [tensor.float() for tensor in (torch.ones_like(result), *given, result)]
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*wide, log_sum, 0.0, False)
+
+
+@pytest.mark.parametrize(
+    "compute, in_float32, shapes",
+    [
+        (_convolved, _convolved_in_float32, [(4, 6, 9, 9), (8, 6, 3, 3)]),
+        (_attended, _attended_in_float32, [(2, 3, 7, 8)] * 3),
+    ],
+)
+def test_gradients_in_half_precision_are_float32s_rounded_once_and_the_hosts_as_they_were(
+    compute, in_float32, shapes
+):
+    torch.manual_seed(0)
+    given = [torch.randn(shape).half() for shape in shapes]
+    before = compute("cpu", *given)
+    with labkit.simulate(gpus=1):
+        halves = compute("cuda", *given)
+        assert all(map(torch.equal, compute("cpu", *given), before))
+    for grad, wide in zip(halves, in_float32(*given), strict=True):
+        assert torch.equal(grad, wide.half())
+
+
+def test_the_graph_of_a_convolution_in_half_precision_is_the_ordinary_one():
+    from labkit.machine.features.kernels import halves
+
+    with labkit.simulate(gpus=1):
+        wide = torch.ones(1, 1, 4, 4, device="cuda")
+        F.conv2d(wide, wide)
+        assert not halves._held()  # nobody has asked for halves
+        image = wide.half().requires_grad_()
+        live = torch.cuda.memory_allocated()
+        result = F.conv2d(image, image)
+        assert halves._held()
+        assert type(result.grad_fn).__name__ == "ConvolutionBackward0"
+        assert torch.cuda.memory_allocated() - live == 512
+        with torch.autocast("cuda", dtype=torch.float16):
+            layer = torch.nn.Conv2d(1, 1, 2).cuda()
+            assert layer(wide).dtype is torch.float16
+            layer(wide).sum().backward()
+        assert layer.weight.grad.dtype is torch.float32
+    assert not hasattr(torch.library, "_labkit_kernels")

@@ -8,7 +8,6 @@ operators, and so does each backward.
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import types
 import warnings
@@ -20,7 +19,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ....base import ours
 from ....base.tree import tensors_in
 from ... import hooks
 from ...handlers import HANDLERS
@@ -36,10 +34,6 @@ _here = threading.local()
 # torch/_tensor_str.py takes the modes off).
 _READ_ON_HOST = frozenset((Tensor.tolist, Tensor.numpy, Tensor.__repr__))
 _functional = torch.nn.functional
-# Files of torch whose frames stand between the machine and its caller.
-_BETWEEN = ours.torch_files(
-    "_compile.py", "_dynamo/eval_frame.py", "_ops.py", "overrides.py", "utils/_python_dispatch.py"
-)
 # Machine -> what it does about calls that wait; one that is not here does nothing.
 _levels: WeakKeyDictionary[TheMachine, int] = WeakKeyDictionary()
 
@@ -61,17 +55,7 @@ def tell(machine: TheMachine) -> None:
     if level(machine) == 2:
         raise RuntimeError("called a synchronizing CUDA operation")
     if level(machine) == 1:
-        warn("called a synchronizing CUDA operation")
-
-
-def warn(text: str) -> None:
-    """Warn as C++ does, at the line of Python that called it; lines of the machine do not count."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and (
-        ours.is_our_file(frame.f_code.co_filename) or frame.f_code.co_filename in _BETWEEN
-    ):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level)
+        warnings.warn("called a synchronizing CUDA operation")
 
 
 def _body(function: Any) -> Callable[..., Any]:
@@ -137,7 +121,7 @@ class _Watch(OperatorMode):
                 warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
                 if not warn_only:
                     raise RuntimeError(objection(caller, warn_only))
-                warn(objection(caller, warn_only))
+                warnings.warn(objection(caller, warn_only))
         if level(self._machine) and waits(func, args, kwargs, self._on_host):
             tell(self._machine)
         with without_modes():  # the engine runs with the machine in sight
@@ -177,7 +161,7 @@ class _Functions:
 
 @functools.cache
 def _say_that_it_is_a_prototype() -> None:
-    warn(
+    warnings.warn(
         "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
     )
 
