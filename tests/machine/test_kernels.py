@@ -500,7 +500,7 @@ def _attended_in_float32(*given):
 
 
 @pytest.mark.parametrize(
-    "compute, in_float32, shapes",
+    ("compute", "in_float32", "shapes"),
     [
         (_convolved, _convolved_in_float32, [(4, 6, 9, 9), (8, 6, 3, 3)]),
         (_attended, _attended_in_float32, [(2, 3, 7, 8)] * 3),

@@ -34,7 +34,7 @@ def test_lines_are_those_of_plain_torch():
     global device
     device = "cpu"
     plain = warned(three_lines)
-    assert len(plain) == 4 and len(set(plain)) == 4
+    assert len(plain) == len(set(plain)) == 4
     device = "cuda"
     with labkit.simulate(gpus=1):
         assert warned(three_lines) == plain
@@ -47,7 +47,7 @@ def test_filters_by_module_and_recordings_of_warnings_see_the_users_line():
         with pytest.raises(UserWarning, match="To copy construct"):
             torch.tensor(x)
         warnings.filterwarnings("ignore", module=__name__.replace(".", r"\."))
-        with pytest.warns(UserWarning) as told:
+        with pytest.warns(UserWarning, match="mine") as told:
             warnings.warn("mine", stacklevel=1)
         assert [(warning.filename, warning.lineno) for warning in told] == [(__file__, here() - 1)]
         assert warned(lambda: torch.cuda.FloatTensor(2))[0][0] == __file__

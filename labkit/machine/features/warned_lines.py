@@ -6,16 +6,14 @@ warning is told again for the frame above, by whose module and line filters deci
 
 from __future__ import annotations
 
-import functools
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ...base import ours
-from ...base.patches import Patch
-from .. import hooks
 from ..state.gpu import TheMachine
+from ..state.in_use import replaces
 
 # Files of torch whose frames stand between the machine and its caller.
 _BETWEEN = ours.torch_files(
@@ -23,33 +21,26 @@ _BETWEEN = ours.torch_files(
 )
 
 
-@hooks.patches.add
-def patches(machine: TheMachine) -> Iterator[Patch]:
+@replaces(warnings, "_showwarnmsg")
+def _show(machine: TheMachine, show: Callable[..., None], told: warnings.WarningMessage) -> None:
     """What Python calls for a warning that the filters have let pass."""
-    show = warnings._showwarnmsg  # type: ignore[attr-defined]
-
-    @functools.wraps(show)
-    def show_at_users_line(told: warnings.WarningMessage) -> None:
-        if not ours.is_hidden_file(told.filename):
-            show(told)
-            return
-        frame: Any = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename != told.filename:
-            frame = frame.f_back
-        frame.f_globals.pop("__warningregistry__", None)  # or the next would be taken for this one
-        while frame.f_back is not None and _is_between(frame):
-            # Of torch's Python, the function that handed its call to the modes comes again below them.
-            handed_on = frame.f_code.co_name == "handle_torch_function"
-            frame = frame.f_back.f_back if handed_on else frame.f_back
-        seen = frame.f_globals
-        warnings.warn_explicit(
-            told.message, told.category, frame.f_code.co_filename, frame.f_lineno, seen.get("__name__"),
-            seen.setdefault("__warningregistry__", {}), seen, told.source,
-        )  # fmt: skip
-
-    yield Patch(warnings, "_showwarnmsg", show_at_users_line)
+    if not ours.is_hidden_file(told.filename):
+        show(told)
+        return
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename != told.filename:
+        frame = frame.f_back
+    frame.f_globals.pop("__warningregistry__", None)  # or the next would be taken for this one
+    while frame.f_back is not None and _is_between(frame.f_code.co_filename):
+        # Of torch's Python, the function that handed its call to the modes comes again below them.
+        handed_on = frame.f_code.co_name == "handle_torch_function"
+        frame = frame.f_back.f_back if handed_on else frame.f_back
+    seen = frame.f_globals
+    warnings.warn_explicit(
+        told.message, told.category, frame.f_code.co_filename, frame.f_lineno, seen.get("__name__"),
+        seen.setdefault("__warningregistry__", {}), seen, told.source,
+    )  # fmt: skip
 
 
-def _is_between(frame: Any) -> bool:
-    path = frame.f_code.co_filename
+def _is_between(path: str) -> bool:
     return ours.is_hidden_file(path) or path in _BETWEEN

@@ -55,7 +55,7 @@ def tell(machine: TheMachine) -> None:
     if level(machine) == 2:
         raise RuntimeError("called a synchronizing CUDA operation")
     if level(machine) == 1:
-        warnings.warn("called a synchronizing CUDA operation")
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
 
 
 def _body(function: Any) -> Callable[..., Any]:
@@ -121,7 +121,7 @@ class _Watch(OperatorMode):
                 warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
                 if not warn_only:
                     raise RuntimeError(objection(caller, warn_only))
-                warnings.warn(objection(caller, warn_only))
+                warnings.warn(objection(caller, warn_only), stacklevel=1)
         if level(self._machine) and waits(func, args, kwargs, self._on_host):
             tell(self._machine)
         with without_modes():  # the engine runs with the machine in sight
@@ -162,7 +162,8 @@ class _Functions:
 @functools.cache
 def _say_that_it_is_a_prototype() -> None:
     warnings.warn(
-        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
+        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
+        stacklevel=1,
     )
 
 
