@@ -1,6 +1,5 @@
 """Whatever is called, and however it fails, the machine is in the same state afterwards."""
 
-import gc
 import inspect
 import random
 import sys
@@ -206,9 +205,6 @@ def test_a_jagged_tensor_is_refused_by_what_it_is_made_of():
 def test_where_the_stack_of_python_ends_nothing_stays():
     """A context manager is left wherever it could be entered, at each depth."""
 
-    def below(depth, function):
-        return below(depth - 1, function) if depth > 0 else function()
-
     def saved():
         with torch.autograd.graph.save_on_cpu():
             (a * a).sum().backward()
@@ -226,10 +222,13 @@ def test_where_the_stack_of_python_ends_nothing_stays():
         a, b = torch.rand(3, 4, device=HOME, requires_grad=True), torch.rand(4, 4, device=OTHER)
         whole = a.detach().long()
         calls = [lambda: layer(b), lambda: whole @ whole.T, lambda: functional.dropout(a), saved, cast, told]
+        before, limit, depth = state(machine, [a, b]), sys.getrecursionlimit(), len(inspect.stack(0))
         for call in calls:
-            for left in range(1, 60, 2):
-                before = state(machine, [a, b])
-                with suppress(RuntimeError):
-                    below(sys.getrecursionlimit() - len(inspect.stack(0)) - left, call)
-                gc.collect()
+            for left in range(90):
+                try:
+                    with suppress(RuntimeError):  # also where no more than this is left
+                        sys.setrecursionlimit(depth + left)
+                        call()
+                finally:
+                    sys.setrecursionlimit(limit)
                 assert state(machine, [a, b]) == before, (call, left)
