@@ -165,6 +165,12 @@ PRIVATE = [
             "(machine.features.dispatch.classes); "
             "draws are made alike (diagnosis.same_random)",
             probes.dispatch_mode),
+    Private("torch._C: _push_on_torch_dispatch_stack, _pop_torch_dispatch_stack",
+            "the machine's dispatch modes leave wherever they could come (machine.stack)",
+            probes.dispatch_mode),
+    Private("warnings._showwarnmsg",  # Python's
+            "a warning names the user's line (machine.features.warned_lines)",
+            lambda: callable(warnings._showwarnmsg)),
     Private("torch.Tensor._make_wrapper_subclass, _extra_dispatch_keys, torch._C._disabled_torch_dispatch_impl",
             "wrappers are on a GPU and take no room there (machine.features.dispatch.classes)",
             probes.wrappers),
