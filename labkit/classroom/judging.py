@@ -180,27 +180,54 @@ def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:
 
 
 _ROUNDABOUT = ("__import__", "importlib", "exec", "eval")
+# What a student may leave in an answer who has tried it: it does none of the work.
+_TRIALS = ("labkit.simulate", "labkit.use_gpus", "labkit.record", "labkit.classroom")
 
 
 def forbidden(source: str, names: tuple[str, ...], prologue: str = "") -> Hint | None:
-    """The hint for an answer that names what it is to write itself, by whatever name it imported it; None if none."""
+    """The hint for an answer that names what it is to write itself, by whatever name it imported it; None if none.
+
+    names   dotted names, ``torch.nn.parallel``, each with all that is in it; one that begins with a dot is an attribute
+            of anything, ``._replicate_for_data_parallel``.
+    """
     if not names:
         return None
     before, tree = parsed(prologue), parsed(source)
     if before is None or tree is None:
         return None  # it will raise when it is run, and be told so
-    known, used = _imported(before) | _imported(tree), {*_imported(tree).values()}
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            root, rest = _dotted(node)
-            used.add(".".join([known.get(root, root), *rest] if root else rest))
+    imported = _imported(tree)
+    # A module by itself, as `import labkit` has it, is no use of it; what is taken out of one is.
+    used = {
+        whole
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for whole in _imported(node).values()
+    }
+    used |= {f"{whole}." for whole in imported.values() if whole in names and whole != "labkit"}
+    used |= set(_uses(tree, _imported(before) | imported))
+    used = {use for use in used if not any(f"{use}.".startswith(f"{trial}.") for trial in _TRIALS)}
     for name in (*names, *_ROUNDABOUT):
-        if any(f"{use}.".startswith(f"{name}.") for use in used):
-            return _hint("forbidden", name=name)
+        if any(
+            name in f"{use}." if name.startswith(".") else f"{use}.".startswith(f"{name}.") for use in used
+        ):
+            return _hint("forbidden", name=name.removeprefix("."))
     return None
 
 
-def _imported(tree: ast.Module) -> dict[str, str]:
+def _uses(tree: ast.AST, known: dict[str, str]) -> Iterator[str]:
+    """Yields each name that is used, with the attributes that are taken of it; "." and these where it is no name."""
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            root, rest = _dotted(node)
+            yield ".".join([known.get(root, root), *rest])
+            while isinstance(node, ast.Attribute):
+                node = node.value
+        todo += [] if isinstance(node, ast.Name) else ast.iter_child_nodes(node)
+
+
+def _imported(tree: ast.AST) -> dict[str, str]:
     """Lists the imports: name in the code -> whole name."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):

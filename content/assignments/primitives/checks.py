@@ -53,8 +53,10 @@ INEXACT = Hint(
 
 def wrong_sizes(rows: int, gpus: int, got: object, right: Sequence[int]) -> Iterator[Hint]:
     """Checks the sizes ``got`` for a split; nothing if they are ``right``."""
-    if isinstance(got, list) and got and all(type(size) is int for size in got):
-        sizes = got[:2000]  # of any size; what reads other answers has a most
+    if isinstance(got, Tensor) and got.ndim == 1 and not got.is_floating_point():
+        got = got.tolist()
+    if isinstance(got, (list, tuple)) and got and all(type(size) is int for size in got):
+        sizes = list(got[:2000])  # of any size; what reads other answers has a most
     else:
         sizes = list(read(SOME_WHOLE_NUMBERS, got, en="`split`", zh="`split` "))
     right = list(right)
@@ -306,8 +308,28 @@ def pairs(got: object, name: str) -> list[tuple[str, Tensor]]:
     return [(str(device), values) for device, values in got]
 
 
-def pieces_of(batch: Tensor, gpus: int) -> list[tuple[str, Tensor]]:
-    return [(f"cuda:{gpu}", piece) for gpu, piece in enumerate(batch.split(planned(len(batch), gpus).sizes))]
+def plain_pairs(got: object) -> list[tuple[int, int]]:
+    """``got``, if it is a list of two whole numbers each; else []."""
+    entries = list(got) if isinstance(got, (list, tuple)) else []
+    fit = all(
+        isinstance(one, tuple) and len(one) == 2 and all(type(n) is int for n in one) for one in entries
+    )
+    return entries if fit else []
+
+
+def cut(lengths: object, rows: int) -> list[int] | None:
+    """The lengths of an answer's own pieces, if it cuts all rows into several; else None."""
+    if (
+        not isinstance(lengths, list)
+        or len(lengths) < 2
+        or not all(type(n) is int and n > 0 for n in lengths)
+    ):
+        return None
+    return lengths if sum(lengths) == rows else None
+
+
+def pieces_of(batch: Tensor, sizes: Sequence[int]) -> list[tuple[str, Tensor]]:
+    return [(f"cuda:{gpu}", piece) for gpu, piece in enumerate(batch.split(list(sizes)))]
 
 
 def scaled(weights: Tensor) -> Tensor:
@@ -333,9 +355,12 @@ def _split(student: Student) -> Iterator[Hint]:
 )
 def _scatter(student: Student) -> Iterator[Hint]:
     batch = torch.arange(10.0)[:, None] * torch.ones(3)
-    yield from wrong_entries(drivers.scatter(student, batch, 4), pieces_of(batch, 4))
+    yield from wrong_entries(
+        drivers.scatter(student, batch, 4), pieces_of(batch, planned(len(batch), 4).sizes)
+    )
     yield from wrong_structure(
-        drivers.scatter(student, (batch, 3), 2), [(piece, 3) for piece in pieces_of(batch, 2)]
+        drivers.scatter(student, (batch, 3), 2),
+        [(piece, 3) for piece in pieces_of(batch, planned(len(batch), 2).sizes)],
     )
 
 
@@ -387,7 +412,7 @@ def _gather(student: Student) -> Iterator[Hint]:
 )
 def _call(student: Student) -> Iterator[Hint]:
     weights, batch = scaled(torch.eye(3)), torch.arange(15.0).reshape(5, 3) / 4
-    seen = [(device, len(piece)) for device, piece in pieces_of(batch, 3)]
+    seen = [(device, len(piece)) for device, piece in pieces_of(batch, planned(len(batch), 3).sizes)]
     got = drivers.call(student, weights, batch, 3)
     yield from wrong_call(got, (batch @ weights).tanh(), 3, seen)
     yield from wrong_count(got, 3)

@@ -20,14 +20,15 @@ def scatter(student, inputs, gpus):
 
 
 def scatter_backward(student, batch, gpus):
-    """The batch's gradient when piece k is multiplied by k + 1 and all is added up."""
+    """The lengths of the pieces, and the batch's gradient when piece k is multiplied by k + 1 and all is added up."""
     with labkit.simulate(gpus=gpus):
         batch = batch.clone().requires_grad_()
         pieces = student["scatter"](batch, devices(gpus))
+        lengths = [len(piece) for piece in pieces]
         if not all(piece.requires_grad for piece in pieces):
-            return None
+            return lengths, None
         sum((piece * (at + 1)).sum().to("cpu") for at, piece in enumerate(pieces)).backward()
-        return batch.grad
+        return lengths, batch.grad
 
 
 def scatter_sizes(student, rows, columns, gpus):

@@ -16,7 +16,7 @@ from labkit.plans.split import split as planned
 from . import checks, drivers
 
 _THEIRS = ("labkit", "torch.nn.parallel", "torch.nn.DataParallel", "torch.cuda.comm", "torch._C")
-_COPIES = ("_replicate_for_data_parallel",)
+_COPIES = ("._replicate_for_data_parallel",)
 WITHOUT = dict.fromkeys(("split", "scatter", "replicate", "apply", "gather", "call"), (*_THEIRS, *_COPIES))
 NEEDS = {"scatter": ("split",), "call": ("scatter", "replicate", "apply", "gather")}
 
@@ -83,7 +83,7 @@ def rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     ):
         batch = draw.tensor(count, 3)
         got = ask(drivers.scatter, inputs=batch, gpus=gpus)
-        yield from checks.wrong_entries(got, checks.pieces_of(batch, gpus))
+        yield from checks.wrong_entries(got, checks.pieces_of(batch, planned(count, gpus).sizes))
 
 
 @part(
@@ -95,7 +95,10 @@ def rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def nested(ask: Ask, draw: Draw) -> Iterator[Hint]:
     count, gpus = draw.choice(_idle(range(5, 60), range(3, 9)))
     x, y = draw.tensor(count, 3), draw.tensor(count, 2, 2)
-    pieces = list(zip(checks.pieces_of(x, gpus), checks.pieces_of(y, gpus), strict=True))
+    # A wrong rule costs its own part: a nested tensor is to be cut as one by itself is.
+    alone = checks.pairs(ask(drivers.scatter, inputs=x, gpus=gpus), "scatter")
+    sizes = checks.cut([len(values) for _, values in alone], count) or planned(count, gpus).sizes
+    pieces = list(zip(checks.pieces_of(x, sizes), checks.pieces_of(y, sizes), strict=True))
     word, number = draw.choice(["mean", "sum"]), draw.integer(1, 99)
     cases: list[tuple[Any, list[Any]]] = [
         ((x, number), [(a, number) for a, _ in pieces]),
@@ -113,9 +116,9 @@ def nested(ask: Ask, draw: Draw) -> Iterator[Hint]:
 @part("scatter", 1, en="Gradients come back to the batch", zh="梯度能传回批次")
 def scatter_gradient(ask: Ask, draw: Draw) -> Iterator[Hint]:
     count, gpus = _uneven(draw)
-    right = torch.cat([torch.full((size, 3), k + 1.0) for k, size in enumerate(planned(count, gpus).sizes)])
-    got = ask(drivers.scatter_backward, batch=draw.tensor(count, 3), gpus=gpus)
-    if not same(got, right):
+    lengths, gradient = ask(drivers.scatter_backward, batch=draw.tensor(count, 3), gpus=gpus)
+    sizes = checks.cut(lengths, count) or planned(count, gpus).sizes
+    if not same(gradient, torch.cat([torch.full((size, 3), k + 1.0) for k, size in enumerate(sizes)])):
         yield checks.NO_SCATTER_GRADIENT
 
 
@@ -128,7 +131,7 @@ def scatter_gradient(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def linear(ask: Ask, draw: Draw) -> Iterator[Hint]:
     count, gpus = draw.integer(70_000, 80_000), draw.integer(2, 4)
     got = ask.within(cpu=2)(drivers.scatter_sizes, rows=count, columns=16, gpus=gpus)
-    sizes = planned(count, gpus).sizes
+    sizes = checks.cut([size for size, _ in checks.plain_pairs(got)], count) or planned(count, gpus).sizes
     if not same(got, [(size, sum(sizes[:k])) for k, size in enumerate(sizes)]):
         yield Hint("large-rows", "of a large batch, the pieces are wrong", "批次很大时，分块不对")
 

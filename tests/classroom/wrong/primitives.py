@@ -99,7 +99,7 @@ def scatter(inputs, devices):
 """,
     ),
     "as even as possible": (
-        "scatter", {"rows": "rule", "nested": "nested-count", "scatter_gradient": "detached"},
+        "scatter", {"rows": "rule"},
         """
 def scatter(inputs, devices):
     if isinstance(inputs, torch.Tensor):
@@ -273,6 +273,60 @@ def data_parallel(model, batch, devices):
         """
 def data_parallel(model, batch, devices):
     return model(batch.to(devices[0]))
+""",
+    ),
+}  # fmt: skip
+
+_SPLIT = """
+def split(rows, gpus):
+    size = -(-rows // gpus)
+    full, rest = divmod(rows, size)
+    return {}([size] * full + [rest] * (rest > 0))
+"""
+_SCATTER = """
+def scatter(inputs, devices):
+    if isinstance(inputs, torch.Tensor):
+        return [piece.to(device) for piece, device in zip(inputs.chunk(len(devices)), devices)]
+    if isinstance(inputs, (tuple, list)):
+        return [type(inputs)(row) for row in zip(*(scatter(item, devices) for item in inputs))]
+    if isinstance(inputs, dict):
+        rows = zip(*(scatter(item, devices) for item in inputs.values()))
+        return [dict(zip(inputs, row)) for row in rows]
+    return [inputs for _ in devices]
+"""
+ALSO_RIGHT = {
+    "a tuple of sizes": ("split", _SPLIT.format("tuple")),
+    "a tensor of sizes": ("split", _SPLIT.format("torch.tensor")),
+    "the check left in the answer": (
+        "scatter", "from labkit.classroom import check\n" + _SCATTER + "check('primitives.scatter', scatter)\n",
+    ),
+    "a trial left in the answer": (
+        "scatter",
+        "import labkit\n" + _SCATTER + """
+with labkit.simulate(gpus=2):
+    print(scatter(torch.arange(5), ["cuda:0", "cuda:1"]))
+labkit.use_gpus(2)
+check("primitives.scatter", scatter)
+""",
+    ),
+    "a copy in eval mode, made through a call": (
+        "replicate",
+        """
+def replicate(model, devices):
+    def replica_on(device):
+        copies = {}
+        replica = copy.deepcopy(model).eval()
+        for original, twin in zip(model.modules(), replica.modules()):
+            for name, weight in [*original.named_parameters(recurse=False, remove_duplicate=False),
+                                 *original.named_buffers(recurse=False, remove_duplicate=False)]:
+                if name in twin._parameters:
+                    delattr(twin, name)
+                if weight not in copies:
+                    copies[weight] = weight.to(device, copy=True)
+                setattr(twin, name, copies[weight])
+        return replica
+
+    return [replica_on(device) for device in devices]
 """,
     ),
 }  # fmt: skip
