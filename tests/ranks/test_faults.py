@@ -246,6 +246,31 @@ def test_who_waits_for_whom_is_there_as_data():
     assert waits.ranks[1].call == "barrier"
 
 
+def of_steps(skip, last):
+    """Ten steps of a wrapped model, of which rank 1 skips one, or has fewer."""
+
+    def program(n):
+        model = DistributedDataParallel(torch.nn.Linear(2, 1).cuda())
+        for step in range(10 - (n == 1 and last)):
+            loss = model(torch.ones(3, 2, device="cuda")).sum()
+            if n == 1 and step == skip:
+                continue
+            loss.backward()
+
+    return program
+
+
+def test_a_skipped_step_is_told_as_one_and_fewer_batches_are_told_as_such():
+    report = failing(of_steps(skip=4, last=0)).error.report
+    assert "rank 1 ran the forward of the model as often as rank 0" in str(report)
+    assert "9 times only, rank 0 10 times: the rest of a step was skipped" in str(report)
+    assert "`continue` in all of them" in report.advice
+    assert report.fault == "collective_in_some_ranks"
+    report = failing(of_steps(skip=None, last=1)).error.report
+    assert "unequal numbers of batches" in str(report)
+    assert report.fault == "uneven_inputs"
+
+
 def test_it_is_said_in_chinese_too():
     labkit.set_language("zh")
     try:

@@ -175,14 +175,16 @@ def test_options(four):
     assert "--timeline" in four.run("%ranks --help")
     assert (
         four.run("%%ranks 2\nrank")
-        == "(the 4 ranks of before have ended, 2 new ones begin)\nrank 0  0\nrank 1  1\n"
+        == "(the 4 ranks of before have ended, and their variables are gone; 2 new ones begin)\nrank 0  0\nrank 1  1\n"
     )
     assert four.run("%ranks --close") == ""
     assert "no ranks are open" in four.run("%ranks")
     assert four.run("%%ranks\nrank") == "rank 0  0\nrank 1  1\n"
     four.run("labkit.set_language('zh')")
     assert "先把笔记本里的这些名字交给各个 rank" in four.run("%ranks --help")
-    assert four.run("%%ranks 3\nrank").startswith("（原来的 2 个 rank 已结束，新启动 3 个）")
+    assert four.run("%%ranks 3\nrank").startswith(
+        "（原来的 2 个 rank 已结束，它们的变量也没有了；新启动 3 个）"
+    )
 
 
 def test_the_magic_is_there_by_load_ext_too(kernel):

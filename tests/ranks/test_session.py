@@ -363,3 +363,20 @@ def test_a_session_that_was_closed_before_closes_no_other():
     with labkit.ranks(2) as second:
         first.close()
         assert labkit.ranks() is second
+
+
+def test_a_rank_that_made_calls_in_cells_before_is_not_said_to_have_made_none():
+    with labkit.ranks(3) as session:
+        session.execute(
+            "import torch.distributed as dist\nif rank == 2: dist.barrier()\nelse: dist.barrier()"
+        )
+        with pytest.raises(
+            Deadlock, match="ranks 0, 1  made no call in this cell, and have run to their end"
+        ):
+            session.execute("if rank == 2: dist.barrier()")
+        labkit.set_language("zh")
+        try:
+            with pytest.raises(Deadlock, match="在这个单元格里没有做过调用"):
+                session.execute("if rank == 2: dist.barrier()")
+        finally:
+            labkit.set_language("en")

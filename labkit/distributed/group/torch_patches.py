@@ -22,6 +22,7 @@ from ...base.patches import Patch
 from ...machine.ops.mode import MachineMode
 from ...machine.state.placement import gpu_of
 from ..calls.checks.nccl import NCCL_VERSION
+from ..rank.rank import timed_here
 from . import compiling, group
 from .group import Group, asking
 from .slot import Transport
@@ -221,8 +222,19 @@ def _of_groups() -> Iterator[Patch]:
     yield Patch(c10d, "_hash_tensors", _hash)
     yield Patch(dist, "Logger", DdpLogger)
     yield Patch(DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin)
+    yield Patch(DistributedDataParallel, "forward", _counted(DistributedDataParallel.forward))
     for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
         yield Patch(dist, name, _of_model(getattr(dist, name)))
+
+
+def _counted(forward: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def counted(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if model.training and torch.is_grad_enabled() and (rank := timed_here()) is not None:
+            rank.passes += 1
+        return forward(model, *args, **kwargs)
+
+    return counted
 
 
 def _hash(tensors: list[torch.Tensor]) -> int:

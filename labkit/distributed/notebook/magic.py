@@ -194,13 +194,21 @@ def _session(asked: argparse.Namespace, *, cell: bool) -> Session:
     other: dict[str, Any] = {k: v for k in ("nodes", "memory") if (v := getattr(asked, k)) is not None}
     same = now is not None and now.size == size and now.nodes == other.get("nodes", now.nodes)
     if now is not None and same and now.limits == other.get("memory", now.limits):
-        return now.restart() if asked.restart else now
+        if asked.restart:
+            now.restart()
+            print(
+                say(
+                    en=f"({size} ranks begin anew: what was in their variables is gone)",
+                    zh=f"（{size} 个 rank 重新开始：原来的变量都没有了）",
+                )
+            )
+        return now
     made = sessions.ranks(size, **other)
     if now is not None:
         print(
             say(
-                en=f"(the {now.size} ranks of before have ended, {size} new ones begin)",
-                zh=f"（原来的 {now.size} 个 rank 已结束，新启动 {size} 个）",
+                en=f"(the {now.size} ranks of before have ended, and their variables are gone; {size} new ones begin)",
+                zh=f"（原来的 {now.size} 个 rank 已结束，它们的变量也没有了；新启动 {size} 个）",
             )
         )
     return made

@@ -34,7 +34,7 @@ from ...turns.locks import watching
 from ..calls import faults
 from ..calls.call import Call
 from ..group.group import Group
-from ..rank.rank import aside
+from ..rank.rank import alone, aside
 from . import notes, packing
 from .keys import REPORTS, Keys, pauses, prefix, sleep
 from .notes import NEW, OWN, STORE, Note, key_of
@@ -185,6 +185,7 @@ class Lookout:
             came=dict(self.came),
             last=None if self.last is None else packing.words(self.last),
             error=_error() if ended else None,
+            passes=0 if alone.rank is None else alone.rank.passes,
         )
         self.store.set(str(self.rank), pickle.dumps(note))  # type: ignore[arg-type]  # bytes are taken too
 

@@ -31,6 +31,7 @@ class Note:
     issued  how many calls of each key it has made; ``last`` is the last of them, packed.
     came    how often it has come to a line with a call of a kind.
     error   the name and the text of what it ended by.
+    passes  how often it has run a wrapped model's forward in training.
     """
 
     number: int = 0
@@ -42,6 +43,7 @@ class Note:
     came: dict[tuple[str, str], int] = field(default_factory=dict)
     last: bytes | None = None
     error: tuple[str, str] | None = None
+    passes: int = 0
 
     def made(self, *key: Any) -> int:
         """The number of calls of this key that it has made."""
@@ -110,5 +112,5 @@ def standings(notes: Sequence[Note]) -> list[faults.Standing]:
             what, call = call.group, None
         elif call is not None and call.kind.startswith(STORE):
             what, call = f"{call.kind}({call.group}) at {call.short_place}", None
-        found.append(faults.Standing(rank, call, what, one.error, one.came, seqs, last))
+        found.append(faults.Standing(rank, call, what, one.error, one.came, seqs, last, one.passes))
     return found

@@ -32,6 +32,7 @@ class Timed:
 
     def __init__(self, number: int, local: int, node: int, gpus: tuple[Gpu, ...] = ()) -> None:
         self.number, self.local, self.node, self.gpus = number, local, node, gpus
+        self.passes = 0  # of a wrapped model's forward, in training
         self.chose = False  # whether it has said itself which GPUs it sees
         self.untold: list[Untold] = []
         self._spent = self._ahead = 0.0

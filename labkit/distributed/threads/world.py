@@ -162,6 +162,7 @@ class World:
         for rank in chosen:
             rank.error = rank.result = rank.waits = rank.last = None
             rank.came.clear()
+            rank.passes = 0
             rank.member = member = baton.add(rank.name, self._beginning(rank, baton, function))
             member.arrive = self._arriving(rank)
         members = [rank.member for rank in chosen if rank.member is not None]
@@ -331,7 +332,7 @@ def _standing(rank: Rank) -> faults.Standing:
         if code is not None
     }
     error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
-    return faults.Standing(rank.number, call, what, error, came, dict(rank.seqs), rank.last)
+    return faults.Standing(rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes)
 
 
 def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:

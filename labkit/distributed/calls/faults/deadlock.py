@@ -14,11 +14,8 @@ from .report import Report, explained
 from .words import described, group_of, ordinal, ranks_text, table
 
 # The faults that have a name of their own in a check-up, by why none can go on.
-_FAULTS = {
-    "uneven": "uneven_inputs",
-    "alone": "collective_in_some_ranks",
-    "split_alone": "collective_in_some_ranks",
-}
+_IN_SOME = "collective_in_some_ranks"
+_FAULTS = {"uneven": "uneven_inputs", "alone": _IN_SOME, "split_alone": _IN_SOME, "skipped": _IN_SOME}
 
 
 class Unmet(RuntimeError):
@@ -35,6 +32,7 @@ class Standing:
     came    how often it has come to a line with a call of a kind: (line of code, kind) -> times.
     seqs    how many calls of a group it has made: group -> number of its last.
     last    the last call that it made.
+    passes  how often it has run a wrapped model's forward in training.
     """
 
     rank: int
@@ -44,6 +42,7 @@ class Standing:
     came: Mapping[tuple[str, str], int] = field(default_factory=dict)
     seqs: Mapping[str, int] = field(default_factory=dict)
     last: Call | None = None
+    passes: int = 0
 
     @property
     def ended(self) -> bool:
@@ -136,6 +135,7 @@ def _several(text: str) -> str:
         ("waits ", "wait "),
         ("has ended; its", "have ended; their"),
         ("has ended", "have ended"),
+        ("made no call in this cell, and has run to its", "made no call in this cell, and have run to their"),
     ):
         if text.startswith(one):
             return several + text.removeprefix(one)
@@ -162,6 +162,11 @@ def _standing(one: Standing, standings: Sequence[Standing]) -> str:
             zh=f"出错退出：{one.error[0]}：{one.error[1]}",
         )
     last = one.last
+    if last is None and one.seqs:
+        return say(
+            en="made no call in this cell, and has run to its end",
+            zh="在这个单元格里没有做过调用，已经运行完",
+        )
     if last is None:
         return say(en="has ended without a call", zh="已经结束，没有做过任何调用")
     return say(
@@ -209,10 +214,13 @@ def _cause_of_missing(call: Call, standings: Sequence[Standing]) -> _Cause:
     through = f" (`{via}`)" if (via := call.via) else ""
     if away and not never and times > 1:
         over = say(en=" and ended", zh="，然后结束了") if len(ended) == len(away) else ""
-        return "uneven", {
-            "names": names, "through": through, "rounds": ", ".join(sorted({str(one.came[line]) for one in away})),
-            "ended": over, "rank": call.rank, "time": ordinal(times), "times": times,
+        rounds, passes = ", ".join(sorted({str(one.came[line]) for one in away})), by[call.rank].passes
+        facts: dict[str, object] = {
+            "names": names, "through": through, "rounds": rounds, "rank": call.rank, "times": times,
         }  # fmt: skip
+        if passes and all(one.passes >= passes for one in away):
+            return "skipped", facts
+        return "uneven", facts | {"ended": over, "time": ordinal(times)}
     if never and call.makes_a_group:
         return "split_alone", {
             "names": ranks_text(never),
