@@ -1,6 +1,7 @@
 """The check-up of a distributed script finds each planted fault, and nothing in sound scripts."""
 
 import json
+import os
 from contextlib import nullcontext
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import fsdp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import parallel as tensor_parallel
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset, TensorDataset
@@ -206,6 +209,319 @@ def batch_norm_of_few(rank):  # 13
     fit(DDP(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).cuda()), sampled()[1])
 
 
+# Those of the second table. Each has its sound twin below.
+
+
+def step_of(model, optimizer, x, y):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+
+
+def own_rows(n):
+    """A rank's own rows, from a generator of their own."""
+    generator = torch.Generator().manual_seed(7 + n)
+    return torch.randn(4, 4, generator=generator).cuda(), torch.randint(3, (4,), generator=generator).cuda()
+
+
+def gradients_reduced_twice(rank, op=dist.ReduceOp.SUM, sync=True):
+    n = begin(rank)
+    model = DDP(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        with nullcontext() if sync else model.no_sync():
+            step_of(model, optimizer, *own_rows(n))
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, op=op)
+        optimizer.step()
+
+
+def gradients_reduced_twice_and_averaged(rank):
+    gradients_reduced_twice(rank, dist.ReduceOp.AVG)
+
+
+def gradients_of_shards_reduced_again(rank):
+    n = begin(rank)
+    model = nn.Linear(4, 4).cuda()
+    fsdp.fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step_of(model, optimizer, *own_rows(n))
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad.to_local())
+    optimizer.step()
+
+
+def clipped_by_own_norm(rank, own=True, **options):
+    n = begin(rank)
+    model = fsdp.FullyShardedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)).cuda(), **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step_of(model, optimizer, *own_rows(n))
+    if own:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    else:
+        model.clip_grad_norm_(0.1)
+    optimizer.step()
+
+
+def clipped_by_own_norm_with_original_parameters(rank):
+    clipped_by_own_norm(rank, use_orig_params=True)
+
+
+def clipped_before_reducing(rank, before=True):
+    n = begin(rank)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        step_of(model, optimizer, *own_rows(n))
+        if before:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        if not before:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+
+
+def used_before_wait(rank, wait=False):
+    begin(rank)
+    x = torch.ones(3).cuda()
+    work = dist.all_reduce(x, async_op=True)
+    if wait:
+        work.wait()
+    y = x * 2
+    work.wait()
+    return y
+
+
+def changed_before_wait(rank, wait=False):
+    begin(rank)
+    x, parts = torch.ones(3).cuda(), [torch.empty(3).cuda() for _ in range(RANKS)]
+    work = dist.all_gather(parts, x, async_op=True)
+    if wait:
+        work.wait()
+    x += 1
+    work.wait()
+
+
+def received_too_early(rank):
+    n = begin(rank)
+    x, y = torch.ones(3).cuda(), torch.zeros(3).cuda()
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, x, (n + 1) % RANKS), dist.P2POp(dist.irecv, y, (n - 1) % RANKS)]
+    )
+    torch.stack([y, x])
+    for work in works:
+        work.wait()
+
+
+def one_file_by_several(rank, folder=None, mine=lambda n: True, name=lambda n: "model.pt"):
+    n = begin(rank)
+    model = DDP(net())
+    fit(model, sampled()[1])
+    if mine(n):
+        torch.save(model.state_dict(), f"{folder or os.environ['LABKIT_TEST_FOLDER']}/{name(n)}")
+    dist.barrier()
+
+
+def text_file_by_several(rank, folder=None):
+    begin(rank)
+    with open(f"{folder or os.environ['LABKIT_TEST_FOLDER']}/config.json", "w") as file:
+        file.write("{}")
+
+
+def loaded_to_one_gpu(rank, **options):
+    n = begin(rank)
+    path = f"{os.environ['LABKIT_TEST_FOLDER']}/weights.pt"
+    model = net()
+    if n == 0:
+        torch.save(model.state_dict(), path)
+    dist.barrier()
+    model.load_state_dict(torch.load(path, **options))
+
+
+class Noisy(nn.Module):
+    def __init__(self, p=0.5):
+        super().__init__()
+        self.net, self.p = nn.Linear(4, 3), p
+
+    def forward(self, x):
+        return F.dropout(self.net(x), self.p, self.training)
+
+
+def same_random_numbers(rank, seed=lambda n: 1):
+    n = begin(rank)
+    model = DDP(Noisy().cuda())
+    torch.manual_seed(seed(n))
+    sampler, loader = sampled()
+    fit(model, loader, 2, sampler.set_epoch)
+
+
+def same_noise(rank, seed=lambda n: 1):
+    n = begin(rank)
+    model = DDP(net())
+    torch.manual_seed(seed(n))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        x, y = own_rows(n)
+        step_of(model, optimizer, x + 0.1 * torch.randn_like(x), y)
+        optimizer.step()
+
+
+class Attention(nn.Module):
+    """Attention of which each of ``ranks`` has its share of the heads, the output's sum taken over all."""
+
+    def __init__(self, heads, ranks, dim=24):
+        super().__init__()
+        self.heads, self.wide = heads // ranks, dim // heads
+        self.qkv = nn.Linear(dim, 3 * self.heads * self.wide, bias=False)
+        self.out = nn.Linear(self.heads * self.wide, dim, bias=False)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, self.wide)).permute(2, 0, 3, 1, 4)
+        x = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return _Sum.apply(x)
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def cut_with_a_remainder(rank, heads=6):
+    begin(rank)
+    model = Attention(heads, dist.get_world_size()).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(2, 5, 24).cuda()).pow(2).mean().backward()
+        optimizer.step()
+
+
+class Llama(nn.Module):
+    """Attention that is cut from without, as PyTorch's own tutorial does."""
+
+    def __init__(self, heads):
+        super().__init__()
+        self.heads = heads
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(24, 24, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (w(x).view(2, 5, self.heads, 4).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
+        return self.wo(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def cut_with_a_remainder_by_dtensor(rank, heads=6):
+    begin(rank)
+    ranks = dist.get_world_size()
+    model = Llama(heads).cuda()
+    column, row = tensor_parallel.ColwiseParallel, tensor_parallel.RowwiseParallel
+    plan = {"wq": column(), "wk": column(), "wv": column(), "wo": row()}
+    tensor_parallel.parallelize_module(model, init_device_mesh("cuda", (ranks,)), plan)
+    model.heads = heads // ranks
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(2, 5, 24).cuda()).pow(2).mean().backward()
+        optimizer.step()
+
+
+def rank_for_local_rank(rank):
+    torch.cuda.set_device(rank.number)
+    dist.init_process_group("nccl")
+    fit(DDP(net()), sampled()[1])
+
+
+class _Gather(torch.autograd.Function):
+    """The parts of a sequence put together; the gradient's own part comes back."""
+
+    @staticmethod
+    def forward(ctx, x):
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x.contiguous())
+        return torch.cat(parts, 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.chunk(dist.get_world_size(), 1)[dist.get_rank()]
+
+
+class Sequenced(nn.Module):
+    """A LayerNorm on a rank's part of the sequence, and a column-parallel layer on all of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.up(_Gather.apply(self.norm(x.chunk(dist.get_world_size(), 1)[dist.get_rank()])))
+
+
+def norm_gradients_not_reduced(rank, reduce=False):
+    n = begin(rank)
+    model = Sequenced().cuda()
+    nn.init.normal_(model.up.weight, generator=torch.Generator("cuda").manual_seed(n))
+    nn.init.zeros_(model.up.bias)  # alike in all, and each of its own all the same
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.arange(64.0).view(2, 8, 4).sin().cuda()).pow(2).sum().backward()
+        if reduce:
+            for parameter in model.norm.parameters():
+                dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+
+def no_sync_around_backward(rank, around=False):
+    n = begin(rank)
+    model = DDP(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for k in range(4):
+        x, y = own_rows(n)
+        with model.no_sync() if around and k < 3 else nullcontext():
+            loss = F.cross_entropy(model(x), y) / 4
+            with model.no_sync() if k < 3 else nullcontext():
+                loss.backward()
+    optimizer.step()
+
+
+def differs_from_one_gpu(rank, mend=False):
+    """A term of the loss over all rows is made of each rank's rows alone."""
+    begin(rank)
+    model = DDP(net())
+    sampler, loader = sampled()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        out = model(x.cuda())
+        spread = out.var(0).sum() if not mend else out.square().mean()
+        (F.cross_entropy(out, y.cuda()) + spread).backward()
+        optimizer.step()
+
+
+def gradients_not_reduced(rank, reduce=False):
+    """A layer that each rank has whole, in front of a cut one: its gradient is a term of each rank."""
+    n = begin(rank)
+    ranks = dist.get_world_size()
+    model = nn.ModuleDict({"first": nn.Linear(4, 4), "cut": nn.Linear(4, 8, bias=False)}).cuda()
+    whole = model["cut"].weight.detach()
+    model["cut"].weight = nn.Parameter(whole.chunk(ranks)[n].clone())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, _ in DataLoader(dataset(), batch_size=8):
+        optimizer.zero_grad()
+        loss = model["cut"](model["first"](x.cuda())).pow(2).sum() / 64
+        loss.backward()
+        if reduce:
+            for parameter in model["first"].parameters():
+                dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+
 def calls_never_met(rank):
     n = begin(rank)
     if n == 0:
@@ -230,12 +546,33 @@ PLANTED = [
     accumulation_without_no_sync,
     optimizer_before_sharding, weights_drift, weights_differ_from_the_start, rows_counted_twice, batch_norm_of_few,
     calls_never_met, deadlock, script_fails,
+    gradients_reduced_twice, gradients_reduced_twice_and_averaged, gradients_of_shards_reduced_again,
+    clipped_by_own_norm, clipped_by_own_norm_with_original_parameters, clipped_before_reducing,
+    used_before_wait, changed_before_wait, received_too_early, one_file_by_several, text_file_by_several,
+    loaded_to_one_gpu, same_random_numbers, same_noise, cut_with_a_remainder, cut_with_a_remainder_by_dtensor,
+    rank_for_local_rank, norm_gradients_not_reduced, no_sync_around_backward, differs_from_one_gpu,
+    gradients_not_reduced,
 ]  # fmt: skip
 NAMES = {
+    gradients_reduced_twice_and_averaged: "gradients_reduced_twice",
+    gradients_of_shards_reduced_again: "gradients_reduced_twice",
+    clipped_by_own_norm_with_original_parameters: "clipped_by_own_norm",
+    clipped_before_reducing: "clipped_by_own_norm",
+    changed_before_wait: "used_before_wait",
+    received_too_early: "used_before_wait",
+    text_file_by_several: "one_file_by_several",
+    same_noise: "same_random_numbers",
+    cut_with_a_remainder_by_dtensor: "cut_with_a_remainder",
+    no_sync_around_backward: "accumulation_without_no_sync",
     same_rows_of_a_stream: "same_rows",
     gradient_scale_of_passes: "gradient_scale",
     gradient_scale_of_padding: "gradient_scale",
 }
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_TEST_FOLDER", str(tmp_path))
 
 
 @pytest.mark.parametrize("program", PLANTED, ids=lambda program: program.__name__)
@@ -470,6 +807,168 @@ def test_sound_scripts_give_no_finding(program):
     found = diagnose_ranks(program, RANKS)
     assert found.findings == ()
     assert found.ok
+
+
+# The sound twins of the second table.
+
+
+def reduced_by_hand_alone(rank):
+    gradients_reduced_twice(rank, dist.ReduceOp.AVG, sync=False)
+
+
+def clipped_by_fsdp(rank):
+    clipped_by_own_norm(rank, own=False)
+
+
+def clipped_after_reducing(rank):
+    clipped_before_reducing(rank, before=False)
+
+
+def clipped_by_dtensor(rank):
+    n = begin(rank)
+    model = net()
+    fsdp.fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step_of(model, optimizer, *own_rows(n))
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+
+
+def clipped_each_model_for_itself(rank):
+    n = begin(rank)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step_of(model, optimizer, *own_rows(n))
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+
+
+def used_after_wait(rank):
+    used_before_wait(rank, wait=True)
+
+
+def changed_after_wait(rank):
+    changed_before_wait(rank, wait=True)
+
+
+def used_otherwise(rank):
+    """Shapes are asked for, what is only sent is read, and a later call of the group has been waited for."""
+    begin(rank)
+    x, y, parts = torch.ones(3).cuda(), torch.ones(2).cuda(), [torch.empty(3).cuda() for _ in range(RANKS)]
+    dist.all_gather(parts, x, async_op=True)
+    torch.empty_like(parts[0]), parts[0].shape, parts[0].view(1, 3), x * 2
+    dist.all_reduce(y)
+    torch.stack(parts)
+    dist.all_reduce(x, async_op=True)
+    torch.cuda.synchronize()
+    x += 1
+
+
+def saved_by_one(rank):
+    one_file_by_several(rank, mine=lambda n: n == 0)
+
+
+def saved_by_each(rank):
+    one_file_by_several(rank, name=lambda n: f"model{n}.pt")
+
+
+def saved_in_turn(rank):
+    n = begin(rank)
+    for turn in range(RANKS):
+        if turn == n:
+            torch.save({}, f"{os.environ['LABKIT_TEST_FOLDER']}/turn.pt")
+        dist.barrier()
+
+
+def silenced(rank):
+    begin(rank)
+    with open(os.devnull, "w") as nothing:
+        print("hello", file=nothing)
+
+
+def loaded_to_the_host(rank):
+    loaded_to_one_gpu(rank, map_location="cpu")
+
+
+def loaded_to_its_own(rank):
+    loaded_to_one_gpu(rank, map_location=f"cuda:{rank.local}")
+
+
+def random_numbers_of_its_own(rank):
+    same_random_numbers(rank, seed=lambda n: n)
+
+
+def noise_of_its_own(rank):
+    same_noise(rank, seed=lambda n: n)
+
+
+def same_order_of_rows(rank):
+    """What all have to draw alike: weights, an order of rows, whether a layer takes part."""
+    n = begin(rank)
+    model = DDP(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.randn(32, 4)
+    for _ in range(2):
+        rows = torch.randperm(32)[n::RANKS]
+        optimizer.zero_grad()
+        model(data[rows].cuda() * (1 + torch.rand(1).item())).pow(2).mean().backward()
+        optimizer.step()
+
+
+def tensor_parallel_peers(rank):
+    """They have the same rows, and are to drop the same of them."""
+    begin(rank)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4), nn.Dropout()).cuda()
+    plan = {"0": tensor_parallel.ColwiseParallel(), "1": tensor_parallel.RowwiseParallel()}
+    tensor_parallel.parallelize_module(model, init_device_mesh("cuda", (RANKS,)), plan)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, _ in DataLoader(dataset(8), batch_size=4):
+        optimizer.zero_grad()
+        model(x.cuda()).pow(2).mean().backward()
+        optimizer.step()
+
+
+def cut_evenly(rank):
+    cut_with_a_remainder(rank, heads=8)
+
+
+def cut_evenly_by_dtensor(rank):
+    begin(rank)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).cuda()
+    plan = {"0": tensor_parallel.ColwiseParallel(), "2": tensor_parallel.RowwiseParallel()}
+    tensor_parallel.parallelize_module(model, init_device_mesh("cuda", (RANKS,)), plan)
+    fit(model, DataLoader(dataset(), batch_size=8))
+
+
+def norm_gradients_reduced(rank):
+    norm_gradients_not_reduced(rank, reduce=True)
+
+
+def no_sync_around_all(rank):
+    no_sync_around_backward(rank, around=True)
+
+
+def agrees_with_one_gpu(rank):
+    differs_from_one_gpu(rank, mend=True)
+
+
+def gradients_reduced(rank):
+    gradients_not_reduced(rank, reduce=True)
+
+
+TWINS = [
+    reduced_by_hand_alone, clipped_by_fsdp, clipped_after_reducing, clipped_by_dtensor, clipped_each_model_for_itself,
+    used_after_wait, changed_after_wait, used_otherwise, saved_by_one, saved_by_each, saved_in_turn, silenced,
+    loaded_to_the_host, loaded_to_its_own, random_numbers_of_its_own, noise_of_its_own, same_order_of_rows,
+    tensor_parallel_peers, cut_evenly, cut_evenly_by_dtensor, norm_gradients_reduced, no_sync_around_all,
+    agrees_with_one_gpu, gradients_reduced,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", TWINS, ids=lambda program: program.__name__)
+def test_the_sound_twins_give_no_finding(program):
+    found = diagnose_ranks(program, RANKS)
+    assert found.findings == ()
 
 
 def test_loaders_that_are_made_anew_are_each_their_own():

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...base.language import say
-from ...base.numbers import MOST_GPUS, whole
+from ...base.numbers import MOST_GPUS, plural, whole
 from ...diagnosis.result import SEVERITIES, Diagnosis, Finding
+from ..rank.system import Left
 from ..threads.world import RanksFailed, World
-from .meaning import compared, findings
+from . import one_gpu
+from .meaning import PHRASES, compared, findings, on_nodes, said
 from .observer import Observer
+from .records import RankRecord
 
 if TYPE_CHECKING:
     from ..rank.rank import Rank
@@ -56,8 +62,10 @@ def diagnose_ranks(
 ) -> RanksDiagnosis:
     """What is wrong with a script for ``torchrun``, run on ``ranks`` simulated GPUs? A :class:`RanksDiagnosis`.
 
-    It runs once, to its end or its error, while it is looked at which rows each rank reads, how much each counts in
-    the gradients, when these are reduced, and whether the replicas' weights stay alike.
+    It runs to its end or its error, while it is looked at which rows each rank reads, how much each counts in the
+    gradients, when these are reduced, whether the replicas' weights stay alike, what is drawn, saved and loaded. Then
+    its first steps run again, unseen: with the ranks on two nodes; and, if nothing was found, on one GPU with the
+    batches of all, to name the first tensor that differs.
 
     script      its path; or a function that is called with each :class:`Rank`.
     arguments   the script's own.
@@ -73,15 +81,55 @@ def diagnose_ranks(
         from ..torchrun.script import Program
 
         program, name = Program(str(path), arguments), path.name
-    text = say(en=f"{name} runs on {ranks} ranks", zh=f"{name} 在 {ranks} 个 rank 上运行")
+    records, failure = _run(name, program, ranks, memory)
+    found: list[Finding] = findings(records, failure)
+    looked = compared(records)
+    if failure is None:
+        nodes = next(number for number in range(2, ranks + 1) if ranks % number == 0)
+        _, other = _run(name, program, ranks, memory, nodes=nodes, enough=1)
+        found += on_nodes(nodes, other[1]) if other is not None else ()
+    # A shape that fits on one GPU alone is a matter of how the ranks cut.
+    cut = failure is not None and re.search(r"size|shape|view", str(failure[1]))
+    compare = not found and any(one.seen for one in records)
+    if compare or (cut and [one.name for one in found] == ["script_fails"]):
+        (one,), alone = _run(name, program, 1, memory, enough=one_gpu.STEPS, like=records)
+        if failure is not None:
+            found = (list(one_gpu.cut(records, one, *failure)) if alone is None else []) or found
+        elif alone is not None:
+            looked = (*looked, PHRASES["not_compared.fails"](problem=said(alone[1])))
+        else:
+            more, line = one_gpu.against(records, one)
+            found, looked = found + more, (*looked, *filter(None, [line]))
+    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return RanksDiagnosis(name, None, tuple(found), compared=looked, ranks=ranks)  # type: ignore[arg-type]
+
+
+def _run(
+    name: str,
+    program: Callable[[Rank], Any],
+    ranks: int,
+    memory: str | int,
+    *,
+    nodes: int = 1,
+    enough: int = 0,
+    like: Sequence[RankRecord] = (),
+) -> tuple[list[RankRecord], tuple[int, BaseException] | None]:
+    """Run the script once; return the records of its ranks, and the rank and error that ended it.
+
+    enough   optimizer steps after which it is ended; it prints nothing then.
+    """
+    text = say(en=f"{name} runs on {plural(ranks, 'rank')}", zh=f"{name} 在 {ranks} 个 rank 上运行")
     logging.getLogger(__name__).info(text)
-    failure: tuple[int, BaseException] | None = None
-    with World(ranks, memory=memory) as world, Observer(ranks) as observer:
+    quiet = io.StringIO()
+    with (
+        redirect_stdout(quiet) if enough else nullcontext(),
+        redirect_stderr(quiet) if enough else nullcontext(),
+        World(ranks, nodes=nodes, memory=memory) as world,
+        Observer(ranks, enough, like) as observer,
+    ):
         try:
             world.run(program, to_end=True)
         except RanksFailed as failed:
-            failure = failed.rank, failed.error
-        found: list[Finding] = findings(observer.records, failure)
-        looked = compared(observer.records)
-    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return RanksDiagnosis(name, None, tuple(found), compared=looked, ranks=ranks)  # type: ignore[arg-type]
+            if not enough or not isinstance(failed.error, Left):
+                return observer.records, (failed.rank, failed.error)
+    return observer.records, None

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ...base.ours import is_our_module, is_torch_module
 from ...diagnosis.errors import short_text
 from ...diagnosis.findings.kind import declared, listed
 from ...diagnosis.probes.alone import FEW
 from ...diagnosis.result import Finding
+from ..calls.call import place_of
 from ..calls.faults import Report, ranks_text
-from .records import Loader, Loss, RankRecord, Step, without_gradient
+from .records import Draw, Loader, Loss, RankRecord, Step, without_gradient
 
 KINDS, PHRASES = declared(Path(__file__).with_name("kinds.txt"))
 
@@ -34,6 +38,12 @@ def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] |
         *_once("rows_counted_twice", _padded(records)),
         *_scale(records),
         *_no_sync(records),
+        *_twice(records),
+        *_clipped(records),
+        *_early(records),
+        *_files(records),
+        *_loaded(records),
+        *_draws(records),
         *_stale(records),
         *(() if unreduced else _drift(records)),
         *_batch_norm(records),
@@ -52,8 +62,24 @@ def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) 
         yield KINDS["unused_parameters"](which=_unused(records))
     else:
         yield KINDS["script_fails"](
-            who=ranks_text([rank]), problem=short_text(error) if isinstance(error, Exception) else repr(error)
+            raised_at(error),
+            who=ranks_text([rank]),
+            problem=said(error),
         )
+
+
+def said(error: BaseException) -> str:
+    return short_text(error) if isinstance(error, Exception) else repr(error)
+
+
+def raised_at(error: BaseException) -> str:
+    """Return the user's line at which ``error`` was raised."""
+    frames = [
+        (frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not is_our_module(name := frame.f_globals.get("__name__")) and not is_torch_module(name)
+    ]
+    return place_of(*frames[-1]) if frames else ""
 
 
 def _places(places: Iterable[str]) -> str:
@@ -95,7 +121,17 @@ def _once(key: str, found: _Found) -> Iterator[Finding]:
         yield KINDS[key](where, **facts)
 
 
+def _groups(records: Sequence[RankRecord]) -> list[tuple[int, ...]]:
+    """Return the groups of ranks that reduce their gradients together."""
+    return sorted({tuple(sorted(one.replicas)) for one in records} - {()})
+
+
 def _same_rows(records: Sequence[RankRecord]) -> _Found:
+    for ranks in _groups(records)[:1]:  # alike in the others, if each has cut its model
+        yield from _same_rows_in(ranks, [records[rank] for rank in ranks])
+
+
+def _same_rows_in(ranks: Sequence[int], records: Sequence[RankRecord]) -> _Found:
     for number, loaders in enumerate(_loaders(records)):
         for epoch, parts in enumerate(zip(*(loader.epochs for loader in loaders), strict=False), 1):
             if not all(part.steps and part.rows for part in parts):
@@ -105,7 +141,7 @@ def _same_rows(records: Sequence[RankRecord]) -> _Found:
             # A sampler that pads reads some rows twice, fewer than there are ranks.
             if read - distinct >= len(records) and read > 1.5 * distinct:
                 yield _loader(number, loaders[0]), {
-                    "who": ranks_text(range(len(records))), "epoch": epoch, "read": read, "distinct": distinct,
+                    "who": ranks_text(ranks), "epoch": epoch, "read": read, "distinct": distinct,
                     "times": f"{read / distinct:.3g}",
                 }  # fmt: skip
                 break
@@ -201,8 +237,97 @@ def _no_sync(records: Sequence[RankRecord]) -> Iterator[Finding]:
     for number, steps in _steps(records):
         reduced = [count for count in steps[0].reduced if count]
         if len(reduced) > 1:
-            yield KINDS["accumulation_without_no_sync"](
-                step=number, times=len(reduced), calls=sum(reduced), enough=max(reduced)
+            place = next((one.unsynced for one in records if one.unsynced), "")
+            yield KINDS["accumulation_without_no_sync." + ("backward_only" if place else "none")](
+                place or steps[0].place,
+                step=number,
+                times=len(reduced),
+                calls=sum(reduced),
+                enough=max(reduced),
+            )
+            return
+
+
+def _twice(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for one in records:
+        if one.again is not None:
+            kind, facts = ("summed", {"times": one.times}) if one.times > 1 else ("averaged", {})
+            if one.sharded or one.flat:  # what is added up is of other parameters
+                kind, facts = "shards", {}
+            yield KINDS[f"gradients_reduced_twice.{kind}"](one.again[0], **facts)
+            return
+
+
+def _clipped(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    if not any(one.replicas or one.peers for one in records):
+        return  # each trains a model of its own
+    for clips in zip(*(one.clips for one in records), strict=False):
+        norms = [norm for _, norm in clips]
+        if max(norms) - min(norms) > _ALIKE * max(norms):
+            kind = "flat" if any(one.flat for one in records) else "own"
+            yield KINDS[f"clipped_by_own_norm.{kind}"](
+                clips[0][0], norms=", ".join(f"{norm:.3g}" for norm in norms)
+            )
+            return
+
+
+# Calls and files.
+
+
+def _early(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for one in records:
+        for place, changed, pending in one.early[:1]:
+            key = "used_before_wait." + ("changed" if changed else "read")
+            yield KINDS[key](place, call=pending.call.kind, line=pending.place)
+            return
+
+
+def _files(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    """Files that several ranks write, with no collective between."""
+    first: dict[str, tuple[int, Any]] = {}
+    several: dict[str, set[int]] = {}
+    for rank, one in enumerate(records):
+        for saved in one.saved:
+            at, other = first.setdefault(saved.path, (rank, saved))
+            if (
+                at != rank
+                and other.met == saved.met
+                and os.path.isfile(saved.path)
+                and os.path.getsize(saved.path)
+            ):
+                several.setdefault(saved.path, {at}).add(rank)
+    for path, ranks in list(several.items())[:1]:
+        yield KINDS["one_file_by_several"](
+            first[path][1].place, who=ranks_text(sorted(ranks)), file=os.path.basename(path)
+        )
+
+
+def _loaded(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    on: dict[Any, dict[int, str]] = {}
+    for rank, one in enumerate(records):
+        for place, gpus in one.loaded:
+            for gpu in gpus:
+                on.setdefault(gpu, {})[rank] = place
+    for gpu, places in on.items():
+        if len(places) > 1:
+            yield KINDS["loaded_to_one_gpu"](
+                next(iter(places.values())), who=ranks_text(sorted(places)), gpu=gpu.device
+            )
+            return
+
+
+def _draws(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    """Random numbers that ranks with other inputs draw alike: those that are given the same are to do the same."""
+    drawn: dict[Draw, list[int]] = {}
+    for rank, one in enumerate(records):
+        for draw in dict.fromkeys(one.draws):
+            drawn.setdefault(draw, []).append(rank)
+    for draw, ranks in drawn.items():
+        inputs = {tuple(records[rank].inputs.get(draw.step, ())) for rank in ranks}
+        rows = {one.shape[0] for given in inputs for one in given if one and one.shape} | {0}
+        if len(inputs) > 1 and draw.rows in rows and records[ranks[0]].replicas.issuperset(ranks[:2]):
+            yield KINDS["same_random_numbers"](
+                draw.place, who=ranks_text(ranks), function=draw.function, step=draw.step
             )
             return
 
@@ -217,17 +342,28 @@ def _stale(records: Sequence[RankRecord]) -> Iterator[Finding]:
 
 
 def _drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    if all(one.by_hand for one in records):
+    by_hand = not any(one.models for one in records)
+    for group in _groups(records):
+        replicas = [records[rank] for rank in group]
         # Only then: wrapped models were made alike when they were wrapped.
-        name = _unlike([one.began for one in records])
-        if name:
+        if by_hand and (name := _unlike([one.began for one in replicas])):
             yield KINDS["weights_differ_from_the_start"](name, who=name)
             return
+        yield from (drift := list(_drift_in(replicas, "weights_drift")))
+        if drift:
+            return
+    for group in sorted({group for one in records for group in one.peers if len(group) > 1}):
+        peers = [records[rank] for rank in group]
+        if by_hand and not _unlike([one.began for one in peers]):
+            yield from (drift := list(_drift_in(peers, "norm_gradients_not_reduced")))
+            if drift:
+                return
+
+
+def _drift_in(records: Sequence[RankRecord], key: str) -> Iterator[Finding]:
     for number, steps in _steps(records):
-        weights = [step.weights for step in steps]
-        name = _unlike(weights)
-        if name:
-            yield KINDS["weights_drift"](name, step=number, who=name)
+        if name := _unlike([step.weights for step in steps]):
+            yield KINDS[key](records[0].called(name) or name, step=number, who=name)
             return
 
 
@@ -251,6 +387,12 @@ def _batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
     if len(means) == len(records) and len({round(mean, 6) for mean in means}) > 1:
         statistics = PHRASES["batch_norm_of_few.means"](means=", ".join(f"{mean:.3g}" for mean in means))
     yield KINDS["batch_norm_of_few"](values=values, rows=rows, statistics=statistics)
+
+
+def on_nodes(nodes: int, error: BaseException) -> Iterator[Finding]:
+    """What failed with the ranks on several nodes."""
+    if "invalid device ordinal" in str(error):  # PyTorch's words
+        yield KINDS["rank_for_local_rank"](raised_at(error), nodes=nodes, problem=said(error))
 
 
 def compared(records: Sequence[RankRecord]) -> tuple[str, ...]:

@@ -1,13 +1,16 @@
 """Observing a distributed script: some functions of torch are replaced by ones that note a call and pass it on.
 
-What is noted of each rank are records, without judgement; nothing is changed of what the script computes.
+What is noted of each rank are records, without judgement; nothing is changed of what the script computes. (One GPU is
+given the batches of ranks, and stops when enough has been seen.)
 """
 
 from __future__ import annotations
 
+import builtins
 import functools
+import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,9 +23,20 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, IterableDataset, Subset
 from torch.utils.data import dataloader as loading
 
+from ...base import as_main
 from ...base.patches import Patch, Patches
+from ...base.tree import mapped, tensors, tensors_in
+from ...machine.ops.mode import MachineMode
+from ...machine.state.placement import gpu_of
+from ..calls.faults import Report
+from ..group.slot import Plain
+from ..group.works import SlotWork
 from ..rank.rank import Rank, rank_here
-from .records import Epoch, Loader, Loss, RankRecord, Step, without_gradient
+from ..rank.system import Left
+from . import operations
+from .one_gpu import STEPS, joined, kept, printed
+from .operations import line_here
+from .records import Epoch, Loader, Loss, RankRecord, Saved, Step, without_gradient
 
 # As many steps' weights are compared, and this many numbers of each.
 _MOST_STEPS = 200
@@ -32,13 +46,21 @@ _FROM_INPUTS = (
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
 )  # fmt: skip
 _REDUCES = frozenset(("all_reduce", "reduce_scatter", "reduce_scatter_single"))
+_SHARES = _REDUCES | {"all_gather", "all_gather_single"}
+# These have weights that all ranks of tensor parallelism hold, each for a part of what it normalises.
+_WHOLE_NORMS = ("LayerNorm", "RMSNorm")
 
 
 class Observer:
-    """Keeps a record of each of ``ranks`` ranks while it is entered."""
+    """Keeps a record of each of ``ranks`` ranks while it is entered.
 
-    def __init__(self, ranks: int) -> None:
+    enough   optimizer steps of all of them after which they are ended; 0: none.
+    like     records of ranks whose batches and settings they are given.
+    """
+
+    def __init__(self, ranks: int, enough: int = 0, like: Sequence[RankRecord] = ()) -> None:
         self.records = [RankRecord() for _ in range(ranks)]
+        self._enough, self._like = enough, like
         self._stack = ExitStack()
 
     def __enter__(self) -> Observer:
@@ -63,8 +85,20 @@ class Observer:
         yield self._before(DataLoader, "__iter__", _begin_epoch)
         yield self._before(iterator, "__init__", _keep_loader)
         yield self._after(iterator, "_next_index", _read_index)
-        yield self._after(iterator, "__next__", _read_batch)
+        yield self._after(iterator, "__next__", self._read_batch)
         yield self._before(torch.autograd, "backward", _begin_backward)
+        yield Patch(nn.Module, "__call__", self._calling(nn.Module.__call__))
+        answer = MachineMode.__torch_function__
+        yield Patch(MachineMode, "__torch_function__", operations.noting(self.here, answer))
+        yield self._before(SlotWork, "wait", operations.end)
+        yield self._after(SlotWork, "is_completed", operations.asked)
+        yield self._before(torch.cuda, "synchronize", lambda record, *_, **__: record.pending.clear())
+        yield self._before(torch, "save", _save)
+        yield self._after(torch, "load", _load)
+        yield self._before(builtins, "open", _open)
+        yield self._after(nn.utils, "clip_grad_norm_", _clip)
+        yield self._before(fsdp.FullyShardedDataParallel, "__init__", _keep_flat)
+        yield Patch(as_main, "show", _shown(as_main.show))
         yield Patch(Rank, "note", self._noting(Rank.note))
         yield self._after(DistributedDataParallel, "__init__", _keep_model)
         yield self._after(optimizers.Optimizer, "__init__", _keep_optimizer)
@@ -88,36 +122,64 @@ class Observer:
 
         return Patch(owner, name, watched)
 
-    def _after(self, owner: Any, name: str, look: Callable[..., None]) -> Patch:
-        """Let a rank call ``look(record, result, *args)`` after ``owner.name``."""
+    def _after(self, owner: Any, name: str, look: Callable[..., Any]) -> Patch:
+        """Let a rank call ``look(record, result, *args)`` after ``owner.name``, which may give another result."""
         function = getattr(owner, name)
 
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
             if (record := self.here()) is not None:
-                look(record, result, *args)
+                other = look(record, result, *args)
+                return result if other is None else other
             return result
 
         return Patch(owner, name, watched)
 
     def _noting(self, note: Callable[..., Any]) -> Callable[..., Any]:
-        """Count the collectives of gradients. Another thread than the rank's own may have called one."""
+        """Note the script's own calls, and those of gradients. Another thread than the rank's own may have called."""
 
         @functools.wraps(note)
         def watched(rank: Rank, call: Any) -> None:
             note(rank, call)
             record = self.records[rank.number]
+            record.met += len(call.ranks) == rank.size
+            backward = torch._C._current_graph_task_id() != -1
+            if call.kind in _SHARES and (backward or record.depth):
+                record.peers.add(call.ranks)
+            own = not call.from_cpp and not call.via  # the script's line itself calls it
+            if own:
+                operations.begin(record, call)
             if call.kind not in _REDUCES:
                 return
-            if record.reduced and torch._C._current_graph_task_id() != -1:
+            if backward and record.reduced and call.via and (record.models or record.sharded or record.flat):
                 record.reduced[-1] += 1
-            elif call.kind == "all_reduce" and not record.models and not record.by_hand:
-                with torch._C.DisableTorchFunction():
-                    places = {
-                        p.grad.untyped_storage().data_ptr() for p in _parameters(record) if p.grad is not None
-                    }
-                    record.by_hand = any(t.untyped_storage().data_ptr() in places for t in call.inputs)
+                record.replicas.update(call.ranks)
+            elif own and call.kind == "all_reduce":
+                _reduce_by_hand(record, call)
+
+        return watched
+
+    def _calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Note what goes into the modules that the script calls, and comes out of all."""
+
+        @functools.wraps(call)
+        def watched(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            record = self.here()
+            if record is None or not torch.is_grad_enabled():
+                return call(module, *args, **kwargs)
+            if not record.depth:
+                _enter(record, module, (args, kwargs))
+            record.depth += 1
+            try:
+                result = call(module, *args, **kwargs)
+            except BaseException:
+                record.raised = record.raised or record.names.get(id(module), "")
+                raise
+            finally:
+                record.depth -= 1
+            _look(record, "output", record.names.get(id(module), ""), result)
+            return result
 
         return watched
 
@@ -145,15 +207,32 @@ class Observer:
 
     def _begin_step(self, optimizer: Any, *_: object) -> None:
         record = self.here()
-        if record is not None and not record.steps and not record.began:
+        if record is None or record.stepping not in (None, optimizer):
+            return  # one within another, which has not done its step
+        record.stepping, step = optimizer, len(record.steps)
+        if not record.began and not step:
             record.began = _weights(record)
+            if len(record.by_hand) == sum(parameter.grad is not None for parameter in _held(record)):
+                record.replicas.update(*record.by_hand.values())
+        if record.again is not None and not record.times:
+            size, gradient, before = record.again[1:]
+            record.times = size if abs(_norm(gradient) / (before or 1.0) - 1) > 0.01 else 1.0
+        for root in record.roots if step < STEPS else ():
+            for _, parameter in reversed(list(root.named_parameters())):
+                _look(record, "gradient", record.names.get(id(parameter), ""), parameter.grad)
+        groups = optimizer.param_groups
+        record.settings.append([{k: v for k, v in group.items() if k != "params"} for group in groups])
+        if self._like and step < len(self._like[0].settings):
+            for group, settings in zip(groups, self._like[0].settings[step], strict=False):
+                group.update(settings)
 
     def _end_step(self, optimizer: Any, *_: object) -> None:
         record = self.here()
-        if record is None:
+        if record is None or record.stepping is not optimizer:
             return
+        record.stepping = None
         weights = _weights(record) if len(record.steps) < _MOST_STEPS else {}
-        record.steps.append(Step(record.losses, record.passes, record.reduced, weights))
+        record.steps.append(Step(record.losses, record.passes, record.reduced, record.place, weights))
         record.losses, record.passes, record.reduced = [], 0, []
         record.unused = without_gradient(record.models)
         for loader in record.loaders:
@@ -165,6 +244,31 @@ class Observer:
             record.stale = [
                 record.before[key][0] for key in held if key in record.before and key not in current
             ]
+        if self._enough and all(len(one.steps) >= self._enough for one in self.records):
+            raise Left(0)
+
+    def _read_batch(self, record: RankRecord, batch: Any, iterator: Any) -> Any:
+        if isinstance(iterator._dataset, IterableDataset):
+            _epoch(record, iterator).rows += _rows(batch)
+        loader = getattr(iterator, "_labkit_loader", None)
+        if loader is None or len(record.steps) >= STEPS:
+            return None
+        mine = record.loader(loader, lambda: _described(loader))
+        if not self._like:
+            if sum(t.numel() for t in tensors_in(batch)) * (len(mine.batches) + 1) < _MOST_NUMBERS:
+                mine.batches.append(kept(batch))
+            return None
+        number, at = record.loaders.index(mine), mine.given
+        mine.given, own = at + 1, tensors(batch)
+        try:
+            together = joined([one.loaders[number].batches[at] for one in self._like])
+            return mapped(together, lambda way, tensor: tensor.to(own[way].device))
+        except (
+            RuntimeError,
+            ValueError,
+            LookupError,
+        ):  # the ranks' do not fit together, or there are no more
+            raise Left(0) from None
 
 
 # Data.
@@ -194,17 +298,97 @@ def _read_index(record: RankRecord, index: Any, iterator: Any) -> None:
         _epoch(record, iterator).rows += [_row(iterator._dataset, row) for row in rows]
 
 
-def _read_batch(record: RankRecord, batch: Any, iterator: Any) -> None:
-    if isinstance(iterator._dataset, IterableDataset):
-        _epoch(record, iterator).rows += _rows(batch)
+# Files.
+
+
+def _save(record: RankRecord, obj: Any, f: Any = None, *_: Any, **__: Any) -> None:
+    if isinstance(f, (str, os.PathLike)):
+        record.saved.append(Saved(os.path.abspath(f), line_here()[0], record.met))
+
+
+def _open(record: RankRecord, file: Any, mode: str = "r", *_: Any, **__: Any) -> None:
+    if "w" in mode and (isinstance(file, os.PathLike) or (isinstance(file, str) and file != os.devnull)):
+        _save(record, None, file)
+
+
+def _load(record: RankRecord, loaded: Any, *_: Any) -> None:
+    record.loaded.append((line_here()[0], {gpu_of(tensor) for tensor in tensors_in(loaded)} - {None}))
+
+
+def _shown(show: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
+    """Show what ends a script, unless it is a fault that the result will tell of."""
+
+    def once(error: BaseException) -> None:
+        if not isinstance(getattr(error, "report", None), Report):
+            show(error)
+
+    return once
 
 
 # Gradients and weights.
 
 
-def _begin_backward(record: RankRecord, *_: Any, **__: Any) -> None:
+def _begin_backward(record: RankRecord, tensors: Any = (), *_: Any, **__: Any) -> None:
+    if record.reduced and record.reduced[-1]:
+        record.unsynced = record.unsynced or record.unsyncing
+    record.place = line_here()[0]
+    without_sync = any(not model.require_backward_grad_sync for model in record.models)
+    record.unsyncing = record.place if without_sync else ""
+    _look(record, "loss", "loss", tensors)
     record.passes += 1
     record.reduced.append(0)
+
+
+def _reduce_by_hand(record: RankRecord, call: Any) -> None:
+    """Note which gradients an all-reduce of the script's own brings; or that they have been reduced already."""
+    with torch._C.DisableTorchFunction():
+        brought = {t.untyped_storage().data_ptr() for t in call.inputs}
+        for at, parameter in enumerate(_held(record)):
+            gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
+            if gradient is None or gradient.untyped_storage().data_ptr() not in brought:
+                continue
+            if not (record.models or record.sharded or record.flat):
+                record.by_hand[at] = call.ranks
+            elif sum(record.reduced) and len(record.replicas & set(call.ranks)) > 1 and record.again is None:
+                size = len(call.ranks) if call.op == "SUM" else 1
+                record.again = call.short_place, size, gradient, _norm(gradient)
+
+
+def _norm(gradient: Tensor) -> float:
+    with Plain():
+        return float(gradient.double().norm())
+
+
+def _clip(record: RankRecord, norm: Any, *_: Any) -> None:
+    if not hasattr(norm, "_local_tensor"):  # a DTensor knows the whole
+        record.clips.append((line_here()[0], float(norm)))
+
+
+def _enter(record: RankRecord, module: Any, given: Any) -> None:
+    """The script calls ``module`` with ``given``."""
+    inputs = tensors_in(*given)
+    record.inputs.setdefault(len(record.steps) + 1, []).extend(printed(t, "") for t in inputs)
+    if id(module) not in record.names and len(record.steps) < STEPS:
+        first = f"{type(module).__name__}{len(record.roots) or ''}"
+        record.roots.append(module)
+        for name, one in (*module.named_modules(), *module.named_parameters()):
+            record.names.setdefault(id(one), f"{first}.{name}" if name else first)
+        for parameter in module.parameters():
+            _look(record, "weight", record.names[id(parameter)], parameter)
+    _look(record, "input", record.names.get(id(module), ""), [t for t in inputs if not t.requires_grad])
+
+
+def _look(record: RankRecord, what: str, name: str, value: Any) -> None:
+    """Keep what is compared with one GPU of the tensors in ``value``."""
+    step = len(record.steps) + 1
+    if step > STEPS or not name:
+        return
+    place = ""
+    for tensor in tensors_in(value):
+        place = place or line_here()[0]
+        number = record.counts[step, what, name] = record.counts.get((step, what, name), 0) + 1
+        if (seen := printed(tensor, place)) is not None:
+            record.seen[step, what, name, number] = seen
 
 
 def _scale(record: RankRecord, *_: Any, **__: Any) -> None:
@@ -213,6 +397,11 @@ def _scale(record: RankRecord, *_: Any, **__: Any) -> None:
 
 def _keep_model(record: RankRecord, _: None, model: Any, *__: Any) -> None:
     record.models.append(model)
+    record.replicas.update(model.process_group.transport().ranks)
+
+
+def _keep_flat(record: RankRecord, *_: Any, **__: Any) -> None:
+    record.flat = True
 
 
 def _keep_optimizer(record: RankRecord, _: None, optimizer: Any, *__: Any) -> None:
@@ -281,12 +470,16 @@ def _digest(tensor: Tensor) -> int:
 
 
 def _weights(record: RankRecord) -> dict[str, int]:
-    """Return digests of what replicas must have in common: parameters, and buffers except BatchNorm's statistics."""
+    """Return digests of what replicas must have in common: parameters, and buffers except BatchNorm's statistics.
+
+    Without replicas, of what is reduced by hand, and of norms whose weights every rank has.
+    """
     found: dict[str, int] = {}
     for number, model in enumerate(record.models):
         prefix = f"{number}." if len(record.models) > 1 else ""
         for name, parameter in model.module.named_parameters():
-            found[prefix + name] = _digest(parameter)
+            if name not in model.parameters_to_ignore:
+                found[prefix + name] = _digest(parameter)
         norms = {
             f"{name}.{key}"
             for name, module in model.module.named_modules()
@@ -296,20 +489,22 @@ def _weights(record: RankRecord) -> dict[str, int]:
         for name, buffer in model.module.named_buffers():
             if name not in norms and not buffer.is_sparse:
                 found[prefix + name] = _digest(buffer)
-    if not record.models and record.by_hand:
-        for at, parameter in enumerate(_parameters(record)):
-            found[f"parameter {at}"] = _digest(parameter)
+    if not record.models:
+        held = _held(record)
+        for at in record.by_hand:
+            found[record.names.get(id(held[at]), f"parameter {at}")] = _digest(held[at])
+        for root in () if record.flat else record.roots:
+            for module in root.modules():
+                if type(module).__name__.endswith(_WHOLE_NORMS):
+                    for parameter in module.parameters(recurse=False):
+                        if type(parameter) is nn.Parameter:
+                            found[record.names[id(parameter)]] = _digest(parameter)
     return found
 
 
-def _parameters(record: RankRecord) -> list[Any]:
-    return [
-        p
-        for optimizer in record.optimizers
-        for group in optimizer.param_groups
-        for p in group["params"]
-        if type(p) is nn.Parameter
-    ]
+def _held(record: RankRecord) -> list[Any]:
+    """Return the parameters that the optimizers change."""
+    return [p for optimizer in record.optimizers for group in optimizer.param_groups for p in group["params"]]
 
 
 def _targets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
+
+from torch import Tensor, is_grad_enabled
+
+from ..calls.call import Call
 
 
 @dataclass
@@ -29,6 +33,9 @@ class Loader:
     sampler: str
     by_epoch: bool
     epochs: list[Epoch] = field(default_factory=list)
+    # Its first batches, of the steps that are compared with one GPU's; how many one GPU was given.
+    batches: list[Any] = field(default_factory=list)
+    given: int = 0
 
 
 @dataclass
@@ -46,13 +53,64 @@ class Step:
     losses     of the backward passes since the last step.
     passes     how many backward passes there were.
     reduced    how many collectives of gradients there were in each of them.
+    place      the line of the last.
     weights    digests of parameters and buffers after the step, by name.
     """
 
     losses: list[Loss]
     passes: int
     reduced: list[int]
+    place: str
     weights: dict[str, int]
+
+
+class Draw(NamedTuple):
+    """Random numbers that were drawn in training: in which step, where, by what, and a digest of the generator.
+
+    rows   how many; 0 if they are for a tensor that was there. (Numbers for all ranks are drawn by each, too.)
+    """
+
+    step: int
+    place: str
+    function: str
+    state: int
+    rows: int
+
+
+class Saved(NamedTuple):
+    """A file that was written from its beginning, and how many collectives of all ranks had been called by then."""
+
+    path: str
+    place: str
+    met: int
+
+
+@dataclass(eq=False)
+class Pending:
+    """A call that nobody has waited for yet, with its tensors and how often each had been changed."""
+
+    call: Call
+    place: str
+    tensors: list[tuple[Tensor, int]]
+    # Places that the call reads or writes, and those that it writes.
+    used: set[int]
+    written: set[int]
+
+
+class Print(NamedTuple):
+    """What is kept of a tensor to compare it with one GPU's: of pieces of a whole, the last three add up.
+
+    shape   of the whole, where a DTensor knows it; ``local`` that of the rank's own piece.
+    eps     the rounding of its numbers.
+    """
+
+    place: str
+    shape: tuple[int, ...]
+    local: tuple[int, ...]
+    eps: float
+    size: int
+    total: float
+    squares: float
 
 
 @dataclass
@@ -65,13 +123,25 @@ class RankRecord:
     losing: bool = False
     passes: int = 0
     reduced: list[int] = field(default_factory=list)
+    place: str = ""
     # Digests before the first step.
     began: dict[str, int] = field(default_factory=dict)
-    # The replicated models; whether gradients are reduced without one; whether losses are scaled for float16.
+    # The replicated models; the gradients that are reduced without one, with the ranks; whether losses are scaled for
+    # float16.
     models: list[Any] = field(default_factory=list)
-    by_hand: bool = False
+    by_hand: dict[int, tuple[int, ...]] = field(default_factory=dict)
     scaled: bool = False
+    # The ranks that reduce their gradients with it, and the groups whose collectives are part of forward or backward.
+    replicas: set[int] = field(default_factory=set)
+    peers: set[tuple[int, ...]] = field(default_factory=set)
+    # The line of the latest backward if ``no_sync`` was on, and of one that reduced all the same; gradients that were
+    # reduced once more: where, by how many ranks, and how many times as large they are in the optimizer's step.
+    unsyncing: str = ""
+    unsynced: str = ""
+    again: tuple[str, int, Tensor, float] | None = None
+    times: float = 0.0
     optimizers: list[Any] = field(default_factory=list)
+    stepping: Any = None
     # Modules given to fully_shard, and names of the parameters that it replaced, by id, kept alive so that ids stay.
     sharded: list[Any] = field(default_factory=list)
     before: dict[int, tuple[str, Any]] = field(default_factory=dict)
@@ -80,8 +150,42 @@ class RankRecord:
     norms: list[tuple[int, int]] = field(default_factory=list)
     running: Any = None
     unused: list[str] = field(default_factory=list)
+    # Files: written; loaded, with the GPUs on which their tensors are.
+    met: int = 0
+    saved: list[Saved] = field(default_factory=list)
+    loaded: list[tuple[str, set[Any]]] = field(default_factory=list)
+    # Calls that are under way, and uses of their tensors: where, whether it was a change, and the call.
+    pending: list[Pending] = field(default_factory=list)
+    early: list[tuple[str, bool, Pending]] = field(default_factory=list)
+    # Norms by which gradients were clipped, and whether FSDP1 has cut these.
+    clips: list[tuple[str, float]] = field(default_factory=list)
+    flat: bool = False
+    draws: list[Draw] = field(default_factory=list)
+    drew: bool = False
+    # Of the modules that the script calls, with names for all inside; how deep in them it is; which one raised.
+    roots: list[Any] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    depth: int = 0
+    raised: str = ""
+    # What they were given, by step.
+    inputs: dict[int, list[Any]] = field(default_factory=dict)
+    # Tensors to compare, by step, what they are ("weight", "input", "output", "loss", "gradient"), name and number; the
+    # optimizer's settings in each step.
+    seen: dict[tuple[int, str, str, int], Print] = field(default_factory=dict)
+    counts: dict[tuple[int, str, str], int] = field(default_factory=dict)
+    settings: list[list[dict[str, Any]]] = field(default_factory=list)
     # By the loaders themselves: of one that is gone the next may have the id.
     _records: WeakKeyDictionary[Any, Loader] = field(default_factory=WeakKeyDictionary)
+
+    def called(self, parameter: str) -> str:
+        """Return the line that first called the module of ``parameter``."""
+        module = parameter.rpartition(".")[0]
+        return next((seen.place for key, seen in self.seen.items() if key[1:3] == ("output", module)), "")
+
+    def trains(self) -> bool:
+        """Whether what it draws now is for a step, and not for weights or data that all ranks are to have alike."""
+        begun = self.steps or self.passes or self.depth
+        return bool(self.optimizers and begun) and is_grad_enabled()
 
     def loader(self, key: object, make: Callable[[], Loader]) -> Loader:
         """Return the record of the loader ``key``; it is made if the loader is new."""

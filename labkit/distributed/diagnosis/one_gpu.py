@@ -1,0 +1,179 @@
+"""The comparison of ranks with one GPU on their batches together: the first tensor that differs is named.
+
+Of a tensor each rank keeps three numbers, its size, sum and sum of squares: those of pieces of a whole add up, however
+it was cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...base.tree import children, leaves, mapped, rebuilt
+from ...diagnosis.result import Finding
+from ..calls.faults import ranks_text
+from ..group.slot import Plain
+from .meaning import KINDS, PHRASES, raised_at, said
+from .records import Print, RankRecord
+
+# As many optimizer steps are compared.
+STEPS = 2
+
+
+def printed(tensor: Any, place: str) -> Print | None:
+    """Return what is kept of ``tensor``; None if it has no numbers to add up."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    if type(local) is not Tensor and not isinstance(local, nn.Parameter):
+        return None  # it wraps others, and may wait for them
+    with Plain(), suppress(RuntimeError, TypeError):  # of other layouts, on no device, within a transform
+        values = local.detach().double()
+        eps = torch.finfo(local.dtype).eps if local.is_floating_point() else 0.0
+        return Print(
+            place, tuple(tensor.shape), tuple(local.shape), eps, local.numel(), float(values.sum()),
+            float(values.square().sum()),
+        )  # fmt: skip
+    return None
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Return one batch of the different ones among ``batches``."""
+    different: dict[Any, Any] = {}
+    for batch in batches:
+        tensors = [leaf for _, leaf in leaves(batch) if isinstance(leaf, Tensor)]
+        different.setdefault(tuple(printed(tensor, "") for tensor in tensors), batch)
+    return _joined(list(different.values()))
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    first = batches[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(batches)) if first.dim() else first
+    inside = [children(batch) for batch in batches]
+    if inside[0] is None:
+        return first
+    each = zip(*(filter(None, inside)), strict=True)
+    return rebuilt(first, [_joined([item for _, item in items]) for items in each])
+
+
+def kept(batch: Any) -> Any:
+    """Return a copy of ``batch`` that belongs to no machine."""
+    with Plain():
+        return mapped(batch, lambda _, tensor: tensor.detach().clone())
+
+
+def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Finding], str]:
+    """Return what the ranks compute otherwise than ``one``, which had their batches together; and what was compared."""
+    lost = _lost(records, one)
+    if lost is not None:
+        return [lost], ""
+    if any(record.drew for record in records):
+        return [], PHRASES["not_compared.random"]()
+    if any(record.norms for record in records):
+        return [], PHRASES["not_compared.norms"]()
+    if not any(loader.given for loader in one.loaders) and not _alike(records):
+        return [], PHRASES["not_compared.data"]()
+    largest = max((seen.squares for key, seen in one.seen.items() if key[1] == "gradient"), default=0.0)
+    count = 0
+    for key, seen in one.seen.items():
+        step, what, name, _ = key
+        many = [record.seen[key] for record in records if key in record.seen]
+        if len(many) < len(records):
+            continue
+        ways = set(_ways(seen, many, 1e-12 * largest if what == "gradient" else 0.0))
+        if what in ("weight", "input") and not ways & {"alike", "parts"}:
+            return [], PHRASES["not_compared.data" if what == "input" else "not_compared.weights"]()
+        if not ways or (what == "gradient" and not ways & {"alike", "parts"}):
+            facts = {"step": step, "what": PHRASES[f"tensor.{what}"](name=_clean(name))}
+            if "sum" in ways:
+                return [KINDS["gradients_not_reduced"](seen.place, **facts)], ""
+            off = 100 * max(_off(seen, other) for other in many)
+            return [KINDS["differs_from_one_gpu"](seen.place, ranks=len(records), off=off, **facts)], ""
+        count += 1
+    return [], PHRASES["compared.one_gpu"](count=count, steps=len(one.steps)) if count else ""
+
+
+def _lost(records: Sequence[RankRecord], one: RankRecord) -> Finding | None:
+    """Return the finding of a parameter that the ranks cut into pieces which are not the whole of one GPU's."""
+    for key, seen in one.seen.items():
+        many = [record.seen[key].local for record in records if key in record.seen]
+        if (
+            key[1] != "weight"
+            or len(many) < len(records)
+            or len({len(shape) for shape in (seen.shape, *many)}) > 1
+        ):
+            continue
+        for whole, *pieces in zip(seen.shape, *many, strict=True):
+            # Each piece may be there several times; a last one that is filled up is more than the whole.
+            if whole and sum(pieces) < whole:
+                return KINDS["cut_with_a_remainder.lost"](
+                    one.called(key[2]), name=_clean(key[2]), whole=whole, pieces=pieces, got=sum(pieces)
+                )
+    return None
+
+
+def cut(records: Sequence[RankRecord], one: RankRecord, rank: int, error: BaseException) -> Iterator[Finding]:
+    """What fails in ``rank`` and not on one GPU, by its shapes, in a module of whose parameters it has a piece."""
+    record = records[rank]
+    for key, seen in one.seen.items():
+        if key[1] == "weight" and key in record.seen and key[2].startswith(record.raised):
+            for whole, piece in zip(seen.shape, record.seen[key].local, strict=False):
+                if piece < whole:
+                    yield KINDS["cut_with_a_remainder.fails"](
+                        raised_at(error), who=ranks_text([rank]), problem=said(error), name=_clean(key[2]),
+                        whole=whole, piece=piece, ranks=len(records),
+                    )  # fmt: skip
+                    return
+
+
+def _alike(records: Sequence[RankRecord]) -> bool:
+    """Whether all ranks were given the same, and have the same losses."""
+    keys = [key for key in records[0].seen if key[1] in ("input", "loss")]
+    return bool(keys) and all(
+        key in other.seen and "alike" in _ways(records[0].seen[key], [other.seen[key]])
+        for key in keys
+        for other in records
+    )
+
+
+def _ways(one: Print, many: Sequence[Print], least: float = 0.0) -> Iterator[str]:
+    """Yield in which ways ``many`` are ``one``: each is alike, they are its parts, or terms of which it is sum or mean.
+
+    least   squares of numbers that are only rounding.
+    """
+    eps = max(one.eps, *(other.eps for other in many))
+    squares = math.sqrt(eps) * 4 * one.squares + least + 1e-30
+    total = (
+        math.sqrt(eps * one.squares) + 16 * eps * math.sqrt(one.size * one.squares) + math.sqrt(least) + 1e-15
+    )
+
+    def same(sum_of: float, sum_of_squares: float | None) -> bool:
+        return abs(sum_of - one.total) <= total and (
+            sum_of_squares is None or abs(sum_of_squares - one.squares) <= squares
+        )
+
+    if all(same(other.total, other.squares) for other in many):
+        yield "alike"
+    for parts in (many, {(other.total, other.squares): other for other in many}.values()):
+        if same(sum(part.total for part in parts), sum(part.squares for part in parts)):
+            yield "parts"
+        if same(sum(part.total for part in parts), None):
+            yield "sum"
+    if same(sum(other.total for other in many) / len(many), None):
+        yield "mean"
+
+
+def _off(one: Print, other: Print) -> float:
+    """Return by how much of its size ``other`` differs, at the least."""
+    size, there = math.sqrt(one.squares), math.sqrt(other.squares)
+    return max(abs(there - size), abs(one.total - other.total) / math.sqrt(one.size or 1)) / (size or 1.0)
+
+
+def _clean(name: str) -> str:
+    """Return the name of a module or parameter without the wrappers around it, whose names are private."""
+    parts = [part for part in name.split(".") if not part.startswith("_")]
+    return ".".join(parts).replace("DistributedDataParallel.module", "model")

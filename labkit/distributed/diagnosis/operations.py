@@ -1,0 +1,139 @@
+"""Calls of torch in a rank: what they draw, and whether they use a tensor whose collective nobody has waited for."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...base.tree import tensors_in
+from ...machine.handlers import HANDLERS, listed, named
+from ...machine.state.placement import gpu_of
+from ..calls.call import Call
+from ..group.slot import Plain
+from ..group.works import SlotWork
+from .records import Draw, Pending, RankRecord
+
+# An order of rows is to be the same in all ranks.
+_DRAWING = frozenset((*listed("with a generator"), *listed("from the default generator"))) - {torch.randperm}
+# These take a tensor's shape, and none of its values.
+_SHAPES = frozenset(
+    (*listed("beside a tensor"), *named("rand_like randn_like Tensor.record_stream Tensor.register_hook"))
+)
+
+
+def line_here(kind: str = "") -> tuple[str, Call]:
+    """Return the user's line from which this thread came here, and how."""
+    call = Call(kind)
+    call.locate()
+    return call.short_place, call
+
+
+def noting(here: Callable[[], RankRecord | None], answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the machine's ``answer`` to each function of torch, which notes it in the record ``here()``."""
+
+    def watched(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        record = here()
+        if record is not None and func in _DRAWING and record.trains():
+            return _draw(
+                record, mode, func, args, kwargs or {}, lambda: answer(mode, func, types, args, kwargs)
+            )
+        if record is not None and record.pending and HANDLERS.get(func, func) is not None:
+            return _use(record, func, args, kwargs, lambda: answer(mode, func, types, args, kwargs))
+        return answer(mode, func, types, args, kwargs)
+
+    return watched
+
+
+# Random numbers.
+
+
+def _draw(
+    record: RankRecord, mode: Any, func: Any, args: Any, kwargs: dict[str, Any], run: Callable[[], Any]
+) -> Any:
+    tensors, device = tensors_in(args, kwargs), kwargs.get("device")
+    gpu = mode.machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
+    generator = torch.default_generator if gpu is None else mode.machine.random.drawing(gpu)
+    before = _state(generator)
+    result = run()
+    record.drew = record.drew or bool(record.depth)
+    # A generator of its own says what is to be alike. One number alone is a decision, which all have to make alike.
+    sizes = [len(tensor) for tensor in tensors_in(result) if tensor.numel() > 1]
+    if sizes and before != _state(generator):
+        place, call = line_here()
+        if not any(f"utils{sep}data" in code.co_filename for code in call.codes for sep in "/\\"):
+            rows = 0 if tensors or record.depth else sizes[0]
+            record.drew = True
+            record.draws.append(Draw(len(record.steps) + 1, place, func.__name__, before, rows))
+    return result
+
+
+def _state(generator: Any) -> int:
+    with Plain():
+        return zlib.crc32(generator.get_state().numpy().tobytes())
+
+
+# Tensors of calls that are under way.
+
+
+def begin(record: RankRecord, call: Call) -> None:
+    """The script itself has made ``call``: what it brings is under way until somebody waits."""
+    tensors = [*call.inputs, *call.outputs]
+    with Plain():
+        kept = [(tensor, _version(tensor)) for tensor in tensors]
+    record.pending.append(Pending(call, call.short_place, kept, _places(tensors), _places(call.outputs)))
+
+
+def end(record: RankRecord, work: SlotWork, *_: object) -> None:
+    """Somebody has waited for ``work``: it is done, and so are the group's collectives before it."""
+    done = work.call
+
+    def under_way(one: Pending) -> bool:
+        call = one.call
+        if call.is_message or done.is_message or call.group != done.group:
+            return call is not done
+        return call.seq > done.seq
+
+    record.pending = [one for one in record.pending if under_way(one)]
+
+
+def asked(record: RankRecord, done: bool, work: SlotWork) -> None:
+    """Somebody has asked whether ``work`` is done."""
+    if done:
+        end(record, work)
+
+
+def _use(record: RankRecord, func: Any, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
+    # Nothing is read by a property, nor by what makes a tensor of the same shape.
+    asks = getattr(func, "__name__", "") in ("__get__", "__set__", "__delete__") or func in _SHAPES
+    places = set() if asks else _places(tensors_in(args, kwargs))
+    met = [one for one in record.pending if places & one.used]
+    result = run()
+    for one in met:
+        with Plain():
+            changed = any(_version(tensor) != version for tensor, version in one.tensors)
+        views = _places(tensors_in(result)) & one.written
+        if changed or (places & one.written and not views):
+            place, call = line_here()
+            if not any("distributed" in code.co_filename for code in call.codes):
+                record.early.append((place, changed, one))
+                record.pending.remove(one)  # said once
+    return result
+
+
+def _places(tensors: Iterable[Tensor]) -> set[int]:
+    found = set()
+    with torch._C.DisableTorchFunction():
+        for tensor in tensors:
+            with suppress(RuntimeError):  # it has no storage of its own
+                if type(tensor) in (Tensor, nn.Parameter):
+                    found.add(tensor.untyped_storage().data_ptr())
+    return found - {0}
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
