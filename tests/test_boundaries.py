@@ -53,7 +53,7 @@ cost              | base plans trace
 view              | base plans trace cost
 explore           | base plans trace cost view
 diagnosis         | base plans machine machine.features machine.state
-distributed.diagnosis | base diagnosis machine.handlers machine.ops machine.state distributed.calls distributed.rank distributed.group distributed.threads distributed.torchrun
+distributed.diagnosis | base turns diagnosis machine.handlers machine.ops machine.state distributed.calls distributed.rank distributed.group distributed.threads distributed.torchrun
 
 content           |
 course            | base content machine diagnosis plans

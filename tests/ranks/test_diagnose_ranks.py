@@ -1058,6 +1058,18 @@ def test_the_command(script, capsys, passes, code):
     assert told.err.count("done") == 2
 
 
+def test_a_deadlock_is_told_once(tmp_path, capsys):
+    path = tmp_path / "stuck.py"
+    path.write_text(
+        SCRIPT.replace("optimizer.step()", "dist.recv(torch.ones(2).cuda(), 1 - dist.get_rank())")
+    )
+    assert cli.main(["diagnose", "--ranks", "2", str(path)]) == 1
+    told = capsys.readouterr()
+    assert "no rank can go on" in told.out
+    assert "Traceback" not in told.err + told.out
+    assert "no rank can go on" not in told.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -363,7 +363,7 @@ def _drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
 def _drift_in(records: Sequence[RankRecord], key: str) -> Iterator[Finding]:
     for number, steps in _steps(records):
         if name := _unlike([step.weights for step in steps]):
-            yield KINDS[key](records[0].called(name) or name, step=number, who=name)
+            yield KINDS[key](records[0].called(name) or name, step=number, who=re.sub(r"#\d+", "", name))
             return
 
 

@@ -23,12 +23,12 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, IterableDataset, Subset
 from torch.utils.data import dataloader as loading
 
+from ... import turns
 from ...base import as_main
 from ...base.patches import Patch, Patches
 from ...base.tree import mapped, tensors, tensors_in
 from ...machine.ops.mode import MachineMode
 from ...machine.state.placement import gpu_of
-from ..calls.faults import Report
 from ..group.slot import Plain
 from ..group.works import SlotWork
 from ..rank.rank import Rank, rank_here
@@ -319,7 +319,7 @@ def _shown(show: Callable[[BaseException], None]) -> Callable[[BaseException], N
     """Show what ends a script, unless it is a fault that the result will tell of."""
 
     def once(error: BaseException) -> None:
-        if not isinstance(getattr(error, "report", None), Report):
+        if not isinstance(error, turns.Deadlock) and not hasattr(error, "report"):
             show(error)
 
     return once
@@ -369,7 +369,7 @@ def _enter(record: RankRecord, module: Any, given: Any) -> None:
     inputs = tensors_in(*given)
     record.inputs.setdefault(len(record.steps) + 1, []).extend(printed(t, "") for t in inputs)
     if id(module) not in record.names and len(record.steps) < STEPS:
-        first = f"{type(module).__name__}{len(record.roots) or ''}"
+        first = f"{type(module).__name__}#{len(record.roots)}"
         record.roots.append(module)
         for name, one in (*module.named_modules(), *module.named_parameters()):
             record.names.setdefault(id(one), f"{first}.{name}" if name else first)

@@ -7,7 +7,8 @@ it was cut.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,12 +32,11 @@ def printed(tensor: Any, place: str) -> Print | None:
     if type(local) is not Tensor and not isinstance(local, nn.Parameter):
         return None  # it wraps others, and may wait for them
     with Plain(), suppress(RuntimeError, TypeError):  # of other layouts, on no device, within a transform
-        values = local.detach().double()
+        values = local.detach().double().reshape(-1)
+        weighed = values.dot(torch.arange(values.numel(), dtype=values.dtype).add_(1).sin_())
         eps = torch.finfo(local.dtype).eps if local.is_floating_point() else 0.0
-        return Print(
-            place, tuple(tensor.shape), tuple(local.shape), eps, local.numel(), float(values.sum()),
-            float(values.square().sum()),
-        )  # fmt: skip
+        sums = (float(one) for one in (values.sum(), values.dot(values), weighed))
+        return Print(place, tuple(tensor.shape), tuple(local.shape), eps, local.numel(), *sums)
     return None
 
 
@@ -146,24 +146,30 @@ def _ways(one: Print, many: Sequence[Print], least: float = 0.0) -> Iterator[str
     least   squares of numbers that are only rounding.
     """
     eps = max(one.eps, *(other.eps for other in many))
-    squares = math.sqrt(eps) * 4 * one.squares + least + 1e-30
-    total = (
-        math.sqrt(eps * one.squares) + 16 * eps * math.sqrt(one.size * one.squares) + math.sqrt(least) + 1e-15
+    off = eps**0.6
+    near = (
+        off * math.sqrt(one.squares) + 16 * eps * math.sqrt(one.size * one.squares) + math.sqrt(least) + 1e-15
     )
 
-    def same(sum_of: float, sum_of_squares: float | None) -> bool:
-        return abs(sum_of - one.total) <= total and (
-            sum_of_squares is None or abs(sum_of_squares - one.squares) <= squares
+    def same(parts: Collection[Print], share: float = 1.0, *, terms: bool = True) -> bool:
+        total, weighed, squares = (
+            share * sum(getattr(part, what) for part in parts) for what in ("total", "weighed", "squares")
+        )
+        if terms:
+            return abs(total - one.total) <= near and abs(weighed - one.weighed) <= near
+        return (
+            abs(total - one.total) <= near
+            and abs(squares - one.squares) <= 4 * off * one.squares + least + 1e-30
         )
 
-    if all(same(other.total, other.squares) for other in many):
+    if all(same([other]) for other in many):
         yield "alike"
     for parts in (many, {(other.total, other.squares): other for other in many}.values()):
-        if same(sum(part.total for part in parts), sum(part.squares for part in parts)):
+        if same(parts, terms=False):
             yield "parts"
-        if same(sum(part.total for part in parts), None):
+        if same(parts):
             yield "sum"
-    if same(sum(other.total for other in many) / len(many), None):
+    if same(many, 1 / len(many)):
         yield "mean"
 
 
@@ -174,6 +180,6 @@ def _off(one: Print, other: Print) -> float:
 
 
 def _clean(name: str) -> str:
-    """Return the name of a module or parameter without the wrappers around it, whose names are private."""
-    parts = [part for part in name.split(".") if not part.startswith("_")]
+    """Return the name of a module or parameter without numbers of models, and wrappers, whose names are private."""
+    parts = [part for part in re.sub(r"#\d+", "", name).split(".") if not part.startswith("_")]
     return ".".join(parts).replace("DistributedDataParallel.module", "model")

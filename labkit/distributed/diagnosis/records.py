@@ -98,10 +98,11 @@ class Pending:
 
 
 class Print(NamedTuple):
-    """What is kept of a tensor to compare it with one GPU's: of pieces of a whole, the last three add up.
+    """What is kept of a tensor to compare it with one GPU's: of pieces of a whole, sums and sums of squares add up.
 
-    shape   of the whole, where a DTensor knows it; ``local`` that of the rank's own piece.
-    eps     the rounding of its numbers.
+    shape     of the whole, where a DTensor knows it; ``local`` that of the rank's own piece.
+    eps       the rounding of its numbers.
+    weighed   the sum in which each place has a weight of its own: of terms, it adds up.
     """
 
     place: str
@@ -111,6 +112,7 @@ class Print(NamedTuple):
     size: int
     total: float
     squares: float
+    weighed: float
 
 
 @dataclass
