@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .cases import Cases
     from .glossary import Glossary
     from .lesson import begin
-    from .outline import Beliefs, Outline
+    from .outline import Beliefs, Outline, Sayings
     from .predictions import predict
     from .sliders import vary
 
@@ -25,6 +25,7 @@ _MODULES = {
     "Glossary": ".glossary",
     "Outline": ".outline",
     "Progress": ".board",
+    "Sayings": ".outline",
     "batch": ".broken",
     "begin": ".lesson",
     "check": ".answers",
@@ -36,7 +37,7 @@ _MODULES = {
 }
 
 __all__ = [
-    "Beliefs", "Cases", "Glossary", "Outline", "Progress", "batch", "begin", "check", "hint",
+    "Beliefs", "Cases", "Glossary", "Outline", "Progress", "Sayings", "batch", "begin", "check", "hint",
     "predict", "repair", "reveal", "vary",
 ]  # fmt: skip
 

@@ -22,7 +22,8 @@ class Term:
     forms    the English forms that stand for it, as a regular expression; "" where the word is too common
              in plain English to be held to it ("split" the verb).
     written  Chinese that counts as using it, besides ``zh`` itself.
-    never    other translations of it, which readers meet elsewhere and these lessons do not use.
+    elsewhere   what other texts call it, which a Chinese reader is shown.
+    wrong       translations that no text of the course may have, and that no reader sees.
     """
 
     en: str
@@ -30,7 +31,8 @@ class Term:
     means: Text
     forms: str
     written: tuple[str, ...]
-    never: tuple[str, ...]
+    elsewhere: tuple[str, ...]
+    wrong: tuple[str, ...]
 
 
 @cache
@@ -39,8 +41,8 @@ def terms() -> tuple[Term, ...]:
     found = []
     for entry in parse((FOLDER / "glossary.txt").read_text("utf-8")):
         en, zh, *more = " ".join(entry.words).split(" | ")
-        forms, written, never = (["" if part == "-" else part for part in more] + ["", "", ""])[:3]
-        others = [tuple(filter(None, words.split("、"))) for words in (written, never)]
+        forms, *lists = (["" if part == "-" else part for part in more] + [""] * 4)[:4]
+        others = [tuple(filter(None, words.split("、"))) for words in lists]
         found.append(Term(en, zh, entry.texts[""], forms, *others))
     return tuple(found)
 
@@ -57,24 +59,25 @@ def problems(en: str, zh: str) -> list[str]:
             accepted = (*re.split("[，,] ?", term.zh), *term.written)
             if not any(word in zh for word in accepted):
                 found.append(f"{term.en!r} is in the English, {term.zh!r} not in the Chinese")
-        found += [f"{word!r} is written; the term is {term.zh!r}" for word in term.never if word in zh]
+        found += [f"{word!r} is written; the term is {term.zh!r}" for word in term.wrong if word in zh]
     return found
 
 
 class Glossary:
-    """The table of the terms: shows itself as Markdown."""
+    """The table of the terms, folded: shows itself as Markdown."""
 
     def _repr_markdown_(self) -> str:
-        """One line a term: a Chinese reader also sees what the same thing is called elsewhere."""
-        head = say(en="English | Chinese | What it is", zh="中文 | 英文 | 意思 | 别处的叫法")
-        rows = (
+        """One line a term: a Chinese reader also sees the English, and what the same thing is called elsewhere."""
+        head = say(en="Term | What it is", zh="中文 | 英文 | 意思 | 别处也叫")
+        rows = [
             say(
-                en=f"{term.en} | {term.zh} | {term.means}",
-                zh=f"{term.zh} | {term.en} | {term.means} | {'、'.join(term.never)}",
+                en=f"{term.en} | {term.means}",
+                zh=f"{term.zh} | {term.en} | {term.means} | {'、'.join(term.elsewhere)}",
             )
             for term in terms()
-        )
-        return table(head, [*rows])
+        ]
+        title = say(en=f"{len(rows)} terms", zh=f"{len(rows)} 个术语")
+        return f"<details><summary>{title}</summary>\n\n{table(head, rows)}\n\n</details>"
 
     def __repr__(self) -> str:
         return "\n".join(f"{term.en}: {term.zh}" for term in terms())

@@ -1,4 +1,4 @@
-"""The contents of the course: its lessons, and the ten beliefs about DataParallel that they put right.
+"""The contents of the course: its lessons, the ten beliefs that they put right, and sentences of other texts, tried.
 
 They stand in ``content/outline.txt``. The index notebooks and the progress board are made from it, and a test compares
 it with the notebooks themselves.
@@ -6,13 +6,16 @@ it with the notebooks themselves.
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 
 from ..base.language import say
 from ..base.texts import Entry, Text, parse
 from ..content import FOLDER
 from .glossary import table
+from .words import as_html
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,44 @@ def _entries() -> list[Entry]:
     return parse((FOLDER / "outline.txt").read_text("utf-8"))
 
 
+@dataclass(frozen=True)
+class Saying:
+    """A widely read sentence: in what kind of text, whether it is so, the code that tries it, and its lesson."""
+
+    sentence: Text
+    where: Text
+    verdict: Text
+    code: str
+    lesson: str
+
+    def tried(self) -> str:
+        """What the last line of the code gives; of an error its own words."""
+        import torch  # heavy: the outline needs it for this alone
+
+        names = {"torch": torch, "nn": torch.nn, "labkit": import_module("labkit")}
+        *before, last = ast.parse(self.code).body
+        try:
+            exec(compile(ast.Module(before, []), "said", "exec"), names)
+            if isinstance(last, ast.Expr):
+                return repr(eval(compile(ast.Expression(last.value), "said", "eval"), names))
+            exec(compile(ast.Module([last], []), "said", "exec"), names)
+        except RuntimeError as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+
+def sayings() -> tuple[Saying, ...]:
+    """The sentences, in the order of the lessons that they lead to."""
+    found = [entry for entry in _entries() if entry.words[0] == "said"]
+    return tuple(
+        Saying(entry.texts[""], entry.texts["where"], entry.texts["verdict"], entry.code, entry.words[1])
+        for entry in found
+    )
+
+
 def lessons() -> tuple[Lesson, ...]:
     """The lessons in order."""
-    found = [(entry.words, entry.texts) for entry in _entries() if entry.words[0] != "belief"]
+    found = [(entry.words, entry.texts) for entry in _entries() if entry.words[0][:2].isdigit()]
     return tuple(Lesson(name, texts[""], texts["purpose"], int(minutes)) for (name, minutes), texts in found)
 
 
@@ -83,6 +121,25 @@ class Beliefs:
 
     def __repr__(self) -> str:
         return "\n".join(f"{belief.belief} -> {belief.lesson}" for belief in beliefs())
+
+
+class Sayings:
+    """The widely read sentences, each folded over its verdict and the code that tries it: shows itself as Markdown."""
+
+    def _repr_markdown_(self) -> str:
+        return "\n\n".join(
+            f"<details><summary>{as_html(str(said.sentence))} · {said.where}</summary>\n\n"
+            f"{said.verdict} {_link(_lesson(said.lesson[:2]), said.lesson)}\n\n"
+            f"```python\n{said.code}# {said.tried()}\n```\n\n</details>"
+            for said in sayings()
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join(str(said.sentence) for said in sayings())
+
+
+def _lesson(number: str) -> str:
+    return say(en=f"Lesson {number}", zh=f"见第 {number} 课")
 
 
 def _link(text: str, name: str) -> str:

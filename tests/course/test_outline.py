@@ -7,12 +7,21 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.course import Beliefs, Glossary, Outline, glossary, outline
+from labkit.course import Beliefs, Glossary, Outline, Sayings, glossary, outline
 from labkit.course.exercise import find, ids
 from tools.author import sync
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
+
+
+# What comes out of the sentences of content/outline.txt, in their order.
+TRIED = [
+    r"\(3, 3, 3\)", r"\(16, 16, 16, 16\)",
+    r"RuntimeError: module must have its parameters and buffers on device cuda:0 .* found one of them on device: cpu",
+    r"\['cuda:1', 'cuda:0'\]", r"\[4.0, 4.0\]", r"\[\[\[(.+)\]\], \[\[\1\]\]\]", r"\[-?0.0, -?0.0, -?0.0, -?0.0\]",
+    r"\[\d+, 0, 0\]",
+]  # fmt: skip
 
 
 def entries(language="en"):
@@ -80,14 +89,42 @@ def test_the_outline_and_the_glossary_are_in_the_language_in_use():
     labkit.set_language("zh")
     assert "| 课 | 学什么 | 分钟 |" in Outline()._repr_markdown_()
     assert "| 很多人以为 | 其实 | 课 |" in Beliefs()._repr_markdown_()
-    assert "| 中文 | 英文 | 意思 | 别处的叫法 |" in Glossary()._repr_markdown_()
-    assert (
-        "| 副本 | replica | 模型在一块 GPU 上的拷贝，每次调用都重新制作 | 复本、复制品 |"
-        in Glossary()._repr_markdown_()
-    )
+    table = Glossary()._repr_markdown_()
+    assert "| 中文 | 英文 | 意思 | 别处也叫 |" in table
+    assert "| 批量大小 | batch size | 一个装满的批次有几行 | 批大小、批尺寸 |" in table
+    assert "0 号卡" in table
+    for word in ("时代", "纪元", "矢量", "发射", "散射"):  # nobody calls them that; they are only looked for
+        assert word not in table
     labkit.set_language("en")
-    english = "| replica | 副本 | the copy of a model on one GPU, made anew in each call |"
-    assert english in Glossary()._repr_markdown_()
+    table = Glossary()._repr_markdown_()
+    assert "| replica | the copy of a model on one GPU, made for one call |" in table
+    assert not re.search("[\u4e00-\u9fff]", table)
+    assert table.startswith("<details><summary>")
+
+
+@pytest.mark.parametrize(
+    "at", range(len(outline.sayings())), ids=lambda at: outline.sayings()[at].sentence.en[:40]
+)
+def test_a_sentence_of_other_texts_is_tried(at):
+    said = outline.sayings()[at]
+    found = said.tried()
+    assert re.fullmatch(TRIED[at], found), found
+    assert found != said.verdict.en, "what comes out is worked out, not written down"
+    assert glossary.problems(said.verdict.en, said.verdict.zh) == []
+    assert re.match("(Yes|No|Not)", said.verdict.en)
+    assert re.match("(对|不)|.*不是", said.verdict.zh)
+    for text in (said.sentence, said.where):
+        assert max(len(text.en), len(text.zh)) <= 80, "a short phrase, and the kind of source"
+
+
+def test_at_least_six_sentences_are_tried_and_shown_with_what_comes_out():
+    assert len(outline.sayings()) == len(TRIED) >= 6
+    for language in sync.LANGUAGES:
+        labkit.set_language(language)
+        shown = Sayings()._repr_markdown_()
+        assert shown.count("<details>") == len(TRIED)
+        assert "# (3, 3, 3)\n" in shown
+        assert "](03_split.ipynb)" in shown
 
 
 @pytest.mark.parametrize("term", glossary.terms(), ids=lambda term: term.en)
