@@ -1,8 +1,11 @@
 """What the tests of diagnose share."""
 
 import gc
+import re
 
 import pytest
+
+from labkit.base.language import using
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -12,3 +15,21 @@ def _little_to_collect():
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture
+def in_both_languages():
+    """Make a check-up in English, and another in Chinese, which must come to the same: verdicts read no words."""
+
+    def told(found):
+        # A line of code is "model.py, line 3" in the one and "model.py 第 3 行" in the other.
+        findings = [(one.name, one.severity, re.findall(r"\d+", one.where)) for one in found.findings]
+        return found.ok, findings, len(found.compared), len(found.uncompared), found.memory
+
+    def both(check):
+        found = check()
+        with using("zh"):
+            assert told(check()) == told(found), found
+        return found
+
+    return both

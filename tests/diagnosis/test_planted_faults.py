@@ -1453,12 +1453,16 @@ class Buffered(Does):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_advice_mends_the_fault(fault, kinds_found):
-    torch.manual_seed(0)
+def test_the_advice_mends_the_fault(fault, kinds_found, in_both_languages):
     key, broken, mended = FAULTS[fault]
     name = KINDS[key].name
+
+    def drawn():
+        torch.manual_seed(0), random.seed(0)
+        return checked(*broken())
+
     with labkit.simulate(gpus=4) if key == "several_devices" else nullcontext():
-        found = checked(*broken())
+        found = in_both_languages(drawn)
         assert names(found) - BESIDE.get(key, {"batch_norm", "home_memory"} - {name}) == {name}, found
         assert key in {made for made, _ in kinds_found.values()}
         found = checked(*mended())
