@@ -60,6 +60,12 @@ def test_what_is_no_plain_data_arrives_as_its_name_and_equals_nothing(value):
     assert not same(back, value)
 
 
+def test_the_name_of_a_foreign_type_is_cut_at_200_characters_by_both_ends():
+    kind = type("N" * 300, (), {"__module__": "m"})
+    assert through(kind()).type == "m." + "N" * 198
+    assert read(io.BytesIO(frame({"o": "n" * 300}))).type == "n" * 200
+
+
 def test_what_json_has_no_word_for_comes_back():
     assert through([float("inf"), float("-inf")]) == [float("inf"), float("-inf")]
     assert str(through(float("nan"))) == "nan"

@@ -106,6 +106,14 @@ def test_what_each_rank_finds_in_its_environment(folder, capsys):
     ]
 
 
+def test_a_script_may_take_its_folder_of_logs_away(folder, capsys):
+    text = "import os, shutil\nlogs = os.path.dirname(os.environ['TORCHELASTIC_ERROR_FILE'])\n"
+    text += "while os.path.basename(logs) != 'attempt_0':\n    logs = os.path.dirname(logs)\n"
+    text += "shutil.rmtree(os.path.dirname(os.path.dirname(logs)))\n"
+    assert torchrun(folder, text) == 0
+    assert "Error" not in capsys.readouterr().err
+
+
 def test_what_torchrun_itself_tells_is_all_there(folder, capsys):
     """The names are those of PyTorch's own agent."""
     from torch.distributed.elastic.agent.server import local_elastic_agent

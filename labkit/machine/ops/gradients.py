@@ -28,8 +28,8 @@ from ..handlers import handles
 from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.gpu import Gpu, TheMachine
 from ..state.in_use import at_work, machine_in_use, replaces, seeing
-from ..state.leaves import backward_runs
-from ..state.marks import KEPT
+from ..state.leaves import backward_runs, engine_waits
+from ..state.marks import HOST, KEPT
 from ..state.placement import gpu_of, keep_on_host, note_leaf, put
 from ..state.streams import Stream, back_on, stream_on
 from .failures import refusals
@@ -37,7 +37,8 @@ from .mode import MachineMode
 
 _grads: Any = Tensor.grad  # a property in C, which torch's stubs have as its value
 _get_grad, _set_grad = _grads.__get__, _grads.__set__
-_storage = Tensor.untyped_storage
+_storage: Any = Tensor.untyped_storage
+_real_device = torch._C.StorageBase.device.__get__
 # Function.apply leaves these on the graph node: the GPU of each output and of each input, in order. The node is the
 # ctx of forward and backward (torch/csrc/autograd/python_function.cpp, THPFunction), and lives as long as the graph.
 _OUTPUTS, _INPUTS = "_labkit_outputs", "_labkit_inputs"
@@ -54,8 +55,15 @@ def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
     """
     if grad is None or not isinstance(grad, Tensor):
         return grad
-    at = gpu_of(grad)
+    try:  # one look at the storage, since a call of DataParallel has as many gradients as its replicas have weights
+        storage = _storage(grad)
+        at, new = storage._labkit_mark.gpu, storage._labkit_mark is HOST
+    except (NotImplementedError, RuntimeError, ValueError):
+        at, new = gpu_of(grad), False
     if at is gpu:
+        return grad
+    if new and gpu is not None and _real_device(storage).type != "meta":
+        gpu.put(storage)
         return grad
     if at is not None:
         with torch._C.DisableTorchFunction():  # or the clone would be where the gradient is
@@ -264,7 +272,7 @@ def _backward(machine: TheMachine, real: Callable[..., Any], node: Any, *grads: 
     gpus = getattr(node, _OUTPUTS, ())
     if len(gpus) != len(grads):
         return real(node, *grads)
-    with machine.entered(), back_on(getattr(node, _STREAM, None)):
+    with machine.entered(), back_on(getattr(node, _STREAM, None)), engine_waits(machine.gpus):
         results = real(node, *map(surface, grads, gpus))
         returned = results if isinstance(results, tuple) else (results,)
         check_returned(type(node).__name__, returned, getattr(node, _INPUTS, ()))

@@ -25,6 +25,8 @@ _storage: Any = Tensor.untyped_storage
 _make_good: Any = getattr(Tensor, "_fix_weakref", None)
 # Each thread that is in a backward pass -> the GPUs from which its passes began, one pass inside another.
 _running: dict[int, list[set[Any]]] = {}
+# Those of them in which the engine waits for a backward in Python, and makes no gradients meanwhile.
+_waiting: set[int] = set()
 
 
 class Held:
@@ -131,7 +133,7 @@ class Leaves:
                             self.release(storage.nbytes())
                         gpu.take(storage)
                         newest = storage
-        self.due = bool(_running)
+        self.due = bool(_running.keys() - _waiting)
         return newest
 
     def _ours(self) -> bool:
@@ -164,7 +166,9 @@ class backward_runs:
         self._every = every
 
     def __enter__(self) -> None:
-        _running.setdefault(threading.get_ident(), []).append(self._gpus)
+        thread = threading.get_ident()
+        _running.setdefault(thread, []).append(self._gpus)
+        _waiting.discard(thread)
         for gpu in self._every:
             gpu.leaves.due = True
 
@@ -181,3 +185,20 @@ class backward_runs:
             _running[thread].pop()
             if not _running[thread]:
                 del _running[thread]
+
+
+class engine_waits:
+    """Context manager: inside, a backward in Python runs, for which the engine on this thread waits."""
+
+    __slots__ = ("_every",)
+
+    def __init__(self, every: Iterable[Any]) -> None:
+        self._every = every
+
+    def __enter__(self) -> None:
+        _waiting.add(threading.get_ident())
+
+    def __exit__(self, *exc_info: object) -> None:
+        _waiting.discard(threading.get_ident())
+        for gpu in self._every:
+            gpu.leaves.due = True

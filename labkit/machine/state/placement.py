@@ -70,9 +70,10 @@ def _storages(tensor: Tensor) -> list[Any]:
     ``__torch_function__``); sparse and wrapped tensors have none (``c10/core/TensorImpl.cpp``,
     ``throw_storage_access_error``), their parts do.
     """
-    found = []
-    with suppress(NotImplementedError, RuntimeError, ValueError):
+    try:
         return [_storage(tensor)]
+    except (NotImplementedError, RuntimeError, ValueError):
+        found = []
     with torch._C.DisableTorchFunctionSubclass():
         for part in parts(tensor):
             with suppress(NotImplementedError, RuntimeError):

@@ -39,7 +39,7 @@ def _chunks(tensors: Sequence[Tensor], most: int) -> list[list[int]]:
     for at, tensor in enumerate(tensors):
         kind = tensor.dtype, tensor.layout
         places, size = open_chunks.setdefault(kind, ([], 0))
-        nbytes = tensor.numel() * tensor.element_size() if tensor.layout is torch.strided else 0
+        nbytes = tensor.nbytes if kind[1] is torch.strided else 0
         places.append(at)
         open_chunks[kind] = places, size + nbytes
         if size + 2 * nbytes >= most:  # PyTorch counts the last one twice

@@ -36,6 +36,6 @@ def table(machine: TheMachine) -> Iterator[Patch]:
 def prepare_process(machine: TheMachine) -> None:
     """Do what :data:`STAYS`, once for the process."""
     if machine.order != "threads":
-        threads.share_one_arena()
+        threads.keep_memory_warm()
     for opened in hooks.opened:
         opened(machine)
