@@ -36,9 +36,7 @@ class Cache:
         self.layers = list(layers)
 
     def update(self, keys, values, layer):
-        if layer == len(self.layers):
-            self.layers.append((keys, values))
-        self.layers[layer] = tuple(torch.cat(pair, 1) for pair in zip(self.layers[layer], (keys, values)))
+        self.layers.insert(layer, (keys, values))
         return self.layers[layer]
 
     def __iter__(self):
