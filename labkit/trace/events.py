@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from .memory import MemorySample
 
-# The phases of a data-parallel call, a plain copy between devices, and a collective of ranks.
-PHASES = ("replicate", "scatter", "parallel_apply", "gather", "copy", "collective")
+# The phases of a data-parallel call, a plain copy between devices, and a collective of ranks: one that all came to, and
+# one in which a rank stood when the run was ended.
+PHASES = ("replicate", "scatter", "parallel_apply", "gather", "copy", "collective", "stuck")
 # Collectives of two ranks, which meet as source and destination, not as a group.
 PAIRS = ("send", "recv")
 
@@ -38,7 +39,8 @@ class Event:
 
     group       the name of the process group.
     sequence    its number in that group, from 1; of ``send`` and ``recv`` the number between these two ranks.
-    ranks       the members of the group; of ``send`` and ``recv`` the source and the destination.
+    ranks       the members of the group; of ``send`` and ``recv`` the source and the destination; where it is stuck,
+                those that had not come.
     waited      seconds that this rank stood still until the last member came, in the call or in its ``wait()``.
     last        the rank that came last.
     async_op    whether the rank went on meanwhile, as ``async_op=True`` asks.

@@ -3,14 +3,17 @@
 import os
 import traceback
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import labkit
+from labkit.distributed.pictures.rank_lanes import ranks_picture
 from labkit.distributed.pictures.rank_times import rank_times
 from labkit.distributed.threads.world import World
 from labkit.trace import emitting as trace
+from labkit.turns import Deadlock
 
 MIB = 2**20
 
@@ -163,3 +166,22 @@ def test_with_no_recording_nothing_is_kept():
 
     with World(2) as world:
         assert world.run(main) == [(0, 0), (0, 0)]
+
+
+def test_ranks_that_stand_for_good_are_drawn_to_the_edge():
+    """Of those who could go on the share of waiting is said, of the others for whom they wait."""
+    with labkit.ranks(3) as session:
+        with pytest.raises(Deadlock):
+            session.execute(
+                "import torch, torch.distributed as dist\nx = torch.ones(2, device=device)\n"
+                "dist.all_reduce(x)\nif rank: dist.all_reduce(x)"
+            )
+        found = session.trace
+        session.execute("dist.barrier()")
+        assert all(one.stuck is None for one in rank_times(session.trace))
+    times = rank_times(found)
+    assert [None if one.stuck is None else one.stuck.ranks for one in times] == [None, (0,), (0,)]
+    assert len({one.waiting[-1].stop for one in times[1:]}) == 1
+    words = [text.text for text in ranks_picture(found).texts]
+    assert words.count("waits for rank 0") == 2
+    assert words.count("stuck") == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from os.path import basename
@@ -54,6 +54,7 @@ class Call:
     arrived   the rank's clock when it called, in seconds; ``timeout`` is for how long it waits for the others.
     backward  whether autograd called it, and ``async_op`` whether the caller means to go on meanwhile.
     code      the user's code that called it, in ``line``; ``codes`` what of torch stands between, innermost first.
+    on_stuck  to be called when it is known that it will never be met.
     memo      what its members' outputs share, while it is computed.
     told      what an event says of its tensors, if they are gone and a recording was open: ``watched``.
     """
@@ -86,6 +87,7 @@ class Call:
     code: CodeType | None = None
     line: int = 0
     codes: list[CodeType] = field(default_factory=list)
+    on_stuck: Callable[[], object] | None = None
     memo: dict[Any, Any] = field(default_factory=dict)
     told: dict[str, Any] = field(default_factory=dict)
 

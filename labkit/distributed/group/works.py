@@ -50,9 +50,16 @@ class SlotWork(_Waited):
         if timeout is None or timeout.total_seconds() <= 0:  # -1 ms is "none given" in C++
             timeout = self.timeout
         began = 0.0 if rank is None else rank.clock()
-        if not self._ready() and not slot.stand(self.call, self._ready, timeout):
-            assert timeout is not None
-            slot.error = faults.timeout_error(self.call, timeout, slot.missing())
+        self.call.on_stuck = self._tell_stuck
+        try:
+            if not self._ready() and not slot.stand(self.call, self._ready, timeout):
+                assert timeout is not None
+                slot.error = faults.timeout_error(self.call, timeout, slot.missing())
+        except BaseException:  # it is ended here, or none can go on
+            self._tell_stuck()
+            raise
+        finally:
+            self.call.on_stuck = None  # nothing holds its tensors
         if slot.error is not None:
             raise copy.copy(slot.error)  # each with the traceback of its own rank
         if rank is not None and slot.done:
@@ -61,9 +68,14 @@ class SlotWork(_Waited):
                 self._tell(max(0.0, slot.met - began))
         return True
 
+    def _tell_stuck(self) -> None:
+        if not self._told:
+            self._told = True
+            _emit(self.call, self.slot, 0.0, stuck=True)
+
     def tell_if_done(self) -> None:
         """Tell of it though nobody has waited for it."""
-        if self.slot.done:
+        if self.slot.done and not self._told:
             self._tell(0.0)
 
     def _tell(self, waited: float) -> None:
@@ -107,8 +119,8 @@ class SlotWork(_Waited):
 _UNSAID = ("", "default_pg", "undefined")
 
 
-def _emit(call: Call, slot: Slot, waited: float) -> None:
-    """Emit the event of one rank's part in a collective, which has its result now.
+def _emit(call: Call, slot: Slot, waited: float, *, stuck: bool = False) -> None:
+    """Emit the event of one rank's part in a collective, which has its result now, or is ``stuck``.
 
     waited   seconds that it stood still until the last member came.
     """
@@ -116,7 +128,7 @@ def _emit(call: Call, slot: Slot, waited: float) -> None:
         return
     trace.emit_at(
         Event(
-            "collective",
+            "stuck" if stuck else "collective",
             call.device,
             direction="backward" if call.backward else "forward",
             start=call.arrived,
@@ -126,7 +138,7 @@ def _emit(call: Call, slot: Slot, waited: float) -> None:
             group=call.group if call.desc in _UNSAID else f"{call.desc} {call.group}",
             async_op=call.async_op,
             sequence=call.seq,
-            ranks=slot.pair or call.ranks,
+            ranks=tuple(slot.missing()) if stuck else slot.pair or call.ranks,
             waited=waited,
             last=slot.last,
             place=call.short_place,

@@ -42,6 +42,8 @@ _HEIGHTS = ((4, 44, 13.0, 3.0), (8, 34, 12.5, 3.0), (16, 24, 11.5, 2.0), (32, 16
 _MEETINGS = 0.42
 # Groups in more tiers of a lane than this share the last.
 _MOST_TIERS = 4
+# In lanes of this height and more stands whom a rank waits for that cannot go on.
+_NAMED = 24
 # The least width of a collective, in pixels.
 _LEAST = 3.0
 # Of more meetings or boxes, what lies in one short time is added up.
@@ -76,11 +78,15 @@ def ranks_picture(trace: Trace) -> Picture:
     for place, at in lane.one_by_one(sketch, shown, lambda rest: _left_out([times[k] for k in rest])):
         one = times[at]
         sketch.add(*_name(lane, place, one))
-        sketch.add(lane.note(place, f"{_share(one, time.seconds):.0%}", muted=True))
+        share = f"{_share(one, time.seconds):.0%}" if one.stuck is None else say(en="stuck", zh="卡住")
+        sketch.add(lane.note(place, share, muted=True))
         if slot:
             paint.added_up(place, one, slot)
         else:
             paint.rank(place, one)
+        if one.stuck is not None and lane.high >= _NAMED:
+            words, size = caption("ranks", "stuck", ranks=listed(one.stuck.ranks)), min(lane.size, 11)
+            sketch.add(Text(_LEFT + lane.across - 4, paint.band(place)[0] - 3, words, size, "end"))
     title = say(en="waiting", zh="等待")
     sketch.add(Text(WIDTH - _RIGHT + 8, top - 6, title, sized(title, _RIGHT - 10, 11), muted=True))
     sketch.add(*_legend(times, meetings, families, slot))
@@ -270,8 +276,10 @@ def _share(one: RankTimes, seconds: float) -> float:
 def _tip(part: Event) -> str:
     """The tip of a rank's part in a collective: all that is known of it."""
     words = [f"rank {part.rank}", part.name + (f" {part.sequence}" if part.sequence is not None else "")]
-    if part.name in PAIRS:
+    if part.name in PAIRS and part.phase != "stuck":
         words.append(f"rank {part.ranks[0]} → rank {part.ranks[-1]}")
+    elif part.phase == "stuck":
+        words.append(caption("ranks", "stuck", ranks=listed(part.ranks)))
     elif part.ranks:
         words.append(say(en=f"ranks {listed(part.ranks)}", zh=f"rank {listed(part.ranks)}"))
     if part.nbytes:

@@ -10,6 +10,9 @@ from ...trace.events import PAIRS, Event, Meeting
 from ...trace.trace import Trace
 from .captions import caption
 
+# Of a run that could not go on, the part of the picture that is after its end.
+_STUCK = 0.25
+
 
 @dataclass(frozen=True)
 class Span:
@@ -26,18 +29,22 @@ class Span:
 
 @dataclass(frozen=True)
 class RankTimes:
-    """When one rank computed and waited, by turns; beside that its parts in collectives, once all had come."""
+    """When one rank computed and waited, by turns; beside that its parts in collectives, once all had come.
+
+    stuck   the collective in which it stands at the end, to which others have not come.
+    """
 
     rank: int
     device: str
     computing: tuple[Span, ...]
     waiting: tuple[Span, ...]
     parts: tuple[tuple[Event, Span], ...]
+    stuck: Event | None = None
 
 
 def rank_times(trace: Trace) -> list[RankTimes]:
     """The times of all ranks, in their order."""
-    first, _ = first_and_last(trace)
+    first, last = first_and_last(trace)
     met = {id(part): meeting.at for meeting in trace.meetings() for part in meeting.parts}
     found = []
     for rank in trace.ranks:
@@ -53,7 +60,10 @@ def rank_times(trace: Trace) -> list[RankTimes]:
         ]
         device = next((e.device for e in own), samples[0].device if samples else "cpu")
         computing = tuple(_between(still, first, end))
-        found.append(RankTimes(rank, device, computing, tuple(waiting), tuple(parts)))
+        stuck = next((event for event in own if event.phase == "stuck"), None)
+        if stuck is not None:
+            waiting.append(Span(max([stuck.start, *(span.stop for span in computing)]), last, stuck))
+        found.append(RankTimes(rank, device, computing, tuple(waiting), tuple(parts), stuck))
     return found
 
 
@@ -80,6 +90,8 @@ def first_and_last(trace: Trace) -> tuple[float, float]:
     own = [event for event in trace if event.rank is not None]
     first = min([event.start for event in own] + [sample.at for sample in trace.samples], default=0.0)
     last = max([event.stop for event in own] + [sample.at for sample in trace.samples], default=0.0)
+    if any(event.phase == "stuck" for event in own):
+        last += (last - first) * _STUCK  # room to see that they stand
     return first, max(last, first + 1e-6)
 
 

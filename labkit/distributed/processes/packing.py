@@ -18,7 +18,7 @@ _ALIGNED = 16
 # The length of all, of the words, of the tensors of which the words speak.
 _LENGTHS = struct.Struct("=QQ")
 # What another process cannot use, or gets in another form.
-_OWN = frozenset("code codes inputs memo outputs timeout".split())
+_OWN = frozenset("code codes inputs memo on_stuck outputs timeout".split())
 _SENT = [name for name in Call.__slots__ if name not in _OWN]
 
 
