@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Su
 
 import labkit
 from labkit import cli
+from labkit.base.language import using
 from labkit.distributed.diagnosis import diagnose_ranks
 from labkit.distributed.diagnosis.meaning import KINDS
 from labkit.distributed.diagnosis.records import Loader, RankRecord
@@ -279,6 +282,23 @@ def clipped_before_reducing(rank, before=True):
         if not before:
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
+
+
+def clipped_pieces(rank, together=False):
+    """Each rank has a piece of the model, of which it knows the gradient's norm."""
+    n = begin(rank)
+    model = Attention(8, RANKS).cuda()
+    nn.init.normal_(model.qkv.weight, generator=torch.Generator("cuda").manual_seed(n))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 5, 24).cuda()).pow(2).mean().backward()
+    if together:
+        grads = [parameter.grad for parameter in model.parameters()]
+        norm = torch.nn.utils.get_total_norm(grads) ** 2
+        dist.all_reduce(norm)
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), 0.1, norm.sqrt())
+    else:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
 
 
 def used_before_wait(rank, wait=False):
@@ -547,7 +567,7 @@ PLANTED = [
     optimizer_before_sharding, weights_drift, weights_differ_from_the_start, rows_counted_twice, batch_norm_of_few,
     calls_never_met, deadlock, script_fails,
     gradients_reduced_twice, gradients_reduced_twice_and_averaged, gradients_of_shards_reduced_again,
-    clipped_by_own_norm, clipped_by_own_norm_with_original_parameters, clipped_before_reducing,
+    clipped_by_own_norm, clipped_by_own_norm_with_original_parameters, clipped_before_reducing, clipped_pieces,
     used_before_wait, changed_before_wait, received_too_early, one_file_by_several, text_file_by_several,
     loaded_to_one_gpu, same_random_numbers, same_noise, cut_with_a_remainder, cut_with_a_remainder_by_dtensor,
     rank_for_local_rank, norm_gradients_not_reduced, no_sync_around_backward, differs_from_one_gpu,
@@ -558,6 +578,7 @@ NAMES = {
     gradients_of_shards_reduced_again: "gradients_reduced_twice",
     clipped_by_own_norm_with_original_parameters: "clipped_by_own_norm",
     clipped_before_reducing: "clipped_by_own_norm",
+    clipped_pieces: "clipped_by_own_norm",
     changed_before_wait: "used_before_wait",
     received_too_early: "used_before_wait",
     text_file_by_several: "one_file_by_several",
@@ -617,6 +638,78 @@ def test_the_finding_has_the_facts(program, facts):
     finding = diagnose_ranks(program, RANKS).findings[0]
     for fact in facts:
         assert fact in f"{finding.where} {finding.reason}"
+
+
+SECOND = PLANTED[PLANTED.index(gradients_reduced_twice) :]
+LINES = {
+    gradients_reduced_twice: "all_reduce(parameter.grad, op=op)",
+    gradients_reduced_twice_and_averaged: "all_reduce(parameter.grad, op=op)",
+    gradients_of_shards_reduced_again: "to_local",
+    clipped_by_own_norm: "clip_grad_norm_",
+    clipped_by_own_norm_with_original_parameters: "clip_grad_norm_",
+    clipped_before_reducing: "clip_grad_norm_",
+    clipped_pieces: "clip_grad_norm_",
+    used_before_wait: "y = x * 2",
+    changed_before_wait: "x += 1",
+    received_too_early: "torch.stack",
+    one_file_by_several: "torch.save",
+    text_file_by_several: "open(",
+    loaded_to_one_gpu: "torch.load",
+    same_random_numbers: "F.dropout",
+    same_noise: "randn_like",
+    cut_with_a_remainder: "self.qkv(x)",
+    cut_with_a_remainder_by_dtensor: ".view(2, 5",
+    rank_for_local_rank: "set_device(rank.number)",
+    norm_gradients_not_reduced: "self.norm(",
+    no_sync_around_backward: "loss.backward()",
+    differs_from_one_gpu: "spread).backward()",
+    gradients_not_reduced: "optimizer.step()",
+}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("program", SECOND, ids=lambda program: program.__name__)
+def test_the_finding_names_the_line_in_both_languages(program, language):
+    with using(language):
+        (finding,) = diagnose_ranks(program, RANKS).findings
+    line = int(re.search(r"test_diagnose_ranks\.py:(\d+)", finding.where)[1])
+    assert LINES[program] in Path(__file__).read_text("utf-8").splitlines()[line - 1]
+    for text in (finding.reason, finding.fix):
+        assert bool(re.search("[\u4e00-\u9fff]", text)) == (language == "zh")
+
+
+def test_the_first_tensor_that_differs_is_named():
+    (finding,) = diagnose_ranks(differs_from_one_gpu, RANKS).findings
+    assert "The first tensor that differs is the loss in step 1" in finding.reason
+    found = diagnose_ranks(agrees_with_one_gpu, RANKS)
+    assert re.search(r"\d\d outputs, losses and gradients with one GPU", "\n".join(found.compared))
+
+
+class Crossed(nn.Module):
+    """Deep inside, a row is compared with the others of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), Centred(), nn.Linear(4, 3))
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class Centred(nn.Module):
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+def test_a_module_that_differs_is_named():
+    def program(rank):
+        begin(rank)
+        sampler, loader = sampled()
+        fit(DDP(Crossed().cuda()), loader, 1, sampler.set_epoch)
+
+    (finding,) = diagnose_ranks(program, RANKS).findings
+    assert finding.name == "differs_from_one_gpu"
+    assert "the output of model.second.1 in step 1" in finding.reason
 
 
 # Sound scripts.
@@ -824,6 +917,10 @@ def clipped_after_reducing(rank):
     clipped_before_reducing(rank, before=False)
 
 
+def clipped_together(rank):
+    clipped_pieces(rank, together=True)
+
+
 def clipped_by_dtensor(rank):
     n = begin(rank)
     model = net()
@@ -957,7 +1054,8 @@ def gradients_reduced(rank):
 
 
 TWINS = [
-    reduced_by_hand_alone, clipped_by_fsdp, clipped_after_reducing, clipped_by_dtensor, clipped_each_model_for_itself,
+    reduced_by_hand_alone, clipped_by_fsdp, clipped_after_reducing, clipped_together,
+    clipped_by_dtensor, clipped_each_model_for_itself,
     used_after_wait, changed_after_wait, used_otherwise, saved_by_one, saved_by_each, saved_in_turn, silenced,
     loaded_to_the_host, loaded_to_its_own, random_numbers_of_its_own, noise_of_its_own, same_order_of_rows,
     tensor_parallel_peers, cut_evenly, cut_evenly_by_dtensor, norm_gradients_reduced, no_sync_around_all,

@@ -146,26 +146,21 @@ def _ways(one: Print, many: Sequence[Print], least: float = 0.0) -> Iterator[str
     least   squares of numbers that are only rounding.
     """
     eps = max(one.eps, *(other.eps for other in many))
-    off = eps**0.6
-    near = (
-        off * math.sqrt(one.squares) + 16 * eps * math.sqrt(one.size * one.squares) + math.sqrt(least) + 1e-15
-    )
+    off, length = eps**0.6, math.sqrt(one.squares)
+    near = off * length + 16 * eps * length * math.sqrt(one.size) + math.sqrt(least) + 1e-15
+    room = {"total": near, "weighed": near, "squares": 4 * off * one.squares + least + 1e-30}
 
-    def same(parts: Collection[Print], share: float = 1.0, *, terms: bool = True) -> bool:
-        total, weighed, squares = (
-            share * sum(getattr(part, what) for part in parts) for what in ("total", "weighed", "squares")
-        )
-        if terms:
-            return abs(total - one.total) <= near and abs(weighed - one.weighed) <= near
-        return (
-            abs(total - one.total) <= near
-            and abs(squares - one.squares) <= 4 * off * one.squares + least + 1e-30
+    def same(parts: Collection[Print], share: float = 1.0, what: str = "weighed") -> bool:
+        return all(
+            abs(share * sum(float(getattr(part, sums)) for part in parts) - float(getattr(one, sums)))
+            <= room[sums]
+            for sums in ("total", what)
         )
 
     if all(same([other]) for other in many):
         yield "alike"
     for parts in (many, {(other.total, other.squares): other for other in many}.values()):
-        if same(parts, terms=False):
+        if same(parts, what="squares"):
             yield "parts"
         if same(parts):
             yield "sum"
