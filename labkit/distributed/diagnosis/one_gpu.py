@@ -77,6 +77,8 @@ def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Findin
         return [], PHRASES["not_compared.norms"]()
     if not any(loader.given for loader in one.loaders) and not _alike(records):
         return [], PHRASES["not_compared.data"]()
+    # What is computed in float16 is rounded so, whatever it is kept in.
+    eps = max(seen.eps for record in (one, *records) for seen in record.seen.values())
     largest = max((seen.squares for key, seen in one.seen.items() if key[1] == "gradient"), default=0.0)
     count = 0
     for key, seen in one.seen.items():
@@ -84,7 +86,7 @@ def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Findin
         many = [record.seen[key] for record in records if key in record.seen]
         if len(many) < len(records):
             continue
-        ways = set(_ways(seen, many, 1e-12 * largest if what == "gradient" else 0.0))
+        ways = set(_ways(seen, many, eps, (10 * eps) ** 2 * largest if what == "gradient" else 0.0))
         if what in ("weight", "input") and not ways & {"alike", "parts"}:
             return [], PHRASES["not_compared.data" if what == "input" else "not_compared.weights"]()
         if not ways or (what == "gradient" and not ways & {"alike", "parts"}):
@@ -134,18 +136,18 @@ def _alike(records: Sequence[RankRecord]) -> bool:
     """Whether all ranks were given the same, and have the same losses."""
     keys = [key for key in records[0].seen if key[1] in ("input", "loss")]
     return bool(keys) and all(
-        key in other.seen and "alike" in _ways(records[0].seen[key], [other.seen[key]])
+        key in other.seen
+        and "alike" in _ways(records[0].seen[key], [other.seen[key]], records[0].seen[key].eps)
         for key in keys
         for other in records
     )
 
 
-def _ways(one: Print, many: Sequence[Print], least: float = 0.0) -> Iterator[str]:
+def _ways(one: Print, many: Sequence[Print], eps: float, least: float = 0.0) -> Iterator[str]:
     """Yield in which ways ``many`` are ``one``: each is alike, they are its parts, or terms of which it is sum or mean.
 
-    least   squares of numbers that are only rounding.
+    eps     the rounding of the numbers; ``least``: squares of numbers that are only rounding.
     """
-    eps = max(one.eps, *(other.eps for other in many))
     off, length = eps**0.6, math.sqrt(one.squares)
     near = off * length + 16 * eps * length * math.sqrt(one.size) + math.sqrt(least) + 1e-15
     room = {"total": near, "weighed": near, "squares": 4 * off * one.squares + least + 1e-30}
