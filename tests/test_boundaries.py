@@ -46,7 +46,7 @@ distributed.group     | base machine.features machine.ops machine.state trace di
 distributed.processes | base turns machine trace distributed.calls distributed.rank distributed.group
 distributed.threads   | base turns machine machine.state trace distributed.calls distributed.rank distributed.group distributed.processes
 distributed.torchrun  | base turns children machine machine.state distributed.calls distributed.rank distributed.processes distributed.threads
-distributed.notebook  | base turns machine trace distributed.calls distributed.rank distributed.threads
+distributed.notebook  | base turns children machine trace distributed.calls distributed.rank distributed.threads
 distributed           | machine distributed.threads distributed.pictures
 
 cost              | base plans trace

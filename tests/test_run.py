@@ -211,3 +211,17 @@ def test_an_error_that_no_lesson_explains_is_left_alone():
     assert "06_batch_dim" in hint_of(
         RuntimeError("Input tensor at index 1 has invalid shape [1, 2], but expected [1, 3]")
     )
+
+
+def test_the_gpus_pass_for_a_model_in_children_too(tmp_path):
+    ask = "import torch; print(torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1] >> 20)"
+    code = (
+        f"{ask}; import subprocess, sys; sys.stdout.flush(); subprocess.run([sys.executable, '-c', {ask!r}])"
+    )
+    said = outcome([*LABKIT, "--gpu-model", "l4", "-c", code], tmp_path)
+    assert said == (0, "NVIDIA L4 22563\n" * 2, "")
+    code, out, err = outcome([*LABKIT, "--gpu-model", "A100", "-c", code], tmp_path)
+    assert (code, out) == (2, "")
+    assert err == (
+        "labkit: gpu_model must be one of V100, A100-40, A100-80, H100, H200, T4, L4, RTX-4090, got 'A100'\n"
+    )

@@ -21,6 +21,7 @@ from ..base.language import say
 from ..base.numbers import MOST_GPUS, must, whole
 from ..base.units import parse_bytes
 from .bootstrap import sitecustomize
+from .gpu_models import with_model
 
 FOLDER, BOOTSTRAP = sitecustomize.HERE, sitecustomize.__file__
 MACHINE, PATH, ENTER, RUN = sitecustomize.MACHINE, sitecustomize.PATH, sitecustomize.ENTER, sitecustomize.RUN
@@ -38,6 +39,7 @@ class Described:
     order      of replicas: None, "threads" or GPU numbers.
     heedless   the CUDA_VISIBLE_DEVICES under which ``simulate()`` was called, which takes no notice of it; a process
                that finds another value there follows that. ``labkit run`` always follows it: None.
+    model      what they pass for (:mod:`.gpu_models`).
     """
 
     gpus: int
@@ -45,6 +47,7 @@ class Described:
     backing: str = "cpu"
     order: str | list[int] | None = None
     heedless: str | None = None
+    model: str | None = None
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -65,6 +68,7 @@ class Described:
             "memory": [self.memory[k] for k in seen] if isinstance(self.memory, list) else self.memory,
             "backing": self.backing,
             "order": tuple(k for k in order if k < len(seen)) if isinstance(order, list) else order,
+            "gpu_model": self.model,
         }
 
 
@@ -73,11 +77,19 @@ def described(text: str) -> Described:
     return Described(**json.loads(text))
 
 
-def asked(gpus: int, memory: str | int, backing: str, order: str | Sequence[int] | None) -> Described:
+def asked(
+    gpus: int,
+    memory: str | int | None,
+    backing: str,
+    order: str | Sequence[int] | None,
+    model: str | None = None,
+) -> Described:
     """A machine that a user asks for. Raises TypeError or ValueError, naming the argument."""
     gpus = whole("gpus", gpus, 1, MOST_GPUS)
     order = checked_order(order, gpus)
-    return Described(gpus, parse_bytes(memory), backing, list(order) if isinstance(order, tuple) else order)
+    size: Any = with_model(memory, model)[0]
+    listed = list(order) if isinstance(order, tuple) else order
+    return Described(gpus, parse_bytes(size), backing, listed, model=model)
 
 
 def checked_order(order: object, gpus: int) -> str | tuple[int, ...] | None:

@@ -24,7 +24,8 @@ from ..base.extras import EXTRA_OF
 from ..base.files import reason
 from ..base.language import LANGUAGES, get_language
 from ..base.texts import Text, filled
-from ..base.units import bytes_text
+from ..base.units import bytes_text, parse_bytes
+from ..children.gpu_models import MODELS
 from . import console
 from .usage import add_options
 from .wording import Wording
@@ -145,12 +146,7 @@ def _gpus() -> Found:
     if count:
         names = [torch.cuda.get_device_name(k) for k in range(count)]
         sizes = [bytes_text(torch.cuda.get_device_properties(k).total_memory) for k in range(count)]
-        pairs = list(zip(names, sizes, strict=True))
-        listed = Text(
-            en=", ".join(f"{name} ({size})" for name, size in pairs),
-            zh="、".join(f"{name}（{size}）" for name, size in pairs),
-        )
-        return _found("ok gpus", count=count, listed=listed)
+        return _found("ok gpus", count=count, listed=_listed(list(zip(names, sizes, strict=True))))
     return _found("note unusable-gpus") if shutil.which("nvidia-smi") else Found("0")
 
 
@@ -161,6 +157,19 @@ def _used() -> Found:
     if count > 1:
         return _found("ok real-gpus", count=count)
     return _found("ok simulated-gpus", place="GPU cuda:0" if count == 1 else "CPU")
+
+
+def _models() -> Found:
+    pairs = [(model.called, bytes_text(parse_bytes(model.memory))) for model in MODELS]
+    return _found("ok models", listed=_listed(pairs))
+
+
+def _listed(pairs: list[tuple[str, str]]) -> Text:
+    """Names of GPUs, each with its memory."""
+    return Text(
+        en=", ".join(f"{name} ({size})" for name, size in pairs),
+        zh="、".join(f"{name}（{size}）" for name, size in pairs),
+    )
 
 
 def _memory() -> Found:
@@ -314,6 +323,7 @@ CHECKS: dict[str, Callable[[], Found]] = {
     "pytorch": _pytorch,
     "gpus": _gpus,
     "lessons": _used,
+    "models": _models,
     "memory": _memory,
     "packages": _packages,
     "widgets": _widgets,

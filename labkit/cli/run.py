@@ -117,7 +117,7 @@ def _machine(options: argparse.Namespace) -> children.Described:
                 zh=f'--order 必须是 "threads" 或 GPU 编号如 2,0,1，现在是 {order!r}',
             ) from None
     with bad_usage(TypeError, ValueError):
-        machine = children.asked(options.gpus, options.memory, options.backing, order)
+        machine = children.asked(options.gpus, options.memory, options.backing, order, options.gpu_model)
         if machine.backing != "cpu":
             from ..machine import simulate  # heavy: torch, which alone knows the real GPUs
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from ..base.arguments import ARGPARSE
 from ..base.language import LANGUAGES, VARIABLE, named_language, say
 from ..base.numbers import MOST_GPUS
+from ..children.gpu_models import MODELS
 from .wording import Wording
 
 
@@ -150,7 +151,8 @@ def add_gpus(parser: argparse.ArgumentParser, least: int) -> None:
 
 
 def add_memory(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, WORDING, "memory", memory={"default": "16 GiB"})
+    names = [model.called for model in MODELS]
+    add_options(parser, WORDING, "memory", gpu_model={"completer": lambda **_: names})
 
 
 def add_language(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:

@@ -15,6 +15,7 @@ from ..base.language import say
 from ..base.numbers import plural, whole
 from ..base.patches import Patches
 from ..base.units import cuda_bytes, parse_bytes
+from ..children.gpu_models import SIMULATED, with_model
 from ..children.told import VISIBLE, Described
 from ..plans.footprint import Occupancy
 from .ops.mode import MachineMode
@@ -36,6 +37,7 @@ class Machine:
     gpus       the simulated GPUs, a tuple.
     order      how replicas take turns: None (device order), "threads" (they race) or a tuple of numbers.
     backing    where the values really are: the CPU or one real GPU.
+    model      what the GPUs pass for.
     numbers    which GPUs of the computer these are, where CUDA_VISIBLE_DEVICES hides some or changes their order.
     told       the machine in words for child processes (:mod:`labkit.children.told`), all of it.
     """
@@ -43,16 +45,18 @@ class Machine:
     def __init__(
         self,
         gpus: int,
-        memory: str | int | Sequence[str | int] = "16 GiB",
+        memory: str | int | Sequence[str | int] | None = None,
         backing: str | torch.device = "cpu",
         order: str | tuple[int, ...] | None = None,
         *,
+        gpu_model: str | None = None,
         numbers: Sequence[int] | None = None,
         told: str | None = None,
     ) -> None:
         self.backing = torch.device(backing)
         self.order = order
-        sizes: Any = memory if isinstance(memory, (list, tuple)) else [memory] * gpus
+        size, self.model = with_model(memory, gpu_model)
+        sizes: Any = size if isinstance(size, (list, tuple)) else [size] * gpus
         capacities = [parse_bytes(size) for size in sizes]
         self.gpus = tuple(Gpu(index, capacity, self) for index, capacity in enumerate(capacities))
         self.random = DeviceRandom(self.gpus)
@@ -221,6 +225,7 @@ class Machine:
         return Described(
             len(sizes), sizes[0] if len(set(sizes)) == 1 else sizes, str(self.backing),
             list(self.order) if isinstance(self.order, tuple) else self.order, os.environ.get(VISIBLE),
+            None if self.model is SIMULATED else self.model.called,
         )  # fmt: skip
 
     def describe(self) -> str:

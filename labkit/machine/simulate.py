@@ -20,20 +20,24 @@ from .tracebacks import hide_ours
 def simulate(
     gpus: int = 8,
     *,
-    memory: str | int | Sequence[str | int] = "16 GiB",
+    memory: str | int | Sequence[str | int] | None = None,
     backing: str | torch.device = "cpu",
     order: Sequence[int] | str | None = None,
+    gpu_model: str | None = None,
 ) -> Machine:
     """From now on, torch sees ``gpus`` simulated GPUs.
 
     Works as a plain call (``close()`` ends it, or the next call) and as a context manager.
 
-    gpus      how many, 1 to 1024.
-    memory    of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU.
-    backing   where values are really kept: "cpu", or one real GPU, "cuda:0".
-    order     of the replicas of a data-parallel call: None runs them in device order, so that what they
-              print is the same every time; "threads" lets them race as on real GPUs; a list such as
-              [2, 0, 1] runs them in that order.
+    gpus        how many, 1 to 1024.
+    memory      of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU. Default: what the
+                model has, 16 GiB without one.
+    backing     where values are really kept: "cpu", or one real GPU, "cuda:0".
+    order       of the replicas of a data-parallel call: None runs them in device order, so that what they
+                print is the same every time; "threads" lets them race as on real GPUs; a list such as
+                [2, 0, 1] runs them in that order.
+    gpu_model   whose name, compute capability, processors and memory torch.cuda tells: "V100", "A100-40", "A100-80",
+                "H100", "H200", "T4", "L4" or "RTX 4090". Default: a GPU of labkit's own.
 
     Raises TypeError or ValueError, naming the argument, and RuntimeError within another thread's block, before
     anything is changed.
@@ -49,7 +53,7 @@ def simulate(
     order = children.checked_order(order, gpus)
     _check_backing(backing)
     warn_if_untried(torch.__version__)
-    return _take_over(Machine(gpus, memory, backing, order))
+    return _take_over(Machine(gpus, memory, backing, order, gpu_model=gpu_model))
 
 
 def inherit() -> Machine | None:

@@ -545,3 +545,44 @@ def test_memory_of_a_gpu_is_shared_and_the_hosts_only_when_asked(gpus):
     host = torch.ones(2)
     assert not host.is_shared()
     assert host.share_memory_().is_shared()
+
+
+MODELS = {  # name, capability, processors, GiB
+    "V100": ("Tesla V100-SXM2-16GB", (7, 0), 80, 16),
+    "A100-40": ("NVIDIA A100-SXM4-40GB", (8, 0), 108, 40),
+    "A100-80": ("NVIDIA A100 80GB PCIe", (8, 0), 108, 80),
+    "H100": ("NVIDIA H100 80GB HBM3", (9, 0), 132, 80),
+    "H200": ("NVIDIA H200", (9, 0), 132, 141),
+    "T4": ("Tesla T4", (7, 5), 40, 15),
+    "L4": ("NVIDIA L4", (8, 9), 58, 23),
+    "rtx 4090": ("NVIDIA GeForce RTX 4090", (8, 9), 128, 24),
+}
+
+
+@pytest.mark.parametrize("called", MODELS)
+def test_the_gpus_pass_for_a_model(called):
+    name, capability, processors, size = MODELS[called]
+    with labkit.simulate(gpus=2, gpu_model=called):
+        told = torch.cuda.get_device_properties(1)
+        assert (torch.cuda.get_device_name(1), torch.cuda.get_device_capability(1)) == (name, capability)
+        assert told.multi_processor_count == processors
+        assert size * 0.93 < told.total_memory / 2**30 <= size
+        assert torch.cuda.get_arch_list() == ["sm_{}{}".format(*capability)]
+        with torch.cuda.device(1):
+            assert torch.cuda.mem_get_info()[1] == told.total_memory
+        assert torch.cuda.is_bf16_supported(including_emulation=False) == (capability >= (8, 0))
+    with labkit.simulate(gpus=1, gpu_model=called, memory="1 GiB"):
+        assert torch.cuda.get_device_properties(0).total_memory == 2**30
+
+
+def test_without_a_model_they_pass_for_none():
+    with labkit.simulate(gpus=1):
+        told = torch.cuda.get_device_properties(0)
+        assert (told.name, told.major, told.minor) == ("labkit simulated GPU", 9, 0)
+        assert (told.total_memory, told.multi_processor_count) == (16 * 2**30, 132)
+
+
+@pytest.mark.parametrize("called", ["A100", "", 3, "simulated"])
+def test_an_unknown_model_is_refused_with_the_choices(called):
+    with pytest.raises(ValueError, match=r"gpu_model must be one of V100, A100-40, .*, RTX-4090, got"):
+        labkit.simulate(gpus=1, gpu_model=called)

@@ -428,3 +428,21 @@ def test_labkit_run_points_to_it(folder, text):
 def test_other_errors_do_not():
     assert hint_of(KeyError("rank")) is None
     assert hint_of(KeyError()) is None
+
+
+@pytest.mark.parametrize("more", [[], ["--processes"], ["--nnodes", "2"]])
+def test_the_gpus_of_all_ranks_pass_for_a_model(tmp_path, more):
+    (tmp_path / "script.py").write_text("import torch\nprint(torch.cuda.get_device_name(1))\n")
+    command = [
+        sys.executable,
+        "-m",
+        "labkit",
+        "torchrun",
+        "--nproc-per-node",
+        "2",
+        "--gpu-model",
+        "H200",
+        *more,
+    ]
+    done = subprocess.run([*command, "script.py"], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.stdout.splitlines() == ["NVIDIA H200"] * (4 if "--nnodes" in more else 2), done.stderr

@@ -51,6 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     en, zh = "spread over so many simulated computers", "分布在这么多台模拟的计算机上"
     add("--nodes", type=int, metavar="N", en=en, zh=zh)
     add("--memory", metavar='"16 GiB"', en="of each GPU", zh="每块 GPU 的显存")
+    en, zh = (
+        'what torch.cuda tells of the GPUs: H100, T4, "RTX 4090", …',
+        'torch.cuda 报告的 GPU 型号：H100、T4、"RTX 4090" 等',
+    )
+    add("--gpu-model", metavar="MODEL", en=en, zh=zh)
     add("--help", en="this text", zh="显示本说明")
     return parser
 
@@ -191,8 +196,11 @@ def _session(asked: argparse.Namespace, *, cell: bool) -> Session:
         raise ValueError(say(en="how many ranks? For example: %%ranks 4", zh="要几个 rank？例如：%%ranks 4"))
     if isinstance(size, str) and size.isdecimal():
         size = int(size)
-    other: dict[str, Any] = {k: v for k in ("nodes", "memory") if (v := getattr(asked, k)) is not None}
+    other: dict[str, Any] = {
+        k: v for k in ("nodes", "memory", "gpu_model") if (v := getattr(asked, k)) is not None
+    }
     same = now is not None and now.size == size and now.nodes == other.get("nodes", now.nodes)
+    same = same and now is not None and now.gpu_model == other.get("gpu_model", now.gpu_model)
     if now is not None and same and now.limits == other.get("memory", now.limits):
         if asked.restart:
             now.restart()

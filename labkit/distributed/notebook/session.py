@@ -21,6 +21,7 @@ from ...base.language import say
 from ...base.numbers import MOST_GPUS, must, whole
 from ...base.patches import Patch, Patches
 from ...base.units import parse_bytes
+from ...children.gpu_models import with_model
 from ...machine.tracebacks import without_ours
 from ...trace import emitting
 from ...trace.trace import Trace
@@ -52,8 +53,9 @@ def last_size() -> int | None:
 
 
 def ranks(
-    size: int | None = None, *, nodes: int = 1, memory: str | int | Sequence[str | int] = "16 GiB"
-) -> Session:
+    size: int | None = None, *, nodes: int = 1, memory: str | int | Sequence[str | int] | None = None,
+    gpu_model: str | None = None,
+) -> Session:  # fmt: skip
     """``size`` ranks of ``torch.distributed``, each with a simulated GPU, in this process: a :class:`Session`.
 
     Works as a plain call (``close()`` ends it, or the next call) and as a context manager. Without ``size``, the
@@ -61,7 +63,9 @@ def ranks(
 
     size     how many ranks, 1 to 1024.
     nodes    how many simulated computers they are spread over, evenly.
-    memory   of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU of a node.
+    memory   of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU of a node; default: what the
+             model has, 16 GiB without one.
+    gpu_model   what torch.cuda tells of the GPUs, as for ``labkit.simulate``.
 
     Raises TypeError or ValueError, naming the argument, before anything is changed, and RuntimeError without ``size``
     where no session is open.
@@ -76,7 +80,7 @@ def ranks(
                 )
             )
         return _open
-    made = Session(size, nodes=nodes, memory=memory)
+    made = Session(size, nodes=nodes, memory=memory, gpu_model=gpu_model)
     _open, _last_size = made, made.size
     return made
 
@@ -85,15 +89,16 @@ class Session:
     """Ranks that live from one call to the next, until :meth:`close` or the end of the ``with`` block.
 
     size, nodes   how many ranks, on how many simulated computers.
-    limits        the memory of each GPU, as it was asked for.
+    limits        the memory of each GPU, as it was asked for; ``gpu_model`` what it passes for.
     trace         what happened in the last :meth:`run` or :meth:`execute`: collectives and copies, by rank.
 
     ``session[2]`` is the namespace of rank 2: ``session[2]["x"]`` looks into it, ``session[2]["x"] = 1`` changes it.
     """
 
     def __init__(
-        self, size: int, *, nodes: int = 1, memory: str | int | Sequence[str | int] = "16 GiB"
-    ) -> None:
+        self, size: int, *, nodes: int = 1, memory: str | int | Sequence[str | int] | None = None,
+        gpu_model: str | None = None,
+    ) -> None:  # fmt: skip
         global _open
         self.size, self.nodes = whole("size", size, 1, MOST_GPUS), whole("nodes", nodes, 1, MOST_GPUS)
         if self.size % self.nodes:
@@ -107,8 +112,8 @@ class Session:
                     zh=f"memory 必须给一个节点的 {each} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}",
                 )
             )
-        self.limits = memory
-        for amount in memory if isinstance(memory, (list, tuple)) else [memory]:
+        self.limits, self.gpu_model = with_model(memory, gpu_model)[0], gpu_model
+        for amount in memory if isinstance(memory, (list, tuple)) else [self.limits]:
             parse_bytes(amount)  # type: ignore[arg-type]  # it says so itself
         if _open is not None:
             _open.close()
@@ -199,7 +204,7 @@ class Session:
     # How it is done.
 
     def _start(self) -> None:
-        self._world = World(self.size, nodes=self.nodes, memory=self.limits)
+        self._world = World(self.size, nodes=self.nodes, memory=self.limits, gpu_model=self.gpu_model)
         self._patches = Patches(self._patches_of_init)
         # The process groups that were made for the ranks, until they make their own.
         self._groups: dict[int, Any] = {}

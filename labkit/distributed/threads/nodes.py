@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ...base.units import parse_bytes
 from ...machine.state.gpu import Gpu, TheMachine
@@ -18,10 +19,15 @@ class Nodes:
     gpus   of each node; the first node's are the machine's own.
     """
 
-    def __init__(self, machine: TheMachine, count: int, memory: str | int | Sequence[str | int]) -> None:
+    def __init__(
+        self, machine: TheMachine, count: int, memory: str | int | Sequence[str | int] | None
+    ) -> None:
         self._machine = machine
         self._own = Sight(machine.gpus, machine.random, machine.numbers)
-        sizes = memory if isinstance(memory, (list, tuple)) else [memory] * len(machine.gpus)
+        own = [gpu.capacity for gpu in machine.gpus]
+        sizes: Any = (
+            own if memory is None else memory if isinstance(memory, (list, tuple)) else [memory] * len(own)
+        )
         # Of the nodes, and of ranks that chose.
         self.gpus = [machine.gpus] + [
             tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(sizes)) for _ in range(1, count)

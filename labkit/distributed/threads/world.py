@@ -63,7 +63,7 @@ class World:
 
     size     how many ranks, 1 to 1024: ``nodes`` × as many as there are GPUs on each.
     nodes    how many simulated computers they are spread over, evenly.
-    memory   of each GPU.
+    memory   of each GPU, ``gpu_model`` what it passes for.
     environ  variables that all ranks find in their environment besides torchrun's.
 
     Opens a machine with a GPU for each rank of a node, or uses the one that is in use if that has as many.
@@ -74,7 +74,8 @@ class World:
         size: int,
         *,
         nodes: int = 1,
-        memory: str | int | Sequence[str | int] = "16 GiB",
+        memory: str | int | Sequence[str | int] | None = None,
+        gpu_model: str | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self.size = whole("size", size, 1, MOST_GPUS)
@@ -112,7 +113,9 @@ class World:
         self.closed = False
         found = machine_in_use()
         self._own_machine = found is None or len(found.gpus) < each
-        self.machine = Machine(each, memory).open() if self._own_machine or found is None else found
+        self.machine = (
+            Machine(each, memory, gpu_model=gpu_model).open() if self._own_machine or found is None else found
+        )
         self._nodes = Nodes(self.machine, self.nodes, memory)
         for rank in self.ranks:
             rank.see(self._nodes.sight(rank.node, rank.seed))

@@ -46,6 +46,7 @@ class TheMachine(Protocol):
     current: Any
     gpus: tuple[Gpu, ...]
     mode: Any
+    model: Any
     numbers: tuple[int, ...]
     order: str | tuple[int, ...] | None
     random: Any
@@ -100,7 +101,7 @@ class Gpu:
     """A simulated GPU. ``capacity`` is in bytes."""
 
     __slots__ = (
-        "cache_emptied", "capacity", "clock", "cores", "device", "failures", "fraction", "index", "leaves", "machine",
+        "cache_emptied", "capacity", "clock", "device", "failures", "fraction", "index", "leaves", "machine",
         "marks", "peak", "room", "suspended", "total_at_reset", "freed_at_reset", "_counted", "_granted", "_highest",
         "_seen",
     )  # fmt: skip
@@ -110,7 +111,6 @@ class Gpu:
         self.capacity = capacity
         self.machine = machine
         self.device = torch.device("cuda", index)
-        self.cores = 132
         self.fraction = 1.0
         # Storage size in bytes -> the mark its storages carry.
         self.marks: dict[int, Mark] = {}

@@ -26,11 +26,9 @@ from .collectives import Collectives
 
 # One invented GPU; bytes, kHz and counts as CUDA gives them.
 _PROPERTIES: dict[str, Any] = {
-    "name": "labkit simulated GPU", "major": 9, "minor": 0,
     "is_integrated": 0, "is_multi_gpu_board": 0, "pci_device_id": 0, "pci_domain_id": 0,
-    "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "warp_size": 32,
-    "regs_per_multiprocessor": 65536, "shared_memory_per_block": 49152, "shared_memory_per_block_optin": 232448,
-    "shared_memory_per_multiprocessor": 233472, "L2_cache_size": 50 * 1024**2,
+    "max_threads_per_block": 1024, "warp_size": 32, "regs_per_multiprocessor": 65536,
+    "shared_memory_per_block": 49152,
     "clock_rate": 1980000, "memory_clock_rate": 3201000, "memory_bus_width": 5120,
 }  # fmt: skip
 
@@ -52,8 +50,8 @@ class DeviceProperties:
     def __init__(self, gpu: Gpu) -> None:
         number = gpu.machine.numbers[gpu.index]
         vars(self).update(
-            _PROPERTIES, total_memory=gpu.capacity, multi_processor_count=gpu.cores, pci_bus_id=number,
-            uuid=_Uuid(number), gcnArchName=_PROPERTIES["name"],
+            _PROPERTIES | gpu.machine.model.properties, total_memory=gpu.capacity, pci_bus_id=number,
+            uuid=_Uuid(number),
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -70,7 +68,7 @@ class DeviceProperties:
 _CONSTANT: dict[str, Any] = {
     "_cuda_init": None, "_cuda_synchronize": None, "_cuda_ipc_collect": None,
     "_cuda_getCompiledVersion": 13000,  # CUDA 13.0, as torch.version.cuda says
-    "_cuda_getArchFlags": "sm_90", "_cuda_getAllocatorBackend": "native", "_cuda_isHistoryEnabled": False,
+    "_cuda_getAllocatorBackend": "native", "_cuda_isHistoryEnabled": False,
     "_cuda_isCurrentStreamCapturing": False, "_accelerator_isAllocatorInitialized": True,
     "_accelerator_emptyHostCache": None, "_host_emptyCache": None, "_cuda_clearCublasWorkspaces": None,
 }  # fmt: skip
@@ -85,6 +83,7 @@ _ASKED: dict[str, Callable[..., Any]] = {
     "_cuda_getCurrentRawStream": lambda machine, index: machine.current.stream(index).stream_id,
     "_cuda_getDefaultStream": lambda machine, index: (0, machine.gpu(index).index, CUDA),
     "_cuda_memoryStats": lambda machine, index: _memory_stats(machine.gpu(index)),
+    "_cuda_getArchFlags": lambda machine: "sm_{major}{minor}".format(**machine.model.properties),
     "_cuda_getMemoryFraction": lambda machine, index: machine.gpu(index).fraction,
     "_get_accelerator": lambda machine, check=None: torch.device("cuda" if machine.gpus else "cpu"),
     "_accelerator_getAccelerator": lambda machine: torch.device("cuda") if machine.gpus else None,
