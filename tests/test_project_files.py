@@ -1,6 +1,7 @@
 """Facts that stand in several files are the same in each, and the README's examples print what it shows."""
 
 import ast
+import itertools
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from packaging.specifiers import SpecifierSet
 import labkit
 from labkit.base.extras import EXTRA_OF
 from labkit.base.language import using
+from labkit.course import outline
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -114,6 +116,22 @@ def test_the_readmes_examples_print_what_it_says(language):
     assert len([line for line in examples[1][0].splitlines() if line.strip()]) <= 10
 
 
+def test_chinese_pages_have_no_false_paragraph_breaks():
+    """A line that merely ends becomes a space in the middle of a Chinese sentence."""
+    special = re.compile(r"\s*([#>|<-]|\d+\.|```|!\[|$)")
+    for page in [READMES["zh"], *(ROOT / "docs").glob("*.zh.md")]:
+        prose = re.sub(r"```.*?```", "\n", page.read_text("utf-8"), flags=re.DOTALL).splitlines()
+        for line, following in itertools.pairwise(prose):
+            began = special.match(line) and not re.match(r"\s*(-|\d+\.) ", line)
+            assert began or special.match(following), f"{page.name}: {line[-20:]} / {following[:20]}"
+
+
+def test_the_chinese_readme_says_what_each_lesson_is_for():
+    with using("zh"):
+        for lesson in outline.lessons():
+            assert f"(notebooks/zh/{lesson.name}.ipynb) | {lesson.purpose} |" in TEXTS["zh"]
+
+
 def targets(text):
     return re.findall(r"\]\(([^)#\s]+)\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
 
@@ -136,7 +154,9 @@ def test_the_readme_is_one_page_in_two_languages():
     def plain(target):
         return target.replace(".zh.", ".").replace("/zh/", "/en/")
 
-    assert [plain(t) for t in targets(english)] == [plain(t) for t in targets(chinese)]
+    # The Chinese page says what each lesson is for instead of offering Colab, which its readers hardly reach.
+    both = [{plain(t) for t in targets(text) if "colab." not in t} for text in (english, chinese)]
+    assert both[0] == both[1]
     for language, text in TEXTS.items():
         notebooks = [target for target in targets(text) if "notebooks" in target]
         assert notebooks

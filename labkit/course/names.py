@@ -30,7 +30,8 @@ def word_on(error: BaseException | None, lesson: str | None) -> str:
                     "since the kernel started: run the cells above this one in order (menu Run → Run All Above "
                     "Selected Cell).",
                     zh=f"`{name}` 由“{section}”一节里以 `{line}` 开头的单元格给出。内核启动之后还没有运行过它："
-                    "请把本单元格上面的各单元格按顺序运行一遍（菜单 Run → Run All Above Selected Cell）。",
+                    "请把本单元格上面的各单元格按顺序运行一遍（菜单“运行 → 运行选中单元格上方的所有单元格”，"
+                    "英文界面是 Run → Run All Above Selected Cell）。",
                 )
     return ""
 

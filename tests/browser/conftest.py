@@ -147,7 +147,9 @@ def lab(server, look):
 
     def open_notebook(path, *, theme="light", cells=None):
         if cells is not None:
-            notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+            make = {True: nbformat.v4.new_markdown_cell, False: nbformat.v4.new_code_cell}
+            made = [make[source.startswith("<")](source) for source in cells]
+            notebook = nbformat.v4.new_notebook(cells=made)
             notebook.metadata["kernelspec"] = {
                 "name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python",
             }  # fmt: skip

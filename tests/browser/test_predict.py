@@ -1,6 +1,12 @@
 """Predictions as a learner answers them: with the mouse, and with the keyboard alone."""
 
+from pathlib import Path
+
+import nbformat
 import pytest
+
+ROOT = Path(__file__).parents[2]
+
 
 # The contrast of every button's words with what is behind them, as WCAG counts it, paleness included.
 CONTRAST = """box => [...box.querySelectorAll('button')].filter(b => b.offsetWidth).map(button => {
@@ -86,3 +92,20 @@ def test_every_button_can_be_read_in_every_state(lab, shot, theme):
     assert [pair for pair in found if pair[1] < 4.5] == []
     done.locator("button").nth(1).hover(force=True)
     assert min(ratio for _, ratio in done.evaluate(CONTRAST)) >= 4.5
+
+
+def test_a_fold_says_to_answer_first_until_the_question_is_answered(lab):
+    """The lesson's own text, in JupyterLab, which takes out of Markdown what it does not trust."""
+    lesson = nbformat.read(ROOT / "notebooks" / "zh" / "03_split.ipynb", as_version=4)
+    fold = next(cell.source for cell in lesson.cells if cell.id == "longest-why")
+    page = lab("fold.ipynb", cells=[CELLS[0], CELLS[1].format(language="zh"), "predict('03.longest')", fold])
+    title, reason = page.locator("summary", has_text="为什么"), page.locator("details p", has_text="大家都得等")
+    assert title.inner_text() == "先作答，再打开：为什么"
+    assert not reason.is_visible()
+    buttons = page.locator(".labkit-predict button")
+    buttons.nth(0).click()
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('summary')].some(e => e.innerText === '为什么')"
+    )
+    title.click()
+    reason.wait_for()

@@ -1,7 +1,10 @@
 """Cells out of order: a NameError says which cell makes the name, in a lesson and nowhere else."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,3 +98,33 @@ def test_a_notebook_that_cannot_be_read_costs_the_word_alone(tmp_path, monkeypat
     )
     labkit.set_language("zh")
     assert "开头的单元格给出" in names.word_on(error, "x")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_question_alone_runs_after_a_restart_and_other_names_are_explained(tmp_path, language):
+    """As a kernel that has been started again in the middle of a lesson: in a process of its own."""
+    shutil.copy(ROOT / language / "04_primitives.ipynb", tmp_path)
+    cells = json.loads((ROOT / language / "04_primitives.ipynb").read_text("utf-8"))["cells"]
+    source = {cell["id"]: "".join(cell["source"]) for cell in cells}
+    code = f"""
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for source in {[source["bytes-predict"], source["own-predict"], source["pieces"]]!r}:
+    shell.run_cell(source)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, encoding="utf-8",
+        env=os.environ | {"JPY_SESSION_NAME": f"course/{language}/04_primitives.ipynb", "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    said = {"en": "What makes up most of the bytes", "zh": "搬来搬去的字节大部分是什么"}[language]
+    made = {"en": "is made by the cell that begins with", "zh": "开头的单元格给出"}[language]
+    assert said in done.stdout, done.stderr
+    assert "`batch_size` " in done.stdout
+    assert done.stdout.count(made) == 2, "each name that is missing: batch_size, and scatter"
+
+
+def test_what_is_no_lesson_is_left_alone_after_a_restart(shell, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JPY_SESSION_NAME", "/home/somebody/analysis.ipynb")
+    names.watch_before_begin()
+    assert not [f for f in shell.events.callbacks["post_run_cell"] if isinstance(f, names.Watch)]

@@ -127,7 +127,7 @@ def _report(calls: Sequence[Call], what: str) -> Report:
     else:
         head = say(
             en=f"ranks that meet in call {first.seq} of group {group_of(first)} do not call the same:",
-            zh=f"各 rank 在组 {group_of(first)} 的第 {first.seq} 次调用里碰面，调用的内容却不一样：",
+            zh=f"组 {group_of(first)} 的第 {first.seq} 次调用，各 rank 对不上：",
         )
     if what == "shape":
         key = "shape_of_message" if first.is_message else "shape_of_pieces" if first.kind in _UNEVEN else what
