@@ -60,6 +60,17 @@ def test_memory_and_random_numbers_are_of_what_each_sees():
     assert torch.cuda.device_count() != 2  # outside of ranks nothing has changed
 
 
+@pytest.mark.parametrize("mode", [(), ("--processes",)], ids=["threads", "processes"])
+def test_an_environment_is_copied_as_ever(as_command, mode):
+    text = (
+        "import copy, os, pickle\nbefore = copy.deepcopy(os.environ)\nassert before == os.environ\n"
+        "before['CUDA_VISIBLE_DEVICES'] = '0'\nassert copy.copy(os.environ._data) == os.environ._data\n"
+        "import torch\nassert torch.cuda.device_count() == 2\n"
+    )
+    code, _, err = as_command(text, options=(*mode, "--nproc-per-node", "2"))
+    assert code == 0, err
+
+
 def test_who_takes_it_back_sees_all_again_and_who_lists_none_has_none():
     def work(rank):
         os.environ["CUDA_VISIBLE_DEVICES"] = "" if rank.number else "1"

@@ -124,16 +124,14 @@ def _child(real: Callable[..., Any], place: int) -> Any:
     """``real`` waits for a child process; its ``timeout`` is the argument at ``place``."""
 
     def wait(rank: Rank, child: Any, *args: Any, **kwargs: Any) -> Any:
-        names = ("input", "timeout")[2 - place :]
-        kwargs |= dict(zip(names, args, strict=False))
-        limit = kwargs.get("timeout")
-        if limit is not None and limit <= _MOMENT:
-            return real(child, **kwargs)
+        kwargs |= dict(zip(("input", "timeout")[2 - place :], args, strict=False))
+        limit = kwargs.pop("timeout", None)
         try:
-            return real(child, **(kwargs | {"timeout": _MOMENT}))
+            return real(child, timeout=_MOMENT if limit is None else min(limit, _MOMENT), **kwargs)
         except subprocess.TimeoutExpired:
-            rest = {"timeout": None if limit is None else limit - _MOMENT}
-            return rank.away(lambda: real(child, **rest))
+            if limit is not None and limit <= _MOMENT:
+                raise
+        return rank.away(lambda: real(child, timeout=None if limit is None else limit - _MOMENT))
 
     return _in_turn(wait, real)
 
@@ -141,10 +139,10 @@ def _child(real: Callable[..., Any], place: int) -> Any:
 def _in_database(real: Callable[..., Any]) -> Any:
     def call(rank: Rank, database: Any, *args: Any, **kwargs: Any) -> Any:
         connection = getattr(database, "connection", database)
-        others = any(one is not rank for one in _writing.values())
         try:
-            run = lambda: real(database, *args, **kwargs)  # noqa: E731 (it is run in one of two ways)
-            return rank.away(run) if others else run()
+            if any(one is not rank for one in _writing.values()):
+                return rank.away(lambda: real(database, *args, **kwargs))
+            return real(database, *args, **kwargs)
         finally:
             _writing.pop(id(connection), None)
             if connection.in_transaction:

@@ -59,3 +59,6 @@ class Environment(dict[Any, Any]):
         super().__delitem__(name)
         if name == _NAME and self.chosen is not None:
             self.chosen()
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)  # a copy of the environment is nobody's

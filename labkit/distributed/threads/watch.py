@@ -57,32 +57,19 @@ class Watch:
         )
 
     def _tell(self, stacks: dict[str, list[traceback.FrameSummary]]) -> None:
-        held = self._ring.holder is not None
         for name, stack in stacks.items():
             where, seconds = "".join(traceback.format_list(stack[-4:])), _LOOKS * _BEAT
-            text = say(
-                en=f"labkit: {name} has computed nothing for {seconds:g} seconds, and others wait. It stands in\n"
-                f"{where}",
-                zh=f"labkit：{name} 已经 {seconds:g} 秒没有做任何计算，其他 rank 都在等。它停在\n{where}",
+            en = (
+                f"labkit: {name} has computed nothing for {seconds:g} seconds, and others wait. It stands in\n{where}"
+                "Ranks that share a process take turns, and most calls that wait within C keep the turn. If another "
+                "rank is to give what is waited for, and does not wait itself: labkit torchrun --processes"
             )
-            text += _while_held() if held else _while_free()
-            print(text, file=self._stream, flush=True)
-
-
-def _while_held() -> str:
-    return say(
-        en="Ranks that share a process take turns, and most calls that wait within C keep the turn. If another rank is "
-        "to give what is waited for, let each be a process: labkit torchrun --processes",
-        zh="同一个进程里的 rank 轮流运行，而在 C 代码里等待的调用大多不会让出轮次。如果它等的东西要由别的 rank 给出，"
-        "请让每个 rank 各是一个进程：labkit torchrun --processes",
-    )
-
-
-def _while_free() -> str:
-    return say(
-        en="No other rank can go on meanwhile: if one of them is to give what is waited for, processes hang, too.",
-        zh="这期间别的 rank 也都走不下去：如果它等的东西要由它们给出，换成进程同样会卡住。",
-    )
+            zh = (
+                f"labkit：{name} 已经 {seconds:g} 秒没有做任何计算，其他 rank 都在等。它停在\n{where}"
+                "同一个进程里的 rank 轮流运行，在 C 代码里等待的调用大多不会让出轮次。如果它等的东西要由别的 rank "
+                "给出，而那个 rank 自己没有在等，请用 labkit torchrun --processes"
+            )
+            print(say(en=en, zh=zh), file=self._stream, flush=True)
 
 
 def _stack(rank: Rank) -> list[traceback.FrameSummary]:
