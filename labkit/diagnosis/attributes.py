@@ -205,7 +205,7 @@ def marks_inside(value: object, held: list[object], depth: int = _DEPTH) -> obje
     ``held`` keeps what is marked, so that no address is given to another object.
     """
     if isinstance(value, Tensor):
-        return None if isinstance(value, nn.Parameter) else value._version
+        return None if isinstance(value, nn.Parameter) or value.is_inference() else value._version
     if isinstance(value, (set, frozenset)):
         held += value
         return frozenset(map(mark, value))

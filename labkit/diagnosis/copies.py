@@ -11,7 +11,7 @@ import re
 import sys
 from contextlib import suppress
 from functools import partial
-from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -108,46 +108,44 @@ class _Functions:
         if id(function) not in self._done:
             self._done[id(function)] = function  # it may reach itself
             around, code = function.__globals__, function.__code__
-            named = {name: around[name] for name in names_in(code) if name in around}
-            others = {name: self._global(one, around) for name, one in named.items()}
-            others = {name: other for name, other in others.items() if other is not named[name]}
+            others: dict[str, Any] = {}
+            for name in names_in(code):
+                value = other = around.get(name)
+                if isinstance(value, FunctionType) and is_near(value, around):
+                    other = self._function(value)
+                elif id(value) in self._memo:
+                    other = self._memo[id(value)]
+                others |= {} if other is value else {name: other}
             # What `super()` needs is the class, and no state.
             outside = set(code.co_freevars) - {"__class__"}
             if not (outside or others or function.__defaults__ or function.__kwdefaults__):
                 return function
-            space = around
             if others:  # all functions of a module see what one of them writes
-                space = self._spaces.setdefault(id(around), dict(around))
-                space.update(others)
-            cells = {id(cell): cell for cell in function.__closure__ or ()}
-            fresh = [cell for key, cell in cells.items() if key not in self._cells]
+                around = self._spaces.setdefault(id(around), dict(around))
+                around.update(others)
+            fresh = [cell for cell in function.__closure__ or () if id(cell) not in self._cells]
             self._cells |= {id(cell): CellType() for cell in fresh}
-            other = FunctionType(
-                code, space, function.__name__, None, tuple(self._cells[key] for key in cells)
-            )
-            self._done[id(function)] = self._done[id(other)] = other
+            cells = tuple(self._cells[id(cell)] for cell in function.__closure__ or ())
+            copied = FunctionType(code, around, function.__name__, None, cells)
+            self._done[id(function)] = self._done[id(copied)] = copied
             for cell in fresh:
                 with suppress(ValueError):  # not assigned yet
                     self._cells[id(cell)].cell_contents = self._copied(cell.cell_contents)
-            other.__defaults__ = self._copied(function.__defaults__)
-            other.__kwdefaults__ = self._copied(function.__kwdefaults__)
-            other.__dict__.update(vars(function))
-            other.__qualname__, other.__module__ = function.__qualname__, function.__module__
+            copied.__defaults__ = self._copied(function.__defaults__)
+            copied.__kwdefaults__ = self._copied(function.__kwdefaults__)
+            copied.__dict__.update(vars(function))
+            copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
         done: FunctionType = self._done[id(function)]
         return done
 
-    def _global(self, value: Any, around: dict[str, Any]) -> Any:
-        """Return what stands in the copy for a global variable: what the model holds, too, or what reaches such."""
-        if isinstance(value, FunctionType) and is_near(value, around):
-            return self._function(value)
-        return self._memo.get(id(value), value)
-
     def _copied(self, value: Any) -> Any:
-        """Return a copy of ``value``; itself if it has none, such as a file."""
+        """Return a copy of ``value``; itself if it has none, such as a file. Raises TypeError for a generator."""
         trial = dict(self._memo)
         try:
             copied = copy.deepcopy(value, trial)
         except Exception:
+            if isinstance(value, GeneratorType):  # what is taken from it could not be put back
+                raise
             return value
         self._memo.update(trial)
         self._copies.update(map(id, trial.values()))

@@ -58,12 +58,12 @@ class OuterVariables:
         self._held: list[object] = []
         self._undo: list[Callable[[], object]] = []
         if kept:
-            shared = [value for kind in self._classes for value in _data(kind).values()]
-            self._undo += [partial(_reset, one) for one in self._variables]
+            self._undo += [partial(one.set, one.value) for one in self._variables]
             self._undo += [partial(_refill_class, kind, _data(kind)) for kind in self._classes]
             self._undo += [partial(_clear, cache, cache.cache_info().currsize) for cache in reached.caches]
-            for value in (*(one.value for one in self._variables), *shared):
-                self._undo += _contents(value)
+            values = [one.value for one in self._variables]
+            shared = [value for kind in self._classes for value in _data(kind).values()]
+            self._undo += [undo for value in (*values, *shared) for undo in _contents(value)]
         self.note()
 
     def note(self) -> None:
@@ -147,11 +147,10 @@ class _Reached:
                     if isinstance(inside, (*_FUNCTIONS, type)):
                         self.follow(inside, depth - 1)
                     elif isinstance(inside, (int, float, str, tuple, Tensor)) or _keeps(inside):
-                        get, put = (
-                            partial(getattr, cell, "cell_contents"),
-                            partial(setattr, cell, "cell_contents"),
+                        at = cell, "cell_contents"
+                        self.variables.append(
+                            Variable(name, inside, partial(getattr, *at), partial(setattr, *at))
                         )
-                        self.variables.append(Variable(name, inside, get, put))
             self._globals(function.__globals__, names_in(function.__code__), depth)
 
     def _globals(self, around: dict[str, Any], names: Iterable[str], depth: int) -> None:
@@ -161,16 +160,15 @@ class _Reached:
                 if depth and is_near(value, around):
                     self._globals(vars(value), names, depth - 1)
             elif isinstance(value, (*_FUNCTIONS, type)):
-                if is_near(value, around):
-                    self.follow(value, depth - 1)
+                self.follow(value if is_near(value, around) else None, depth - 1)
             elif is_own(type(value)) and not is_near(type(value), around):
-                continue
+                continue  # what another package keeps is its own
             elif name in around and not name.startswith("__") and (id(around), name) not in self._named:
                 self._named.add((id(around), name))
                 # A dict of a module is a cache, most likely, of which every replica may fill what it needs.
                 told = isinstance(value, (list, set, deque, int, float)) and not isinstance(value, bool)
-                get, put = partial(around.get, name), partial(around.__setitem__, name)
-                self.variables.append(Variable(name, value, get, put, told))
+                put = partial(around.__setitem__, name)
+                self.variables.append(Variable(name, value, partial(around.get, name), put, told))
 
 
 def _data(kind: type) -> dict[str, Any]:
@@ -194,8 +192,10 @@ def _contents(value: object) -> Iterator[Callable[[], object]]:
     for _, item in everything_in(value, "", _DEPTH - 1):
         if isinstance(item, _CONTAINERS):
             yield partial(_refill, item, item.copy())
-        elif isinstance(item, Tensor) and not item.is_inference() and not item.is_meta:
-            yield partial(_rewrite, item, item.detach().clone())
+        elif isinstance(item, Tensor):
+            plain = type(item) in (Tensor, nn.Parameter) and item.layout is torch.strided
+            if plain and not (item.is_meta or item.is_inference()):
+                yield partial(item.data.copy_, item.detach().clone())
         elif isinstance(item, nn.Module):
             for module in item.modules():
                 yield partial(_refill, vars(module), vars(module).copy())
@@ -213,9 +213,7 @@ def _contents(value: object) -> Iterator[Callable[[], object]]:
 
 
 def _refill(container: Any, inside: Any) -> None:
-    if len(container) == len(inside) and all(
-        one is other for one, other in zip(_flat(container), _flat(inside), strict=True)
-    ):
+    if list(map(id, _flat(container))) == list(map(id, _flat(inside))):
         return
     container.clear()
     if isinstance(container, (list, deque)):
@@ -226,16 +224,6 @@ def _refill(container: Any, inside: Any) -> None:
 
 def _flat(container: Any) -> list[object]:
     return [*container, *container.values()] if isinstance(container, dict) else list(container)
-
-
-def _reset(variable: Variable) -> None:
-    if variable.get() is not variable.value:
-        variable.set(variable.value)
-
-
-def _rewrite(tensor: Tensor, values: Tensor) -> None:
-    if not torch.equal(tensor, values):
-        tensor.data.copy_(values)
 
 
 def _refill_class(kind: type, inside: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ def opened(value: Any) -> Any:
     inside = children(value)
     if inside is None:
         items = _items(value)
-        return value if items is None else tuple(map(opened, items))
+        return tuple(map(opened, items)) if tensors(items) else value
     items = [opened(item) for _, item in inside]
     return (
         value
@@ -31,18 +31,14 @@ def opened(value: Any) -> Any:
     )
 
 
-def _items(value: Any) -> list[Any] | None:
-    """Return the items of an object that is made of them, tensors among them; None of another."""
+def _items(value: Any) -> list[Any]:
+    """Return the items of an object that is made of them; none of another."""
     kind = type(value)
     if isinstance(value, (Tensor, str, bytes, set, frozenset)) or not hasattr(kind, "__iter__"):
-        return None
+        return []
     try:
-        each = iter(value)
-        items = None if each is value else list(islice(each, _MOST))
-        again = items and list(islice(kind(iter(items)), _MOST))
+        items = [] if (each := iter(value)) is value else list(islice(each, _MOST))
+        pairs = zip(leaves(items), leaves(list(kind(iter(items)))), strict=True)
+        return items if all(one is other for (_, one), (_, other) in pairs) else []
     except Exception:
-        return None
-    if not items or not again or not tensors(items):
-        return None
-    pairs = zip(leaves(items), leaves(again), strict=False)
-    return items if all(one is other for (_, one), (_, other) in pairs) else None
+        return []

@@ -176,3 +176,12 @@ def test_the_model_is_the_same_object_graph_in_the_same_state(made):
     assert all(gradients) == (made is scripted)
     assert all(device.type == "cpu" for device in CACHE)
     assert positions(torch.device("cpu")).device.type == "cpu"
+
+
+def test_a_generator_in_a_closure_is_not_drawn_from():
+    letters = (letter for letter in "ab")
+    model = nn.Linear(5, 5)
+    model.register_forward_hook(lambda *_: next(letters) and None)
+    with pytest.raises(ValueError, match="cannot pickle 'generator' object"):
+        labkit.diagnose(model, X)
+    assert list(letters) == ["a", "b"]
