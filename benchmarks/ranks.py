@@ -5,6 +5,7 @@ python benchmarks/ranks.py
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from pairs import ratio, report
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import labkit
 from labkit.distributed.threads.world import World
 
 STEPS, COLLECTIVES = 40, 500
@@ -99,6 +101,29 @@ def collective(ranks):
         return max(world.run(many)) / ranks
 
 
+def unevenness(ranks):
+    """How far apart the waits of ranks that do the same are, in % of the run, while other programs compute, too."""
+
+    def even(rank):
+        begin(rank)
+        torch.manual_seed(0)
+        train(DistributedDataParallel(model(), device_ids=[rank.local]))
+
+    program = "while True: pass"
+    others = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        with labkit.record() as trace, World(ranks) as world:
+            world.run(even)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    events = [event for event in trace if event.rank is not None]
+    whole = max(event.stop for event in events) - min(event.start for event in events)
+    waits = [sum(event.waited for event in events if event.rank == rank) for rank in range(ranks)]
+    return 100 * (max(waits) - min(waits)) / whole
+
+
 def main():
     warnings.simplefilter("ignore")
     start(8)
@@ -109,6 +134,10 @@ def main():
     report(
         "an all_reduce of ten elements, of each of 4 ranks",
         statistics.median(collective(4) for _ in range(5)) * 1e6, 100, " µs",
+    )  # fmt: skip
+    report(
+        "waits of 4 even ranks, most less least, two other programs a processor",
+        statistics.median(unevenness(4) for _ in range(3)), 5, " %",
     )  # fmt: skip
     with World(4) as world:
 

@@ -1,7 +1,7 @@
 """A rank as a recording asks for it: its numbers, its GPUs, its clock.
 
-Each rank's clock goes while the rank computes, as if all ranks ran at once; where it meets others, it goes to the last
-one's.
+Each rank's clock goes while the rank computes, as if all ranks ran at once, each on a processor of its own; where it
+meets others, it goes to the last one's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ...machine.state.gpu import Gpu
 from ..calls.call import Call
+from .own_time import OwnTime, own_time
 
 
 class Untold(Protocol):
@@ -35,9 +36,11 @@ class Timed:
         self.passes = 0  # of a wrapped model's forward, in training
         self.chose = False  # whether it has said itself which GPUs it sees
         self.untold: list[Untold] = []
-        self._spent = self._ahead = 0.0
-        # When its turn began; while it sleeps and others have theirs, when that began.
-        self._since: float | None = None
+        self._ahead = 0.0
+        # What it ran in earlier turns; the clock of the thread that has this one, and when by that it began. In one
+        # piece, for other threads of the rank read it.
+        self._ran: tuple[float, OwnTime | None, float] = (0.0, None, 0.0)
+        # While it sleeps and others have turns: when that began, by the clock on the wall.
         self.asleep: float | None = None
 
     @property
@@ -51,9 +54,8 @@ class Timed:
 
     def clock(self) -> float:
         """Seconds on this rank's clock: what it ran itself, and what it stood waiting for others."""
-        since = self.asleep if self._since is None else self._since
-        now = 0.0 if since is None else perf_counter() - since
-        return self._spent + self._ahead + now
+        asleep = None if self._ran[1] else self.asleep
+        return self._busy() + self._ahead + (0.0 if asleep is None else perf_counter() - asleep)
 
     @contextmanager
     def untimed(self) -> Iterator[None]:
@@ -62,22 +64,24 @@ class Timed:
         try:
             yield
         finally:
-            self._spent -= self._busy() - before
+            over = self._busy() - before
+            spent, own, since = self._ran
+            self._ran = spent - over, own, since
 
     def _busy(self) -> float:
-        return self._spent + (0.0 if self._since is None else perf_counter() - self._since)
+        spent, own, since = self._ran
+        return spent + (0.0 if own is None else own.now() - since)
 
     def wait_until(self, time: float) -> None:
         """Let its clock be at ``time``, unless it is later."""
         self._ahead += max(0.0, time - self.clock())
 
     def begin_turn(self) -> None:
-        self._since = perf_counter()
+        own = own_time()
+        self._ran = self._busy(), own, own.now()
 
     def end_turn(self) -> None:
-        if self._since is not None:
-            self._spent += perf_counter() - self._since
-            self._since = None
+        self._ran = self._busy(), None, 0.0
 
     def tell_the_rest(self) -> None:
         """Tell of the collectives that are done and that nobody has waited for: it has ended."""
