@@ -19,7 +19,7 @@ import torch
 
 from labkit.base.patches import Patches
 from labkit.distributed.rank import random_states, system
-from labkit.distributed.rank.own_modules import is_own
+from labkit.distributed.rank.own_modules import is_own, is_shared_file
 from labkit.distributed.rank.owned import OWNED
 from labkit.distributed.rank.process_state import ProcessState
 
@@ -181,6 +181,15 @@ def test_each_has_its_main_its_path_and_arguments(processes):
     ]
     assert (sys.modules["__main__"], sys.argv, sys.path) == (main, argv, path)
     assert not hasattr(main, "count")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_what_pip_has_put_into_a_folder_is_shared_and_the_scripts_own_folders_are_not(
+    tmp_path, monkeypatch, installed
+):
+    (tmp_path / ("package-1.0.dist-info" if installed else "package")).mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert is_shared_file(str(tmp_path / "package" / "__init__.py")) is installed
 
 
 def test_each_has_its_copy_of_the_scripts_modules(processes, tmp_path):

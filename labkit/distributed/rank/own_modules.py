@@ -12,6 +12,7 @@ import os
 import site
 import sys
 import sysconfig
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -51,7 +52,17 @@ def is_shared_file(path: str) -> bool:
     if path.startswith(("<", *_shared_folders())):
         return True
     # Another environment's packages, put on the path by hand.
-    return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+    if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
+        return True
+    return any(path.startswith(folder + os.sep) and _has_packages(folder) for folder in sys.path if folder)
+
+
+@cache
+def _has_packages(folder: str) -> bool:
+    """Whether packages were installed into it, as ``pip install --target`` does."""
+    with suppress(OSError):
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    return False
 
 
 def is_installed_code(path: str) -> bool:
