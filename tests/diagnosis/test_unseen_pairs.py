@@ -30,17 +30,22 @@ class Does(nn.Module):
 
 
 class Cache:
-    """As the caches of Hugging Face's decoders: made of (keys, values) of each layer, and gives them."""
+    """As the caches of Hugging Face's decoders: made of what each layer has, it gives keys, values and a None."""
 
     def __init__(self, layers=()):
-        self.layers = list(layers)
+        self.layers = []
+        for keys, values, *_ in layers:
+            self.update(keys, values, len(self.layers))
 
     def update(self, keys, values, layer):
-        self.layers.insert(layer, (keys, values))
+        if layer == len(self.layers):
+            self.layers.append((keys[:, :0], values[:, :0]))
+        pairs = zip(self.layers[layer], (keys, values), strict=True)
+        self.layers[layer] = tuple(torch.cat(pair, 1) for pair in pairs)
         return self.layers[layer]
 
     def __iter__(self):
-        return iter(self.layers)
+        return ((*layer, None) for layer in self.layers)
 
 
 class State(Cache):
