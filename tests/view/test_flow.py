@@ -1,5 +1,6 @@
 """The picture of one data-parallel call, from a plan and from a recording."""
 
+import itertools
 import xml.etree.ElementTree as ET
 
 import matplotlib as mpl
@@ -329,3 +330,19 @@ def test_a_call_shows_itself_as_its_flow_and_prints_the_same_every_time():
         assert "ms" not in shown[0][0]
         assert shown[0][1] == to_svg(flow_picture(trace), panel=True)
         assert shown[0][1] != trace._repr_svg_()  # a trace shows itself in time
+
+
+@pytest.mark.parametrize(("rows", "gpus"), [(30, 2), (2, 2), (9, 3), (16, 8)])
+def test_the_words_of_neighbouring_pieces_do_not_touch(rows, gpus):
+    """In a call forward alone, where the lanes are low."""
+    with labkit.simulate(gpus=gpus), labkit.record() as trace:
+        nn.DataParallel(nn.Linear(5, 2).to("cuda:0"))(torch.randn(rows, 5))
+    drawn = flow_picture(trace)
+    (batch,) = boxes_of(drawn, "batch")
+    lines = sorted(
+        t.y
+        for t in drawn.texts
+        if batch.x < t.x < batch.x + batch.width and batch.y < t.y < batch.y + batch.height
+    )
+    assert len(lines) == gpus
+    assert min(later - line for line, later in itertools.pairwise(lines)) >= 18

@@ -30,6 +30,7 @@ _BATCH, _SCATTER, _REPLICATE, _APPLY, _GATHER, _GRADIENT, _BACK, _REDUCE = range
 _IN, _PIECE, _REPLICA, _MADE = (16, 84), (178, 92), (306, 108), (438, 84)
 _OUT, _GRADIENT_OUT = (598, 62), (664, 40)
 _FORWARD, _BACKWARD, _GAP, _SIZE = 27, 20, 11, 12
+_PART = 20.0  # the words of a piece in the whole batch do not touch those of the next
 _LEAST = 3.0  # a piece of no rows is as high as this
 # More working GPUs than this are not drawn one by one: the first ones, a line that counts, the last ones.
 _MOST, _HEAD, _TAIL = 8, 4, 2
@@ -332,10 +333,11 @@ def _high(rows: list[int], at: int) -> float:
 def _edges(rows: list[int], top: float, bottom: float) -> list[float]:
     """The edges of pieces that lie joined, one below the other, in the middle between ``top`` and ``bottom``.
 
-    Where there is room, a row is as high as in the lanes.
+    Where there is room, a row is as high as in the lanes; a piece is high enough for its words.
     """
     total = sum(rows)
-    high = max(min(total / (max(rows) or 1) * _FORWARD, bottom - top - 36), _LEAST)
+    room = max(bottom - top - 36, min(_PART * len(rows), bottom - top - 24))
+    high = max(min(total / (max(rows) or 1) * _FORWARD, room), _LEAST)
     start = (top + bottom - high) / 2
     if not total:
         return [start, *(start + high for _ in rows)]
