@@ -1,6 +1,7 @@
 """Check whether your own model would survive DataParallel, or a torchrun script several ranks; say what to change.
 
-With ``--ranks 4`` before it, SCRIPT is a script for torchrun, with its own arguments after it. It runs once, watched.
+With ``--ranks 4`` before it, SCRIPT is a script for torchrun, with its own arguments after it. It runs once, watched,
+and its first steps twice more: on two nodes, and on one GPU.
 
 FACTORY is ``module:function`` or ``file.py:function``. The function takes no arguments and returns
 ``model, inputs`` or ``model, inputs, loss``: inputs is a tensor, a tuple of inputs, or a dict of keyword inputs.

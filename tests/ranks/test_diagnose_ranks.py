@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor import parallel as tensor_parallel
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -1037,6 +1038,22 @@ def cut_evenly_by_dtensor(rank):
     fit(model, DataLoader(dataset(), batch_size=8))
 
 
+def sequence_parallel_by_dtensor(rank):
+    """A norm's gradient is a DTensor whose terms the optimizer adds up."""
+    begin(rank)
+    model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.Linear(8, 4)).cuda()
+    column = tensor_parallel.ColwiseParallel(input_layouts=Shard(1))
+    row = tensor_parallel.RowwiseParallel(output_layouts=Replicate())
+    plan = {"0": tensor_parallel.SequenceParallel(), "1": column, "2": row}
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    tensor_parallel.parallelize_module(model, mesh, plan)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for x, _ in DataLoader(dataset(), batch_size=8):
+        optimizer.zero_grad()
+        model(distribute_tensor(x.view(2, 4, 4).cuda(), mesh, [Shard(1)])).square().sum().backward()
+        optimizer.step()
+
+
 def norm_gradients_reduced(rank):
     norm_gradients_not_reduced(rank, reduce=True)
 
@@ -1058,7 +1075,8 @@ TWINS = [
     clipped_by_dtensor, clipped_each_model_for_itself,
     used_after_wait, changed_after_wait, used_otherwise, saved_by_one, saved_by_each, saved_in_turn, silenced,
     loaded_to_the_host, loaded_to_its_own, random_numbers_of_its_own, noise_of_its_own, same_order_of_rows,
-    tensor_parallel_peers, cut_evenly, cut_evenly_by_dtensor, norm_gradients_reduced, no_sync_around_all,
+    tensor_parallel_peers, cut_evenly, cut_evenly_by_dtensor,
+    sequence_parallel_by_dtensor, norm_gradients_reduced, no_sync_around_all,
     agrees_with_one_gpu, gradients_reduced,
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The check-up of a distributed script: it runs once on simulated ranks, is observed, and its records are judged."""
+"""The check-up of a distributed script: it runs on simulated ranks, is observed, and its records are judged."""
 
 from __future__ import annotations
 

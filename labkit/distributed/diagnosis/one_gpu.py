@@ -35,8 +35,10 @@ def printed(tensor: Any, place: str) -> Print | None:
         values = local.detach().double().reshape(-1)
         weighed = values.dot(torch.arange(values.numel(), dtype=values.dtype).add_(1).sin_())
         eps = torch.finfo(local.dtype).eps if local.is_floating_point() else 0.0
+        partial = any(one.is_partial() for one in getattr(tensor, "placements", ()))
         sums = (float(one) for one in (values.sum(), values.dot(values), weighed))
-        return Print(place, tuple(tensor.shape), tuple(local.shape), eps, local.numel(), *sums)
+        shapes = tuple(tensor.shape), tuple(local.shape)
+        return Print(place, *shapes, partial, eps, local.numel(), *sums)
     return None
 
 
@@ -89,7 +91,7 @@ def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Findin
         ways = set(_ways(seen, many, eps, (10 * eps) ** 2 * largest if what == "gradient" else 0.0))
         if what in ("weight", "input") and not ways & {"alike", "parts"}:
             return [], PHRASES["not_compared.data" if what == "input" else "not_compared.weights"]()
-        if not ways or (what == "gradient" and not ways & {"alike", "parts"}):
+        if not ways or (what == "gradient" and not ways & {"alike", "parts"} and not seen.partial):
             facts = {"step": step, "what": PHRASES[f"tensor.{what}"](name=_clean(name))}
             if "sum" in ways:
                 return [KINDS["gradients_not_reduced"](seen.place, **facts)], ""

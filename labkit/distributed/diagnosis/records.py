@@ -101,6 +101,7 @@ class Print(NamedTuple):
     """What is kept of a tensor to compare it with one GPU's: of pieces of a whole, sums and sums of squares add up.
 
     shape     of the whole, where a DTensor knows it; ``local`` that of the rank's own piece.
+    partial   whether it is a DTensor that knows that its pieces are still to be added up.
     eps       the rounding of its numbers.
     weighed   the sum in which each place has a weight of its own: of terms, it adds up.
     """
@@ -108,6 +109,7 @@ class Print(NamedTuple):
     place: str
     shape: tuple[int, ...]
     local: tuple[int, ...]
+    partial: bool
     eps: float
     size: int
     total: float
