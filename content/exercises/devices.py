@@ -1,4 +1,4 @@
-"""Exercises of lesson 05: which device_ids, the first row's GPU, and keys without ``module.``."""
+"""Exercises of lesson 05: which device_ids, whose messages, the first row's GPU, and keys without ``module.``."""
 
 from __future__ import annotations
 
@@ -30,6 +30,20 @@ def _ids(ids: tuple[int, ...]) -> Hints:
     if ids == (0, 1):
         yield Named("default")
     yield Named("home")
+
+
+# The line that each message of the clinic comes from.
+_LINES = {"A": 5, "B": 3, "C": 2, "D": 4, "E": 6, "F": 1}
+
+
+@judge("05.match", numbers)
+def _match(lines: tuple[int, ...]) -> Hints:
+    missing = sorted({*_LINES.values()} - {*lines})
+    if missing or len(lines) != len(_LINES):
+        yield Named("six", missing=", ".join(map(str, missing or ["?"])))
+    for (message, line), given in zip(_LINES.items(), lines, strict=True):
+        if given != line:
+            yield Named(message)
 
 
 @derived("05.first", gpus=(3, 1, 64))
