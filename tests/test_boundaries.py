@@ -66,7 +66,7 @@ classroom.grade   | base classroom classroom.wall classroom.handout classroom.in
 classroom.results | base classroom classroom.handout classroom.intake classroom.grade
 classroom.nbgrader | base classroom classroom.handout
 content.exercises | base plans engine machine course
-content.repairs | base content course diagnosis machine
+content.repairs | base content course diagnosis machine plans
 content.broken | base course content.repairs
 content.assignments | plans course classroom
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random, SystemRandom
 from typing import Any
@@ -14,6 +15,7 @@ from labkit.base.extras import need
 from labkit.base.language import get_language, say, using
 from labkit.base.numbers import one_of, plural, whole
 from labkit.course.words import SIGNS, as_html, framed
+from labkit.plans.shapes import Cut
 
 from . import score
 from .judging import (
@@ -38,12 +40,14 @@ class Repair:
     name: str
     right: bool | None
     text: str
+    cut: Cut | None = None  # how scatter cuts the inputs, beside a symptom
 
     def __repr__(self) -> str:
         return self._marked.replace("```\n", "").replace("\n```", "")
 
     def _repr_html_(self) -> str:
-        return framed(as_html(self._marked), self.right)
+        drawn = (self.cut and self.cut._repr_svg_()) or ""
+        return framed(as_html(self._marked) + drawn, self.right)
 
     @property
     def _marked(self) -> str:
@@ -82,7 +86,7 @@ def repair(name: str, model: object) -> Repair:
             en="Not repaired yet: change the class and run both cells again.",
             zh="还没有修：改好上面的类，再运行这两个单元格。",
         )
-        return Repair(name, None, f"{told}\n```\n{symptom(problem)}\n```")
+        return Repair(name, None, f"{told}\n```\n{symptom(problem)}\n```", _cut(problem))
     found = judge(problem, model, Random(SystemRandom().getrandbits(64)))
     score.reach(name, found.points)
     return Repair(name, found.hint is None, _verdict(problem, found))
@@ -144,6 +148,25 @@ def symptom(problem: Problem) -> str:
     calls = tuple(problem.batch(8, generator) for _ in range(3))
     seen = {gpus: observe(problem.broken, Case(gpus, 8, calls, state)) for gpus in (1, 2, 4)}
     return "\n".join(_line(gpus, _outcome(found, seen[1])) for gpus, found in seen.items())
+
+
+def _cut(problem: Problem) -> Cut:
+    """How scatter cuts the inputs of the symptom over two GPUs."""
+    generator = torch.Generator().manual_seed(5)
+    weights(problem.broken, generator)  # as in symptom(), so that the batch is the same
+    names = list(inspect.signature(problem.broken.forward).parameters)[1:]
+    inputs = problem.batch(8, generator)
+    found = [pair for name, value in zip(names, inputs, strict=False) for pair in _tensors(name, value)]
+    return Cut(tuple(found), 2)
+
+
+def _tensors(name: str, value: object) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The shapes of the tensors in an input; those in a list or a tuple by their number."""
+    if isinstance(value, torch.Tensor):
+        yield name, tuple(value.shape)
+    elif isinstance(value, (list, tuple)):
+        for at, part in enumerate(value):
+            yield from _tensors(f"{name}[{at}]", part)
 
 
 def _line(gpus: int, outcome: str) -> str:

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from ..base.display import Drawn
 from ..base.language import say
 from ..base.numbers import must, whole
 from .split import split
 
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cut(Drawn):
+    """The tensors among a model's inputs, each with its name and its shape, as scatter cuts them over ``gpus`` GPUs."""
+
+    tensors: tuple[tuple[str, Shape], ...]
+    gpus: int
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{name} {list(shape)}: {', '.join(str(list(piece)) for piece in cut_shape(shape, self.gpus))}"
+            for name, shape in self.tensors
+        )
 
 
 def cut_shape(shape: Shape, gpus: int, dim: int = 0) -> tuple[Shape, ...]:

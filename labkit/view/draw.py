@@ -15,7 +15,7 @@ from ..plans.batches import Batches, batches
 from ..plans.footprint import Footprint, Footprints, Occupancy
 from ..plans.placement import Placement
 from ..plans.ring import AllReduce, Ring, Star, ring_all_reduce
-from ..plans.shapes import Shape
+from ..plans.shapes import Cut, Shape
 from ..plans.split import Split, split
 from ..trace.curves import Curves
 from ..trace.memory import MemoryTimeline
@@ -25,6 +25,7 @@ from .page import timeline_of
 from .picture import Picture
 from .pictures.batch_lanes import batches_picture
 from .pictures.call_flow import flow_picture
+from .pictures.input_lanes import inputs_picture
 from .pictures.loss_curves import curves_picture
 from .pictures.machine_lanes import occupancy_picture
 from .pictures.memory_lanes import memory_picture
@@ -55,6 +56,7 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     MemoryTimeline: memory_time_picture,
     Scaling: scaling_picture,
     Curves: curves_picture,
+    Cut: inputs_picture,
 }
 
 

@@ -90,7 +90,7 @@ def rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     "scatter",
     2,
     en="Nested inputs: tuples, lists and dicts are walked, the rest is shared",
-    zh="嵌套的输入：元组、列表、字典要走进去，其余的共用",
+    zh="嵌套的输入：元组、列表、字典要递归处理，其余的共用",
 )
 def nested(ask: Ask, draw: Draw) -> Iterator[Hint]:
     count, gpus = draw.choice(_idle(range(5, 60), range(3, 9)))
