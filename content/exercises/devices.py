@@ -40,7 +40,7 @@ _LINES = {"A": 5, "B": 3, "C": 2, "D": 4, "E": 6, "F": 1}
 def _match(lines: tuple[int, ...]) -> Hints:
     missing = sorted({*_LINES.values()} - {*lines})
     if missing or len(lines) != len(_LINES):
-        yield Named("six", missing=", ".join(map(str, missing or ["?"])))
+        yield Named("six", missing=", ".join(map(str, missing)) or "?")
     for (message, line), given in zip(_LINES.items(), lines, strict=True):
         if given != line:
             yield Named(message)

@@ -251,3 +251,15 @@ def test_a_wrong_type_fails_at_the_first_cell_in_one_line(run):
     with pytest.raises(CellExecutionError) as caught:
         run(with_parameters("03_split", "en", num_gpus="eight"), ROOT / "en")
     assert caught.value.evalue == "num_gpus must be a whole number, got 'eight' (str)"
+
+
+@pytest.mark.parametrize("language", sync.LANGUAGES)
+def test_the_messages_that_are_to_be_matched_are_what_the_lines_say(language):
+    """Lesson 05 quotes them: each stands in what one line printed, in the order of the answer."""
+    made = sync.read(ROOT, language, "05_devices")
+    asked = next(cell.source for cell in made.cells if cell.get("id") == "match-text")
+    quoted = re.findall(r"^\| [A-F] \| `(.+)` \|$", asked, re.MULTILINE)
+    said = re.split(r"^(?=\w+(?:Error|Exception): )", printed(made, "match"), flags=re.MULTILINE)[1:]
+    assert len(quoted) == len(said) == 6
+    lines = [next(at for at, text in enumerate(said, 1) if one in " ".join(text.split())) for one in quoted]
+    assert lines == [5, 3, 2, 4, 6, 1]
