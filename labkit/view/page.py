@@ -57,7 +57,8 @@ def timeline_page(trace: Trace, title: str, left_out: int = 0) -> str:
 def _told(trace: Trace, title: str) -> str:
     heading = say(en=f"Timeline of {title}", zh=f"{title} 的时间线")
     chapters = timeline_of(trace).chapters(trace)
-    return f"<h1>{escape(heading)}</h1>" + "".join(
+    whose = caption("page", "times", *["ranks"] * bool(trace.ranks))
+    return f"<h1>{escape(heading)}</h1><p>{escape(whose)}</p>" + "".join(
         f"<h2>{escape(name)}</h2>{to_svg(picture)}" + (f"<pre>{escape(words)}</pre>" if words else "")
         for name, picture, words in chapters
     )

@@ -479,6 +479,8 @@ def test_the_page_of_ranks_has_their_beginning_their_end_who_waited_and_their_me
         assert part.count("<svg") == 5
     assert english.endswith("<p>7 later events are not drawn.</p></section>")
     assert chinese.endswith("<p>之后还有 7 个事件没有画出。</p></section>")
+    assert "The times are those of this computer, whose processor computes for all ranks" in english
+    assert "图中的时间是这台电脑的：所有 rank 的计算都由它的处理器完成" in chinese
     assert "4 ranks   all_reduce" in english
     assert "(all_reduce × 24)" in english
     short = timeline_page(Trace(steps(4, 2).events), "train.py")
