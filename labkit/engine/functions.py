@@ -180,14 +180,8 @@ def sum_on(device: torch.device, given: list[Sequence[Tensor]], groups: list[lis
     for places in groups:
         group = [[gradients[at] for at in places] for gradients in given]
         try:
-            turned = _turned(group)
             # Joined one by one: each device's is freed when it has been added. (One alone is not copied to be joined.)
             total = _sum(device, map(_flatten_dense_tensors, group), fresh=len(places) > 1)
-            if turned:  # back, all in one memory
-                sums_of = list(_unflatten_dense_tensors(total, group[0]))
-                for at in turned:
-                    sums_of[at] = group[0][at] = sums_of[at].mT
-                total = _flatten_dense_tensors(sums_of)
         except RuntimeError:
             # Asking each of them whether it is sparse would cost more than the sum: only where flattening fails.
             if not any(gradient.is_sparse for gradients in group for gradient in gradients):
@@ -204,26 +198,6 @@ def sum_on(device: torch.device, given: list[Sequence[Tensor]], groups: list[lis
     with torch._C.DisableTorchFunction():
         # .data: a version counter for each, as in copy_to.
         return [sums[at].data for at in weights]
-
-
-def _turned(group: list[list[Tensor]]) -> list[int]:
-    """Transpose the matrices in ``group`` that lie transposed on every device, and return their places.
-
-    A linear layer's gradients do. Joined as they are, they would be turned, each on its device, which takes longer than
-    all else; so only their sums are.
-    """
-    with torch._C.DisableTorchFunction():
-        lying = [
-            at
-            for at, first in enumerate(group[0])
-            if first.dim() == 2
-            and not first.is_contiguous()
-            and all(own[at].mT.is_contiguous() for own in group)
-        ]
-        for own in group:
-            for at in lying:
-                own[at] = own[at].mT
-    return lying
 
 
 def _sum(device: torch.device, tensors: Iterator[Tensor], *, fresh: bool = False) -> Tensor:

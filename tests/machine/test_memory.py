@@ -343,3 +343,37 @@ def test_a_bucket_that_no_group_of_pythons_meets_counts_once(read):
         finally:
             dist.destroy_process_group()
         assert found == [8 * 2**20 + 512] * 4
+
+
+class Through(torch.autograd.Function):
+    """Hands its input on; its backward calls ``meanwhile``."""
+
+    @staticmethod
+    def forward(ctx, x, meanwhile):
+        ctx.meanwhile = meanwhile
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.meanwhile()
+        return grad, None
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_the_engine_makes_after_a_backward_in_python_has_begun_is_counted(gpus, nested):
+    def step(through):
+        with torch.enable_grad():
+            first, second = (torch.zeros(1024, device="cuda", requires_grad=True) for _ in range(2))
+            # Bytes are counted when one of the two gradients is there.
+            second.register_post_accumulate_grad_hook(lambda _: print(torch.cuda.memory_allocated()))
+            before = torch.cuda.memory_allocated()
+            doubled = first * 2
+            through(second * 2 + doubled).sum().backward()
+            del doubled
+            assert torch.cuda.memory_allocated() - before == 2 * 4096
+
+    if nested:
+        x = torch.zeros(1, device="cuda", requires_grad=True)
+        Through.apply(x, lambda: step(lambda y: y)).sum().backward()
+    else:
+        step(lambda y: Through.apply(y, torch.cuda.memory_allocated))
