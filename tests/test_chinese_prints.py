@@ -14,13 +14,14 @@ from labkit.cost.hardware import PROFILES
 from labkit.distributed.calls.waits import Wait, WaitForGraph
 from labkit.plans.footprint import Occupancy, data_parallel_memory
 from labkit.plans.ring import ring_all_reduce, star_all_reduce
+from labkit.trace.curves import Curves
 from labkit.trace.trace import Trace
 
 LABKIT = Path(labkit.__file__).parent
 # Names: of PyTorch's calls and steps, of labkit's classes, of hardware and units.
 NAMES = {
     "GPU", "rank", "cuda", "cpu", "DDP", "Trace", "Call", "WaitForGraph", "scatter", "replicate", "parallel", "apply",
-    "gather", "forward", "backward", "ms", "B", "all", "reduce", "train", "py", "copy",
+    "gather", "forward", "backward", "ms", "s", "B", "one", "two", "all", "reduce", "train", "py", "copy",
     "V", "NVLink", "Gb", "InfiniBand",
 }  # fmt: skip
 
@@ -56,10 +57,23 @@ SHOWN = {
     "Footprints": lambda: [data_parallel_memory(8, 2, weights=100), data_parallel_memory(8, 8, weights=1)],
     "Occupancy": lambda: [Occupancy((1, 2), (10, 10))],
     "Trace": lambda: [Trace([]), a_call(), of_ranks()],
+    "Curves": lambda: [Curves(one=[1.0, 0.5], two=[1.0, 0.25])],
     "Call": lambda: [*a_call().calls()],
     "WaitForGraph": lambda: [WAITS],
     "Scaling": lambda: [labkit.predict_scaling(labkit.Workload(0.01, 100), next(iter(PROFILES.values())))],
 }  # fmt: skip
+
+
+def test_a_machine_counts_in_chinese():
+    labkit.set_language("zh")
+    with labkit.simulate(gpus=1) as machine:
+        for text in (repr(machine), repr(machine.gpus[0])):
+            assert set(re.findall(r"[A-Za-z]+", text)) <= {"GPU", "cuda", "GiB"}, text
+    with (
+        labkit.simulate(gpus=1, memory=1000),
+        pytest.raises(torch.OutOfMemoryError, match="1000 bytes of which"),
+    ):
+        torch.ones(1000, device="cuda")  # CUDA's own words stay
 
 
 def classes_that_print():
@@ -82,6 +96,6 @@ def test_what_a_chinese_reader_prints_is_chinese(name):
     labkit.set_language("zh")
     for shown in SHOWN[name]():
         text = shown if isinstance(shown, str) else repr(shown)
-        assert re.search("[\u4e00-\u9fff]", text), text
+        assert name == "Curves" or re.search("[\u4e00-\u9fff]", text), text  # names and numbers alone
         words = set(re.findall(r"[A-Za-z]+", re.sub(r"\S+Error", "", text)))
         assert words <= NAMES, text

@@ -80,6 +80,7 @@ def reason(error: OSError) -> str:
         errno.EEXIST: not_a_folder,  # of making a folder
         errno.ELOOP: say(en="its links lead in a circle", zh="符号链接循环"),
         errno.ENAMETOOLONG: say(en="the name is too long", zh="文件名太长"),
+        errno.ENOENT: say(en=os.strerror(errno.ENOENT), zh="没有这个文件或文件夹"),
         errno.EIO: say(en="the disk reports an error", zh="磁盘读写出错"),
     }
     return known.get(error.errno or 0) or error.strerror or str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from .language import say
 from .numbers import must
 
 _UNITS = {"": 1, "b": 1}
@@ -20,6 +21,11 @@ def cuda_bytes(size: int) -> str:
         if size > 1024**power:
             return f"{size / 1024**power:.2f} {unit}"
     return f"{size} bytes"
+
+
+def told_bytes(size: int) -> str:
+    """The same where labkit speaks and not CUDA: a few bytes are counted in the language in use."""
+    return cuda_bytes(size).replace("bytes", say(en="bytes", zh="字节"))
 
 
 def bytes_text(count: int) -> str:

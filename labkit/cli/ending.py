@@ -16,7 +16,7 @@ from types import TracebackType
 
 from ..base.language import say
 from ..base.numbers import plural
-from ..base.units import cuda_bytes
+from ..base.units import told_bytes
 from ..trace.events import Event
 from ..trace.first import First
 from ..trace.trace import Trace
@@ -149,7 +149,7 @@ def summary(counted: Counted) -> str:
     lines = [WORDING["summary"](gpus=len(machine.gpus), calls=calls)]
     for gpu in machine.gpus:
         gpu.recount()
-        peak, whole = cuda_bytes(gpu.peak), cuda_bytes(gpu.capacity)
+        peak, whole = told_bytes(gpu.peak), told_bytes(gpu.capacity)
         line = say(
             en=f"  cuda:{gpu.index}  peak {peak} of {whole}", zh=f"  cuda:{gpu.index}  峰值 {peak} / {whole}"
         )

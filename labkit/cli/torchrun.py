@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.language import get_language, say
 from ..base.numbers import plural
 from ..base.ours import torch_files
-from ..base.units import bytes_text, cuda_bytes, duration
+from ..base.units import bytes_text, duration, told_bytes
 from ..children import told as children
 from .ending import MOST_EVENTS, write, write_timeline
 from .usage import UsageError, add_memory, add_options, at_least, bad_usage, checked_path, checked_script
@@ -292,7 +292,7 @@ def _summary(kept: Kept, parts: Sequence[Part]) -> str:
     lines = [say(en=f"labkit: {plural(len(parts), 'rank')}{on}", zh=f"labkit：{len(parts)} 个 rank{on}")]
     for part in parts:
         total = kept.totals[part.rank]
-        peak, whole = cuda_bytes(total.peak), cuda_bytes(part.capacity)
+        peak, whole = told_bytes(total.peak), told_bytes(part.capacity)
         calls, sent = total.calls, bytes_text(total.nbytes)
         where = say(en=f" of node {part.node}", zh=f"（节点 {part.node}）") if nodes > 1 else ""
         lines.append(

@@ -8,7 +8,7 @@ from html import escape
 
 from ..base.language import say
 from ..base.numbers import plural
-from ..base.units import cuda_bytes
+from ..base.units import told_bytes
 from ..machine.state.gpu import PEAK_STEP
 from ..plans.split import Split
 
@@ -147,8 +147,8 @@ class Diagnosis:
             lines += [
                 f"  {one.device}  "
                 + say(
-                    en=f"{_peak(one.peak)} at most, {cuda_bytes(one.weights)} of weights kept",
-                    zh=f"峰值 {_peak(one.peak)}，常驻权重 {cuda_bytes(one.weights)}",
+                    en=f"{_peak(one.peak)} at most, {told_bytes(one.weights)} of weights kept",
+                    zh=f"峰值 {_peak(one.peak)}，常驻权重 {told_bytes(one.weights)}",
                 )
                 for one in self.memory
             ]
@@ -176,7 +176,7 @@ class Diagnosis:
                 f"<th>{say(en='most during a step', zh='一步之中的峰值')}</th></tr></thead><tbody>"
             )
             parts += [
-                f"<tr><td>{one.device}</td><td>{cuda_bytes(one.weights)}</td><td>{_peak(one.peak)}</td></tr>"
+                f"<tr><td>{one.device}</td><td>{told_bytes(one.weights)}</td><td>{_peak(one.peak)}</td></tr>"
                 for one in self.memory
             ]
             parts.append("</tbody></table>")
@@ -194,7 +194,7 @@ def label(severity: str) -> str:
 
 def _peak(count: int) -> str:
     # The machine counts peaks in steps: below the first one, it does not know.
-    return cuda_bytes(count) if count >= PEAK_STEP else say(en="under 16 KiB", zh="不到 16 KiB")
+    return told_bytes(count) if count >= PEAK_STEP else say(en="under 16 KiB", zh="不到 16 KiB")
 
 
 def _code(text: str) -> str:

@@ -14,7 +14,7 @@ import torch
 from ..base.language import say
 from ..base.numbers import plural, whole
 from ..base.patches import Patches
-from ..base.units import cuda_bytes, parse_bytes
+from ..base.units import parse_bytes, told_bytes
 from ..children.gpu_models import SIMULATED, with_model
 from ..children.told import VISIBLE, Described
 from ..plans.footprint import Occupancy
@@ -237,7 +237,7 @@ class Machine:
             return f"<{self.describe()}>"
         sizes = {gpu.capacity for gpu in self.gpus}
         if len(sizes) == 1:
-            size = cuda_bytes(sizes.pop())
+            size = told_bytes(sizes.pop())
             each = say(en=f"{size} each", zh=f"每块 {size}")
         else:
             each = say(en="memory differs", zh="显存大小不一")
@@ -250,8 +250,8 @@ class Machine:
         lines += [
             f"  cuda:{gpu.index}  "
             + say(
-                en=f"{cuda_bytes(gpu.live())} of {cuda_bytes(gpu.capacity)}",
-                zh=f"已用 {cuda_bytes(gpu.live())} / {cuda_bytes(gpu.capacity)}",
+                en=f"{told_bytes(gpu.live())} of {told_bytes(gpu.capacity)}",
+                zh=f"已用 {told_bytes(gpu.live())} / {told_bytes(gpu.capacity)}",
             )
             for gpu in self.gpus
         ]

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ...base.language import say
 from ...base.units import cuda_bytes
 from . import host
 from .leaves import Leaves
@@ -314,7 +315,10 @@ class Gpu:
         )
 
     def __repr__(self) -> str:
-        return f"<simulated GPU cuda:{self.index}, {cuda_bytes(self.capacity)}>"
+        size = cuda_bytes(self.capacity)
+        return say(
+            en=f"<simulated GPU cuda:{self.index}, {size}>", zh=f"<模拟 GPU cuda:{self.index}，{size}>"
+        )
 
 
 # What a GPU is and has counted.
