@@ -1282,6 +1282,14 @@ FAULTS |= {
         lambda: (Does(lambda self, x: OnItsClass.apply(self.linear(x))), X),
         lambda: (Does(lambda self, x: OnItsContext.apply(self.linear(x))), X),
     ),
+    "quantised for the CPU": (
+        "fails_on_one.of_the_cpu",
+        lambda: (
+            torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(5, 4)), {nn.Linear}).eval(),
+            X,
+        ),
+        lambda: (nn.Sequential(nn.Linear(5, 4)).eval(), X),
+    ),
     "a width drawn by Python": (
         "own_length.drawn",
         lambda: (Does(lambda self, x: self.linear(x)[:, : random.randint(1, 5)]), X),

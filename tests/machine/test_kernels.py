@@ -538,3 +538,18 @@ def test_the_graph_of_a_convolution_in_half_precision_is_the_ordinary_one():
             layer(wide).sum().backward()
         assert layer.weight.grad.dtype is torch.float32
     assert not hasattr(torch.library, "_labkit_kernels")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_operators_of_the_cpu_alone_have_no_kernel_for_a_gpu():
+    layer = torch.ao.quantization.quantize_dynamic(
+        torch.nn.Sequential(torch.nn.Linear(4, 2)), {torch.nn.Linear}
+    )
+    x = torch.randn(3, 4)
+    expected = layer(x)
+    with labkit.simulate(gpus=2):
+        assert torch.equal(layer(x), expected)
+        with pytest.raises(
+            NotImplementedError, match="'quantized::linear_dynamic' with arguments from the 'CUDA' backend"
+        ):
+            layer(x.cuda(1))

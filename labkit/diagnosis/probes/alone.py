@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...base.tree import is_dataclass, leaves
 from ..attributes import AttributeChanges, Contents, unregistered_modules, unregistered_tensors
 from ..comparison import quiet
-from ..errors import in_replica, is_beyond, is_mix
+from ..errors import in_replica, is_beyond, is_mix, words
 from ..findings import KINDS, listed
 from ..outer_variables import OuterVariables
 from ..result import Finding
@@ -22,7 +22,7 @@ from .probe import probe
 FEW = 16
 
 # What a forward that fails on one GPU may be told.
-_ON_ONE = ("not_simulated", "fixed_device.on_one", "fails_on_one")
+_ON_ONE = ("not_simulated", "fixed_device.on_one", "fails_on_one.of_the_cpu", "fails_on_one")
 
 
 @probe(
@@ -185,6 +185,8 @@ def _failure(error: Exception) -> Finding:
     """Return the finding of a forward that fails on one GPU."""
     if is_beyond(error):
         return KINDS["not_simulated"].of(error)
+    if "with arguments from the 'CUDA' backend" in words(error):
+        return KINDS["fails_on_one.of_the_cpu"].of(error)
     return (KINDS["fixed_device.on_one"] if is_mix(error) else KINDS["fails_on_one"]).of(error)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ....base.language import say
 from ....base.tree import mapped, tensors_in
 from ... import hooks
-from ...handlers import HANDLERS, ByDtype, handles
+from ...handlers import HANDLERS, ByDtype, handles, listed
 from ...stack import OperatorMode
 from ...state.cuda_errors import cuda_error
 from ...state.gpu import Gpu
@@ -89,6 +89,15 @@ for _function, _dtypes in refusing():
     by_dtype = HANDLERS.setdefault(_function, ByDtype())
     if isinstance(by_dtype, ByDtype):
         by_dtype.update(dict.fromkeys(_dtypes, _refuse))
+
+
+@handles(*listed("of the CPU alone"))
+def _of_the_cpu(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """CUDA has no kernel, which the dispatcher says in its own words."""
+    if any(gpu_of(tensor) is not None for tensor in tensors_in(args, kwargs)):
+        key = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+        getattr(func, func.overloads()[0]).redispatch(key, *args, **kwargs)
+    return mode.general(func, args, kwargs)
 
 
 @handles(torch.nn.functional.embedding_bag)
