@@ -168,6 +168,9 @@ PRIVATE = [
     Private("torch._C: _push_on_torch_dispatch_stack, _pop_torch_dispatch_stack",
             "the machine's dispatch modes leave wherever they could come (machine.stack)",
             probes.dispatch_mode),
+    Private("torch: _cufft_get_plan_cache_size, _cufft_get_plan_cache_max_size, _cufft_set_plan_cache_max_size, "
+            "_cufft_clear_plan_cache",
+            "the plans that cuFFT keeps are counted (machine.features.raw_calls)"),
     Private("warnings._showwarnmsg",  # Python's
             "a warning names the user's line (machine.features.warned_lines)",
             lambda: callable(warnings._showwarnmsg)),
@@ -287,7 +290,7 @@ PRIVATE = [
     Private("_orig_mod of an OptimizedModule", "the module inside a compiled one (diagnosis)",
             lambda: 'self._modules["_orig_mod"]' in files("torch").joinpath("_dynamo/eval_frame.py").read_text()),
     Private("torch._dynamo.run", "runs what was to be compiled as it is, in the wrapper that a compiled module has "
-            "(distributed.group.compiling)",
+            "(machine.features.compiling)",
             lambda: "RunOnlyContext()(fn)" in files("torch").joinpath("_dynamo/decorators.py").read_text()),
     Private("torch.nn.parallel._functions: Broadcast, Scatter, Gather, _streams",
             "PyTorch's own verbs, which are recorded (trace.recording); its copy streams (machine.torch_api.cuda)",

@@ -509,9 +509,17 @@ def test_what_cannot_be_pinned_is_named_as_cpp_names_it(gpus):
     assert torch.eye(2).to_sparse().pin_memory().is_pinned()
 
 
-def test_compile_is_refused_clearly():
-    with pytest.raises(NotImplementedError, match="torch.compile does not see labkit's simulated GPUs"):
-        torch.compile(nn.Linear(2, 2))
+def test_what_is_compiled_runs_as_it_is_and_says_so_once():
+    model, x = nn.Linear(2, 2).to("cuda:1"), torch.ones(1, 2, device="cuda:1")
+    with pytest.warns(UserWarning, match="runs as it is, not compiled") as told:
+        compiled = torch.compile(model, fullgraph=True)
+    assert [warning.filename for warning in told] == [__file__]
+    doubled = torch.compile()(lambda x: x * 2)  # warnings are errors here
+    assert torch.equal(compiled(x), model(x))
+    assert doubled(x).device == torch.device("cuda:1")
+    compiled(x).sum().backward()
+    assert model.weight.grad.device == torch.device("cuda:1")
+    assert [*compiled.state_dict()] == ["_orig_mod.weight", "_orig_mod.bias"]
 
 
 def test_compile_that_is_switched_off_gives_back_what_it_was_given(monkeypatch):

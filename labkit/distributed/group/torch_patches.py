@@ -23,7 +23,7 @@ from ...machine.ops.mode import MachineMode
 from ...machine.state.placement import gpu_of
 from ..calls.checks.nccl import NCCL_VERSION
 from ..rank.rank import timed_here
-from . import compiling, group
+from . import group
 from .group import Group, asking
 from .slot import Transport
 
@@ -36,7 +36,6 @@ def patches(of_processes: Callable[[Group], Transport]) -> Iterator[Patch]:
     group.of_processes = of_processes
     yield Patch(distributed_c10d, "_new_process_group_helper", _helper())
     yield from _of_groups()
-    yield from compiling.patches()
 
 
 class NcclOptions(SimpleNamespace):

@@ -1,11 +1,10 @@
-"""Parts of torch's Python that a simulated machine does not have: graphs, memory pools, compilation, Triton, export."""
+"""Parts of torch's Python that a simulated machine does not have: graphs, memory pools, Triton, export."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -13,17 +12,9 @@ from ...base.patches import Patch
 from ...base.texts import texts_beside
 from .. import hooks
 from ..state.gpu import TheMachine
-from ..state.in_use import replaces
 from ..torch_api.absent import Absent, refusing
 
 _TEXTS = texts_beside(__file__)
-
-
-@replaces(torch, "compile")
-def _compile(_: TheMachine, real: Any, *args: Any, **kwargs: Any) -> Any:
-    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
-        return real(*args, **kwargs)  # which gives back what it was given (torch/_dynamo/eval_frame.py)
-    raise Absent(str(_TEXTS["compile",]))
 
 
 def _refuse(what: str, *_: object, **__: object) -> NoReturn:

@@ -68,7 +68,7 @@ class DeviceProperties:
 _CONSTANT: dict[str, Any] = {
     "_cuda_init": None, "_cuda_synchronize": None, "_cuda_ipc_collect": None,
     "_cuda_getCompiledVersion": 13000,  # CUDA 13.0, as torch.version.cuda says
-    "_cuda_getAllocatorBackend": "native", "_cuda_isHistoryEnabled": False,
+    "_cuda_getAllocatorBackend": "native",
     "_cuda_isCurrentStreamCapturing": False, "_accelerator_isAllocatorInitialized": True,
     "_accelerator_emptyHostCache": None, "_host_emptyCache": None, "_cuda_clearCublasWorkspaces": None,
 }  # fmt: skip
