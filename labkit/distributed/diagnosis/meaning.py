@@ -6,6 +6,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ...diagnosis.probes.alone import FEW
 from ...diagnosis.result import Finding
 from ..calls.call import place_of
 from ..calls.faults import Report, ranks_text
-from .records import Draw, Loader, Loss, RankRecord, Step, without_gradient
+from .records import Loader, Loss, RankRecord, Step, without_gradient
 
 KINDS, PHRASES = declared(Path(__file__).with_name("kinds.txt"))
 
@@ -31,22 +32,14 @@ def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] |
     ended_by = list(_of_failure(records, *failure)) if failure is not None else []
     # A bucket that waits for a gradient in vain is not reduced: its weights drift, by that.
     unreduced = any(finding.name == "unused_parameters" for finding in ended_by)
+    looks = [_scale, _no_sync, _twice, _clipped, _early, _files, _loaded, _draws, _stale, _batch_norm]
+    looks += [] if unreduced else [_drift]
     return [
         *ended_by,
         *_once("same_rows", _same_rows(records)),
         *_once("set_epoch_forgotten", _set_epoch(records)),
         *_once("rows_counted_twice", _padded(records)),
-        *_scale(records),
-        *_no_sync(records),
-        *_twice(records),
-        *_clipped(records),
-        *_early(records),
-        *_files(records),
-        *_loaded(records),
-        *_draws(records),
-        *_stale(records),
-        *(() if unreduced else _drift(records)),
-        *_batch_norm(records),
+        *(found for look in looks for found in islice(look(records), 1)),  # the first of each
     ]
 
 
@@ -61,11 +54,7 @@ def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) 
     elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
         yield KINDS["unused_parameters"](which=_unused(records))
     else:
-        yield KINDS["script_fails"](
-            raised_at(error),
-            who=ranks_text([rank]),
-            problem=said(error),
-        )
+        yield KINDS["script_fails"](raised_at(error), who=ranks_text([rank]), problem=said(error))
 
 
 def said(error: BaseException) -> str:
@@ -220,13 +209,10 @@ def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
                 step=number, counts=", ".join(f"{count:g}" for count in counts), low=ranks_text([low]),
                 high=ranks_text([high]), lowest=min(weights) / mean, highest=max(weights) / mean,
             )  # fmt: skip
-            return
-        passes = steps[0].passes
-        if passes > 1 and not any(one.scaled for one in records):
+        elif (passes := steps[0].passes) > 1 and not any(one.scaled for one in records):
             for factor in (passes, 1 / passes):
                 if abs(total / len(records) / factor - 1) < 0.01:
                     yield KINDS["gradient_scale.passes"](step=number, times=passes, factor=factor)
-                    return
 
 
 def _of_weight(losses: list[list[Loss]], weight: float) -> int:
@@ -238,14 +224,9 @@ def _no_sync(records: Sequence[RankRecord]) -> Iterator[Finding]:
         reduced = [count for count in steps[0].reduced if count]
         if len(reduced) > 1:
             place = next((one.unsynced for one in records if one.unsynced), "")
-            yield KINDS["accumulation_without_no_sync." + ("backward_only" if place else "none")](
-                place or steps[0].place,
-                step=number,
-                times=len(reduced),
-                calls=sum(reduced),
-                enough=max(reduced),
-            )
-            return
+            facts = {"step": number, "times": len(reduced), "calls": sum(reduced), "enough": max(reduced)}
+            kind = "backward_only" if place else "none"
+            yield KINDS[f"accumulation_without_no_sync.{kind}"](place or steps[0].place, **facts)
 
 
 def _twice(records: Sequence[RankRecord]) -> Iterator[Finding]:
@@ -255,81 +236,60 @@ def _twice(records: Sequence[RankRecord]) -> Iterator[Finding]:
             if one.sharded or one.flat:  # what is added up is of other parameters
                 kind, facts = "shards", {}
             yield KINDS[f"gradients_reduced_twice.{kind}"](one.again[0], **facts)
-            return
 
 
 def _clipped(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    if not any(one.replicas or one.peers for one in records):
-        return  # each trains a model of its own
     for clips in zip(*(one.clips for one in records), strict=False):
         norms = [norm for _, norm in clips]
-        if max(norms) - min(norms) > _ALIKE * max(norms):
+        # Without calls in forward and backward each trains a model of its own.
+        shared = any(one.replicas or one.peers for one in records)
+        if shared and max(norms) - min(norms) > _ALIKE * max(norms):
             kind = "flat" if any(one.flat for one in records) else "own"
-            yield KINDS[f"clipped_by_own_norm.{kind}"](
-                clips[0][0], norms=", ".join(f"{norm:.3g}" for norm in norms)
-            )
-            return
+            text = ", ".join(f"{norm:.3g}" for norm in norms)
+            yield KINDS[f"clipped_by_own_norm.{kind}"](clips[0][0], norms=text)
 
 
-# Calls and files.
+# Calls, files, random numbers.
 
 
 def _early(records: Sequence[RankRecord]) -> Iterator[Finding]:
     for one in records:
-        for place, changed, pending in one.early[:1]:
-            key = "used_before_wait." + ("changed" if changed else "read")
-            yield KINDS[key](place, call=pending.call.kind, line=pending.place)
-            return
+        for place, changed, call in one.early:
+            kind = "changed" if changed else "read"
+            yield KINDS[f"used_before_wait.{kind}"](place, call=call.kind, line=call.short_place)
+
+
+def _several(kept: Iterable[list[tuple[Any, str]]]) -> Iterator[tuple[Any, list[int], str]]:
+    """Yield what several ranks have in their lists, with the ranks, and the line of the first."""
+    found: dict[Any, dict[int, str]] = {}
+    for rank, one in enumerate(kept):
+        for key, place in one:
+            found.setdefault(key, {}).setdefault(rank, place)
+    for key, places in found.items():
+        if len(places) > 1:
+            yield key, list(places), next(iter(places.values()))
 
 
 def _files(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    """Files that several ranks write, with no collective between."""
-    first: dict[str, tuple[int, Any]] = {}
-    several: dict[str, set[int]] = {}
-    for rank, one in enumerate(records):
-        for saved in one.saved:
-            at, other = first.setdefault(saved.path, (rank, saved))
-            if (
-                at != rank
-                and other.met == saved.met
-                and os.path.isfile(saved.path)
-                and os.path.getsize(saved.path)
-            ):
-                several.setdefault(saved.path, {at}).add(rank)
-    for path, ranks in list(several.items())[:1]:
-        yield KINDS["one_file_by_several"](
-            first[path][1].place, who=ranks_text(sorted(ranks)), file=os.path.basename(path)
-        )
+    for (path, _), ranks, place in _several(one.saved for one in records):
+        if os.path.isfile(path) and os.path.getsize(path):
+            file = os.path.basename(path)
+            yield KINDS["one_file_by_several"](place, who=ranks_text(ranks), file=file)
 
 
 def _loaded(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    on: dict[Any, dict[int, str]] = {}
-    for rank, one in enumerate(records):
-        for place, gpus in one.loaded:
-            for gpu in gpus:
-                on.setdefault(gpu, {})[rank] = place
-    for gpu, places in on.items():
-        if len(places) > 1:
-            yield KINDS["loaded_to_one_gpu"](
-                next(iter(places.values())), who=ranks_text(sorted(places)), gpu=gpu.device
-            )
-            return
+    for gpu, ranks, place in _several(one.loaded for one in records):
+        yield KINDS["loaded_to_one_gpu"](place, who=ranks_text(ranks), gpu=gpu.device)
 
 
 def _draws(records: Sequence[RankRecord]) -> Iterator[Finding]:
     """Random numbers that ranks with other inputs draw alike: those that are given the same are to do the same."""
-    drawn: dict[Draw, list[int]] = {}
-    for rank, one in enumerate(records):
-        for draw in dict.fromkeys(one.draws):
-            drawn.setdefault(draw, []).append(rank)
-    for draw, ranks in drawn.items():
+    for draw, ranks, place in _several(one.draws for one in records):
         inputs = {tuple(records[rank].inputs.get(draw.step, ())) for rank in ranks}
         rows = {one.shape[0] for given in inputs for one in given if one and one.shape} | {0}
         if len(inputs) > 1 and draw.rows in rows and records[ranks[0]].replicas.issuperset(ranks[:2]):
-            yield KINDS["same_random_numbers"](
-                draw.place, who=ranks_text(ranks), function=draw.function, step=draw.step
-            )
-            return
+            facts = {"function": draw.function, "step": draw.step}
+            yield KINDS["same_random_numbers"](place, who=ranks_text(ranks), **facts)
 
 
 # Weights.
@@ -348,23 +308,17 @@ def _drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
         # Only then: wrapped models were made alike when they were wrapped.
         if by_hand and (name := _unlike([one.began for one in replicas])):
             yield KINDS["weights_differ_from_the_start"](name, who=name)
-            return
-        yield from (drift := list(_drift_in(replicas, "weights_drift")))
-        if drift:
-            return
+        yield from _drift_in(replicas, "weights_drift")
     for group in sorted({group for one in records for group in one.peers if len(group) > 1}):
         peers = [records[rank] for rank in group]
         if by_hand and not _unlike([one.began for one in peers]):
-            yield from (drift := list(_drift_in(peers, "norm_gradients_not_reduced")))
-            if drift:
-                return
+            yield from _drift_in(peers, "norm_gradients_not_reduced")
 
 
 def _drift_in(records: Sequence[RankRecord], key: str) -> Iterator[Finding]:
     for number, steps in _steps(records):
         if name := _unlike([step.weights for step in steps]):
             yield KINDS[key](records[0].called(name) or name, step=number, who=re.sub(r"#\d+", "", name))
-            return
 
 
 def _unlike(weights: Sequence[dict[str, int]]) -> str:

@@ -36,7 +36,7 @@ from ..rank.system import Left
 from . import operations
 from .one_gpu import STEPS, joined, kept, printed
 from .operations import line_here
-from .records import Epoch, Loader, Loss, RankRecord, Saved, Step, without_gradient
+from .records import Epoch, Loader, Loss, RankRecord, Step, without_gradient
 
 # As many steps' weights are compared, and this many numbers of each.
 _MOST_STEPS = 200
@@ -303,7 +303,7 @@ def _read_index(record: RankRecord, index: Any, iterator: Any) -> None:
 
 def _save(record: RankRecord, obj: Any, f: Any = None, *_: Any, **__: Any) -> None:
     if isinstance(f, (str, os.PathLike)):
-        record.saved.append(Saved(os.path.abspath(f), line_here()[0], record.met))
+        record.saved.append(((os.path.abspath(f), record.met), line_here()[0]))
 
 
 def _open(record: RankRecord, file: Any, mode: str = "r", *_: Any, **__: Any) -> None:
@@ -312,7 +312,8 @@ def _open(record: RankRecord, file: Any, mode: str = "r", *_: Any, **__: Any) ->
 
 
 def _load(record: RankRecord, loaded: Any, *_: Any) -> None:
-    record.loaded.append((line_here()[0], {gpu_of(tensor) for tensor in tensors_in(loaded)} - {None}))
+    gpus = {gpu_of(tensor) for tensor in tensors_in(loaded)} - {None}
+    record.loaded += [(gpu, line_here()[0]) for gpu in gpus]
 
 
 def _shown(show: Callable[[BaseException], None]) -> Callable[[BaseException], None]:

@@ -26,9 +26,9 @@ _SHAPES = frozenset(
 )
 
 
-def line_here(kind: str = "") -> tuple[str, Call]:
+def line_here() -> tuple[str, Call]:
     """Return the user's line from which this thread came here, and how."""
-    call = Call(kind)
+    call = Call("")
     call.locate()
     return call.short_place, call
 
@@ -68,7 +68,7 @@ def _draw(
         if not any(f"utils{sep}data" in code.co_filename for code in call.codes for sep in "/\\"):
             rows = 0 if tensors or record.depth else sizes[0]
             record.drew = True
-            record.draws.append(Draw(len(record.steps) + 1, place, func.__name__, before, rows))
+            record.draws.append((Draw(len(record.steps) + 1, place, func.__name__, before, rows), place))
     return result
 
 
@@ -85,7 +85,7 @@ def begin(record: RankRecord, call: Call) -> None:
     tensors = [*call.inputs, *call.outputs]
     with Plain():
         kept = [(tensor, _version(tensor)) for tensor in tensors]
-    record.pending.append(Pending(call, call.short_place, kept, _places(tensors), _places(call.outputs)))
+    record.pending.append(Pending(call, kept, _places(tensors), _places(call.outputs)))
 
 
 def end(record: RankRecord, work: SlotWork, *_: object) -> None:
@@ -120,8 +120,8 @@ def _use(record: RankRecord, func: Any, args: Any, kwargs: Any, run: Callable[[]
         if changed or (places & one.written and not views):
             place, call = line_here()
             if not any("distributed" in code.co_filename for code in call.codes):
-                record.early.append((place, changed, one))
-                record.pending.remove(one)  # said once
+                record.early.append((place, changed, one.call))
+                record.pending = [other for other in record.pending if other is not one]  # said once
     return result
 
 

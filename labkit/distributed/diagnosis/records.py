@@ -77,22 +77,14 @@ class Draw(NamedTuple):
     rows: int
 
 
-class Saved(NamedTuple):
-    """A file that was written from its beginning, and how many collectives of all ranks had been called by then."""
+class Pending(NamedTuple):
+    """A call that nobody has waited for yet, with its tensors and how often each had been changed.
 
-    path: str
-    place: str
-    met: int
-
-
-@dataclass(eq=False)
-class Pending:
-    """A call that nobody has waited for yet, with its tensors and how often each had been changed."""
+    used      the places in memory that it reads or writes, and ``written`` those that it writes.
+    """
 
     call: Call
-    place: str
     tensors: list[tuple[Tensor, int]]
-    # Places that the call reads or writes, and those that it writes.
     used: set[int]
     written: set[int]
 
@@ -154,18 +146,19 @@ class RankRecord:
     norms: list[tuple[int, int]] = field(default_factory=list)
     running: Any = None
     unused: list[str] = field(default_factory=list)
-    # Files: written; loaded, with the GPUs on which their tensors are.
+    # With their lines: files that were written, with the number of collectives of all by then; GPUs to which something
+    # was loaded; random numbers (and whether there were any in the model); norms by which gradients were clipped.
     met: int = 0
-    saved: list[Saved] = field(default_factory=list)
-    loaded: list[tuple[str, set[Any]]] = field(default_factory=list)
+    saved: list[tuple[Any, str]] = field(default_factory=list)
+    loaded: list[tuple[Any, str]] = field(default_factory=list)
+    draws: list[tuple[Any, str]] = field(default_factory=list)
+    drew: bool = False
+    clips: list[tuple[str, float]] = field(default_factory=list)
+    # Whether FSDP1 has cut the model.
+    flat: bool = False
     # Calls that are under way, and uses of their tensors: where, whether it was a change, and the call.
     pending: list[Pending] = field(default_factory=list)
-    early: list[tuple[str, bool, Pending]] = field(default_factory=list)
-    # Norms by which gradients were clipped, and whether FSDP1 has cut these.
-    clips: list[tuple[str, float]] = field(default_factory=list)
-    flat: bool = False
-    draws: list[Draw] = field(default_factory=list)
-    drew: bool = False
+    early: list[tuple[str, bool, Call]] = field(default_factory=list)
     # Of the modules that the script calls, with names for all inside; how deep in them it is; which one raised.
     roots: list[Any] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
