@@ -239,3 +239,24 @@ def test_outside_of_ranks_nothing_is_changed(world):
         one.settimeout(0.01)
         with pytest.raises(TimeoutError):
             one.recv(1)
+
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, at):
+        ctypes.CDLL(None).usleep(900_000)
+        return at
+
+
+def test_a_rank_that_waits_for_a_loaders_worker_is_not_told(world, monkeypatch, capfd):
+    monkeypatch.setattr(watch, "_BEAT", 0.05)
+
+    def work(rank):
+        if begin(rank) == 1:
+            assert [batch.item() for batch in torch.utils.data.DataLoader(Slow(), num_workers=1)] == [0]
+        dist.barrier()
+
+    world.run(work)
+    assert "has computed nothing" not in capfd.readouterr().err

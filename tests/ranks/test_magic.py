@@ -69,6 +69,18 @@ def test_progress_is_shown_by_rank_in_one_place(four):
     assert [re.sub(r"\|.*", "", line) for line in last] == [f"rank {k} │ 100%" for k in range(4)]
 
 
+def test_a_rank_that_asks_the_user_is_not_said_to_stand(four):
+    four.run("from labkit.distributed.threads import watch\nwatch._BEAT = 0.05")
+    try:
+        import time
+
+        answer, four.client.input = four.client.input, lambda text: (time.sleep(1), answer(text))
+        assert "computed nothing" not in four.run("%%ranks\nif rank == 1: input('?')\ndist.barrier()", ["a"])
+    finally:
+        four.client.input = answer
+        four.run("watch._BEAT = 0.5")
+
+
 def test_frames_of_installed_packages_are_folded(four):
     text = four.run("%%ranks\nimport torch\nmodel = torch.nn.Sequential(torch.nn.Linear(2, 3))\nmodel(rank)")
     assert four.error == "TypeError"
@@ -196,6 +208,7 @@ def test_the_magic_is_there_by_load_ext_too(kernel):
 
 def test_the_ranks_gpus_pass_for_a_model(kernel):
     ask = "import torch\ntorch.cuda.get_device_name()"
+    kernel.run("%ranks --close\nlabkit.set_language('en')")
     assert kernel.run(f"%%ranks 2 --gpu-model T4\n{ask}") == "ranks 0–1  'Tesla T4'\n"
     kernel.run("%%ranks\nkept = 1")
     assert kernel.run(f"%%ranks 2 --gpu-model T4\n{ask} * kept").endswith("'Tesla T4'\n")

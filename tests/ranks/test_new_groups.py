@@ -129,4 +129,7 @@ def test_processes_are_told_the_same(as_command):
     assert code
     assert "new_group [1, 3]" in err
     code, out, err = as_command(SCRIPT, "bound", options=options)
-    assert (code, sorted(out.splitlines())) == (0, [f"rank {k}: {2 + 2 * (k % 2)}" for k in range(4)])
+    assert code == 0, err
+    assert all(f"rank {k}: {2 + 2 * (k % 2)}" in out for k in range(4)), (
+        out
+    )  # lines of processes may meet in one

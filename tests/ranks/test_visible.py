@@ -31,7 +31,7 @@ dist.destroy_process_group()
 def test_cuda_0_is_the_gpu_that_the_rank_has_listed(as_command, mode):
     code, out, err = as_command(SCRIPT, options=(*mode, "--nproc-per-node", "4", "--summary"))
     assert code == 0, err
-    assert sorted(out.splitlines()) == [f"{k}: 15 1 {k}" for k in range(4)]
+    assert all(f"{k}: 15 1 {k}" in out for k in range(4)), out  # lines of processes may meet in one
     assert err.count("cuda:0  peak") == 4
 
 

@@ -16,7 +16,8 @@ from ..rank.rank import Rank
 
 # Seconds between two looks, and how many of them see the same before it is told; and of this time, what is computing.
 _BEAT, _LOOKS, _COMPUTES = 0.5, 8, 0.05
-_ASKING = frozenset("pdb bdb input".split())
+# Modules that wait for the user, or for a child process: both answer without a rank.
+_ANSWERED = ("pdb", "bdb", "ipykernel.kernelbase", "multiprocessing.", "torch.utils.data")
 
 
 class Watch:
@@ -36,15 +37,13 @@ class Watch:
     def _work(self) -> None:
         same, before, used = 0, None, 0.0
         while not self._over.wait(_BEAT):
-            stacks = {rank.name: _stack(rank) for rank in self._ranks if self._stands(rank)}
+            stacks = {one.name: stack for one in self._ranks if self._stands(one) and (stack := _stack(one))}
             same = same + 1 if stacks and stacks == before else 0
             if not same:
                 before, used = stacks, time.process_time()
             elif same == _LOOKS and time.process_time() - used > _COMPUTES * _LOOKS * _BEAT:
                 same, before = 0, None
-            elif same == _LOOKS and not any(
-                one.name in _ASKING for stack in stacks.values() for one in stack
-            ):
+            elif same == _LOOKS:
                 self._tell(stacks)
 
     def _stands(self, rank: Rank) -> bool:
@@ -73,16 +72,15 @@ class Watch:
 
 
 def _stack(rank: Rank) -> list[traceback.FrameSummary]:
-    """Where it is now, without what is labkit's, outermost first."""
+    """Where it is now, without what is labkit's, outermost first; nothing where a user or a child is to answer."""
     found: list[traceback.FrameSummary] = []
     frame = sys._current_frames().get(0 if rank.member is None else rank.member.thread)
     while frame is not None:
-        name = frame.f_globals.get("__name__")
+        name, code = str(frame.f_globals.get("__name__")), frame.f_code
+        asks = not found and "input" in code.co_names  # which has no frame
+        if asks or name.startswith(_ANSWERED):
+            return []
         if name != "threading" and not is_our_module(name):
-            code = frame.f_code
-            asks = "input" in code.co_names and not found  # Python's own has no frame
-            found.append(
-                traceback.FrameSummary(code.co_filename, frame.f_lineno, "input" if asks else code.co_name)
-            )
+            found.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
     return found[::-1]
