@@ -140,7 +140,7 @@ def visible(gpus: int, listed: str) -> tuple[int, ...]:
 
 def uuid(number: int) -> str:
     """The invented UUID of the simulated GPU with this number."""
-    return f"00000000-0000-0000-0000-{number:012d}"
+    return f"00000000-0000-0000-0000-{number:012x}"
 
 
 def told(environment: Mapping[str, str], text: str) -> dict[str, str]:

@@ -16,6 +16,12 @@ from labkit.machine.features.processes import tensors
 ROOT = Path(__file__).parents[2]
 
 
+def test_cuda_visible_devices_names_a_gpu_by_the_uuid_that_torch_gives():
+    with labkit.simulate(gpus=12):
+        for number in (0, 9, 10, 11):
+            assert str(torch.cuda.get_device_properties(number).uuid) == children.uuid(number)
+
+
 @pytest.mark.parametrize(
     ("listed", "seen"),
     [

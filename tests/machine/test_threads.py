@@ -13,6 +13,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from torch.cuda import comm
 
 import labkit
 from labkit import turns
+from labkit.machine.state.threads import keep_memory_warm
 from labkit.turns import Deadlock, locks, participant
 
 
@@ -864,3 +866,18 @@ def test_replicas_keep_what_the_callers_thread_has_set(order):
         labkit.DataParallel(Says(4, 4).cuda())(torch.ones(4, 4))
     assert sorted(Says.said, key=str) == [(False, False, torch.bfloat16, at) for at in range(2)]
     Says.said.clear()
+
+
+def test_the_allocator_keeps_memory_unless_the_environment_has_chosen(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_"))]:
+        monkeypatch.delenv(name)
+    said = []
+    monkeypatch.setattr(
+        ctypes, "CDLL", lambda _: SimpleNamespace(mallopt=lambda *option: said.append(option))
+    )
+    keep_memory_warm.__wrapped__()
+    linux = sys.platform.startswith("linux")
+    assert said == [(-8, 1), (-1, 64 * 2**20), (-3, 4 * 2**20)] * linux
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    keep_memory_warm.__wrapped__()
+    assert len(said) == 3 * linux

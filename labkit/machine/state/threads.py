@@ -30,8 +30,8 @@ from .in_use import machine_in_use
 # Options of glibc's malloc (malloc.h), with their values.
 _KEEPING = {
     -8: 1,  # M_ARENA_MAX: new threads get the memory that old ones warmed up
-    -1: 256 * 2**20,  # M_TRIM_THRESHOLD: so many bytes that were freed wait for the next call
-    -3: 32 * 2**20,  # M_MMAP_THRESHOLD: only larger blocks (the most that it takes) go back at once
+    -1: 64 * 2**20,  # M_TRIM_THRESHOLD: so many bytes that were freed wait for the next call
+    -3: 4 * 2**20,  # M_MMAP_THRESHOLD: larger blocks go back at once, or they would leave holes in the rest
 }
 
 
