@@ -141,6 +141,7 @@ def _in_database(real: Callable[..., Any]) -> Any:
         connection = getattr(database, "connection", database)
         try:
             if any(one is not rank for one in _writing.values()):
+                _writing[id(connection)] = rank  # it may come to have one before it has its turn again
                 return rank.away(lambda: real(database, *args, **kwargs))
             return real(database, *args, **kwargs)
         finally:
