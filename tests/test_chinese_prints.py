@@ -14,6 +14,7 @@ from labkit.cost.hardware import PROFILES
 from labkit.distributed.calls.waits import Wait, WaitForGraph
 from labkit.plans.footprint import Occupancy, data_parallel_memory
 from labkit.plans.ring import ring_all_reduce, star_all_reduce
+from labkit.plans.shapes import Cut
 from labkit.trace.curves import Curves
 from labkit.trace.trace import Trace
 
@@ -57,6 +58,7 @@ SHOWN = {
     "Footprints": lambda: [data_parallel_memory(8, 2, weights=100), data_parallel_memory(8, 8, weights=1)],
     "Occupancy": lambda: [Occupancy((1, 2), (10, 10))],
     "Trace": lambda: [Trace([]), a_call(), of_ranks()],
+    "Cut": lambda: [Cut((("one", (7, 2)), ("two", (3,))), 2)],
     "Curves": lambda: [Curves(one=[1.0, 0.5], two=[1.0, 0.25])],
     "Call": lambda: [*a_call().calls()],
     "WaitForGraph": lambda: [WAITS],
@@ -96,6 +98,8 @@ def test_what_a_chinese_reader_prints_is_chinese(name):
     labkit.set_language("zh")
     for shown in SHOWN[name]():
         text = shown if isinstance(shown, str) else repr(shown)
-        assert name == "Curves" or re.search("[\u4e00-\u9fff]", text), text  # names and numbers alone
+        assert name in ("Curves", "Cut") or re.search("[\u4e00-\u9fff]", text), (
+            text
+        )  # names and numbers alone
         words = set(re.findall(r"[A-Za-z]+", re.sub(r"\S+Error", "", text)))
         assert words <= NAMES, text
