@@ -553,3 +553,29 @@ def test_operators_of_the_cpu_alone_have_no_kernel_for_a_gpu():
             NotImplementedError, match="'quantized::linear_dynamic' with arguments from the 'CUDA' backend"
         ):
             layer(x.cuda(1))
+
+
+def test_products_of_bytes_want_more_than_sixteen_rows_and_eights():
+    def product(rows, inner, columns, device):
+        kinds = {"device": device, "dtype": torch.int8}
+        return torch._int_mm(torch.ones(rows, inner, **kinds), torch.ones(inner, columns, **kinds))
+
+    with labkit.simulate(gpus=1):
+        for sizes, words in (
+            ((16, 8, 8), r"self.size\(0\) needs to be greater than 16, but got 16"),
+            ((17, 12, 8), r"self.size\(1\) needs to be greater than 0 and a multiple of 8, but got 12"),
+            ((17, 8, 4), r"mat2.size\(1\) needs to be greater than 0 and a multiple of 8, but got 4"),
+        ):
+            with pytest.raises(RuntimeError, match=words):
+                product(*sizes, "cuda")
+            assert product(*sizes, "cpu").sum() == sizes[0] * sizes[1] * sizes[2]
+        assert product(17, 8, 8, "cuda").is_cuda
+
+
+def test_only_a_stream_can_be_recorded():
+    with labkit.simulate(gpus=1):
+        with pytest.raises(
+            TypeError, match=r"record_stream\(\): argument 's' \(position 1\) must be Stream, not str"
+        ):
+            torch.ones(1, device="cuda").record_stream("x")
+        torch.ones(1, device="cuda").record_stream(torch.cuda.current_stream())

@@ -177,3 +177,16 @@ def test_a_generator_that_was_pickled_is_as_far_as_it_was(gpus):
     again = pickle.loads(pickle.dumps(generator))
     assert (again.device, again.get_offset()) == (generator.device, generator.get_offset())
     assert torch.equal(again.get_state(), generator.get_state())
+
+
+def test_a_cloned_generator_is_on_the_same_gpu_and_goes_on_alike():
+    with labkit.simulate(gpus=2):
+        for device in ("cuda:1", "cpu"):
+            one = torch.Generator(device).manual_seed(3)
+            torch.rand(5, device=device, generator=one)
+            other = one.clone_state()
+            assert other.device == torch.device(device)
+            first, second = (torch.rand(4, device=device, generator=each) for each in (one, other))
+            assert torch.equal(first, second)
+            torch.rand(1, device=device, generator=one)
+            assert not torch.equal(one.get_state(), other.get_state())

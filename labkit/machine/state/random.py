@@ -126,6 +126,13 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
         gpu: Gpu | None = self._labkit_gpu  # type: ignore[attr-defined]  # the machine's own
         return _real_device(self) if gpu is None else gpu.device
 
+    def clone_state(self) -> Generator:
+        """Another generator on the same device, which goes on from the same state."""
+        gpu: Gpu | None = self._labkit_gpu  # type: ignore[attr-defined]  # the machine's own
+        made: Generator = Generator(_real_device(self), gpu)
+        made.set_state(self.get_state())
+        return made
+
     def get_offset(self) -> int:
         """The number of a GPU generator's state, counted as Philox does; :meth:`set_offset` goes back to it."""
         if not self._counts():

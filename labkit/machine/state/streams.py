@@ -236,6 +236,10 @@ def back_on(stream: Stream | None) -> AbstractContextManager[object]:
 def _record_stream(tensor: torch.Tensor, stream: Stream) -> None:
     # Nothing is freed early here, so there is nothing to hold back. The method itself is replaced because its
     # argument parser in C++ accepts no stream but torch's own.
+    if not isinstance(stream, Stream):
+        raise TypeError(
+            f"record_stream(): argument 's' (position 1) must be Stream, not {type(stream).__name__}"
+        )
     if gpu_of(tensor) is None:
         raise RuntimeError(
             say(

@@ -100,6 +100,21 @@ def _of_the_cpu(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return mode.general(func, args, kwargs)
 
 
+@handles(*listed("products of bytes"))
+def _of_bytes(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """cuBLAS wants more than 16 rows, and the other sizes in eights (cuda/Blas.cpp, _int_mm_out_cuda)."""
+    one, other = tensors_in(args, kwargs)[:2]
+    if gpu_of(one) is not None and one.dim() == other.dim() == 2:
+        if one.size(0) <= 16:
+            raise RuntimeError(f"self.size(0) needs to be greater than 16, but got {one.size(0)}")
+        for name, size in (("self", one.size(1)), ("mat2", other.size(1))):
+            if not size or size % 8:
+                raise RuntimeError(
+                    f"{name}.size(1) needs to be greater than 0 and a multiple of 8, but got {size}"
+                )
+    return mode.general(func, args, kwargs)
+
+
 @handles(torch.nn.functional.embedding_bag)
 def _embedding_bag(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """CUDA has bfloat16 in the forward of every kind of bag, and not in the backward of the greatest."""
