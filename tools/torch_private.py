@@ -171,6 +171,7 @@ PRIVATE = [
     Private("torch: _cufft_get_plan_cache_size, _cufft_get_plan_cache_max_size, _cufft_set_plan_cache_max_size, "
             "_cufft_clear_plan_cache",
             "the plans that cuFFT keeps are counted (machine.features.raw_calls)"),
+    Private("torch: _int_mm", "CUDA's rows and columns (machine.features.kernels.answers)"),
     Private("warnings._showwarnmsg",  # Python's
             "a warning names the user's line (machine.features.warned_lines)",
             lambda: callable(warnings._showwarnmsg)),
