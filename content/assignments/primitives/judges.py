@@ -15,9 +15,17 @@ from labkit.plans.split import split as planned
 
 from . import checks, drivers
 
-_THEIRS = ("labkit", "torch.nn.parallel", "torch.nn.DataParallel", "torch.cuda.comm", "torch._C")
-_COPIES = ("._replicate_for_data_parallel",)
-WITHOUT = dict.fromkeys(("split", "scatter", "replicate", "apply", "gather", "call"), (*_THEIRS, *_COPIES))
+# What does the work: of torch, of the machine, and of labkit's own engine. The last question is given the four steps.
+_THEIRS = (
+    "torch.nn.parallel", "torch.nn.DataParallel", "torch.cuda.comm", "torch._C",
+    "torch.nn.Module._replicate_for_data_parallel", "._replicate_for_data_parallel",
+    "labkit.machine.torch_api.collectives",
+)  # fmt: skip
+_OURS = ("labkit", "labkit.engine", "labkit.plans.split")
+WITHOUT = dict.fromkeys(("split", "scatter", "replicate", "apply", "gather"), (*_THEIRS, *_OURS))
+WITHOUT["call"] = (
+    "torch.nn.parallel.data_parallel", "torch.nn.DataParallel", "torch._C", "labkit", "labkit.engine.data_parallel",
+)  # fmt: skip
 NEEDS = {"scatter": ("split",), "call": ("scatter", "replicate", "apply", "gather")}
 
 

@@ -95,7 +95,7 @@ class _Judged:
     def _judge(self, part: Part, draw: Draw) -> Hint | None:
         left = BUDGET - (time.monotonic() - self.start)
         limits = self.limits if left > self.limits.clock else replace(self.limits, wall=max(left, _SHORT))
-        with closing(Session(self.template, self.sources, limits)) as session:
+        with closing(Session(self.template, self.sources, limits, self.question.without)) as session:
             try:
                 hint = part.judge(session.answer, draw)
             except CannotStart:

@@ -19,12 +19,14 @@ class Session:
     """One part of one question: a worker with the student's answers in it, started when it is first asked.
 
     sources   (name, source) of what is run before the first question is asked, in order; the last is the answer.
+    without   dotted names of what does not exist for them.
     troubles  why workers came to their end: (``Answer.ended``, in words).
     """
 
     template: Template | Bare
     sources: Sequence[tuple[str, str]]
     limits: Limits = field(default_factory=Limits)
+    without: Sequence[str] = ()
     troubles: list[tuple[str, str]] = field(default_factory=list)
     _worker: Worker | None = None
     _undefined: Answer | None = None
@@ -45,7 +47,7 @@ class Session:
         return self._ask({"do": "ask", **asked}, limits)
 
     def _define(self, sources: Sequence[tuple[str, str]]) -> Answer:
-        self._worker = self.template.worker(self.limits)
+        self._worker = self.template.worker(self.limits, self.without)
         return self._ask({"do": "define", "sources": [list(pair) for pair in sources]}, self.limits)
 
     @property

@@ -79,12 +79,18 @@ class Template:
         self.process = next(iter(children().get(self._process.pid, ())), self._process.pid)
         self._size, self._private = memory(self.process)
 
-    def worker(self, limits: Limits) -> Worker:
-        """Starts a worker; ``limits`` are those of its first request, and bound what all of its requests may take."""
+    def worker(self, limits: Limits, without: Sequence[str] = ()) -> Worker:
+        """Starts a worker; ``limits`` are those of its first request, and bound what all of its requests may take.
+
+        without   dotted names of what does not exist in it (:mod:`.inside.banned`).
+        """
         asked, requests = os.pipe()
         replies, told = os.pipe()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = {"cpu": 600, "address_space": self._size + limits.memory, "processes": limits.processes}
+        order = {
+            "cpu": 600, "address_space": self._size + limits.memory, "processes": limits.processes,
+            "without": list(without),
+        }  # fmt: skip
         try:
             socket.send_fds(self._control, [json.dumps(order).encode()], [asked, told, there.fileno()])
         except OSError:
@@ -126,7 +132,7 @@ class Bare:
     def __init__(self, preload: Sequence[str] = ()) -> None:
         self._preload = list(preload)
 
-    def worker(self, limits: Limits) -> Worker:
+    def worker(self, limits: Limits, without: Sequence[str] = ()) -> Worker:
         process = subprocess.Popen(
             python("student.bare", self._preload),
             stdin=subprocess.PIPE,
@@ -139,7 +145,7 @@ class Bare:
         assert process.stdout
         nothing = (0.0, 0)
         worker = Worker(lambda: nothing, process.stdin, process.stdout, Started(process))  # type: ignore[arg-type]
-        worker.request({"do": "define", "sources": [["start", ""]]}, replace(limits, wall=_START))
+        worker.request({"do": "take away", "names": list(without)}, replace(limits, wall=_START))
         return worker
 
     def close(self) -> None:

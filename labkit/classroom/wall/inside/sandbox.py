@@ -224,6 +224,15 @@ def alone(way: str) -> None:
         _prctl(_SET_SUBREAPER, 1)
 
 
+def hide(path: str) -> None:
+    """From now on nothing is in the folder or file ``path``: for this worker, which has a world of its own."""
+    if os.path.isdir(path):
+        _mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV, "mode=755,size=1m")
+        _read_only(path, recursive=False)
+    else:
+        _mount("/dev/null", path, None, _BIND)
+
+
 def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
     """The last step before the student's code. ``cpu`` in seconds, ``address_space`` in bytes.
 

@@ -14,7 +14,7 @@ import types
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from . import frames
+from . import banned, frames
 
 MESSAGE = 2000  # letters kept of an error's text
 
@@ -51,7 +51,9 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
             return
         reply: dict[str, Any] = {"token": request["token"], "value": None, "error": None}
         try:
-            if request["do"] == "define":
+            if request["do"] == "take away":
+                banned.take_away(request["names"])
+            elif request["do"] == "define":
                 _define(student, request)
             else:
                 reply["value"] = _ask(student, drivers, request)
