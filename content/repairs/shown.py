@@ -23,9 +23,13 @@ def _rows() -> list[tuple[str, str, str, str]]:
     ]
 
 
+def points() -> str:
+    """The points of all models."""
+    return say(en=f"{score.total()} of 100 points", zh=f"{score.total()} / 100 分")
+
+
 def _title() -> str:
-    total = score.total()
-    return say(en=f"Ten broken models: {total} of 100 points", zh=f"十个出了毛病的模型：{total} / 100 分")
+    return say(en=f"Ten broken models: {points()}", zh=f"十个出了毛病的模型：{points()}")
 
 
 def in_text() -> list[str]:

@@ -69,10 +69,11 @@ def score(done: set[str], first: set[str]) -> str:
     for title, ids in _exercises():
         if title.partition(" ")[0] == name.partition("_")[0]:
             here, right = len(done & set(ids)), len(first & set(ids))
-            return say(
-                en=f"Lesson {title[:2]}: {here} of {len(ids)} answered, {right} at the first try",
+            told = say(
+                en=f"Lesson {title[:2]}: {here} of {len(ids)} questions answered, {right} at the first try",
                 zh=f"第 {title[:2]} 课：共 {len(ids)} 题，答对 {here} 题，其中 {right} 题一次答对",
             )
+            return told + _repaired(title)
     return ""
 
 
@@ -82,6 +83,13 @@ def _exercises() -> list[tuple[str, list[str]]]:
         (entry.title, [n for n in exercise.ids() if n.startswith(entry.number + ".")]) for entry in lessons()
     ]
     return [(title, ids) for title, ids in found if ids]
+
+
+def _repaired(title: str) -> str:
+    """The points of the lesson that is scored by repairs: all its questions answered is not all its points."""
+    if not title.startswith("09"):
+        return ""
+    return f"{say(en='; ', zh='；')}{module('repairs.shown').points()}"
 
 
 def _marks(names: list[str], done: set[str], first: set[str]) -> str:
@@ -116,9 +124,12 @@ def _table(done: set[str], first: set[str], footer: list[str]) -> str:
     heads = ("", "", say(en="answered", zh="已答对"), say(en="first try", zh="一次答对"))
     head = "".join(f'<th style="text-align:right;padding-left:1.5em">{text}</th>' for text in heads)
     exercises = _exercises()
-    rows = [_row(escape(title), _marks(names, done, first), names, done, first) for title, names in exercises]
+    rows = [
+        _row(escape(title + _repaired(title)), _marks(names, done, first), names, done, first)
+        for title, names in exercises
+    ]
     every = [name for _, names in exercises for name in names]
-    rows.append(_row(f"<b>{say(en='All lessons', zh='全部课程')}</b>", "", every, done, first))
+    rows.append(_row(f"<b>{say(en='All questions', zh='全部题目')}</b>", "", every, done, first))
     notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
     here = score(done, first)
     models = module("repairs.shown").table()

@@ -102,18 +102,22 @@ def test_the_lesson_that_has_begun_says_how_it_went_in_one_line(file, monkeypatc
     begin("03_split", num_gpus=2, batch_size=30, data_size=100, language="en")
     board = Progress()
     board._repr_mimebundle_()
-    assert f"Lesson 03: 0 of {asked} answered, 0 at the first try" in board._widget.value
+    assert f"Lesson 03: 0 of {asked} questions answered, 0 at the first try" in board._widget.value
     check("03.idle", 0)
     check("03.idle", 3)
     check("03.order", 2)
     check("04.undo", 2)
-    assert f"Lesson 03: 2 of {asked} answered, 1 at the first try" in board._widget.value
-    assert repr(board).startswith(f"Lesson 03: 2 of {asked} answered, 1 at the first try\n")
+    assert f"Lesson 03: 2 of {asked} questions answered, 1 at the first try" in board._widget.value
+    assert repr(board).startswith(f"Lesson 03: 2 of {asked} questions answered, 1 at the first try\n")
     assert "03" not in board._repr_mimebundle_()["text/plain"], "what is stored is the same for everybody"
     labkit.set_language("zh")
     assert f"第 03 课：共 {asked} 题，答对 2 题，其中 1 题一次答对" in repr(Progress())
     last = board._widget.value.split("<tr>")[-1]
     assert f">3/{len(ids())}<" in last
+    labkit.set_language("en")
+    assert "models?; 0 of 100 points" in board._widget.value
+    begin("09_broken", num_gpus=2, batch_size=30, data_size=100, language="en")
+    assert repr(Progress()).splitlines()[0].endswith("at the first try; 0 of 100 points")
     assert ">2<" in last
     monkeypatch.setenv("LABKIT_PROGRESS", "off")
     assert "第 03 课：" not in repr(Progress()), "nobody keeps count"

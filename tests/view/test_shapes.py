@@ -4,6 +4,8 @@ import matplotlib as mpl
 import pytest
 
 import labkit
+from labkit.plans.shapes import Cut
+from labkit.view.pictures.input_lanes import inputs_picture
 from labkit.view.pictures.shape_blocks import glued, shapes_picture
 
 mpl.use("Agg")
@@ -89,3 +91,22 @@ def test_in_a_chinese_figure_signs_are_set_in_a_font_that_has_them(monkeypatch):
     (said,) = [text for text in ax.texts if text.get_text().startswith("✗")]
     assert said.get_fontfamily() == ["A Chinese Font", "DejaVu Sans"]
     plt.close("all")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_inputs_are_drawn_as_scatter_cuts_them(language, sound):
+    labkit.set_language(language)
+    many = tuple((f"photos[{at}]", (3, 9, at + 1)) for at in range(80))
+    for tensors, gpus in (
+        ((("traffic", (8, 6, 4)), ("roads", (14, 2))), 2),
+        ((("scale", (1, 5)),), 4),
+        ((("clicks", (35,)),), 64),
+        (many, 3),
+        ((), 2),
+    ):
+        sound(inputs_picture(Cut(tensors, gpus)))
+    picture = inputs_picture(Cut((("traffic", (8, 6, 4)), ("roads", (14, 2))), 2))
+    tips = {box.label: box.tip for box in picture.boxes}
+    assert tips["roads cuda:1"] == "roads · cuda:1 · [7, 2]"
+    assert tips["traffic cuda:1"] == "traffic · cuda:1 · [4, 6, 4]"
+    assert repr(Cut((("roads", (14, 2)),), 2)) == "roads [14, 2]: [7, 2], [7, 2]"

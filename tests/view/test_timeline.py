@@ -162,3 +162,16 @@ def test_a_lane_has_one_colour():
     colours = {lane: {gpu for _, gpu in found} for lane, found in by_lane}
     assert colours.pop("legend") == {CPU}
     assert colours == {f"cuda:{gpu}": {gpu} for gpu in range(64)}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(("rows", "gpus"), [(64, 4), (8, 8), (128, 2), (32, 1), (128, 64)])
+def test_the_steps_in_which_data_moves_are_named_below_their_times(rows, gpus, language, sound):
+    labkit.set_language(language)
+    picture = labkit.TimelineExplorer(rows=rows, gpus=gpus).drawn()
+    sound(picture)
+    named = " ".join(text.text for text in picture.texts if text.y > picture.height - 14)
+    wanted = (
+        ["scatter", "replicate", "gather", "reduce"] if language == "en" else ["分发", "复制", "收集", "归约"]
+    )
+    assert [word for word in wanted if word in named] == (wanted if gpus > 1 else [])

@@ -20,6 +20,8 @@ _PALE = 0.55
 _THIN = 0.55
 # The phases that have a name of our own; others are called as what was recorded.
 _NAMED = ("replicate", "scatter", "parallel_apply", "gather", "copy")
+# Of more steps than this their names are not written below the time: bars have tips.
+_MOST_STEPS = 12
 # Of more bars, neighbours of one kind are drawn as one.
 _MOST_BARS = 2000
 
@@ -52,7 +54,33 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
             Line(x, _TOP - 10, x, bottom, strong=True, over=True),
             Text(x, _TOP - 14, duration(moment - first), 11, "middle", bold=True),
         )
-    return sketch.picture(bottom + 30, _description(trace, moment))
+    steps = _steps(time, trace, bottom + 34)
+    sketch.add(*steps)
+    return sketch.picture(bottom + (44 if steps else 30), _description(trace, moment))
+
+
+def _steps(time: TimeAxis, trace: Trace, line: float) -> list[Text]:
+    """The names of the steps in which data moved, each below its time; of neighbours without room, in one text."""
+    spans: dict[str, tuple[float, float]] = {}
+    for event in trace:
+        if event.phase in _NAMED and event.phase not in ("parallel_apply", "copy"):
+            name = _tip_phase(event) if _phase(event) == caption("phase", event.phase) else _phase(event)
+            start, stop = spans.get(name, (event.start, event.stop))
+            spans[name] = min(start, event.start), max(stop, event.stop)
+    if len(spans) > _MOST_STEPS or len(trace.calls()) > 1:
+        return []
+    found: list[tuple[float, str]] = []  # the left edge of each text, and the text
+    for name, (start, stop) in sorted(spans.items(), key=lambda item: item[1]):
+        width = text_width(name, 11)
+        x = min(
+            max(time.x((start + stop) / 2) - width / 2, _LEFT - 40), _LEFT + time.lanes.across + 30 - width
+        )
+        if found and found[-1][0] + text_width(found[-1][1], 11) + 8 > x:
+            x, before = found.pop()
+            name = f"{before} → {name}"
+            x = min(x, _LEFT + time.lanes.across + 30 - text_width(name, 11))
+        found.append((x, name))
+    return [Text(x, line, name, 11, muted=True) for x, name in found]
 
 
 def _left_out(names: list[str]) -> str:
