@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor import parallel as tensor_parallel
 from torch.nn import functional as F
@@ -1013,6 +1014,40 @@ def same_order_of_rows(rank):
         optimizer.step()
 
 
+def drawn_for_all(rank):
+    """Each draws the rows of all, and takes its own."""
+    n = begin(rank)
+    model = DDP(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4 * RANKS, 4)[n::RANKS].cuda()).pow(2).mean().backward()
+        optimizer.step()
+
+
+def zero(rank):
+    """An optimizer within another changes a rank's share; then the weights are broadcast."""
+    begin(rank)
+    model = DDP(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).cuda())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    for x, y in sampled()[1]:
+        step_of(model, optimizer, x.cuda(), y.cuda())
+        optimizer.step()
+
+
+def in_float16(rank):
+    """Its gradients are kept in float32, and were computed in float16."""
+    begin(rank)
+    model = DDP(nn.Sequential(nn.Conv2d(1, 4, 2), nn.Flatten(), nn.Linear(4, 64), nn.Linear(64, 3)).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in sampled(64)[1]:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(model(x.view(-1, 1, 2, 2).cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+
+
 def tensor_parallel_peers(rank):
     """They have the same rows, and are to drop the same of them."""
     begin(rank)
@@ -1075,7 +1110,7 @@ TWINS = [
     clipped_by_dtensor, clipped_each_model_for_itself,
     used_after_wait, changed_after_wait, used_otherwise, saved_by_one, saved_by_each, saved_in_turn, silenced,
     loaded_to_the_host, loaded_to_its_own, random_numbers_of_its_own, noise_of_its_own, same_order_of_rows,
-    tensor_parallel_peers, cut_evenly, cut_evenly_by_dtensor,
+    drawn_for_all, zero, in_float16, tensor_parallel_peers, cut_evenly, cut_evenly_by_dtensor,
     sequence_parallel_by_dtensor, norm_gradients_reduced, no_sync_around_all,
     agrees_with_one_gpu, gradients_reduced,
 ]  # fmt: skip

@@ -307,7 +307,7 @@ def _save(record: RankRecord, obj: Any, f: Any = None, *_: Any, **__: Any) -> No
 
 
 def _open(record: RankRecord, file: Any, mode: str = "r", *_: Any, **__: Any) -> None:
-    if "w" in mode and (isinstance(file, os.PathLike) or (isinstance(file, str) and file != os.devnull)):
+    if "w" in mode and isinstance(file, (str, os.PathLike)):
         _save(record, None, file)
 
 
