@@ -83,3 +83,11 @@ def test_the_figure_takes_footprints_and_axes():
     with pytest.raises(ValueError, match="data must be a Footprint for each GPU"):
         labkit.draw_memory([])
     plt.close("all")
+
+
+def test_gradients_and_the_optimizers_state_can_be_told_apart():
+    """Both are pale, and rarely wide enough for their names: the one is drawn through, and so in the legend."""
+    picture = labkit.MemoryExplorer(rows=64, gpus=4).drawn()
+    drawn = {box.label for box in picture.boxes if box.hatched}
+    assert drawn == {"legend gradients", *(f"cuda:{gpu} gradients" for gpu in range(4))}
+    assert "cuda:0 optimizer" in {box.label for box in picture.boxes}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...base.language import say
 from ...base.units import bytes_text
 from ...plans.footprint import KINDS, Footprints
@@ -11,8 +13,9 @@ from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
 
 _LEFT, _RIGHT, _TOP = 76, 172, 50
 _SWATCH, _SWATCHES = 28, 4
-# Kinds are told apart by how pale they are, in the order of KINDS.
+# Kinds are told apart by how pale they are, in the order of KINDS, and one of the palest by its strokes.
 _PALE = (0.0, 0.3, 0.5, 0.67, 0.82)
+_HATCHED = "gradients"
 
 
 def memory_picture(memory: Footprints) -> Picture:
@@ -37,10 +40,11 @@ def memory_picture(memory: Footprints) -> Picture:
                 continue
             width = held * scale
             tip = f"cuda:{gpu} · {names[kind]} · {bytes_text(held)}"
-            sketch.add(lane.bar(at, x, width, gpu, tint=tint, label=f"cuda:{gpu} {kind}", tip=tip))
+            bar = lane.bar(at, x, width, gpu, tint=tint, label=f"cuda:{gpu} {kind}", tip=tip)
+            sketch.add(replace(bar, hatched=kind == _HATCHED))
             half = text_width(names[kind], fine) / 2
             crossed = abs(x + width / 2 - limit) < half + 3
-            if lane.high >= 15 and 2 * half + 6 <= width and not crossed:
+            if lane.high >= 15 and 2 * half + 6 <= width and not crossed and kind != _HATCHED:
                 sketch.add(
                     Text(x + width / 2, lane.line(at), names[kind], fine, "middle", gpu=gpu, tint=tint)
                 )
@@ -62,7 +66,10 @@ def _swatch(label: str, tint: float, gpus: list[int]) -> list[Box]:
     """The look of a kind on each of the first GPUs, side by side."""
     first = gpus[:_SWATCHES]
     width = _SWATCH / max(len(first), 1)
-    return [Box(at * width, 12, width, 14, gpu, label, tint=tint) for at, gpu in enumerate(first)]
+    hatched = label.endswith(_HATCHED)
+    return [
+        Box(at * width, 12, width, 14, gpu, label, tint=tint, hatched=hatched) for at, gpu in enumerate(first)
+    ]
 
 
 def _description(memory: Footprints) -> str:
