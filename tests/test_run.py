@@ -161,13 +161,13 @@ def test_the_summary_and_the_timeline(tmp_path):
     code, out, err = outcome(
         [*LABKIT, "--gpus", "4", "--summary", "--timeline", "t.html", "script.py"], tmp_path
     )
-    assert (code, out) == (0, "[1536, 512]\n"), err
+    assert (code, out) == (0, "[2560, 1536]\n"), err
     lines = err.splitlines()
     assert lines[:5] == [
         "labkit: 4 simulated GPUs, 2 data-parallel calls",
-        "  cuda:0  peak 1.50 KiB of 16.00 GiB, 3 rows",
-        "  cuda:1  peak 512 bytes of 16.00 GiB, 3 rows",
-        "  cuda:2  peak 512 bytes of 16.00 GiB, 2 rows, idle in 1 call",
+        "  cuda:0  peak 2.50 KiB of 16.00 GiB, 3 rows",
+        "  cuda:1  peak 1.50 KiB of 16.00 GiB, 3 rows",
+        "  cuda:2  peak 1.50 KiB of 16.00 GiB, 2 rows, idle in 1 call",
         "  cuda:3  peak 0 bytes of 16.00 GiB, no rows: idle",
     ]
     assert lines[5] == "could not be simulated:"
@@ -175,7 +175,15 @@ def test_the_summary_and_the_timeline(tmp_path):
     assert lines[7].startswith("Memory, random numbers and more are approximations")
     assert len(lines) == 8
     page = (tmp_path / "t.html").read_text("utf-8")
+    english = page[: page.index('<section lang="zh"')]
+    assert re.findall("<h2>(.*?)</h2>", english)[-1] == "Memory"
+    assert re.search(
+        r"cuda:0 +2.5 KiB  Linear, script.py:5\ncuda:1 +1.5 KiB  Linear, script.py:5\n", english
+    ), "the line of the peak"
+    assert re.search(r"cuda:3 +0 B</pre>", english)
     for text in (
+        "The times are those of this computer, whose processor computes for all GPUs",
+        "图中的时间是这台电脑的",
         "Timeline of script.py",
         "script.py 的时间线",
         "The last of 2 calls",

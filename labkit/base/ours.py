@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
+import threading
 from pathlib import Path
+from types import FrameType
 
 PACKAGE = __name__.partition(".")[0]
 FOLDER = str(Path(__file__).parents[1]) + os.sep
@@ -34,6 +37,29 @@ def is_our_file(path: str) -> bool:
 def is_hidden_file(path: str) -> bool:
     """Whether a traceback leaves out the frames of the file at ``path``, which are the simulation's."""
     return path.startswith(FOLDER) and not path.startswith(SHOWN)
+
+
+def line_here() -> str:
+    """The user's line from which this thread came here, ``"train.py:41"``; "" if it came from none.
+
+    A thread that torch or labkit has started, as for a replica, came from where the main thread stands.
+    """
+    line = _line_of(sys._getframe(1))
+    main = threading.main_thread()
+    if (
+        not line and threading.current_thread() is not main
+    ):  # of a thread's own, a frame would keep all it holds
+        line = _line_of(sys._current_frames().get(main.ident or 0))
+    return line
+
+
+def _line_of(frame: FrameType | None) -> str:
+    while frame is not None:
+        name = frame.f_globals.get("__name__")
+        if not (is_our_module(name) or is_torch_module(name) or name == "threading"):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def torch_files(*names: str) -> tuple[str, ...]:

@@ -87,13 +87,17 @@ def begin(text: str) -> None:
         return
 
     from ..trace.recording import record  # with the engine: only for those who ask
+    from . import memory
 
     recording = record()
     trace = recording.__enter__()
     counted = Counted(MOST_EVENTS if wanted.timeline else 0)
     trace.events = counted.events
+    look = memory.watch(trace, MOST_EVENTS) if wanted.timeline else None
 
     def end() -> None:
+        if look is not None:
+            look("")
         recording.__exit__(None, None, None)
         if wanted.summary:
             print(summary(counted), file=sys.stderr)

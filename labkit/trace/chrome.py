@@ -36,8 +36,9 @@ def chrome_json(events: Sequence[Event], samples: Sequence[MemorySample]) -> str
     told += [_span(event, tracks[event.rank, _where(event)]) for event in events]
     told += _arrows(events, tracks)
     for sample in sorted(samples, key=lambda sample: sample.at):
+        process = 0 if sample.rank is None else sample.rank + 1
         told.append({
-            "name": f"memory of {sample.device}", "ph": "C", "ts": sample.at * 1e6, "pid": sample.rank + 1,
+            "name": f"memory of {sample.device}", "ph": "C", "ts": sample.at * 1e6, "pid": process,
             "args": {"bytes": sample.nbytes},
         })  # fmt: skip
     return json.dumps({"traceEvents": told, "displayTimeUnit": "ms"})

@@ -5,42 +5,74 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.display import Drawn
+from ..base.language import say
+from ..base.units import bytes_text
+
+# The label of a sample that was taken when an optimizer had made a step.
+STEP = "optimizer.step()"
 
 
 @dataclass(frozen=True)
 class MemorySample:
-    """The bytes that live on a rank's GPU at one moment.
+    """The bytes that live on a GPU at one moment.
 
+    rank     whose it is; None where no ranks run.
     device   the rank's GPU: ``"cuda:1"``.
-    at       seconds on the rank's clock.
+    at       seconds on the rank's clock, or as in the events.
     nbytes   the bytes in use now.
     peak     the most that were in use since the sample before; at least ``nbytes``.
     label    the work at that moment: a collective's kind, a module's name. May be "".
+    line     the user's line that did it: ``"train.py:41"``. May be "".
     """
 
-    rank: int
+    rank: int | None
     device: str
     at: float
     nbytes: int
     peak: int
     label: str = ""
+    line: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryTimeline(Drawn):
-    """Memory in use on each rank's GPU over its clock. In a notebook it shows itself as a picture."""
+    """Memory in use on each rank's GPU over its clock, or on each GPU. In a notebook it shows itself as a picture."""
 
     samples: tuple[MemorySample, ...]
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that it has samples of."""
-        return tuple(sorted({found.rank for found in self.samples}))
+        return tuple(sorted({found.rank for found in self.samples if found.rank is not None}))
 
-    def of(self, rank: int) -> tuple[MemorySample, ...]:
-        """The samples of one rank, by its clock."""
-        return tuple(sorted((one for one in self.samples if one.rank == rank), key=lambda one: one.at))
+    @property
+    def lanes(self) -> dict[str, int | str]:
+        """What it has samples of, the ranks or else the GPUs: their names, and by what :meth:`of` knows them."""
+        devices = dict.fromkeys(found.device for found in self.samples)
+        return {f"rank {rank}": rank for rank in self.ranks} or {device: device for device in devices}
 
-    def peak(self, rank: int) -> int:
-        """The most bytes that this rank had in use; 0 if it was never looked at."""
-        return max((found.peak for found in self.samples if found.rank == rank), default=0)
+    @property
+    def steps(self) -> tuple[float, ...]:
+        """The moments at which optimizers had made a step, by the clock of the first rank."""
+        found = (one for lane in self.lanes.values() if (one := self.of(lane)))
+        return tuple(one.at for one in next(found, ()) if one.label == STEP)
+
+    def of(self, lane: int | str) -> tuple[MemorySample, ...]:
+        """The samples of one rank, by its clock, or of one GPU."""
+        found = (one for one in self.samples if lane == (one.rank if isinstance(lane, int) else one.device))
+        return tuple(sorted(found, key=lambda one: one.at))
+
+    def peak(self, lane: int | str) -> int:
+        """The most bytes that this rank, or GPU, had in use; 0 if it was never looked at."""
+        return max((found.peak for found in self.of(lane)), default=0)
+
+    def __repr__(self) -> str:
+        """A line for each rank or GPU: its peak, in which step, at what work and on which line of the user's."""
+        lines = []
+        for name, lane in self.lanes.items():
+            top = max(self.of(lane), key=lambda one: one.peak)
+            step = sum(at < top.at for at in self.steps) + 1
+            words = [say(en=f"step {step}", zh=f"第 {step} 步")] * bool(self.steps) + [top.label, top.line]
+            listed = say(en=", ", zh="，").join(filter(None, words)) if top.peak else ""
+            lines.append(f"{name:<8} {bytes_text(top.peak):>9}  {listed}".rstrip())
+        return "\n".join(lines)

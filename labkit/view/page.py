@@ -9,6 +9,7 @@ from ..base.language import LANGUAGES, get_language, say, using
 from ..trace.trace import Trace
 from . import shown
 from .captions import caption
+from .pictures.memory_time import memory_time_picture
 from .pictures.timeline import timeline_picture
 from .shown import Chapter, Timeline
 from .svg import to_svg
@@ -18,7 +19,11 @@ _STYLE = """
 body { font: 16px/1.6 system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'PingFang SC', 'Microsoft YaHei',
   'Noto Sans CJK SC', sans-serif; background: Canvas; color: CanvasText; max-width: 60rem; margin: 1.5rem auto;
   padding: 0 1rem }
-svg { width: 100%; height: auto }
+.picture { overflow: auto; max-height: 85vh }
+svg { width: 100%; height: auto; max-width: none !important }
+@media (max-width: 600px) { svg { min-width: 720px } }
+#zoom2:checked ~ section svg { width: 200% } #zoom4:checked ~ section svg { width: 400% }
+#zoom8:checked ~ section svg { width: 800% } label { margin-right: 0.5rem }
 pre { overflow-x: auto }
 h1, h2 { line-height: 1.25; text-wrap: balance }
 input[name=language] { margin-left: 1rem }
@@ -37,6 +42,11 @@ def timeline_page(trace: Trace, title: str, left_out: int = 0) -> str:
         f'<input type="radio" name="language" id="{key}"{" checked" * (key == now)}>'
         f'<label for="{key}" lang="{key}">{name}</label>'
         for key, name in LANGUAGES.items()
+    )
+    switch += "<br>" + "".join(
+        f'<input type="radio" name="zoom" id="zoom{times}"{" checked" * (times == 1)}>'
+        f'<label for="zoom{times}">{times} ×</label>'
+        for times in (1, 2, 4, 8)
     )
     shown = "".join(
         f"body:not(:has(#{key}:checked)) section[lang={key}] {{ display: none }}\n" for key in LANGUAGES
@@ -59,7 +69,8 @@ def _told(trace: Trace, title: str) -> str:
     chapters = timeline_of(trace).chapters(trace)
     whose = caption("page", "times", *["ranks"] * bool(trace.ranks))
     return f"<h1>{escape(heading)}</h1><p>{escape(whose)}</p>" + "".join(
-        f"<h2>{escape(name)}</h2>{to_svg(picture)}" + (f"<pre>{escape(words)}</pre>" if words else "")
+        f'<h2>{escape(name)}</h2><div class="picture">{to_svg(picture)}</div>'
+        + (f"<pre>{escape(words)}</pre>" if words else "")
         for name, picture, words in chapters
     )
 
@@ -79,6 +90,8 @@ def _of_calls(trace: Trace) -> Iterator[Chapter]:
         chapters.append((say(en="The first call", zh="第一次调用"), calls[0]))
         chapters.append((caption("page", "last-call", count=len(calls)), calls[-1]))
     yield from ((name, timeline_picture(part), repr(part)) for name, part in chapters)
+    if trace.samples:
+        yield say(en="Memory", zh="显存"), memory_time_picture(trace.memory), repr(trace.memory)
 
 
 OF_CALLS = Timeline(timeline_picture, _of_calls)

@@ -20,7 +20,7 @@ LISTED = {name for private in PRIVATE for name in re.findall(r"\b_\w+", private.
 # Private, but not torch's: Python's, namedtuple's, nbclient's, a debugger's.
 OTHERS = set(
     """_accept _acquire_restore _actions _ActionsContainer _active _add_action _args _args_from_interpreter_flags
-    _bootstrap_inner _cleanup_kernel
+    _ARGCOMPLETE _bootstrap_inner _cleanup_kernel
     _current_frames _exit _fields _getframe _make
     _pydevd_bundle _release_save _run_exitfuncs _shutdown _target _repr_svg_ _repr_html_ _repr_mimebundle_
     _bit_generator _daemonic _inst _rand _clear_cache _data _disable _main_thread _actual_context _bootstrap

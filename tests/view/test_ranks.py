@@ -15,7 +15,7 @@ from labkit.distributed.pictures.rank_lanes import ranks_picture
 from labkit.distributed.pictures.rank_times import rank_times
 from labkit.distributed.pictures.wait_graphs import stands, wait_for_picture, waited_picture
 from labkit.trace.events import Event
-from labkit.trace.memory import MemorySample, MemoryTimeline
+from labkit.trace.memory import STEP, MemorySample, MemoryTimeline
 from labkit.trace.trace import Trace
 from labkit.view import shown
 from labkit.view.page import timeline_of, timeline_page
@@ -150,8 +150,9 @@ def test_without_the_room_of_ranks_their_trace_is_shown_by_device(monkeypatch):
     trace = steps(2, 1)
     assert len(list(timeline_of(trace).chapters(trace))) == 3  # the whole run, who waited, memory
     monkeypatch.setattr(shown, "of_ranks", None)
-    ((_, picture, _),) = timeline_of(trace).chapters(trace)
+    (_, picture, _), (_, memory, _) = timeline_of(trace).chapters(trace)
     assert "cuda:1" in texts(picture)
+    assert "rank 1" in texts(memory)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 33, 70])
@@ -494,3 +495,47 @@ def test_the_more_ranks_there_are_the_longer_are_the_times_that_are_added_up():
         run.compute(*(draw.uniform(1e-3, 9e-3) for _ in range(60)))
         run.meet()
     assert 600 < len(ranks_picture(run.trace).boxes) <= 1900
+
+
+def run_of(gpus, *, steps=3):
+    """Samples as ``labkit run`` takes them: of GPUs, where no ranks run."""
+    samples = []
+    for at in range(steps):
+        for gpu in range(gpus):
+            place, peak = (None, f"cuda:{gpu}"), (4 + gpu + at % 2) * MIB
+            samples.append(MemorySample(*place, at + 0.5, 3 * MIB, peak, "backward", "train.py:41"))
+            samples.append(MemorySample(*place, at + 1.0, 3 * MIB, 3 * MIB, STEP, "train.py:42"))
+    return Trace([Event("copy", "cuda:0", start=0.0, seconds=1.0)], samples=samples)
+
+
+def test_memory_of_gpus_has_a_lane_for_each_its_peaks_line_and_the_steps():
+    trace = run_of(2)
+    assert trace.ranks == trace.memory.ranks == ()
+    assert trace.memory.steps == (1.0, 2.0, 3.0)
+    assert trace.memory.peak("cuda:1") == 6 * MIB
+    assert repr(trace.memory).splitlines() == [
+        "cuda:0       5 MiB  step 2, backward, train.py:41",
+        "cuda:1       6 MiB  step 2, backward, train.py:41",
+    ]
+    picture = memory_time_picture(trace.memory)
+    assert len([line for line in picture.lines if line.dashed]) == 3
+    assert {"cuda:0", "cuda:1"} <= set(texts(picture))
+    assert picture.description == (
+        "Memory of 2 GPUs over 2.5 s: cuda:1 has the highest peak, 6 MiB (backward); cuda:0 the lowest, 5 MiB."
+    )
+    assert "more GPUs, at most" in " ".join(texts(memory_time_picture(run_of(80).memory)))
+    assert [line for line in memory_time_picture(run_of(1, steps=100).memory).lines if line.dashed] == []
+    assert '"pid": 0' in trace.to_chrome()
+
+
+def test_the_page_of_a_run_has_its_memory_and_grows_without_a_script():
+    page = timeline_page(run_of(2), "train.py")
+    assert re.findall("<h2>(.*?)</h2>", page) == ["The whole run", "Memory", "整个运行过程", "显存"]
+    assert "第 2 步，backward，train.py:41" in page
+    assert re.findall(r'id="zoom(\d)"( checked)?>', page) == [
+        ("1", " checked"),
+        ("2", ""),
+        ("4", ""),
+        ("8", ""),
+    ]
+    assert "<script" not in page

@@ -35,7 +35,7 @@ def chapters(trace: Trace) -> Iterator[Chapter]:
     if len(trace.ranks) > 1:
         yield say(en="Who waited for whom", zh="谁等了谁"), waited_picture(trace), ""
     if trace.samples:
-        yield say(en="Memory", zh="显存"), memory_time_picture(trace.memory), ""
+        yield say(en="Memory", zh="显存"), memory_time_picture(trace.memory), repr(trace.memory)
 
 
 def draw_waits(data: Trace | WaitForGraph, *, ax: Axes | None = None) -> Axes:

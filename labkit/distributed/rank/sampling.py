@@ -8,9 +8,11 @@ from typing import Any
 
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ...base.ours import line_here
 from ...trace import emitting as trace
-from ...trace.memory import MemorySample
+from ...trace.memory import STEP, MemorySample
 from .clock import Timed
 from .rank import timed_here
 
@@ -31,12 +33,12 @@ def sample(rank: Timed, label: str, device: str = "") -> None:
     if gpu is None:
         return
     live, peak = gpu.look()
-    trace.sample(MemorySample(rank.number, str(gpu.device), rank.clock(), live, peak, label))
+    trace.sample(MemorySample(rank.number, str(gpu.device), rank.clock(), live, peak, label, line_here()))
 
 
 @contextmanager
 def at_modules() -> Iterator[None]:
-    """Inside, if a recording is open, every module of every rank tells of memory when its forward has run."""
+    """Inside, if a recording is open, each rank tells of memory when a module has run, or an optimizer stepped."""
     if trace.recording is None:
         yield
         return
@@ -46,8 +48,13 @@ def at_modules() -> Iterator[None]:
         if rank is not None:
             sample(rank, type(module).__name__)
 
-    handle = register_module_forward_hook(hook)
+    def stepped(optimizer: Any, *_: Any) -> None:
+        if (rank := timed_here()) is not None:
+            sample(rank, STEP)
+
+    handles = register_module_forward_hook(hook), register_optimizer_step_post_hook(stepped)
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()

@@ -73,7 +73,8 @@ class Kept:
             self.totals[found.rank].left_out += not kept
 
     def _sample(self, found: MemorySample, kept: bool) -> None:
-        self.totals[found.rank].count(found)
+        if found.rank is not None:
+            self.totals[found.rank].count(found)
 
 
 def part_of(rank: Timed) -> Part | None:

@@ -17,15 +17,17 @@ _HEIGHTS = ((4, 52, 13.0, 3.0), (8, 38, 12.5, 3.0), (16, 26, 11.5, 2.0), (32, 17
 _PALE = 0.6
 # The most that are drawn of one rank (which leaves two pixels for each), and of all together.
 _MOST, _MOST_BOXES = 240, 1800
+# More steps of training are not marked.
+_MOST_STEPS = 60
 
 
 def memory_time_picture(memory: MemoryTimeline) -> Picture:
-    """The bytes that each rank had in use, over time; a byte is equally high on all, and each one's peak is marked."""
-    ranks = memory.ranks
-    shown = shortened(len(ranks), most=MOST_LANES, head=40, tail=4)
+    """The bytes that each rank or GPU had in use, over time; a byte is equally high on all, each peak is marked."""
+    names = list(memory.lanes)
+    shown = shortened(len(names), most=MOST_LANES, head=40, tail=4)
     lane = lanes(len(shown), _TOP, _LEFT, _RIGHT, _HEIGHTS, pad=1.0)
-    drawn = [ranks[at] for at in shown if isinstance(at, int)]
-    samples = {rank: memory.of(rank) for rank in drawn}
+    drawn = [names[at] for at in shown if isinstance(at, int)]
+    samples = {name: memory.of(memory.lanes[name]) for name in drawn}
     first = min((one.at for one in memory.samples), default=0.0)
     last = max(max((one.at for one in memory.samples), default=0.0), first + 1e-6)
     time = TimeAxis(lane, first, last)
@@ -34,18 +36,22 @@ def memory_time_picture(memory: MemoryTimeline) -> Picture:
     sketch = Sketch()
     sketch.add(*time.marks(bottom))
     limit = max(min(_MOST, _MOST_BOXES // (2 * max(len(drawn), 1))) - 2, 2)
-    for place, at in lane.one_by_one(sketch, shown, lambda rest: _left_out(memory, [ranks[k] for k in rest])):
-        sketch.add(lane.name(place, f"rank {ranks[at]}"))
-        found = _together(samples[ranks[at]], time.seconds / limit)
-        sketch.add(*_lane(time, place, found, most))
-    if not ranks:
+    if 1 < len(memory.steps) <= _MOST_STEPS:
+        sketch.add(*(Line(time.x(at), _TOP - 4, time.x(at), bottom, dashed=True) for at in memory.steps))
+    for place, at in lane.one_by_one(sketch, shown, lambda rest: _left_out(memory, [names[k] for k in rest])):
+        sketch.add(lane.name(place, names[at]))
+        found = _together(samples[names[at]], time.seconds / limit)
+        sketch.add(*_lane(time, place, names[at], found, most))
+    if not names:
         words = say(en="nothing recorded", zh="没有记录")
         sketch.add(Text(_LEFT, _TOP + lane.high * 0.7, words, 13, muted=True))
     sketch.add(*_legend(samples))
     return sketch.picture(bottom + 30, _description(memory, time.seconds))
 
 
-def _lane(time: TimeAxis, place: int, found: list[MemorySample], most: int) -> list[Box | Line | Text]:
+def _lane(
+    time: TimeAxis, place: int, name: str, found: list[MemorySample], most: int
+) -> list[Box | Line | Text]:
     """One rank's lane: from sample to sample the bytes in use, over them those that came and went; and its peak."""
     shapes: list[Box | Line | Text] = []
     lane = time.lanes
@@ -55,21 +61,21 @@ def _lane(time: TimeAxis, place: int, found: list[MemorySample], most: int) -> l
     for before, after in zip([found[0], *found], found, strict=False):
         left, width = time.x(before.at), max(time.x(after.at) - time.x(before.at), 0.0)
         kept, peak = before.nbytes / most * tall, after.peak / most * tall
-        gpu, rank = number(after.device), after.rank
+        gpu = number(after.device)
         tip = _tip(after)
         if width:
             if after.peak > before.nbytes:
-                label = f"rank {rank} came and went"
+                label = f"{name} came and went"
                 shapes.append(Box(left, floor - peak, width, peak - kept, gpu, label, tint=_PALE, tip=tip))
             if before.nbytes:
-                shapes.append(Box(left, floor - kept, width, kept, gpu, f"rank {rank} in use", tip=tip))
+                shapes.append(Box(left, floor - kept, width, kept, gpu, f"{name} in use", tip=tip))
         if after is top and marked is None:
             marked = left + width / 2, floor - peak
     if marked is not None:
         at, y = marked
         mark = 7.0 if lane.high >= 20 else 5.0
         left = min(max(at - mark / 2, _LEFT), _LEFT + lane.across - mark)
-        label = f"rank {top.rank} at its peak"
+        label = f"{name} at its peak"
         shapes.append(Box(left, y - mark / 2, mark, mark, CPU, label, round=True, tip=_tip(top)))
     return [*shapes, lane.note(place, bytes_text(top.peak))]
 
@@ -88,7 +94,7 @@ def _together(samples: tuple[MemorySample, ...], apart: float) -> list[MemorySam
     return found
 
 
-def _legend(samples: dict[int, tuple[MemorySample, ...]]) -> list[Box | Line | Text]:
+def _legend(samples: dict[str, tuple[MemorySample, ...]]) -> list[Box | Line | Text]:
     gpu = next((number(found[0].device) for found in samples.values() if found), 0)
     return legend(
         _LEFT, 21,
@@ -102,27 +108,35 @@ def _legend(samples: dict[int, tuple[MemorySample, ...]]) -> list[Box | Line | T
 
 
 def _tip(sample: MemorySample) -> str:
-    words = [f"rank {sample.rank}", sample.device, *([sample.label] if sample.label else [])]
+    rank = "" if sample.rank is None else f"rank {sample.rank}"
+    words = list(filter(None, (rank, sample.device, sample.label, sample.line)))
     now, most = bytes_text(sample.nbytes), bytes_text(sample.peak)
     words.append(say(en=f"{now} in use, up to {most} before", zh=f"占用 {now}，此前最高 {most}"))
     return " · ".join(words)
 
 
-def _left_out(memory: MemoryTimeline, ranks: list[int]) -> str:
-    most = bytes_text(max(memory.peak(rank) for rank in ranks))
-    return caption("memory", "more-ranks", first=ranks[0], last=ranks[-1], ranks=len(ranks), most=most)
+def _left_out(memory: MemoryTimeline, names: list[str]) -> str:
+    lanes = [memory.lanes[name] for name in names]
+    facts = {"first": lanes[0], "last": lanes[-1], "most": bytes_text(max(map(memory.peak, lanes)))}
+    if memory.ranks:
+        return caption("memory", "more-ranks", ranks=len(lanes), **facts)
+    return caption("memory", "more-gpus", gpus=len(lanes), **facts)
 
 
 def _description(memory: MemoryTimeline, seconds: float) -> str:
     if not memory.samples:
         return say(en="Nothing was recorded.", zh="没有记录到任何数据。")
     top = max(memory.samples, key=lambda one: one.peak)
-    low = min(memory.ranks, key=memory.peak)
-    time, peak = duration(seconds), bytes_text(top.peak)
-    text = caption("memory", "time", ranks=len(memory.ranks), time=time, top=top, peak=peak)
+    names = memory.lanes
+    low = min(names, key=lambda name: memory.peak(names[name]))
+    facts = {"time": duration(seconds), "top": top, "peak": bytes_text(top.peak)}
+    if memory.ranks:
+        text = caption("memory", "time", ranks=len(names), **facts)
+    else:
+        text = caption("memory", "time", "gpus", gpus=len(names), **facts)
     if top.label:
         text += say(en=f" ({top.label})", zh=f"（{top.label}）")
-    if len(memory.ranks) > 1:
-        least = bytes_text(memory.peak(low))
-        text += say(en=f"; rank {low} the lowest, {least}", zh=f"；rank {low} 的最低，{least}")
+    if len(names) > 1:
+        least = bytes_text(memory.peak(names[low]))
+        text += say(en=f"; {low} the lowest, {least}", zh=f"；{low} 的最低，{least}")
     return text + say(en=".", zh="。")
