@@ -68,7 +68,7 @@ classroom.nbgrader | base classroom classroom.handout
 content.exercises | base plans engine machine course
 content.repairs | base content course diagnosis machine plans
 content.broken | base course content.repairs
-content.assignments | plans course classroom
+content.assignments | engine machine.torch_api plans course classroom
 
 cli               | base children distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.torch_api machine.state trace trace.recording view diagnosis
 __init__          | base machine view distributed.processes distributed.notebook
@@ -85,6 +85,7 @@ LATE = {
     "children.bootstrap.sitecustomize": "torch, which it waits for, and what its environment names",
     "classroom.assignment": "the folder of an assignment, labkit's own or a teacher's",
     "classroom.checking": "the folder of an assignment, labkit's own or a teacher's",
+    "classroom.wall.inside.banned": "what a question's answer is to write itself",
     "classroom.wall.inside.student": "what the grader names, so that students' answers start at once",
     "classroom.wall.inside.template": "what the grader names, so that students' answers start at once",
     "content": "what a room asks for by its name: the content stands on the rooms that show and judge it",

@@ -181,7 +181,7 @@ def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:
 
 _ROUNDABOUT = ("__import__", "importlib", "exec", "eval")
 # What a student may leave in an answer who has tried it: it does none of the work.
-_TRIALS = ("labkit.simulate", "labkit.use_gpus", "labkit.record", "labkit.classroom")
+_TRIALS = ("labkit.simulate", "labkit.use_gpus", "labkit.record", __name__.rpartition(".")[0])
 
 
 def forbidden(source: str, names: tuple[str, ...], prologue: str = "") -> Hint | None:
