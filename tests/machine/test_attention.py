@@ -91,3 +91,17 @@ def test_the_hosts_attention_is_the_hosts():
     host = torch.rand(2, 4, 8, 16)
     with sdpa_kernel(EFFICIENT), pytest.raises(RuntimeError, match="No viable backend"):
         attend(host, host, host)
+
+
+def test_an_older_gpu_has_fewer_kernels():
+    with labkit.simulate(gpus=1, gpu_model="T4"):
+        with (
+            sdpa_kernel([FLASH, CUDNN]),
+            pytest.warns(UserWarning, match=r"range \[sm80, sm121\]. Attempting to run on a sm 7.5 gpu"),
+            pytest.raises(RuntimeError, match="No available kernel"),
+        ):
+            attend(some(), some(), some())
+        with sdpa_kernel(EFFICIENT):
+            assert attend(some(), some(), some()).is_cuda
+            with pytest.raises(RuntimeError, match="No available kernel"):
+                attend(*[some(dtype=torch.bfloat16)] * 3)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,12 +24,18 @@ from ..ops.mode import MachineMode
 from ..state.placement import gpu_of
 from ..torch_api.cuda import DeviceProperties
 
-_WORDS = dict(rows_beside(__file__))
+# What can be said against a call, and in whose order each kernel asks.
+_WORDS = {row[1]: row[2] for row in rows_beside(__file__) if row[0] == "words"}
+_KERNELS = {row[1]: row[2].split() for row in rows_beside(__file__) if row[0] == "kernel"}
 _HALVES = (torch.float16, torch.bfloat16)
 # As C++ writes them.
-_NAMES = dict(zip((torch.float16, torch.bfloat16, torch.float32), ("Half", "BFloat16", "Float"), strict=True))
-_TYPES = {torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16", torch.float32: "float",
-          torch.float64: "double"}  # fmt: skip
+_NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float"}
+_TYPES = {
+    torch.float16: "c10::Half",
+    torch.bfloat16: "c10::BFloat16",
+    torch.float32: "float",
+    torch.float64: "double",
+}
 
 
 def _call(
@@ -55,12 +61,11 @@ def _attend(
         return go_on(mode, func, args, kwargs)
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
-    asked = types.SimpleNamespace(**bound.arguments, gpu=DeviceProperties(gpu))
-    asked.all = (asked.query, asked.key, asked.value)
+    asked = _Asked(**bound.arguments, gpu=DeviceProperties(gpu))
     if not any(tensor.is_nested for tensor in asked.all):
         reasons = [
-            next(rules(asked), None) if on_now else f"{name} attention has been runtime disabled."
-            for on_now, (name, rules) in zip(on, _KERNELS.items(), strict=True)
+            asked.objection(name) if on_now else f"{name} attention has been runtime disabled."
+            for on_now, name in zip(on, _KERNELS, strict=True)
         ]
         if None not in reasons:
             for name, reason in zip(_KERNELS, reasons, strict=True):
@@ -75,86 +80,52 @@ def _attend(
         cuda.enable_math_sdp(False)
 
 
-# Each says why the kernel does not take a call, in the order in which C++ asks; nothing if it does.
+class _Asked(types.SimpleNamespace):
+    """A call of attention on ``gpu``, by the names of its arguments."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.all = q, k, v = self.query, self.key, self.value
+        self.q, self.k, self.v, self.new = q, k, v, self.gpu.major >= 8
+        self.sizes = [list(tensor.shape) for tensor in self.all]
+        self.last = [sizes[-1] for sizes in self.sizes]
+        self.strides = [tensor.stride()[-1] for tensor in self.all]
+        self.types = [_TYPES.get(tensor.dtype, str(tensor.dtype)[6:]) for tensor in self.all]
+        half = q.dtype in _HALVES
+        self.least = max(
+            4 * self.new, (8 if half else 4) if self.new or (self.gpu.major == 7 and half) else 1
+        )
+        wide = (self.gpu.major, self.gpu.minor, self.last[0], self.last[2]) == (9, 0, 192, 128)
+        self.limit = 192 if wide else 128
+        self.allowed = ""
+
+    def objection(self, kernel: str) -> str | None:
+        """Why ``kernel`` does not take it, by the first thing that C++ finds; None if it does."""
+        kinds = [*_HALVES[: 1 + self.new], *([torch.float32] if kernel == "Memory Efficient" else [])]
+        kinds.sort(key=[torch.float16, torch.float32, torch.bfloat16].index)
+        self.kinds, self.allowed = kinds, ", ".join(_NAMES[kind] for kind in kinds)
+        found = next((what for what in _KERNELS[kernel] if _OBJECTS[what](self)), None)
+        return None if found is None else _WORDS[found].format(**vars(self))
 
 
-def _efficient(asked: Any) -> Iterator[str]:
-    new, half = asked.gpu.major >= 8, asked.query.dtype in _HALVES
-    yield from _dimensions(asked)
-    cores = new or (asked.gpu.major == 7 and half)
-    least = max(4 if new else 1, (8 if half else 4) if cores else 1)
-    query, key, value = (tensor.size(-1) for tensor in asked.all)
-    if query != key or not query or not value or query % least or value % least:
-        yield _say("last", asked, least=least)
-    yield from _dense(asked)
-    yield from _dtypes(asked, torch.float16, torch.float32, *([torch.bfloat16] if new else []))
-
-
-def _flash(asked: Any) -> Iterator[str]:
-    yield from _dimensions(asked)
-    if asked.attn_mask is not None:
-        yield _say("mask", asked)
-    if len({tensor.size(-1) for tensor in asked.all}) > 1 or asked.query.size(-1) > 256:
-        yield _say("heads", asked)
-    if asked.gpu.major < 8:
-        yield _say("flash's GPU", asked)
-    if asked.is_causal and asked.query.size(-2) != asked.key.size(-2):
-        yield _say("causal", asked)
-    yield from _dtypes(asked, *_HALVES)
-    yield from _dense(asked)
-
-
-def _cudnn(asked: Any) -> Iterator[str]:
-    yield from _dimensions(asked)
-    strict = torch.are_deterministic_algorithms_enabled()
-    if strict and not torch.is_deterministic_algorithms_warn_only_enabled():
-        yield _say("order", asked)
-    yield from _dtypes(asked, *(_HALVES if asked.gpu.major >= 8 else _HALVES[:1]))
-    if asked.gpu.major < 8:
-        yield _say("cuDNN's GPU", asked)
-    if asked.dropout_p * 16 % 1:
-        yield _say("sixteenths", asked)
-    yield from _dense(asked, same_heads=False)
-    sizes = asked.query.size(-1), asked.value.size(-1)
-    limit = 192 if (asked.gpu.major, asked.gpu.minor, *sizes) == (9, 0, 192, 128) else 128
-    if max(sizes) > limit:
-        yield _say("large", asked, limit=limit)
-    if any(size % 8 for size in sizes):
-        yield _say("eights", asked)
-    if asked.key.size(2) == 1:
-        yield _say("one key", asked)
-    if asked.dropout_p and asked.query.size(2) == 1:
-        yield _say("one query", asked)
-
-
-_KERNELS = {"Memory Efficient": _efficient, "Flash": _flash, "cuDNN": _cudnn}
-
-
-def _dimensions(asked: Any) -> Iterator[str]:
-    if {tensor.dim() for tensor in asked.all} != {4}:
-        yield _say("dimensions", asked)
-
-
-def _dense(asked: Any, *, same_heads: bool = True) -> Iterator[str]:
-    if not asked.query.size(-2) or not asked.key.size(-2):
-        yield _say("empty", asked)
-    if any(tensor.stride(-1) != 1 and tensor.size(-1) != 1 for tensor in asked.all):
-        yield _say("strides", asked)
-    if len({tensor.size(0) for tensor in asked.all}) > 1:
-        yield _say("batch", asked)
-    query, key, value = (tensor.size(-3) for tensor in asked.all)
-    if key != value or (query % key if asked.enable_gqa else query != key and same_heads):
-        yield _say("groups" if asked.enable_gqa else "numbers", asked)
-
-
-def _dtypes(asked: Any, *allowed: torch.dtype) -> Iterator[str]:
-    if len({tensor.dtype for tensor in asked.all}) > 1 or asked.query.dtype not in allowed:
-        types = [_TYPES.get(tensor.dtype, str(tensor.dtype)[6:]) for tensor in asked.all]
-        yield _say("dtypes", asked, allowed=", ".join(_NAMES[dtype] for dtype in allowed), types=types)
-
-
-def _say(what: str, asked: Any, **more: Any) -> str:
-    q, k, v = asked.all
-    sizes = [list(tensor.shape) for tensor in asked.all]
-    return _WORDS[what].format(q=q, k=k, v=v, gpu=asked.gpu, sizes=sizes, last=[s[-1] for s in sizes],
-                               strides=[t.stride()[-1] for t in asked.all], **more)  # fmt: skip
+_OBJECTS: dict[str, Callable[[_Asked], Any]] = {
+    "dimensions": lambda a: {tensor.dim() for tensor in a.all} != {4},
+    "last": lambda a: a.last[0] != a.last[1] or any(not size or size % a.least for size in a.last),
+    "mask": lambda a: a.attn_mask is not None,
+    "heads": lambda a: len({*a.last}) > 1 or a.last[0] > 256,
+    "flash's-GPU": lambda a: not a.new,
+    "cuDNN's-GPU": lambda a: not a.new,
+    "causal": lambda a: a.is_causal and a.sizes[0][2] != a.sizes[1][2],
+    "order": lambda a: torch.get_deterministic_debug_mode() == 2,
+    "sixteenths": lambda a: a.dropout_p * 16 % 1,
+    "large": lambda a: max(a.last[0], a.last[2]) > a.limit,
+    "eights": lambda a: a.last[0] % 8 or a.last[2] % 8,
+    "one-key": lambda a: a.sizes[1][2] == 1,
+    "one-query": lambda a: a.dropout_p and a.sizes[0][2] == 1,
+    "empty": lambda a: not a.sizes[0][2] or not a.sizes[1][2],
+    "strides": lambda a: any(one != 1 and size != 1 for one, size in zip(a.strides, a.last, strict=True)),
+    "batch": lambda a: len({sizes[0] for sizes in a.sizes}) > 1,
+    "numbers": lambda a: not a.enable_gqa and len({sizes[1] for sizes in a.sizes}) > 1,
+    "groups": lambda a: a.enable_gqa and (a.sizes[1][1] != a.sizes[2][1] or a.sizes[0][1] % a.sizes[1][1]),
+    "dtypes": lambda a: len({*a.types}) > 1 or a.q.dtype not in a.kinds,
+}
