@@ -44,7 +44,10 @@ REFERENCE = (
         "split Split Piece placement Placement batches Batches ring_all_reduce star_all_reduce Ring "
         "Star Send data_parallel_memory Footprints Footprint",
     ),
-    ("What happened", "发生了什么", "record Trace Call Curves Event Meeting MemoryTimeline MemorySample WaitForGraph Wait"),
+    (
+        "What happened", "发生了什么",
+        "record Trace Call Curves Event Meeting MemoryTimeline MemorySample WaitForGraph Wait",
+    ),
     ("What a step costs", "一步的代价", "predict_scaling Scaling Step Workload Hardware PROFILES"),
     (
         "Pictures", "图",
