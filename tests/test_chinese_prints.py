@@ -16,6 +16,7 @@ from labkit.plans.footprint import Occupancy, data_parallel_memory
 from labkit.plans.ring import ring_all_reduce, star_all_reduce
 from labkit.plans.shapes import Cut
 from labkit.trace.curves import Curves
+from labkit.trace.memory import STEP, MemorySample, MemoryTimeline
 from labkit.trace.trace import Trace
 
 LABKIT = Path(labkit.__file__).parent
@@ -57,6 +58,9 @@ SHOWN = {
     "Star": lambda: [star_all_reduce(4)],
     "Footprints": lambda: [data_parallel_memory(8, 2, weights=100), data_parallel_memory(8, 8, weights=1)],
     "Occupancy": lambda: [Occupancy((1, 2), (10, 10))],
+    "MemoryTimeline": lambda: [
+        MemoryTimeline(tuple(MemorySample(None, "cuda:0", at, 9, 9, word) for at, word in ((1, STEP), (2, "forward"))))
+    ],
     "Trace": lambda: [Trace([]), a_call(), of_ranks()],
     "Cut": lambda: [Cut((("one", (7, 2)), ("two", (3,))), 2)],
     "Curves": lambda: [Curves(one=[1.0, 0.5], two=[1.0, 0.25])],
