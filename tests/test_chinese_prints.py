@@ -59,7 +59,7 @@ SHOWN = {
     "Footprints": lambda: [data_parallel_memory(8, 2, weights=100), data_parallel_memory(8, 8, weights=1)],
     "Occupancy": lambda: [Occupancy((1, 2), (10, 10))],
     "MemoryTimeline": lambda: [
-        MemoryTimeline(tuple(MemorySample(None, "cuda:0", at, 9, 9, word) for at, word in ((1, STEP), (2, "forward"))))
+        MemoryTimeline(tuple(MemorySample(None, "cuda:0", at, 5 * at, 5 * at, word) for at, word in ((1, STEP), (2, "forward"))))
     ],
     "Trace": lambda: [Trace([]), a_call(), of_ranks()],
     "Cut": lambda: [Cut((("one", (7, 2)), ("two", (3,))), 2)],
