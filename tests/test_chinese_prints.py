@@ -47,6 +47,7 @@ WAITS = WaitForGraph(
         Wait(2, "failed", "ValueError"),
     )
 )
+MOMENTS = [(0.1, 1, 1, STEP), (0.2, 9, 9, "forward")]
 SHOWN = {
     "Split": lambda: [labkit.split(18, 8), labkit.split(0, 2), labkit.split(1, 64), labkit.split(100, 64)],
     "Piece": lambda: [*map(str, [*labkit.split(9, 4).pieces, *labkit.split(0, 1).pieces])],
@@ -58,9 +59,7 @@ SHOWN = {
     "Star": lambda: [star_all_reduce(4)],
     "Footprints": lambda: [data_parallel_memory(8, 2, weights=100), data_parallel_memory(8, 8, weights=1)],
     "Occupancy": lambda: [Occupancy((1, 2), (10, 10))],
-    "MemoryTimeline": lambda: [
-        MemoryTimeline(tuple(MemorySample(None, "cuda:0", at, 5 * at, 5 * at, word) for at, word in ((1, STEP), (2, "forward"))))
-    ],
+    "MemoryTimeline": lambda: [MemoryTimeline(tuple(MemorySample(None, "cuda:0", *one) for one in MOMENTS))],
     "Trace": lambda: [Trace([]), a_call(), of_ranks()],
     "Cut": lambda: [Cut((("one", (7, 2)), ("two", (3,))), 2)],
     "Curves": lambda: [Curves(one=[1.0, 0.5], two=[1.0, 0.25])],
