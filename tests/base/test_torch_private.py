@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2] / "labkit"
 LISTED = {name for private in PRIVATE for name in re.findall(r"\b_\w+", private.names)}
 # Private, but not torch's: Python's, namedtuple's, nbclient's, a debugger's.
 OTHERS = set(
-    """_accept _acquire_restore _actions _ActionsContainer _active _add_action _args _args_from_interpreter_flags
+    """_abc_ _accept _acquire_restore _actions _ActionsContainer _active _add_action _args _args_from_interpreter_flags
     _ARGCOMPLETE _bootstrap_inner _cleanup_kernel
     _current_frames _exit _fields _getframe _make
     _pydevd_bundle _release_save _run_exitfuncs _shutdown _target _repr_svg_ _repr_html_ _repr_mimebundle_

@@ -22,7 +22,9 @@ _THEIRS = (
     "labkit.machine.torch_api.collectives",
 )  # fmt: skip
 _OURS = ("labkit", "labkit.engine", "labkit.plans.split")
-WITHOUT = dict.fromkeys(("split", "scatter", "replicate", "apply", "gather"), (*_THEIRS, *_OURS))
+WITHOUT: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("split", "scatter", "replicate", "apply", "gather"), (*_THEIRS, *_OURS)
+)
 WITHOUT["call"] = (
     "torch.nn.parallel.data_parallel", "torch.nn.DataParallel", "torch._C", "labkit", "labkit.engine.data_parallel",
 )  # fmt: skip
