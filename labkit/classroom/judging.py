@@ -203,7 +203,7 @@ def forbidden(source: str, names: tuple[str, ...], prologue: str = "") -> Hint |
         if isinstance(node, ast.ImportFrom)
         for whole in _imported(node).values()
     }
-    used |= {f"{whole}." for whole in imported.values() if whole in names and whole != "labkit"}
+    used |= {f"{whole}." for whole in imported.values() if whole in names and "." in whole}
     used |= set(_uses(tree, _imported(before) | imported))
     used = {use for use in used if not any(f"{use}.".startswith(f"{trial}.") for trial in _TRIALS)}
     for name in (*names, *_ROUNDABOUT):
