@@ -22,7 +22,7 @@ EXPLORERS = {
     "scaling": ("ScalingExplorer(doublings=6)", 2, "64", "128"),
     "ring": ("RingExplorer(ranks=8, step=2)", 1, "0.25 / 1.75", "0.375 / 1.75"),
     "star": ("StarExplorer(ranks=8, step=2)", 1, "2 / 14", "3 / 14"),
-    "race": ("RaceExplorer(doublings=6)", 0, "64", "128"),
+    "race": ("RaceExplorer(doublings=6)", 1, "64", "128"),
 }
 LOOKS = [pytest.param("en", "light", marks=pytest.mark.more), ("zh", "dark")]
 WORDS = {
@@ -184,7 +184,7 @@ def test_play_goes_through_the_call_and_a_list_is_chosen_from(lab):
     memory.locator("select").first.select_option("SGD")
     page.wait_for_function(CHANGED, arg=[1, held])
     fills = memory.locator("svg rect[data-gpu='0']").count()
-    assert fills == 5 + 4  # in the legend, and no optimizer state any more
+    assert fills == 4 + 3  # in the legend, and no optimizer state any more; gradients are hatched
 
 
 @pytest.mark.parametrize(("language", "theme"), LOOKS)

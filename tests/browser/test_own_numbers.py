@@ -56,5 +56,5 @@ def test_a_cell_run_before_its_turn_is_told_which_one_comes_first(lab, server):
         "try_it = 3\nmodel(try_it)",
     ])  # fmt: skip
     assert (root / notebook).exists(), "the word is about the lesson beside it"
-    page.get_by_text("“先看现象”一节里以").wait_for()
+    page.get_by_text("“最后一个批次会打印什么？”一节里以").wait_for()
     assert "NameError" in page.locator(".jp-Notebook").inner_text()
