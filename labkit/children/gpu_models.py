@@ -1,4 +1,4 @@
-"""What simulated GPUs can pass for: rows of text beside this, each with where its figures are from."""
+"""Models that simulated GPUs can pass for: rows of text beside this, each with the source of its figures."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ _defaults: dict[str, Any] = {}
 
 
 def chinese() -> dict[str, str]:
-    """What the help of torchrun's own arguments says in Chinese, by their names."""
+    """Gives the Chinese help of torchrun's own arguments, by their names."""
     lines = Path(__file__).with_name("torchrun_zh.txt").read_text("utf-8").splitlines()
     return dict(line.split(maxsplit=1) for line in lines)
 

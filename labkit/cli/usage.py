@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _meant(typed: Iterable[str], known: Iterable[str]) -> str:
-    """What to say after a complaint about words that are close to ``known`` ones; nothing if none is."""
+    """Asks whether words close to ``known`` ones were meant; an empty text if none is."""
     known = [str(word) for word in known]
     close = [get_close_matches(word.partition("=")[0], known, n=1) for word in typed]
     listed = " ".join(word for words in close for word in words)

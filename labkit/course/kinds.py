@@ -106,7 +106,7 @@ def typed(text: str) -> object:
 
 
 def readings(answer: object) -> Iterator[object]:
-    """What ``answer`` may mean, the likeliest first; of a text also ``20,000``, ``3 3 3`` and ``30x5`` as numbers.
+    """Lists what ``answer`` may mean, the likeliest first; ``20,000``, ``3 3 3`` and ``30x5`` are read as numbers, too.
 
     Whether ``20,000`` is a number or two is for the kind of answer to say: the first reading that it takes counts.
     """

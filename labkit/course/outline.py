@@ -63,7 +63,7 @@ class Saying:
     lesson: str
 
     def tried(self) -> str:
-        """What the last line of the code gives; of an error its own words."""
+        """Runs the code and gives the value of its last line; of an error its own words."""
         import torch  # heavy: the outline needs it for this alone
 
         names = {"torch": torch, "nn": torch.nn, "labkit": import_module("labkit")}

@@ -47,7 +47,7 @@ class MemoryTimeline(Drawn):
 
     @property
     def lanes(self) -> dict[str, int | str]:
-        """What it has samples of, the ranks or else the GPUs: their names, and by what :meth:`of` knows them."""
+        """The ranks, or else the GPUs, that it has samples of: their names, and by what :meth:`of` knows them."""
         devices = dict.fromkeys(found.device for found in self.samples)
         return {f"rank {rank}": rank for rank in self.ranks} or {device: device for device in devices}
 

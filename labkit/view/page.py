@@ -98,5 +98,5 @@ OF_CALLS = Timeline(timeline_picture, _of_calls)
 
 
 def timeline_of(trace: Trace) -> Timeline:
-    """What shows ``trace`` in time: of ranks a lane for each rank, else for each device."""
+    """Gives the timeline of ``trace``: of ranks a lane for each rank, else for each device."""
     return shown.of_ranks if trace.ranks and shown.of_ranks else OF_CALLS

@@ -1,4 +1,4 @@
-"""What shows which object: the pictures of a core that stands alone, and those that a room beside it adds.
+"""A table of pictures by the object that they show, to which the rooms beside the core add their own.
 
 This module imports no picture, so that a room can say early what it shows and load it late.
 """

@@ -50,7 +50,7 @@ class QuestionMark:
 
 @dataclass(frozen=True)
 class ByHand:
-    """What a teacher gives for a question, and why; ``points`` None takes back what was given before.
+    """Points that a teacher gives for a question, and why; ``points`` None takes back those given before.
 
     digest  of the answers that the teacher saw, "" if nothing was graded.
     """

@@ -87,7 +87,7 @@ def _paths(folder: Path, strangers: list[tuple[str, Note]]) -> list[Path]:
 
 
 class _Archive:
-    """What has been read of one archive, and of those within it, so far."""
+    """Reads one archive and those within it, and counts the bytes of each folder."""
 
     def __init__(self, strangers: list[tuple[str, Note]]) -> None:
         self._strangers = strangers

@@ -56,7 +56,7 @@ def _question(question: Question, marks: Mark, answer: str | None) -> str:
 
 
 def _graded(question: Question, mark: QuestionMark | None, answer: str | None) -> str:
-    """What the grading found in an answer."""
+    """Shows the parts of a graded answer, each with its points and its hint."""
     if mark is None or mark.state == "unanswered":
         return f'<p class="soft">{text("not-answered")}</p>'
     if mark.state == "failed":

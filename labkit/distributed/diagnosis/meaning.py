@@ -344,7 +344,7 @@ def _batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
 
 
 def on_nodes(nodes: int, error: BaseException) -> Iterator[Finding]:
-    """What failed with the ranks on several nodes."""
+    """Gives the finding of a run that failed with the ranks on several nodes."""
     if "invalid device ordinal" in str(error):  # PyTorch's words
         yield KINDS["rank_for_local_rank"](raised_at(error), nodes=nodes, problem=said(error))
 

@@ -121,7 +121,7 @@ def _lost(records: Sequence[RankRecord], one: RankRecord) -> Finding | None:
 
 
 def cut(records: Sequence[RankRecord], one: RankRecord, rank: int, error: BaseException) -> Iterator[Finding]:
-    """What fails in ``rank`` and not on one GPU, by its shapes, in a module of whose parameters it has a piece."""
+    """Finds a failure by shapes in ``rank`` that one GPU does not have, in a module cut among the ranks."""
     record = records[rank]
     for key, seen in one.seen.items():
         if key[1] == "weight" and key in record.seen and key[2].startswith(record.raised):

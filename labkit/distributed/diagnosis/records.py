@@ -90,7 +90,7 @@ class Pending(NamedTuple):
 
 
 class Print(NamedTuple):
-    """What is kept of a tensor to compare it with one GPU's: of pieces of a whole, sums and sums of squares add up.
+    """Keeps of a tensor what is compared with one GPU's: of pieces of a whole, sums and sums of squares add up.
 
     shape     of the whole, where a DTensor knows it; ``local`` that of the rank's own piece.
     partial   whether it is a DTensor that knows that its pieces are still to be added up.

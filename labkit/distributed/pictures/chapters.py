@@ -1,4 +1,4 @@
-"""What a page tells of a trace of ranks, and the function that draws who waited."""
+"""The chapters of a page about a trace of ranks, and the function that draws who waited."""
 
 from __future__ import annotations
 

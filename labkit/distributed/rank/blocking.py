@@ -54,7 +54,7 @@ def patches() -> Iterator[Patch]:
 
 
 def _in_turn(function: Callable[..., Any], real: Callable[..., Any]) -> Any:
-    """What ``real`` is to become: in a rank that has the turn ``function(rank, …)``; elsewhere as it is."""
+    """Makes a function that calls ``function(rank, …)`` in a rank that has the turn, and ``real`` elsewhere."""
     seen = here  # at the end of the interpreter modules have lost their names
 
     @wraps(real)

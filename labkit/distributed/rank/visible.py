@@ -34,7 +34,7 @@ class Sight(NamedTuple):
 
 
 def sight(machine: TheMachine) -> Sight:
-    """What the machine shows of its GPUs to a process with the environment that is in use."""
+    """Gives the GPUs that the machine shows to a process with the environment that is in use."""
     found = children.described(machine.told)
     sizes: Any = found.options(os.environ)
     memory = sizes["memory"] if isinstance(sizes["memory"], list) else [sizes["memory"]] * sizes["gpus"]

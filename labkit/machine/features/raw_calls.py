@@ -1,4 +1,4 @@
-"""What few ask of ``torch.cuda``: raw memory, cuBLAS's handle, cuFFT's plans, the counts of pinned memory."""
+"""Rare calls of ``torch.cuda``: raw memory, cuBLAS's handle, cuFFT's plans, the counts of pinned memory."""
 
 from __future__ import annotations
 

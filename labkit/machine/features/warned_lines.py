@@ -23,7 +23,7 @@ _BETWEEN = ours.torch_files(
 
 @replaces(warnings, "_showwarnmsg")
 def _show(machine: TheMachine, show: Callable[..., None], told: warnings.WarningMessage) -> None:
-    """What Python calls for a warning that the filters have let pass."""
+    """Python calls this for a warning that the filters have let pass."""
     if not ours.is_hidden_file(told.filename):
         show(told)
         return

@@ -84,7 +84,7 @@ def _define(student: Namespace, request: dict[str, Any]) -> None:
 
 
 def _left_over() -> dict[str, Any]:
-    """What a notebook has from its first cell, and an answer may still call: here it does nothing."""
+    """Gives stand-ins for `begin` and `check`, which an answer may still call: here they do nothing."""
 
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None
