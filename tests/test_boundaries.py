@@ -65,7 +65,7 @@ classroom.intake  | base classroom classroom.handout
 classroom.grade   | base classroom classroom.wall classroom.handout classroom.intake
 classroom.results | base classroom classroom.handout classroom.intake classroom.grade
 classroom.nbgrader | base classroom classroom.handout
-content.exercises | base plans engine machine course
+content.exercises | base diagnosis distributed.calls distributed.rank distributed.threads trace trace.recording turns plans engine machine course
 content.repairs | base content course diagnosis machine plans
 content.broken | base course content.repairs
 content.assignments | engine machine.torch_api plans course classroom
@@ -261,7 +261,8 @@ BESIDE = {
     "distributed": set(),
     "course": {"content"},
     "classroom": {"course", "content"},
-    "content": {"course", "classroom"},  # what it holds is written in their words
+    # What it holds is written in their words, and part two of the course runs ranks.
+    "content": {"course", "classroom", "distributed"},
 }
 COMMANDS = ("cli", "__init__", "__main__")  # a command, or a public name, is there for a part
 

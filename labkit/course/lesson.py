@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import torch
 
 from ..base.language import checked_language, say, set_language
-from ..base.numbers import plural, whole
+from ..base.numbers import must, plural, whole
 from ..machine import Machine, RealGpus, use_gpus
 from .names import watch
 
-# The parameters that every lesson has, besides its language, and from where to where they go.
-LIMITS = {"num_gpus": (0, 64), "batch_size": (1, 1_000_000), "data_size": (1, 1_000_000)}
+# The parameters that lessons have besides their language, and from where to where they go. Part one has the first
+# three, part two, where ranks run on GPUs of their own, the last.
+LIMITS = {
+    "num_gpus": (0, 64), "batch_size": (1, 1_000_000), "data_size": (1, 1_000_000), "num_ranks": (1, 64),
+}  # fmt: skip
 
 _begun: str | None = None
 
@@ -25,12 +28,18 @@ def begun() -> str | None:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson that has begun. Shows the GPUs it runs on, in one line."""
+    """A lesson that has begun. Shows the GPUs, or the ranks, that it runs on, in one line."""
 
     name: str
     machine: Machine | RealGpus
+    ranks: int = 0
 
     def __repr__(self) -> str:
+        if self.ranks:
+            return say(
+                en=f"{plural(self.ranks, 'rank')}, each with a simulated GPU of its own",
+                zh=f"{self.ranks} 个 rank，各有一块模拟 GPU",
+            )
         count = len(self.machine.gpus)
         if not count:
             return say(en="No GPU: everything runs on the CPU.", zh="没有 GPU：一切都在 CPU 上运行。")
@@ -46,30 +55,35 @@ class Lesson:
 
 
 def checked_parameters(given: Mapping[str, object]) -> dict[str, int]:
-    """Those of the given parameters that every lesson has; TypeError or ValueError names the first that none takes."""
+    """Those of the given parameters that lessons have; TypeError or ValueError names the first that none takes."""
     return {name: whole(name, given[name], *limits) for name, limits in LIMITS.items() if name in given}
 
 
-def begin(name: str, *, num_gpus: int, batch_size: int, data_size: int, language: str) -> Lesson:
+def begin(name: str, *, language: str, **numbers: int) -> Lesson:
     """Begin lesson ``name``: check its parameters, set the language, the GPUs and the seed.
 
     From here on a name that is not there is explained by the cell that makes it (see :mod:`.names`), and the board
     says how this lesson went.
 
-    num_gpus     0 to 64; real GPUs are used if the computer has that many, else they are simulated.
-    batch_size   rows in a batch, at least 1.
-    data_size    rows in the dataset, at least 1.
-    language     "en" or "zh" (what :func:`labkit.set_language` takes).
+    language   "en" or "zh" (what :func:`labkit.set_language` takes).
+    numbers    the lesson's parameters, each within :data:`LIMITS`. ``num_gpus``: real GPUs are used if the computer has
+               that many, else they are simulated. ``num_ranks``: a lesson of part two, whose ``%%ranks`` cells start
+               as many ranks, each on a simulated GPU; other cells see no GPU until one is simulated.
 
     Raises TypeError or ValueError with one line that names the parameter, before anything is changed.
     """
     global _begun
     checked_language(language)
-    given = {"num_gpus": num_gpus, "batch_size": batch_size, "data_size": data_size}
-    num_gpus = checked_parameters(given)["num_gpus"]
+    found = checked_parameters(numbers)
+    if odd := numbers.keys() - LIMITS.keys():
+        raise TypeError(
+            must("numbers", min(odd), en=f"one of {', '.join(LIMITS)}", zh=f"是 {'、'.join(LIMITS)} 之一")
+        )
+    if not found.keys() & {"num_gpus", "num_ranks"}:
+        raise TypeError(say(en="num_gpus or num_ranks must be given", zh="必须给出 num_gpus 或 num_ranks"))
     set_language(language)
-    machine = use_gpus(num_gpus)
+    machine = use_gpus(found.get("num_gpus", 0))
     torch.manual_seed(0)
     _begun = name
     watch(name)
-    return Lesson(name, machine)
+    return Lesson(name, machine, found.get("num_ranks", 0))

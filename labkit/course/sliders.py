@@ -19,7 +19,7 @@ from ..base.widgets import live
 from .lesson import LIMITS, checked_parameters
 
 # How far a slider goes, unless its parameter is beyond: what is worth looking at, not all that a lesson takes.
-_MOST = {"num_gpus": 8, "batch_size": 64, "data_size": 200}
+_MOST = {"num_gpus": 8, "batch_size": 64, "data_size": 200, "num_ranks": 8}
 
 
 class Varied:
@@ -73,6 +73,7 @@ class Varied:
                 "num_gpus": say(en="GPUs", zh="GPU 数"),
                 "batch_size": say(en="Batch size", zh="批量大小"),
                 "data_size": say(en="Rows in the dataset", zh="数据集行数"),
+                "num_ranks": say(en="Ranks", zh="rank 数"),
             }
         sliders = []
         for name, value in self.numbers.items():
@@ -91,7 +92,7 @@ class Varied:
 def vary(function: Callable[..., object], **numbers: int) -> Varied:
     """``function`` run with a lesson's parameters, and sliders that run it with others.
 
-    numbers   num_gpus, batch_size, data_size: those that the function takes, by name.
+    numbers   num_gpus, batch_size, data_size, num_ranks: those that the function takes, by name.
 
     What it prints and what it returns is shown. Raises what the function raises with the numbers given here, and
     TypeError or ValueError, naming it, for a number that no lesson has or that is out of range.

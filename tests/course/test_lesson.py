@@ -64,3 +64,18 @@ def test_random_numbers_are_the_same_every_time():
     first = torch.randn(3)
     begin("03_split", **GOOD)
     assert torch.equal(torch.randn(3), first)
+
+
+def test_a_lesson_of_part_two_has_ranks_and_its_other_cells_no_gpu():
+    assert (
+        repr(begin("11_collectives", num_ranks=4, language="en"))
+        == "4 ranks, each with a simulated GPU of its own"
+    )
+    assert torch.cuda.device_count() == 0
+    with pytest.raises(ValueError, match="num_ranks must be from 1 to 64, got 0"):
+        begin("11_collectives", num_ranks=0, language="en")
+    with pytest.raises(TypeError, match="numbers must be one of num_gpus, .*, got 'ranks'"):
+        begin("11_collectives", ranks=4, num_ranks=4, language="en")
+    with pytest.raises(TypeError, match="num_gpus or num_ranks must be given"):
+        begin("11_collectives", language="en")
+    assert repr(begin("11_collectives", num_ranks=1, language="zh")) == "1 个 rank，各有一块模拟 GPU"

@@ -92,7 +92,11 @@ def test_what_is_printed_is_shown_as_text_never_as_html():
 @pytest.mark.parametrize(
     ("numbers", "error", "text"),
     [
-        ({"rows": 3}, TypeError, "numbers must be one of num_gpus, batch_size, data_size, got 'rows'"),
+        (
+            {"rows": 3},
+            TypeError,
+            "numbers must be one of num_gpus, batch_size, data_size, num_ranks, got 'rows'",
+        ),
         ({"num_gpus": "two"}, TypeError, "num_gpus must be a whole number"),
         ({"num_gpus": 65}, ValueError, "num_gpus must be from 0 to 64"),
     ],

@@ -10,7 +10,9 @@ from labkit.course.notebooks.execute import with_kernel, without_volatile
 # What a lesson leaves that the next one would not find in a kernel of its own.
 FRESH = """
 %reset -f
-import os, labkit, labkit.machine
+import os, sys, labkit, labkit.machine
+if "labkit.distributed.notebook.session" in sys.modules and (ranks := labkit.distributed.notebook.session.current()):
+    ranks.close()
 if labkit.machine.machine_in_use():
     labkit.machine.machine_in_use().close()
 labkit.set_language("en")

@@ -31,7 +31,7 @@ svg { max-width: 100%; height: auto; display: block; margin: .5rem 0 } td:last-c
 def report(sweep: Sweep, runs: list[Run]) -> str:
     """The page, with links to the notebooks and pages beside it. Runs not made are said to be missing."""
     title = f"{_title(sweep, runs)} · {say(en='a sweep over GPUs', zh='不同 GPU 数的对比')}"
-    facts = [f"{name} = {value!r}" for name, value in sweep.parameters.items() if name != "num_gpus"]
+    facts = [f"{name} = {value!r}" for name, value in sweep.parameters.items() if name != sweep.swept]
     if sweep.cell_limit:
         facts.append(
             say(en=f"at most {sweep.cell_limit} s a cell", zh=f"每个单元格最多 {sweep.cell_limit} 秒")

@@ -45,6 +45,7 @@ class Run:
 class Sweep:
     """The runs to be made: checked, with every file that will be written. Nothing is written yet.
 
+    swept        the parameter that differs: ``num_gpus``, in lessons of part two ``num_ranks`` (a GPU for each).
     cell_limit   seconds that a cell may take, 0 for no limit. (A lesson's slowest cell, which launches several
                  processes, takes a tenth of what is the rule.)
     """
@@ -54,6 +55,7 @@ class Sweep:
     parameters: dict[str, object]
     folder: Path
     cell_limit: int = 600
+    swept: str = "num_gpus"
 
     @property
     def report(self) -> Path:
@@ -67,7 +69,7 @@ class Sweep:
 
     def identity(self, gpus: int) -> dict[str, str]:
         """All that the outcome of a run depends on, for comparison with that of another."""
-        given = {**self.parameters, "num_gpus": gpus}
+        given = {**self.parameters, self.swept: gpus}
         return {
             "lesson": hashlib.sha256(self.lesson.read_bytes()).hexdigest(),
             **{f"-p {name}": repr(value) for name, value in given.items()},
@@ -193,14 +195,15 @@ def plan(
                 zh=f"{lesson} 不是可以读取的笔记本：{error}",
             )
         ) from error
-    if "num_gpus" not in known:
+    swept = next((name for name in ("num_gpus", "num_ranks") if name in known), None)
+    if swept is None:
         raise ValueError(
             say(
-                en=f"{lesson} has no parameter num_gpus: there is nothing to sweep",
-                zh=f"{lesson} 没有参数 num_gpus：没有什么可以对比",
+                en=f"{lesson} has no parameter num_gpus or num_ranks: there is nothing to sweep",
+                zh=f"{lesson} 没有参数 num_gpus 或 num_ranks：没有什么可以对比",
             )
         )
-    for name, option in (("num_gpus", "--gpus"), ("language", "--lang")):
+    for name, option in ((swept, "--gpus"), ("language", "--lang")):
         if name in given:
             raise ValueError(
                 say(en=f"the parameter {name} is given by {option}", zh=f"参数 {name} 用 {option} 给出")
@@ -211,9 +214,9 @@ def plan(
     if any(_BEGINS.search(cell.source) for cell in notebook.cells if cell.cell_type == "code"):
         # A lesson would refuse these itself, one kernel after the other.
         for count in gpus:
-            checked_parameters({"num_gpus": count})
+            checked_parameters({swept: count})
         checked_parameters(parameters)
-    return Sweep(lesson, tuple(dict.fromkeys(gpus)), {**known, **parameters}, folder, cell_limit)
+    return Sweep(lesson, tuple(dict.fromkeys(gpus)), {**known, **parameters}, folder, cell_limit, swept)
 
 
 def execute(sweep: Sweep, count: int) -> Run:
@@ -232,7 +235,7 @@ def execute(sweep: Sweep, count: int) -> Run:
     try:
         papermill.execute_notebook(
             # No file: papermill would write it cell by cell, in place.
-            sweep.lesson.resolve(), None, {**sweep.parameters, "num_gpus": count},
+            sweep.lesson.resolve(), None, {**sweep.parameters, sweep.swept: count},
             engine_name="labkit", start_timeout=kernel.STARTUP_TIMEOUT, execution_timeout=sweep.cell_limit,
             # A kernel that is ended in the middle of a cell (Ctrl-C) logs as an error that its sockets are closed.
             extra_arguments=["--log-level=CRITICAL"], cwd=sweep.lesson.resolve().parent,

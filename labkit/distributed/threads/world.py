@@ -43,6 +43,10 @@ ADDRESS, PORT = "127.0.0.1", 29500
 
 _isolate_threads: Any = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
 
+# The worlds that are open: one may be made beside another for a moment, and what the process has of ranks ends with
+# the last.
+_open: set[World] = set()
+
 
 class RanksFailed(RuntimeError):
     """A rank raised: ``rank`` was the first, with ``error``; ``errors`` has what each raised that did."""
@@ -124,6 +128,7 @@ class World:
         try:
             self._patches.put_in()
             self.shardings.look()
+            _open.add(self)
             trace.tell_ranks(_number_and_clock)
             # C++ keeps the groups by name, for the process; from now on for each thread (c10d/RankLocal.hpp).
             _isolate_threads(True)
@@ -304,8 +309,10 @@ class World:
         self.kept.clear()
         self.meetings.clear()
         self.shardings.close()
-        trace.tell_ranks(None)
-        _isolate_threads(False)
+        _open.discard(self)
+        if not _open:
+            trace.tell_ranks(None)
+            _isolate_threads(False)
         self._patches.take_out()
         self._close_machine()
 

@@ -1,0 +1,100 @@
+"""Functions of learners, run on ranks: what judges of part two stand on."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import labkit
+from labkit.content import module
+from labkit.course.judging import Unreadable
+
+on_ranks = module("exercises.on_ranks").on_ranks
+
+
+def passed_on(x):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    got = torch.empty_like(x)
+    for work in [dist.isend(x, (rank + 1) % size), dist.irecv(got, (rank - 1) % size)]:
+        work.wait()
+    return got, x.device.index
+
+
+def given(ranks):
+    return [(torch.full((2,), float(rank)),) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_each_rank_has_its_own_arguments_and_gpu_and_what_it_called_is_known(nodes):
+    ran = on_ranks(passed_on, 4, given(4), nodes=nodes).finished()
+    assert [(got.tolist(), gpu) for got, gpu in ran.results] == [
+        ([3, 3], 0), ([0, 0], 1 % (4 // nodes)), ([1, 1], 2 % (4 // nodes)), ([2, 2], 3 % (4 // nodes)),
+    ]  # fmt: skip
+    assert all(got.device.type == "cpu" for got, _ in ran.results)
+    assert sorted(ran.called()) == ["recv", "send"]
+    assert ran.called("all_reduce") == []
+    assert (ran.count("send", 3), ran.sent(3)) == (1, 8)
+
+
+def test_a_session_that_is_open_goes_on_as_it_was():
+    with labkit.ranks(2) as session:
+        session.execute("import torch, torch.distributed as dist\nx = torch.ones(1, device=device) + rank")
+        for ranks in (2, 4):
+            assert len(on_ranks(passed_on, ranks, given(ranks)).finished().results) == ranks
+        assert [x.item() for x in session.execute("dist.all_reduce(x)\nx")] == [3, 3]
+    assert torch.cuda.device_count() == 0
+
+
+def waits_first(x):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.recv(x, (rank - 1) % size)
+    dist.send(x, (rank + 1) % size)
+
+
+def nobody_receives(x):
+    if dist.get_rank() == 0:
+        dist.send(x, 1)
+
+
+def different_calls(x):
+    if dist.get_rank() == 0:
+        dist.all_reduce(x)
+    else:
+        dist.broadcast(x, 0)
+
+
+@pytest.mark.parametrize("function", [waits_first, nobody_receives, different_calls])
+def test_what_would_hang_on_real_gpus_is_told_apart_from_an_error(function):
+    assert on_ranks(function, 3, given(3)).failure.hangs
+
+
+def test_an_error_is_the_learners_with_its_rank_and_line():
+    def divides(x):
+        print("noise")
+        return 1 / (dist.get_rank() - 2)
+
+    ran = on_ranks(divides, 3, given(3))
+    assert not ran.failure.hangs
+    with pytest.raises(Unreadable) as caught:
+        ran.finished()
+    assert caught.value.words.en.startswith("on rank 2 of your function (test_on_ranks.py, line ")
+    assert caught.value.words.en.endswith("ZeroDivisionError: division by zero")
+    assert caught.value.words.zh.startswith("你的函数在 rank 2 上报错（")
+
+
+def test_random_numbers_and_what_is_printed_do_not_get_out(capsys):
+    def draws():
+        print("noise")
+        return torch.rand(1)
+
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    on_ranks(draws, 2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_memory_can_be_short():
+    def fills():
+        return torch.empty(2 << 20, dtype=torch.uint8, device="cuda").sum()
+
+    assert "out of memory" in on_ranks(fills, 2, memory="1 MiB").failure.words
