@@ -1,4 +1,4 @@
-"""The contents of the course: its lessons, the ten beliefs that they put right, and sentences of other texts, tried.
+"""The contents of the course: its lessons, the beliefs that they put right, and sentences of other texts, tried.
 
 They stand in ``content/outline.txt``. The index notebooks and the progress board are made from it, and a test compares
 it with the notebooks themselves.
@@ -40,7 +40,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Belief:
-    """Something that learners believe about DataParallel, what is so instead, and the lesson that shows it."""
+    """Something that learners believe, what is so instead, and the lesson that shows it."""
 
     belief: Text
     instead: Text
@@ -66,7 +66,7 @@ class Saying:
         """Runs the code and gives the value of its last line; of an error its own words."""
         import torch  # heavy: the outline needs it for this alone
 
-        names = {"torch": torch, "nn": torch.nn, "labkit": import_module("labkit")}
+        names = {"torch": torch, "nn": torch.nn, "dist": torch.distributed, "labkit": import_module("labkit")}
         *before, last = ast.parse(self.code).body
         try:
             exec(compile(ast.Module(before, []), "said", "exec"), names)
@@ -94,25 +94,37 @@ def lessons() -> tuple[Lesson, ...]:
 
 
 def beliefs() -> tuple[Belief, ...]:
-    """The ten, in the order in which the lessons meet them."""
+    """They, in the order in which the lessons meet them."""
     found = [(entry.words, entry.texts) for entry in _entries() if entry.words[0] == "belief"]
     return tuple(Belief(texts[""], texts["instead"], lesson) for (_, lesson), texts in found)
 
 
 class Outline:
-    """The table of the lessons: shows itself as Markdown, with links to the notebooks beside it."""
+    """The tables of both parts' lessons: shows itself as Markdown, with links to the notebooks beside it."""
 
     def _repr_markdown_(self) -> str:
         head = say(en="Lesson | What it is for | Minutes", zh="课 | 学什么 | 分钟")
-        rows = [f"{_link(e.title, e.name)} | {e.purpose} | {e.minutes}" for e in lessons()]
-        return table(head, rows)
+        parts = {
+            "0": say(en="Part one: DataParallel", zh="第一部分：DataParallel"),
+            "1": say(en="Part two: everything that torchrun starts", zh="第二部分：torchrun 启动的一切"),
+        }
+        shown = []
+        for first, title in parts.items():
+            rows = [
+                f"{_link(e.title, e.name)} | {e.purpose} | {e.minutes}"
+                for e in lessons()
+                if e.name[0] == first
+            ]
+            if rows:
+                shown.append(f"**{title}**\n\n{table(head, rows)}")
+        return "\n\n".join(shown)
 
     def __repr__(self) -> str:
         return "\n".join(lesson.title for lesson in lessons())
 
 
 class Beliefs:
-    """The table of the ten beliefs and the lessons that answer them: shows itself as Markdown."""
+    """The table of the beliefs and the lessons that answer them: shows itself as Markdown."""
 
     def _repr_markdown_(self) -> str:
         head = say(en="What many believe | What is so | Lesson", zh="很多人以为 | 其实 | 课")

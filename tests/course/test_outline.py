@@ -70,9 +70,9 @@ def test_every_exercise_is_checked_in_its_lesson_and_nowhere_else():
         assert sorted(predicted) == sorted(name for name in asked if find(name).asks)
 
 
-def test_ten_beliefs_each_have_a_lesson():
+def test_beliefs_each_have_a_lesson():
     found = outline.beliefs()
-    assert len(found) == 10
+    assert len(found) >= 10
     names = [entry.name for entry in entries()]
     assert all(belief.lesson in names for belief in found)
     assert [names.index(b.lesson) for b in found] == sorted(names.index(b.lesson) for b in found)
