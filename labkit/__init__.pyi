@@ -28,6 +28,7 @@ from .engine import parallel_apply as parallel_apply
 from .engine import replicate as replicate
 from .engine import scatter as scatter
 from .explore.explorer import Explorer as Explorer
+from .explore.explorers import BucketExplorer as BucketExplorer
 from .explore.explorers import CallExplorer as CallExplorer
 from .explore.explorers import MemoryExplorer as MemoryExplorer
 from .explore.explorers import RaceExplorer as RaceExplorer

@@ -57,7 +57,7 @@ REFERENCE = (
     (
         "Explorers", "探索器",
         "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer "
-        "RingExplorer StarExplorer RaceExplorer",
+        "RingExplorer StarExplorer RaceExplorer BucketExplorer",
     ),
     ("Language", "语言", "set_language get_language"),
 )  # fmt: skip

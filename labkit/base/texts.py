@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from string import Formatter
 from typing import Any
+from unicodedata import east_asian_width
 
 from .language import say
 from .numbers import plural
@@ -132,3 +133,8 @@ def texts_beside(module: str) -> dict[tuple[str, ...], Text]:
     """The texts in the file ``.txt`` beside a module's ``.py``, by the words of their ``%%`` lines."""
     entries = parse(Path(module).with_suffix(".txt").read_text("utf-8"))
     return {entry.words: entry.texts[""] for entry in entries}
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes: Chinese letters take two."""
+    return sum(1 + (east_asian_width(letter) in "FW") for letter in text)

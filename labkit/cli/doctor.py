@@ -13,7 +13,6 @@ import platform
 import shutil
 import socket
 import sys
-import unicodedata
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -23,7 +22,7 @@ from .. import __version__
 from ..base.extras import EXTRA_OF
 from ..base.files import reason
 from ..base.language import LANGUAGES, get_language
-from ..base.texts import Text, filled
+from ..base.texts import Text, columns, filled
 from ..base.units import bytes_text, parse_bytes
 from ..children.gpu_models import MODELS
 from . import console
@@ -65,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report; 0 if the lessons can run here, 1 if something keeps them from it."""
-    width = max(_columns(str(WORDING[f"label {name}"])) for name in CHECKS) + 2
+    width = max(columns(str(WORDING[f"label {name}"])) for name in CHECKS) + 2
     lines = []
     for row in CHECKS.items():
         if line := _line(*row):
@@ -84,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tell(line: Line, width: int) -> None:
-    text = f"{_SIGNS[line.level]} {line.label}{' ' * (width - _columns(line.label))}{line.text}"
+    text = f"{_SIGNS[line.level]} {line.label}{' ' * (width - columns(line.label))}{line.text}"
     print(f"{text}\n  {' ' * width}→ {line.remedy}" if line.remedy else text, flush=True)
 
 
@@ -336,8 +335,3 @@ CHECKS: dict[str, Callable[[], Found]] = {
     "copy": _course,
     "progress": _progress,
 }
-
-
-def _columns(text: str) -> int:
-    """How many columns of a terminal a text takes: Chinese letters take two."""
-    return sum(1 + (unicodedata.east_asian_width(letter) in "FW") for letter in text)

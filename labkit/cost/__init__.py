@@ -2,6 +2,8 @@
 
 from .hardware import PROFILES as PROFILES
 from .hardware import Hardware as Hardware
+from .overlap import Overlap as Overlap
+from .overlap import overlap as overlap
 from .race import Race as Race
 from .race import race as race
 from .scaling import Scaling as Scaling

@@ -18,6 +18,10 @@ BERT = Workload(1 / 119.6, 109_500_000 * 4, input_bytes=128 * 8, output_bytes=2 
 GPT2 = Workload(
     0.494 / 4, 124_439_808 * 4, input_bytes=1024 * 8, output_bytes=1024 * 50257 * 4, gradient_bytes=0
 )
+# GPT-2's gradients, in bytes, in the order in which backward has them: of the last layer norm, of twelve blocks (second
+# and first layer of the MLP, norm, attention's output, attention, norm), of positions and of words.
+_BLOCK = (768, 2_359_296, 3072, 2_359_296, 768, 768, 768, 589_824, 2304, 1_769_472, 768, 768)
+GPT2_GRADIENTS = tuple(4 * size for size in (768, 768, *_BLOCK * 12, 786_432, 38_597_376))
 
 _DDP = "PyTorch's DDP benchmark, V100"
 _DLPERF = "DLPerf, V100"

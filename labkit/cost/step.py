@@ -67,7 +67,7 @@ class Step:
 
 def perfect_step(work: Workload, rows: int, gpus: int) -> Step:
     """``rows`` in all on ``gpus`` GPUs, if nothing but computing took time: the null model."""
-    forward, backward = _computing(work, rows, gpus)
+    forward, backward = computing_seconds(work, rows, gpus)
     return Step((("forward", forward), ("backward", backward)))
 
 
@@ -89,7 +89,7 @@ def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int)
         return perfect_step(work, rows, 1)
     plan = split(rows, gpus)
     working = sum(held > 0 for held in plan.sizes)
-    forward, backward = _computing(work, rows, gpus)
+    forward, backward = computing_seconds(work, rows, gpus)
     away = rows - plan.sizes[0]  # rows that leave the home device
     speed, messages = hardware.copy_bandwidth, (working - 1) * hardware.latency
     weights = work.parameter_bytes / speed * (working > 1) + messages
@@ -108,7 +108,7 @@ def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int)
 
 def ddp_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
     """A step of ``DistributedDataParallel`` with ``rows`` in all on ``gpus`` GPUs, on as many machines as it takes."""
-    forward, backward = _computing(work, rows, gpus)
+    forward, backward = computing_seconds(work, rows, gpus)
     extra = 1 + hardware.ddp_overhead
     forward, backward = forward * extra, backward * extra
     reduce = all_reduce_seconds(work.parameter_bytes, hardware, gpus)
@@ -141,7 +141,7 @@ def _message_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
     return nbytes / min(hardware.reduce_bandwidth, hardware.network_bandwidth) + hardware.network_latency
 
 
-def _computing(work: Workload, rows: int, gpus: int) -> tuple[float, float]:
+def computing_seconds(work: Workload, rows: int, gpus: int) -> tuple[float, float]:
     """Seconds of forward and backward of the largest piece."""
     seconds = -(-rows // gpus) * work.seconds_per_row
     return seconds * (1 - _BACKWARD), seconds * _BACKWARD

@@ -6,13 +6,15 @@ from dataclasses import replace
 
 from ..base.language import say
 from ..base.numbers import instance
-from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, race, step_trace
-from ..cost.published import BERT, RESNET50
+from ..cost import PROFILES, Hardware, Workload, doublings, overlap, predict_scaling, race, step_trace
+from ..cost.published import BERT, GPT2, GPT2_GRADIENTS, RESNET50
+from ..plans.buckets import BUCKET, FIRST, MIB, buckets
 from ..plans.footprint import OPTIMIZERS, million_parameters
 from ..plans.ring import AllReduce, Ring, Star
 from ..plans.split import split
 from ..trace.trace import Trace
 from ..view.picture import Picture
+from ..view.pictures.bucket_lanes import bucket_picture
 from ..view.pictures.call_flow import STEPS, flow_picture
 from ..view.pictures.memory_lanes import memory_picture
 from ..view.pictures.race_charts import race_picture
@@ -124,6 +126,35 @@ class RaceExplorer(_LinkedExplorer):
 
     def drawn(self) -> Picture:
         return race_picture(race(4_000_000 * self.parameters, PROFILES[self.link], doublings(self.doublings)))
+
+
+class BucketExplorer(_LinkedExplorer):
+    """A step of GPT-2 under DDP: each gradient sent by itself, in buckets of ``megabytes`` (1 to 500), and all in one.
+
+    rows        1 to 16, of 1,024 tokens, on each of 1, 2, 4, … GPUs, ``doublings`` (0 to 8) times twice as many.
+    link        how the GPUs are joined: a name in ``labkit.PROFILES``. Where it is one machine, GPUs end with it.
+    """
+
+    limits = {"megabytes": (1, 500), "rows": (1, 16), "doublings": (0, 8)}
+    unfolds = "megabytes"
+    labels = {"rows": "rows-per-gpu"}
+
+    def __init__(
+        self, megabytes: int = 25, rows: int = 1, doublings: int | None = None, link: str = "v100-nvlink"
+    ) -> None:
+        super().__init__(doublings, 5, link=link, megabytes=megabytes, rows=rows)
+
+    def drawn(self) -> Picture:
+        most = self.megabytes * MIB
+        ways = {
+            say(en="no buckets", zh="不分桶"): buckets(GPT2_GRADIENTS, 1),
+            f"{self.megabytes} MB": buckets(GPT2_GRADIENTS, most, FIRST if most == BUCKET else None),
+            say(en="one bucket", zh="一个桶"): (GPT2_GRADIENTS,),
+        }
+        link, gpus = PROFILES[self.link], 2**self.doublings
+        return bucket_picture(
+            {name: overlap(GPT2, link, self.rows, gpus, made) for name, made in ways.items()}
+        )
 
 
 class ShapesExplorer(Explorer):

@@ -26,6 +26,7 @@ MOVES = [
     ("RingExplorer", {"ranks": 4}, "step", 2, "after step 2 of 6"),
     ("StarExplorer", {"ranks": 4}, "step", 2, "rank 2 sends its gradient"),
     ("RaceExplorer", {}, "doublings", 7, ">128</text>"),
+    ("BucketExplorer", {}, "megabytes", 100, "100 MB"),
     ("ScalingExplorer", {}, "link", "h200", "H200, NVLink, 8 × 400 Gb"),
 ]
 NAMES = [name for name, *_ in MOVES]

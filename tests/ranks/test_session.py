@@ -322,6 +322,33 @@ def test_outside_a_notebook_they_are_printed_as_they_are_in_the_end():
 # Values side by side.
 
 
+def test_dicts_of_the_same_keys_are_a_table(session):
+    found = session.execute("dict(rows=[rank, rank + 4], noise=0.5, node=rank // 2)")
+    lines = [line.split("  ") for line in repr(found).splitlines()]
+    assert [" | ".join(word.strip() for word in line if word) for line in lines] == [
+        "rank | rows | noise | node",
+        "0 | [0, 4] | 0.5 | 0",
+        "1 | [1, 5] | 0.5 | 0",
+        "2 | [2, 6] | 0.5 | 1",
+        "3 | [3, 7] | 0.5 | 1",
+        "all different | all the same | 2 different",
+    ]
+    shown = found._repr_mimebundle_()
+    assert shown["text/plain"] == repr(found)
+    assert shown["text/html"].count("<tr>") == 6
+    labkit.set_language("zh")
+    assert [repr(found).splitlines()[-1].split()] == [["各不相同", "全部相同", "2", "种"]]
+
+
+def test_other_values_are_no_table(session):
+    """Dicts of other keys, none at all, a class of its own such as a state_dict, and values too long for a cell."""
+    import_it = "from collections import OrderedDict; "
+    for value in ("{str(rank): 1}", "{}", "[rank]", "OrderedDict(a=1)", "dict(a='x' * 200)"):
+        assert session.execute(import_it + value).table() is None
+        assert "rank" in repr(session.execute(import_it + value))
+    assert repr(session.execute("dict(a=1)", ranks=[2])) == "rank  a\n2     1"
+
+
 def test_equal_values_are_shown_once():
     plain = [(k, {"text/plain": f"tensor([1.], device='cuda:{k}')"}) for k in range(4)]
     assert as_text(together(plain, range(4))) == "ranks 0–3  tensor([1.], device='cuda:0–3')"

@@ -175,6 +175,9 @@ def _show(shell: Any, values: Results) -> None:
     from . import shell as notebook
     from .results import bundle_of
 
+    if values.table():
+        shell.display_pub.publish(values._repr_mimebundle_(), {})
+        return
     shown = values.shown(notebook.forms)
     if not any(notebook.is_live(one.bundle) for one in shown):
         shell.display_pub.publish(bundle_of(shown), {})

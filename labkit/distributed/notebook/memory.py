@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
 from ...base.language import say
 from ...base.units import bytes_text, cuda_bytes
 from ..rank.rank import Rank
+from .tables import table_html, table_text
 
 
 class RankMemory(NamedTuple):
@@ -54,16 +54,7 @@ class Memory(tuple[RankMemory, ...]):
         ]
 
     def __repr__(self) -> str:
-        columns = [
-            [text.ljust(width) if side == "left" else text.rjust(width) for text in column]
-            for side, column in zip(_SIDES, zip(*self._rows(), strict=True), strict=True)
-            for width in [max(map(len, column))]
-        ]
-        return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
+        return table_text(self._rows(), _SIDES)
 
     def _repr_html_(self) -> str:
-        def cells(row: Sequence[str]) -> str:
-            both = zip(_SIDES, row, strict=True)
-            return "".join(f'<td style="text-align:{side}">{escape(text)}</td>' for side, text in both)
-
-        return f"<table>{''.join(f'<tr>{cells(row)}</tr>' for row in self._rows())}</table>"
+        return table_html(self._rows(), _SIDES)

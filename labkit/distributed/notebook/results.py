@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from ...base.language import say
 from ..calls.faults.words import listed, ranks_text
 from .shell import forms
+from .tables import table_html, table_text
 
 # A value in the forms in which a notebook can show it: text by its type.
 Bundle = dict[str, Any]
@@ -18,6 +20,10 @@ _PICTURES = ("image/png", "image/jpeg")
 _BOX = "border-left:3px solid #8c959f;padding:0 0 0 10px;max-width:100%;overflow-x:auto"
 _HEAD = "font-size:85%;opacity:.7"
 _PLAIN = "margin:0;padding:0;border:0;background:none;color:inherit;font-family:monospace;white-space:pre"
+
+
+# Longer values are not put into the cells of a table.
+_MOST = 100
 
 
 class Shown(NamedTuple):
@@ -100,7 +106,10 @@ def bundle_of(shown: Sequence[Shown]) -> Bundle:
 
 
 class Results(list[Any]):
-    """The values that ranks returned, in the order of the ranks. It shows itself side by side, equal values once."""
+    """The values that ranks returned, in the order of the ranks. It shows itself side by side, equal values once.
+
+    Dicts of the same keys are a table: a row for each rank, and under each column how many different values it has.
+    """
 
     def __init__(
         self,
@@ -112,12 +121,38 @@ class Results(list[Any]):
         super().__init__(values)
         self._ranks, self._gpus, self._ask = ranks, gpus, ask
 
+    def table(self) -> list[list[str]] | None:
+        """The lines of the table, each with its words: its head, the ranks', its foot; None if there is none."""
+        if not self or not all(type(one) is dict and one and one.keys() == self[0].keys() for one in self):
+            return None
+        told = self._ask(lambda value: {str(key): " ".join(repr(one).split()) for key, one in value.items()})
+        found = [["rank", *told[0]]]
+        found += [[str(rank), *one.values()] for rank, one in zip(self._ranks, told, strict=True)]
+        if any(len(word) > _MOST for line in found for word in line):
+            return None
+        if len(self) > 1:
+            counts = [len({one[key] for one in told}) for key in told[0]]
+            found.append(["", *(_how_many(count, len(self)) for count in counts)])
+        return found
+
     def shown(self, form: Form) -> list[Shown]:
         """The values as ``form`` makes them, equal ones once."""
         return together(zip(self._ranks, self._ask(form), strict=True), self._gpus)
 
     def __repr__(self) -> str:
+        if table := self.table():
+            return table_text(table)
         return as_text(self.shown(lambda value: {"text/plain": repr(value)}))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        if table := self.table():
+            return {"text/plain": table_text(table), "text/html": table_html(table)}
         return bundle_of(self.shown(forms))
+
+
+def _how_many(values: int, ranks: int) -> str:
+    if values == 1:
+        return say(en="all the same", zh="全部相同")
+    if values == ranks:
+        return say(en="all different", zh="各不相同")
+    return say(en=f"{values} different", zh=f"{values} 种")
