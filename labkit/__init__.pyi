@@ -31,6 +31,8 @@ from .explore.explorer import Explorer as Explorer
 from .explore.explorers import BucketExplorer as BucketExplorer
 from .explore.explorers import CallExplorer as CallExplorer
 from .explore.explorers import MemoryExplorer as MemoryExplorer
+from .explore.explorers import MeshExplorer as MeshExplorer
+from .explore.explorers import PipelineExplorer as PipelineExplorer
 from .explore.explorers import RaceExplorer as RaceExplorer
 from .explore.explorers import RingExplorer as RingExplorer
 from .explore.explorers import ScalingExplorer as ScalingExplorer
@@ -49,6 +51,8 @@ from .plans.batches import batches as batches
 from .plans.footprint import Footprint as Footprint
 from .plans.footprint import Footprints as Footprints
 from .plans.footprint import data_parallel_memory as data_parallel_memory
+from .plans.pipeline import Pipeline as Pipeline
+from .plans.pipeline import pipeline as pipeline
 from .plans.placement import Placement as Placement
 from .plans.placement import placement as placement
 from .plans.ring import Ring as Ring

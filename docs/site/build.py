@@ -42,7 +42,7 @@ REFERENCE = (
     (
         "Plans", "切分计划",
         "split Split Piece placement Placement batches Batches ring_all_reduce star_all_reduce Ring "
-        "Star Send data_parallel_memory Footprints Footprint",
+        "Star Send pipeline Pipeline data_parallel_memory Footprints Footprint",
     ),
     (
         "What happened", "发生了什么",
@@ -57,7 +57,7 @@ REFERENCE = (
     (
         "Explorers", "探索器",
         "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer "
-        "RingExplorer StarExplorer RaceExplorer BucketExplorer",
+        "RingExplorer StarExplorer RaceExplorer BucketExplorer PipelineExplorer MeshExplorer",
     ),
     ("Language", "语言", "set_language get_language"),
 )  # fmt: skip

@@ -10,6 +10,8 @@ from ..cost import PROFILES, Hardware, Workload, doublings, overlap, predict_sca
 from ..cost.published import BERT, GPT2, GPT2_GRADIENTS, RESNET50
 from ..plans.buckets import BUCKET, FIRST, MIB, buckets
 from ..plans.footprint import OPTIMIZERS, million_parameters
+from ..plans.mesh import Mesh
+from ..plans.pipeline import ORDERS, pipeline
 from ..plans.ring import AllReduce, Ring, Star
 from ..plans.split import split
 from ..trace.trace import Trace
@@ -17,6 +19,8 @@ from ..view.picture import Picture
 from ..view.pictures.bucket_lanes import bucket_picture
 from ..view.pictures.call_flow import STEPS, flow_picture
 from ..view.pictures.memory_lanes import memory_picture
+from ..view.pictures.mesh_rows import mesh_picture
+from ..view.pictures.pipeline_lanes import pipelines_picture
 from ..view.pictures.race_charts import race_picture
 from ..view.pictures.ring_steps import all_reduce_picture
 from ..view.pictures.scaling_charts import scaling_picture
@@ -266,3 +270,44 @@ class TimelineExplorer(Explorer):
         if trace is None:
             trace = step_trace(self._work, self._hardware, self.rows, self.gpus)
         return timeline_picture(trace, moment_of(trace, self.moment / 100))
+
+
+class PipelineExplorer(Explorer):
+    """GPipe and 1F1B over ``stages`` stages (1 to 8) with ``micro_batches`` micro-batches (1 to 16), in time."""
+
+    limits = {"stages": (1, 8), "micro_batches": (1, 16)}
+    unfolds = "micro_batches"
+
+    def __init__(self, stages: int = 4, micro_batches: int = 8) -> None:
+        super().__init__(stages=stages, micro_batches=micro_batches)
+
+    def drawn(self) -> Picture:
+        return pipelines_picture([pipeline(order, self.stages, self.micro_batches) for order in ORDERS])
+
+
+class MeshExplorer(Explorer):
+    """A mesh of ``dp`` × ``pp`` × ``tp`` ranks (1 to 4, 1 to 4, 1 to 8); along ``lit`` the groups light up.
+
+    rank     whose group is pointed out.
+    node     GPUs of a computer, 1 to 8.
+    order    the dimensions, the outermost first.
+    """
+
+    limits = {"dp": (1, 4), "pp": (1, 4), "tp": (1, 8), "rank": (0, 127), "node": (1, 8)}
+    choices = {"lit": ("dp", "pp", "tp"), "order": ("dp, pp, tp", "tp, pp, dp")}
+    unfolds = "rank"
+    even = ("rank",)
+
+    def __init__(
+        self, dp: int = 2, pp: int = 2, tp: int = 2, *, lit: str = "tp", rank: int = 0, node: int = 4,
+        order: str = "dp, pp, tp",
+    ) -> None:  # fmt: skip
+        super().__init__(dp=dp, pp=pp, tp=tp, lit=lit, rank=rank, node=node, order=order)
+
+    def span(self, name: str) -> tuple[int, int]:
+        return (0, self.dp * self.pp * self.tp - 1) if name == "rank" else super().span(name)
+
+    def drawn(self) -> Picture:
+        names = tuple(self.order.split(", "))
+        mesh = Mesh(names, tuple(getattr(self, name) for name in names), self.node)
+        return mesh_picture(mesh, self.lit, min(self.rank, self.span("rank")[1]))

@@ -13,6 +13,7 @@ from ..base.numbers import MOST_GPUS, instance, must, whole
 from ..cost import Race, Scaling
 from ..plans.batches import Batches, batches
 from ..plans.footprint import Footprint, Footprints, Occupancy
+from ..plans.pipeline import Pipeline
 from ..plans.placement import Placement
 from ..plans.ring import AllReduce, Ring, Star, ring_all_reduce
 from ..plans.shapes import Cut, Shape
@@ -30,6 +31,7 @@ from .pictures.loss_curves import curves_picture
 from .pictures.machine_lanes import occupancy_picture
 from .pictures.memory_lanes import memory_picture
 from .pictures.memory_time import memory_time_picture
+from .pictures.pipeline_lanes import pipelines_picture
 from .pictures.placement_lanes import placement_picture
 from .pictures.race_charts import race_picture
 from .pictures.ring_steps import all_reduce_picture
@@ -57,6 +59,7 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Scaling: scaling_picture,
     Curves: curves_picture,
     Cut: inputs_picture,
+    Pipeline: lambda found: pipelines_picture([found]),
 }
 
 

@@ -25,6 +25,8 @@ MOVES = [
     ("MemoryExplorer", {"gpus": 4}, "optimizer", "SGD", "capacity 16 GiB"),
     ("RingExplorer", {"ranks": 4}, "step", 2, "after step 2 of 6"),
     ("StarExplorer", {"ranks": 4}, "step", 2, "rank 2 sends its gradient"),
+    ("PipelineExplorer", {"stages": 4}, "micro_batches", 12, "45 units of time"),
+    ("MeshExplorer", {"node": 8}, "lit", "dp", "(1, 1, 1)"),
     ("RaceExplorer", {}, "doublings", 7, ">128</text>"),
     ("BucketExplorer", {}, "megabytes", 100, "100 MB"),
     ("ScalingExplorer", {}, "link", "h200", "H200, NVLink, 8 × 400 Gb"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.distributed.threads.world import World
@@ -225,3 +226,26 @@ def test_a_flat_parameter_that_is_sharded(world):
 
     shard = WEIGHTS // N
     assert on_all(world, train) == (shard, (2 * shard, 4 * shard))
+
+
+def alive_at_each_forward(schedule, pieces):
+    """What the first stage of a pipeline holds after each forward, in layers' outputs, and of how many layers it is."""
+    rows, wide, deep = 32, 64, 4
+    stage = nn.Sequential(*[nn.Sequential(nn.Linear(wide, wide), nn.Tanh()) for _ in range(deep)]).cuda()
+    part = PipelineStage(stage, dist.get_rank(), N, torch.device("cuda", torch.cuda.current_device()))
+    steps = schedule(part, pieces, loss_fn=nn.functional.mse_loss)
+    x = torch.ones(pieces * rows, wide, device="cuda")
+    given = {0: ((x,), {}), N - 1: ((), {"target": x})}.get(dist.get_rank(), ((), {}))
+    steps.step(*given[0], **given[1])  # makes the buffers of messages
+    seen, before = [], bytes_now()
+    stage.register_forward_hook(lambda *_: seen.append((bytes_now() - before) // (rows * wide * 4)))
+    steps.step(*given[0], **given[1])
+    return seen, deep
+
+
+@pytest.mark.parametrize("pieces", [8, 16])
+def test_a_stage_does_not_keep_what_it_has_sent(world, pieces):
+    one, deep = world.run(lambda rank: alive_at_each_forward(Schedule1F1B, pieces))[0]
+    all_of_them = world.run(lambda rank: alive_at_each_forward(ScheduleGPipe, pieces))[0][0]
+    assert one == [deep * min(number, N) for number in range(1, pieces + 1)]
+    assert all_of_them == [deep * number for number in range(1, pieces + 1)]

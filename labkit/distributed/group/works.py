@@ -66,6 +66,8 @@ class SlotWork(_Waited):
             rank.wait_until(slot.finished)
             if not self._told:
                 self._tell(max(0.0, slot.met - began))
+        elif "away" in self.call.memo:
+            self.results = []  # on its way: what still holds this Work does not hold what was sent
         return True
 
     def _tell_stuck(self) -> None:

@@ -1,0 +1,85 @@
+"""Pipelines and meshes as integers: schedules against their formulas, groups against PyTorch's DeviceMesh."""
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import labkit
+from labkit.plans.mesh import Mesh
+from labkit.view.pictures.mesh_rows import mesh_picture
+from labkit.view.pictures.pipeline_lanes import pipelines_picture
+
+SIZES = [(stages, pieces) for stages in (1, 2, 3, 4, 8) for pieces in (1, 2, 3, 4, 7, 16, 32)]
+
+
+@pytest.mark.parametrize(("stages", "pieces"), SIZES)
+@pytest.mark.parametrize("backward", [1, 2, 3])
+def test_both_schedules_are_equally_long_and_keep_what_the_formulas_say(stages, pieces, backward):
+    gpipe, one = (labkit.pipeline(name, stages, pieces, backward=backward) for name in ("GPipe", "1F1B"))
+    assert gpipe.length == one.length == (pieces + stages - 1) * (1 + backward)
+    assert gpipe.bubble == one.bubble == pytest.approx((stages - 1) / (pieces + stages - 1))
+    assert [gpipe.peak(stage) for stage in range(stages)] == [pieces] * stages
+    assert [one.peak(stage) for stage in range(stages)] == [min(pieces, stages - at) for at in range(stages)]
+
+
+@pytest.mark.parametrize("name", ["GPipe", "1F1B"])
+def test_no_task_begins_before_what_it_needs_and_a_stage_does_one_at_a_time(name):
+    found = labkit.pipeline(name, 4, 7)
+    stops = {(at, task.name): task.stop for at, tasks in enumerate(found.stages) for task in tasks}
+    for at, tasks in enumerate(found.stages):
+        assert all(one.stop <= other.start for one, other in zip(tasks, tasks[1:], strict=False))
+        for task in tasks:
+            before = (at - 1, task.name) if task.name[0] == "F" else (at + 1, task.name)
+            assert task.start >= stops.get(before, 0)
+
+
+def test_orders_of_ones_own_are_run_and_those_that_cannot_be_are_refused():
+    found = labkit.pipeline(lambda stage, stages, count: ["F0", "B0", "F1", "B1"], 3, 2)
+    assert (found.length, found.peak(0)) == (18, 1)  # one micro-batch after the other
+    with pytest.raises(ValueError, match=r"no stage can go on \(stage 0: B0, stage 1: B0\)"):
+        labkit.pipeline(lambda stage, stages, count: ["B0", "F0"], 2, 1)
+    with pytest.raises(ValueError, match=r"order\(0, 2, 2\) must be F and B of each micro-batch, once"):
+        labkit.pipeline(lambda stage, stages, count: ["F0", "B0"], 2, 2)
+    with pytest.raises(ValueError, match="order must be one of 'GPipe', '1F1B', got '1F1b'"):
+        labkit.pipeline("1F1b", 2, 2)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 3, 2), (1, 4, 2)])
+def test_a_meshs_groups_are_those_of_pytorch(sizes):
+    mesh, count = Mesh(("dp", "pp", "tp"), sizes), sizes[0] * sizes[1] * sizes[2]
+
+    def theirs():
+        made = init_device_mesh("cuda", sizes, mesh_dim_names=mesh.names)
+        groups = [dist.get_process_group_ranks(made[name].get_group()) for name in mesh.names]
+        return tuple(made.get_coordinate()), groups
+
+    with labkit.ranks(count) as ranks:
+        for rank, (coordinate, groups) in enumerate(ranks.run(theirs)):
+            assert mesh.coordinate(rank) == coordinate
+            for name, members in zip(mesh.names, groups, strict=True):
+                assert [[*group] for group in mesh.groups(name) if rank in group] == [members]
+
+
+def test_the_inner_dimension_stays_on_a_node():
+    assert Mesh(("dp", "pp", "tp"), (4, 4, 8)).crossing("tp") == 0
+    assert Mesh(("tp", "pp", "dp"), (8, 4, 4)).crossing("tp") == 16
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(("stages", "pieces"), [(1, 1), (4, 8), (8, 16)])
+def test_nothing_of_a_pipeline_is_clipped(language, stages, pieces, sound):
+    labkit.set_language(language)
+    picture = pipelines_picture([labkit.pipeline(name, stages, pieces) for name in ("GPipe", "1F1B")])
+    sound(picture)
+    assert len([box for box in picture.boxes if " F" in box.label]) == 2 * stages * pieces
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (4, 4, 8), (1, 1, 1)])
+def test_a_group_lights_up(language, sizes, sound):
+    labkit.set_language(language)
+    mesh = Mesh(("dp", "pp", "tp"), sizes)
+    picture = mesh_picture(mesh, "pp", 0)
+    sound(picture)
+    lit = {int(box.label.split()[1]) for box in picture.boxes if box.label and not box.tint}
+    assert lit == {*mesh.groups("pp")[0]}
