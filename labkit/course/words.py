@@ -9,7 +9,9 @@ from html import escape
 def as_html(text: str) -> str:
     """Text as HTML: `code` in its own letters, a fenced block as a block."""
     text = escape(text, quote=False)
-    text = re.sub(r"```\n(.*?)\n```", r"<pre>\1</pre>", text, flags=re.DOTALL)
+    # JupyterLab breaks the lines of a <pre> in the middle of a word.
+    block = r'<pre style="white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere">\1</pre>'
+    text = re.sub(r"```\n(.*?)\n```", block, text, flags=re.DOTALL)
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", text)
 
 

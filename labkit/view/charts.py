@@ -110,7 +110,7 @@ def _chart(
         y = TOP + TALL * (1 - axis.share(tick) if tick else 1)
         found.append(Line(left, y, left + across, y, muted=True))
         found.append(Text(left - 6, y + 4, axis.tick(tick), 11, "end", muted=True))
-    found += _under(counts, places)
+    found += _under(counts, places, even=even)
     found.append(Text(left + across / 2, TOP + TALL + 38, under, 11, "middle", muted=True))
     ends = []
     for style, values, name, short in curves:
@@ -187,14 +187,15 @@ def _places(counts: Sequence[int], left: float, across: float, *, even: bool) ->
     return [left + 8 + (across - 16) * (place - low) / (high - low) for place in at]
 
 
-def _under(counts: Sequence[int], places: list[float]) -> list[Text]:
-    """The counts under the axis, as many as there is room for, the last one always."""
+def _under(counts: Sequence[int], places: list[float], *, even: bool) -> list[Text]:
+    """The counts under the axis, as many as there is room for, the last one always; of even steps the round ones."""
+    apart = next(a for a in (1, 2, 5, 10, 20, 50, 100, counts[-1] + 1) if counts[-1] / a <= 12) if even else 1
     texts: list[Text] = []
     free = places[-1] - text_width(str(counts[-1]), 11) / 2 - 4
     edge = -1e9
     for at, (count, x) in enumerate(zip(counts, places, strict=True)):
         half = text_width(str(count), 11) / 2
-        if at == len(counts) - 1 or (x - half > edge and x + half < free):
+        if at == len(counts) - 1 or (count % apart == 0 and x - half > edge and x + half < free):
             texts.append(Text(x, TOP + TALL + 18, str(count), 11, "middle", muted=True))
             edge = x + half + 4
     return texts

@@ -530,7 +530,7 @@ def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
     exec(code, FOUR | {"Digits": Digits, "nn": torch.nn}, found := {})
     assert check(name, found[re.match(r"(?:def|class) (\w+)", code)[1]]).right
-    assert re.search(r"<pre>(?:def|class) .*\n.*</pre>", reveal(name)._repr_html_(), re.DOTALL)
+    assert re.search(r"<pre[^>]*>(?:def|class) .*\n.*</pre>", reveal(name)._repr_html_(), re.DOTALL)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])

@@ -147,6 +147,13 @@ def test_nothing_of_the_curves_is_clipped_and_nothing_overlaps(losses, language,
     sound(curves_picture(labkit.Curves(**losses)))
 
 
+def test_the_steps_under_curves_are_round_numbers_and_the_last():
+    picture = curves_picture(labkit.Curves(one=[1.0] * 40))
+    foot = max(text.y for text in picture.texts if text.text == "0")
+    under = [text.text for text in picture.texts if text.y == foot]
+    assert under == ["0", "5", "10", "15", "20", "25", "30", "35", "39"]
+
+
 def test_equal_curves_lie_on_one_another_and_each_can_be_seen():
     picture = curves_picture(labkit.Curves(**LOSSES))
     marks = {box.label: box for box in picture.boxes}
