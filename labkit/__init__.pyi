@@ -40,6 +40,7 @@ from .explore.explorers import ShapesExplorer as ShapesExplorer
 from .explore.explorers import SplitExplorer as SplitExplorer
 from .explore.explorers import StarExplorer as StarExplorer
 from .explore.explorers import TimelineExplorer as TimelineExplorer
+from .explore.explorers import WorldExplorer as WorldExplorer
 from .machine import Gpu as Gpu
 from .machine import Machine as Machine
 from .machine import OutOfHostMemory as OutOfHostMemory

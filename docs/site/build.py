@@ -57,7 +57,7 @@ REFERENCE = (
     (
         "Explorers", "探索器",
         "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer "
-        "RingExplorer StarExplorer RaceExplorer BucketExplorer PipelineExplorer MeshExplorer",
+        "RingExplorer StarExplorer RaceExplorer BucketExplorer PipelineExplorer MeshExplorer WorldExplorer",
     ),
     ("Language", "语言", "set_language get_language"),
 )  # fmt: skip

@@ -27,6 +27,7 @@ from ..view.pictures.scaling_charts import scaling_picture
 from ..view.pictures.shape_blocks import shapes_picture
 from ..view.pictures.split_lanes import split_picture
 from ..view.pictures.timeline import moment_of, timeline_picture
+from ..view.pictures.world_lanes import CHOSEN_BY, world_picture
 from .explorer import Explorer
 
 
@@ -111,6 +112,27 @@ class _LinkedExplorer(Explorer):
 
     def called(self, name: str) -> dict[str, str]:
         return {key: profile.name for key, profile in PROFILES.items()}
+
+
+class WorldExplorer(Explorer):
+    """The ranks on ``nodes`` nodes (1 to 4) with ``per_node`` GPUs each (1 to 8), and the GPUs that they take.
+
+    chosen_by   where a script reads the number of its GPU: "LOCAL_RANK", "RANK", or "" if it never chooses one.
+    """
+
+    limits = {"nodes": (1, 4), "per_node": (1, 8)}
+    choices = {"chosen_by": CHOSEN_BY}
+    unfolds = "nodes"
+
+    def __init__(self, nodes: int = 2, per_node: int = 2, chosen_by: str = "LOCAL_RANK") -> None:
+        super().__init__(nodes=nodes, per_node=per_node, chosen_by=chosen_by)
+
+    def called(self, name: str) -> dict[str, str]:
+        called = {number: f"torch.cuda.set_device({number})" for number in CHOSEN_BY}
+        return called | {"": say(en="(no set_device)", zh="（没有 set_device）")}
+
+    def drawn(self) -> Picture:
+        return world_picture(self.nodes, self.per_node, self.chosen_by)
 
 
 class RaceExplorer(_LinkedExplorer):

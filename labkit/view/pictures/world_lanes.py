@@ -1,0 +1,55 @@
+"""The picture of a world: a lane for each node, a cell for each of its GPUs, and in it the ranks that take that GPU."""
+
+from __future__ import annotations
+
+from ...base.language import say
+from ...base.numbers import one_of
+from ..captions import caption
+from ..layout import BASELINE, Lanes, sized
+from ..picture import Box, Picture, Sketch, Text
+
+_LEFT, _TOP, _HIGH, _GAP = 76, 34, 78, 6
+# What a script may read the number of its GPU from; "" for one that never chooses a GPU.
+CHOSEN_BY = ("LOCAL_RANK", "RANK", "")
+
+
+def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
+    """``nodes`` nodes of ``each`` GPUs, a rank for each; one whose GPU is not there stands hatched where it belongs."""
+    one_of("chosen_by", chosen_by, CHOSEN_BY)
+    sketch, size = Sketch(), nodes * each
+    lane = Lanes(_TOP, _LEFT, 12, _HIGH, 13)
+    width = lane.across / each
+    facts = {"nodes": nodes, "each": each, "size": size}
+    sketch.add(Text(14, 20, caption("world", "title", **facts), 13, bold=True))
+    for node in range(nodes):
+        sketch.add(lane.name(node, say(en=f"node {node}", zh=f"节点 {node}")))
+        for gpu in range(each):
+            rank, first, own = node * each + gpu, node * each, f"cuda:{gpu}"
+            lost = chosen_by == "RANK" and rank >= each
+            idle = chosen_by == "" and gpu > 0
+            told = [own, f"RANK {rank}", f"LOCAL_RANK {gpu}"]
+            if lost:
+                told = [own, f"RANK {rank}", f"cuda:{rank} ?"]
+            elif chosen_by == "":
+                told = [own] if idle else [own, f"RANK {_span(range(first, first + each))}"]
+            x, y = _LEFT + gpu * width, lane.y(node) + _GAP / 2
+            colour = None if lost or idle else gpu
+            sketch.add(
+                Box(x, y, width - _GAP, _HIGH - _GAP, colour, f"node {node} {own}", dashed=idle, hatched=lost)
+            )
+            for at, words in enumerate(told):
+                line = y + (_HIGH - _GAP) * (at + 1) / (len(told) + 1) + 13 * BASELINE
+                fits = sized(words, width - _GAP - 6, 13 if at == 1 else 11, at == 1)
+                middle = x + (width - _GAP) / 2
+                sketch.add(Text(middle, line, words, fits, "middle", gpu=colour, bold=at == 1))
+    told = caption("world", **facts)
+    if chosen_by == "RANK" and nodes > 1:
+        told += caption("world", "absent", ranks=_span(range(each, size)))
+    elif chosen_by == "" and each > 1:
+        told += caption("world", "shared")
+    return sketch.picture(lane.y(nodes) + 8, told)
+
+
+def _span(ranks: range) -> str:
+    """``3``, ``3–5``."""
+    return f"{ranks[0]}" + f"–{ranks[-1]}" * (len(ranks) > 1)
