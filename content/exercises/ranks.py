@@ -126,7 +126,9 @@ def _start(answer: Callable[..., Any]) -> Hints:
         ran = on_ranks(begun, nodes * each, nodes=nodes)
         if ran.failure:
             ordinal = "invalid device ordinal" in ran.failure.words
-            yield Named("rank" if ordinal else "raises", rank=ran.failure.rank, words=ran.failure.words, **said)
+            yield Named(
+                "rank" if ordinal else "raises", rank=ran.failure.rank, words=ran.failure.words, **said
+            )
             return
         taken: dict[tuple[int, int], int] = {}
         for rank, (told, gpu) in enumerate(ran.results):
