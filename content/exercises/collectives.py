@@ -74,9 +74,8 @@ def _after(ring: Ring, step: int, before: list[Tensor], steps: list[list[Tensor]
         yield Named("called", call=others[0])
     ranks, now = ring.ranks, steps[-1]
     last = steps[-2] if step > 1 else before
-    if sent := ran.sent() / (8 * step):
-        if sent > 1:
-            yield Named("too_much", sent=f"{sent:.3g}")
+    if (sent := ran.sent() / (8 * step)) > 1:
+        yield Named("too_much", sent=f"{sent:.3g}")
     wanted = ring.held(step)
     found = [[_counts(float(value), ranks) for value in chunks] for chunks in now]
     wrong = [

@@ -123,6 +123,7 @@ class WorldExplorer(Explorer):
     limits = {"nodes": (1, 4), "per_node": (1, 8)}
     choices = {"chosen_by": CHOSEN_BY}
     unfolds = "nodes"
+    labels = {"per_node": "node"}
 
     def __init__(self, nodes: int = 2, per_node: int = 2, chosen_by: str = "LOCAL_RANK") -> None:
         super().__init__(nodes=nodes, per_node=per_node, chosen_by=chosen_by)

@@ -35,6 +35,23 @@ def test_each_rank_has_its_own_arguments_and_gpu_and_what_it_called_is_known(nod
     assert (ran.count("send", 3), ran.sent(3)) == (1, 8)
 
 
+AFTERWARDS = {
+    "a group of some ranks": ("dist.get_world_size(dist.new_group([0, 1]))", [2, 2]),
+    "a group of its own": ("dist.init_process_group('nccl')\ndist.get_world_size()", [2, 2]),
+    "its own GPU": ("torch.cuda.set_device(local_rank)\ntorch.ones(1).cuda().device.index", [0, 1]),
+    "the version of NCCL": ("torch.cuda.nccl.version()[0]", [2, 2]),
+}
+
+
+@pytest.mark.parametrize("what", AFTERWARDS)
+def test_what_a_world_changes_of_its_machine_is_there_after_another_world(what):
+    code, wanted = AFTERWARDS[what]
+    with labkit.ranks(2) as session:
+        session.execute("import torch, torch.distributed as dist")
+        on_ranks(passed_on, 3, given(3)).finished()
+        assert list(session.execute(code)) == wanted
+
+
 def test_a_session_that_is_open_goes_on_as_it_was():
     with labkit.ranks(2) as session:
         session.execute("import torch, torch.distributed as dist\nx = torch.ones(1, device=device) + rank")

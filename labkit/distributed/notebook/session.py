@@ -250,7 +250,8 @@ class Session:
 
         def init_process_group(*args: Any, **kwargs: Any) -> None:
             rank = rank_here()
-            made = None if rank is None else groups.pop(rank.number, None)
+            ours = any(rank is one for one in self._world.ranks)  # not of a world beside this one
+            made = groups.pop(rank.number, None) if rank is not None and ours else None
             if made is not None and dist.group.WORLD is made:
                 dist.destroy_process_group()
             real(*args, **kwargs)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -45,7 +45,23 @@ _isolate_threads: Any = torch._C._distributed_c10d._set_thread_isolation_mode  #
 
 # The worlds that are open: one may be made beside another for a moment, and what the process has of ranks ends with
 # the last.
-_open: set[World] = set()
+_open: dict[World, None] = {}
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Inside, torch is without the worlds that are open: another machine and another world may be made, and closed.
+
+    A world changes some of what its machine has changed. A machine that comes back afterwards would undo that.
+    """
+    worlds = list(_open)
+    for world in reversed(worlds):
+        world._patches.take_out()
+    try:
+        yield
+    finally:
+        for world in worlds:
+            world._patches.put_in()
 
 
 class RanksFailed(RuntimeError):
@@ -128,7 +144,7 @@ class World:
         try:
             self._patches.put_in()
             self.shardings.look()
-            _open.add(self)
+            _open[self] = None
             trace.tell_ranks(_number_and_clock)
             # C++ keeps the groups by name, for the process; from now on for each thread (c10d/RankLocal.hpp).
             _isolate_threads(True)
@@ -309,7 +325,7 @@ class World:
         self.kept.clear()
         self.meetings.clear()
         self.shardings.close()
-        _open.discard(self)
+        _open.pop(self, None)
         if not _open:
             trace.tell_ranks(None)
             _isolate_threads(False)
