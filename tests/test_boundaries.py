@@ -47,6 +47,7 @@ distributed.processes | base turns machine trace distributed.calls distributed.r
 distributed.threads   | base turns machine machine.state trace distributed.calls distributed.rank distributed.group distributed.processes
 distributed.torchrun  | base turns children machine machine.state distributed.calls distributed.rank distributed.processes distributed.threads
 distributed.notebook  | base turns children machine trace distributed.calls distributed.rank distributed.threads
+distributed.testing   | base turns machine distributed.calls distributed.rank distributed.threads distributed.notebook
 distributed           | machine distributed.threads distributed.pictures
 
 cost              | base plans trace
@@ -72,6 +73,7 @@ content.assignments | engine machine.torch_api plans course classroom
 
 cli               | base children distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.torch_api machine.state trace trace.recording view diagnosis
 __init__          | base machine view distributed.processes distributed.notebook
+pytest_plugin     | base distributed.testing
 __main__          | cli
 """
 ROWS = [line.split("|") for line in TABLE.splitlines() if line]
@@ -264,7 +266,12 @@ BESIDE = {
     # What it holds is written in their words, and part two of the course runs ranks.
     "content": {"course", "classroom", "distributed"},
 }
-COMMANDS = ("cli", "__init__", "__main__")  # a command, or a public name, is there for a part
+COMMANDS = (
+    "cli",
+    "__init__",
+    "__main__",
+    "pytest_plugin",
+)  # a command, or a public name, is there for a part
 
 
 def test_parts_beside_the_core_know_each_other_as_little_as_can_be():

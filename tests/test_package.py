@@ -92,6 +92,14 @@ def test_the_source_archive_builds_the_same_wheel(built, tmp_path):
     assert next(tmp_path.glob("*.whl")).read_bytes() == built[1].read_bytes()
 
 
+def test_pytest_finds_its_plugin(built):
+    _, wheel = built
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
+        told = archive.read(name).decode()
+    assert "[pytest11]\nlabkit.pytest_plugin = labkit.pytest_plugin" in told
+
+
 def test_what_the_package_says_of_itself(built):
     with zipfile.ZipFile(built[1]) as wheel:
         said = metadata.PathDistribution(

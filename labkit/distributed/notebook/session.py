@@ -270,18 +270,28 @@ class Session:
             )
         return self._world
 
-    def _run(self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None) -> list[Any]:
-        __tracebackhide__ = True  # of debuggers
+    def each(
+        self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None, *, to_end: bool = False
+    ) -> list[Any]:
+        """Call ``function(rank)`` in each rank, recorded; raises RanksFailed with what each raised that did.
+
+        to_end   as for :meth:`..threads.world.World.run`.
+        """
         world = self._alive()
         with self._stage(world):
             recorded = emitting.begin()
             try:
-                return world.run(notebook.in_cell(function), ranks)
-            except RanksFailed as error:
-                failed = error
+                return world.run(notebook.in_cell(function), ranks, to_end=to_end)
             finally:
                 emitting.end(recorded)
                 self.trace = recorded
+
+    def _run(self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None) -> list[Any]:
+        __tracebackhide__ = True  # of debuggers
+        try:
+            return self.each(function, ranks)
+        except RanksFailed as error:
+            failed = error
         raise self._told(failed)
 
     def _told(self, failed: RanksFailed) -> BaseException:

@@ -81,6 +81,8 @@ class Meeting:
         finally:
             _release(self._lock)
         first = next(iter(slot.calls.values()))
+        if slot.error is not None:
+            return slot  # which those that come later are told, too
         if first is not call and not faults.fit(first, call):
             slot.error = faults.fault([slot.calls[at] for at in sorted(slot.calls)])
         elif len(slot.calls) == slot.size:
