@@ -37,6 +37,8 @@ from .explore.explorers import RaceExplorer as RaceExplorer
 from .explore.explorers import RingExplorer as RingExplorer
 from .explore.explorers import ScalingExplorer as ScalingExplorer
 from .explore.explorers import ShapesExplorer as ShapesExplorer
+from .explore.explorers import ShardingExplorer as ShardingExplorer
+from .explore.explorers import SlicesExplorer as SlicesExplorer
 from .explore.explorers import SplitExplorer as SplitExplorer
 from .explore.explorers import StarExplorer as StarExplorer
 from .explore.explorers import TimelineExplorer as TimelineExplorer
@@ -67,6 +69,7 @@ from .plans.split import split as split
 from .trace.curves import Curves as Curves
 from .trace.events import Event as Event
 from .trace.events import Meeting as Meeting
+from .trace.heat import HeatMaps as HeatMaps
 from .trace.memory import MemorySample as MemorySample
 from .trace.memory import MemoryTimeline as MemoryTimeline
 from .trace.recording import record as record

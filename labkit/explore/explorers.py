@@ -13,11 +13,16 @@ from ..plans.footprint import OPTIMIZERS, million_parameters
 from ..plans.mesh import Mesh
 from ..plans.pipeline import ORDERS, pipeline
 from ..plans.ring import AllReduce, Ring, Star
+from ..plans.shards import Shards
+from ..plans.slices import HIDDEN, column_row
+from ..plans.slices import STEPS as SLICE_STEPS
 from ..plans.split import split
+from ..trace.heat import HeatMaps
 from ..trace.trace import Trace
 from ..view.picture import Picture
 from ..view.pictures.bucket_lanes import bucket_picture
 from ..view.pictures.call_flow import STEPS, flow_picture
+from ..view.pictures.heat_maps import heat_picture
 from ..view.pictures.memory_lanes import memory_picture
 from ..view.pictures.mesh_rows import mesh_picture
 from ..view.pictures.pipeline_lanes import pipelines_picture
@@ -25,6 +30,7 @@ from ..view.pictures.race_charts import race_picture
 from ..view.pictures.ring_steps import all_reduce_picture
 from ..view.pictures.scaling_charts import scaling_picture
 from ..view.pictures.shape_blocks import shapes_picture
+from ..view.pictures.shard_lanes import shards_picture
 from ..view.pictures.split_lanes import split_picture
 from ..view.pictures.timeline import moment_of, timeline_picture
 from ..view.pictures.world_lanes import CHOSEN_BY, world_picture
@@ -238,6 +244,45 @@ class MemoryExplorer(Explorer):
             self.rows, self.gpus, self.parameters, self.optimizer, running=self.moment == "running", **self._sizes
         )  # fmt: skip
         return memory_picture(memory)
+
+
+class ShardingExplorer(Explorer):
+    """ZeRO's ``stage`` (0 to 3) on ``ranks`` ranks (1 to 64): which share of which bytes each of them holds.
+
+    parameters   millions of them, 100 to 20,000, trained in 16 bits with Adam.
+    rows         on each GPU, 1 to 32.
+    activations, capacity   bytes per row, and bytes that each GPU has.
+    """
+
+    limits = {"stage": (0, 3), "ranks": (1, 64), "parameters": (100, 20_000), "rows": (1, 32)}
+    unfolds = plays = "stage"
+    labels = {"rows": "rows-per-gpu"}
+
+    def __init__(
+        self, stage: int = 0, ranks: int = 4, parameters: int = 7500, rows: int = 4,
+        *, activations: int = 2 * 10**9, capacity: int | None = 80 * 10**9,
+    ) -> None:  # fmt: skip
+        self._sizes = (activations, capacity)
+        super().__init__(stage=stage, ranks=ranks, parameters=parameters, rows=rows)
+
+    def drawn(self) -> Picture:
+        each, capacity = self._sizes
+        return shards_picture(
+            Shards(self.stage, self.ranks, 10**6 * self.parameters, each * self.rows, capacity)
+        )
+
+
+class SlicesExplorer(Explorer):
+    """Two layers on ``ranks`` ranks (1 to 8), cut by columns and by rows, after ``step`` (0 to 3)."""
+
+    limits = {"step": (0, len(SLICE_STEPS) - 1), "ranks": (1, HIDDEN)}
+    unfolds = plays = "step"
+
+    def __init__(self, step: int = 0, ranks: int = 4) -> None:
+        super().__init__(step=step, ranks=ranks)
+
+    def drawn(self) -> Picture:
+        return heat_picture(HeatMaps(column_row(self.ranks, self.step)))
 
 
 class ScalingExplorer(_LinkedExplorer):

@@ -19,6 +19,7 @@ from ..plans.ring import AllReduce, Ring, Star, ring_all_reduce
 from ..plans.shapes import Cut, Shape
 from ..plans.split import Split, split
 from ..trace.curves import Curves
+from ..trace.heat import HeatMaps
 from ..trace.memory import MemoryTimeline
 from ..trace.trace import Call, Trace
 from . import shown
@@ -26,6 +27,7 @@ from .page import timeline_of
 from .picture import Picture
 from .pictures.batch_lanes import batches_picture
 from .pictures.call_flow import flow_picture
+from .pictures.heat_maps import heat_picture
 from .pictures.input_lanes import inputs_picture
 from .pictures.loss_curves import curves_picture
 from .pictures.machine_lanes import occupancy_picture
@@ -58,6 +60,7 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     MemoryTimeline: memory_time_picture,
     Scaling: scaling_picture,
     Curves: curves_picture,
+    HeatMaps: heat_picture,
     Cut: inputs_picture,
     Pipeline: lambda found: pipelines_picture([found]),
 }

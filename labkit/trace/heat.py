@@ -1,0 +1,53 @@
+"""Matrices of several ranks, to be seen side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..base.display import Drawn
+from ..base.numbers import must
+
+Matrix = list[list[float | None]]
+MOST = 64
+
+
+class HeatMaps(Drawn):
+    """What each rank holds, as pictures of the numbers: ``HeatMaps({"W1": [w1 of rank 0, w1 of rank 1, …], …})``.
+
+    maps   by name: a matrix for each rank, a tensor or nested lists, at most 64 × 64; a vector is one row. None in
+           the place of a number: the rank does not hold it.
+
+    Raises ValueError, naming the matrix, for others.
+    """
+
+    def __init__(self, maps: Mapping[str, Sequence[Any]]) -> None:
+        self.maps = {name: [_matrix(name, part) for part in parts] for name, parts in maps.items()}
+        if len({len(parts) for parts in self.maps.values()}) != 1:
+            raise ValueError(must("maps", list(maps), en="a matrix for each rank", zh="每个 rank 各一个矩阵"))
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return len(next(iter(self.maps.values())))
+
+    def __repr__(self) -> str:
+        shapes = {name: [f"{len(m)}×{len(m[0])}" for m in parts] for name, parts in self.maps.items()}
+        return "\n".join(f"{name}: {', '.join(found)}" for name, found in shapes.items())
+
+
+def _matrix(name: str, part: Any) -> Matrix:
+    rows = part.tolist() if hasattr(part, "tolist") else part
+    rows = rows if rows and isinstance(rows[0], (list, tuple)) else [rows]
+    sizes = {len(row) if isinstance(row, (list, tuple)) else 0 for row in rows}
+    if (
+        len(sizes) != 1
+        or not 0 < max(sizes) <= MOST
+        or len(rows) > MOST
+        or isinstance(rows[0][0], (list, tuple))
+    ):
+        most = f"{MOST} × {MOST}"
+        raise ValueError(
+            must(name, type(part).__name__, en=f"a matrix of at most {most}", zh=f"是最多 {most} 的矩阵")
+        )
+    return [list(row) for row in rows]
