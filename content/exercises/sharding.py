@@ -74,7 +74,8 @@ def _layers(seed: int, width: int, count: int = 4) -> nn.Sequential:
 
 def _full(tensor: Any) -> Tensor:
     """All of a tensor of which each rank may have a shard."""
-    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole.detach().clone()
 
 
 @judge("14.prepare", a_function("prepare"))

@@ -37,7 +37,8 @@ class HeatMaps(Drawn):
 
 
 def _matrix(name: str, part: Any) -> Matrix:
-    rows = part.tolist() if hasattr(part, "tolist") else part
+    found = part.tolist() if hasattr(part, "tolist") else part
+    rows = found if isinstance(found, (list, tuple)) else []
     rows = rows if rows and isinstance(rows[0], (list, tuple)) else [rows]
     sizes = {len(row) if isinstance(row, (list, tuple)) else 0 for row in rows}
     if (

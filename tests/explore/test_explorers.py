@@ -27,6 +27,8 @@ MOVES = [
     ("StarExplorer", {"ranks": 4}, "step", 2, "rank 2 sends its gradient"),
     ("PipelineExplorer", {"stages": 4}, "micro_batches", 12, "45 units of time"),
     ("MeshExplorer", {"node": 8}, "lit", "dp", "(1, 1, 1)"),
+    ("ShardingExplorer", {"ranks": 64}, "stage", 1, "39.4 GB"),
+    ("SlicesExplorer", {"ranks": 4}, "step", 3, "output"),
     ("RaceExplorer", {}, "doublings", 7, ">128</text>"),
     ("BucketExplorer", {}, "megabytes", 100, "100 MB"),
     ("ScalingExplorer", {}, "link", "h200", "H200, NVLink, 8 × 400 Gb"),

@@ -1,0 +1,85 @@
+"""Which bytes and which numbers lie on which rank: the plans, what is drawn of them, and what cannot be drawn."""
+
+import pytest
+import torch
+
+import labkit
+from labkit.plans.shards import KINDS, Shards
+from labkit.plans.slices import column_row
+from labkit.view.pictures.heat_maps import heat_picture
+from labkit.view.pictures.shard_lanes import shards_picture
+
+BILLION = 10**9
+
+
+@pytest.mark.parametrize(("stage", "paper"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_the_stages_have_the_bytes_of_their_paper(stage, paper):
+    """Rajbhandari and others, 2020: 7.5 billion parameters, 64 GPUs."""
+    assert round(Shards(stage, 64, 75 * BILLION // 10).total / 1e9, 1) == paper
+
+
+def test_only_the_last_stage_sends_more_and_one_rank_sends_nothing():
+    assert [Shards(stage, 8, 100).sent for stage in range(4)] == [2, 2, 2, 3]
+    assert Shards(3, 1, 100).sent == 0
+    assert Shards(3, 1, 100).total == Shards(0, 1, 100).total == 1600
+    with pytest.raises(ValueError, match="stage must be from 0 to 3, got 4"):
+        Shards(4, 2, 1)
+
+
+def filled(picture, kind):
+    return [box for box in picture.boxes if box.label.split()[-1] == kind and box.label.count(" ") == 2]
+
+
+def test_shards_lie_beside_one_another_and_what_is_whole_on_every_rank(sound):
+    picture = shards_picture(Shards(2, 4, BILLION, BILLION, 3 * BILLION))
+    sound(picture)
+    weights, gradients, optimizer = (filled(picture, kind) for kind in KINDS)
+    assert len({box.x for box in weights}) == 1
+    for boxes in (gradients, optimizer):
+        for one, other in zip(boxes, boxes[1:], strict=False):
+            assert other.x == pytest.approx(one.x + one.width)
+    assert optimizer[0].width == pytest.approx(6 * gradients[0].width)
+    assert "more than its GPU has" in picture.description
+    assert "more than" not in shards_picture(Shards(3, 4, BILLION, 0, 5 * BILLION)).description
+
+
+@pytest.mark.parametrize("ranks", [1, 9, 64, 1024])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_any_number_of_ranks_can_be_drawn(ranks, language, sound):
+    labkit.set_language(language)
+    sound(shards_picture(Shards(1, ranks, BILLION, BILLION)))
+    sound(heat_picture(labkit.HeatMaps({"W": [torch.randn(3, 5)] * ranks})))
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+def test_partial_sums_of_all_ranks_are_the_output_and_no_number_is_on_two_ranks(ranks):
+    parts = column_row(ranks, 3)
+    partial = torch.tensor(parts["partial"])
+    assert partial.sum(0).tolist() == parts["output"][0]
+    for name in ("W1", "hidden", "W2"):
+        held = torch.tensor([[[value is not None for value in row] for row in part] for part in parts[name]])
+        assert (held.sum(0) == 1).all()
+    assert all(value is None for row in column_row(ranks, 0)["hidden"][0] for value in row)
+    alone = column_row(1, 0)
+    x, w1, w2 = (
+        torch.tensor([r[:width] for r in alone[name][0]]) for name, width in (("x", 3), ("W1", 8), ("W2", 3))
+    )
+    assert (torch.relu(x @ w1) @ w2).tolist() == parts["output"][0]
+
+
+def test_cells_are_the_darker_the_farther_from_0_and_gaps_stay_empty(sound):
+    picture = heat_picture(labkit.HeatMaps({"W": [[[0, -4, None]], torch.tensor([2.0, 1.0, 0.0])]}))
+    sound(picture)
+    tints = {box.label + f" {box.gpu}": box.tint for box in picture.boxes if box.gpu is not None}
+    assert tints["W 0 1 0"] == 0
+    assert tints["W 0 1 0"] < tints["W 0 0 1"] < tints["W 0 1 1"] < tints["W 0 0 0"]
+    assert "W 0 2 0" not in tints
+    assert repr(labkit.HeatMaps({"W": [[1, 2]]})) == "W: 1×2"
+
+
+@pytest.mark.parametrize("odd", [torch.zeros(65, 2), [[1], [1, 2]], [], torch.zeros(2, 2, 2), 3.0])
+def test_what_is_no_small_matrix_is_named(odd):
+    with pytest.raises(ValueError, match="W must be a matrix of at most 64 × 64"):
+        labkit.HeatMaps({"W": [odd]})
+    with pytest.raises(ValueError, match="maps must be a matrix for each rank"):
+        labkit.HeatMaps({"W": [[1]], "V": [[1], [2]]})
