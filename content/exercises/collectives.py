@@ -147,7 +147,7 @@ def _exchange(answer: Callable[..., Any]) -> Hints:
 def _circle(error: BaseException) -> str:
     """All who wait, in one line: ``rank 0 waits in send to rank 1; rank 1 waits in …``."""
     lines = [line.split(" at ")[0] for line in str(error).splitlines() if line.startswith("  rank")]
-    return "; ".join(" ".join(line.partition(" [")[0].split()) for line in lines)
+    return say(en="; ", zh="；").join(" ".join(line.partition(" [")[0].split()) for line in lines)
 
 
 @judge("11.bus", a_function("bus_bandwidth"))

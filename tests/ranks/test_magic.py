@@ -214,3 +214,13 @@ def test_the_ranks_gpus_pass_for_a_model(kernel):
     assert kernel.run(f"%%ranks 2 --gpu-model T4\n{ask} * kept").endswith("'Tesla T4'\n")
     assert "'NVIDIA H100 80GB HBM3'" in kernel.run(f'%%ranks 2 --gpu-model "H100"\n{ask}')
     kernel.run("%ranks --close")
+
+
+def test_a_function_of_another_cell_is_named_by_that_cell(kernel):
+    kernel.run("%ranks --close\nlabkit.set_language('en')")
+    kernel.run("import torch, torch.distributed as dist\n\ndef alone(x):\n    dist.all_reduce(x)")
+    number = kernel.run("len(In) - 2").strip()
+    call = "    try:\n        alone(torch.ones(1, device=device))\n    except RuntimeError as error:\n        print(error)"
+    said = kernel.run(f"%%ranks 2 --with alone\nimport torch\nif rank == 0:\n{call}")
+    assert f"at Cell In[{number}]:4 in alone" in said
+    kernel.run("%ranks --close")

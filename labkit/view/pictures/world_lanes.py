@@ -42,12 +42,12 @@ def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
                 fits = sized(words, width - _GAP - 6, 13 if at == 1 else 11, at == 1)
                 middle = x + (width - _GAP) / 2
                 sketch.add(Text(middle, line, words, fits, "middle", gpu=colour, bold=at == 1))
-    described = caption("world", **facts)
+    described = [caption("world", **facts)]
     if chosen_by == "RANK" and nodes > 1:
-        described += caption("world", "absent", ranks=_span(range(each, size)))
+        described.append(caption("world", "absent", ranks=_span(range(each, size))))
     elif chosen_by == "" and each > 1:
-        described += caption("world", "shared")
-    return sketch.picture(lane.y(nodes) + 8, described)
+        described.append(caption("world", "shared"))
+    return sketch.picture(lane.y(nodes) + 8, say(en=" ", zh="").join(described))
 
 
 def _span(ranks: range) -> str:
