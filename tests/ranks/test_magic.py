@@ -220,7 +220,9 @@ def test_a_function_of_another_cell_is_named_by_that_cell(kernel):
     kernel.run("%ranks --close\nlabkit.set_language('en')")
     kernel.run("import torch, torch.distributed as dist\n\ndef alone(x):\n    dist.all_reduce(x)")
     number = kernel.run("len(In) - 2").strip()
-    call = "    try:\n        alone(torch.ones(1, device=device))\n    except RuntimeError as error:\n        print(error)"
-    said = kernel.run(f"%%ranks 2 --with alone\nimport torch\nif rank == 0:\n{call}")
+    said = kernel.run(
+        "%%ranks 2 --with alone\nimport torch\ntry:\n    if rank == 0:\n"
+        "        alone(torch.ones(1, device=device))\nexcept RuntimeError as error:\n    print(error)"
+    )
     assert f"at Cell In[{number}]:4 in alone" in said
     kernel.run("%ranks --close")

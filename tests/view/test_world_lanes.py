@@ -22,7 +22,7 @@ def test_the_rank_as_the_number_of_a_gpu_is_wrong_from_the_second_node_on():
     picture = world_picture(2, 2, "RANK")
     assert [box.hatched for box in picture.boxes] == [False, False, True, True]
     assert "cuda:2 ?" in texts(picture)
-    assert "rank 2–3 asks for a GPU that its node does not have" in picture.description
+    assert "rank 2–3 would need a GPU that its node does not have" in picture.description
     assert "does not have" not in world_picture(1, 4, "RANK").description
 
 
