@@ -132,6 +132,60 @@ class Returns(torch.nn.Module):
         return self.value
 
 
+def of_lesson(lesson, cell, **names):
+    """What a cell of a lesson of part two defines, and these names."""
+    made = {"torch": torch, "dist": torch.distributed, "nn": torch.nn, **names}
+    exec(next(one.source for one in sync.read(NOTEBOOKS, "en", lesson).cells if one.id == cell), made)
+    return made
+
+
+DDP = of_lesson("12_ddp", "pack")
+
+
+def in_buckets(
+    full=lambda held, most: held >= most, packed=list, cleared=True, sent_at_once=True, received=False
+):
+    """A ``ready`` of lesson 12: when a bucket is full, what is given to ``send``, what becomes of it after that."""
+
+    def ready(gradient, bucket, sent, most):
+        bucket.append(gradient)
+        if sent_at_once and full(sum(one.nbytes for one in bucket), most):
+            one = DDP["send"](packed(bucket))
+            DDP["receive"](*one) if received else sent.append(one)
+            if cleared:
+                bucket.clear()
+
+    return ready
+
+
+def last_bucket(bucket, sent):
+    if bucket:
+        sent.append(DDP["send"](list(bucket)))
+    for one in sent:
+        DDP["receive"](*one)
+
+
+def accumulated(
+    inside, scale=lambda n: 1 / n, passes=lambda parts: parts[:-1], last=lambda parallel: parallel
+):
+    """A ``step`` of lesson 12; ``inside``: whether forward is inside of ``no_sync``."""
+
+    def step(parallel, parts):
+        for part in passes(parts):
+            loss = None if inside else parallel(part).square().mean()
+            with parallel.no_sync():
+                loss = parallel(part).square().mean() if loss is None else loss
+                (loss * scale(len(parts))).backward()
+        if last is not None:
+            (last(parallel)(parts[-1]).square().mean() * scale(len(parts))).backward()
+
+    return step
+
+
+def all_at_once(parallel, parts):
+    parallel(parts.flatten(0, 1)).square().mean().backward()
+
+
 OWN = own_gradients()
 AVERAGE = sum(OWN)[0] / 2
 RIGHT = {
@@ -200,6 +254,10 @@ RIGHT = {
     "08.calls": [0],
     "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
     "08.all_reduce": [[AVERAGE, AVERAGE], [AVERAGE[None], AVERAGE[None]]],
+    "12.own": [(in_buckets(), last_bucket), [in_buckets(packed=tuple), last_bucket]],
+    "12.repair": [accumulated(inside=True)],
+    "12.rows": [256],
+    "12.steps": [1],
 }
 # What learners believe, and the words that name it.
 WRONG = {
@@ -371,6 +429,26 @@ WRONG = {
         ([None, AVERAGE], "still `None` on a rank"), (AVERAGE, "asks for a gradient of three"),
         ([1, 2], "asks for"), ([torch.zeros(2)] * 2, "asks for"),
     ],
+    "12.own": [
+        ((in_buckets(lambda held, most: True), last_bucket), "one for each gradient: the values are right; where"),
+        ((in_buckets(sent_at_once=False), last_bucket), "no all-reduce began before backward had all gradients"),
+        ((in_buckets(packed=lambda bucket: bucket), last_bucket), "the one that was emptied"),
+        ((in_buckets(cleared=False), last_bucket), "were sent more than once"),
+        ((in_buckets(lambda held, most: held > most), last_bucket), "as soon as it has that many bytes or more"),
+        ((in_buckets(received=True), last_bucket), "`receive` is called while backward still computes"),
+        ((in_buckets(), lambda bucket, sent: [DDP["receive"](*one) for one in sent]), "that is not full when backward"),
+        ((in_buckets(), lambda bucket, sent: None), "still hold gradients of their own rows"),
+        ((lambda gradient, *_: torch.distributed.broadcast(gradient, 0), lambda *_: None), "called `broadcast`"),
+        ((lambda *_: 1 / 0, last_bucket), "ZeroDivisionError"), (in_buckets(), "asks for your two functions"),
+    ],
+    "12.repair": [
+        (accumulated(inside=False), "At which of the two"), (accumulated(inside=True, last=None), "nothing is sent"),
+        (accumulated(inside=True, scale=lambda n: 1), "times the right one"),
+        (accumulated(inside=True, passes=lambda parts: []), "that of the last part alone"),
+        (all_at_once, "the GPU has no room for more"), (1, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
+    ],
+    "12.rows": [(64, "which line of the script would share"), (1024, "depends on the rank"), ("x", "asks for")],
+    "12.steps": [(4, "four batches of 64"), (16, "a quarter of a batch"), (2, "how many rows has a"), ("x", "asks")],
 }  # fmt: skip
 
 
@@ -524,12 +602,24 @@ def test_the_solution_is_folded_until_asked_for(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["00.add", "01.last_batch", "02.anywhere", "03.rule", "04.call", "05.plain", "06.repair", "07.mean"],
+    [
+        "00.add",
+        "01.last_batch",
+        "02.anywhere",
+        "03.rule",
+        "04.call",
+        "05.plain",
+        "06.repair",
+        "07.mean",
+        "12.own",
+        "12.repair",
+    ],
 )
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
-    exec(code, FOUR | {"Digits": Digits, "nn": torch.nn}, found := {})
-    assert check(name, found[re.match(r"(?:def|class) (\w+)", code)[1]]).right
+    exec(code, FOUR | DDP | {"Digits": Digits, "nn": torch.nn}, found := {})
+    made = [found[one] for one in re.findall(r"^(?:def|class) (\w+)", code, re.MULTILINE)]
+    assert check(name, made[0] if len(made) == 1 else made).right
     assert re.search(r"<pre[^>]*>(?:def|class) .*\n.*</pre>", reveal(name)._repr_html_(), re.DOTALL)
 
 
