@@ -8,8 +8,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from labkit.course.judging import Hints, Named
 
-from ..repairs.judging import Seen, problem
-from ..repairs.running import alike
+from .judging import Seen, problem
+from .running import alike
 from . import models, repaired
 
 

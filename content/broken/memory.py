@@ -7,8 +7,8 @@ from torch import Generator, Tensor
 
 from labkit.course.judging import Hints, Named
 
-from ..repairs.judging import Seen, problem
-from ..repairs.running import close
+from .judging import Seen, problem
+from .running import close
 from . import models, repaired
 
 

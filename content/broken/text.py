@@ -8,8 +8,8 @@ from torch import Generator, Tensor
 from labkit.base.tree import tensors
 from labkit.course.judging import Hints, Named
 
-from ..repairs.judging import Seen, problem
-from ..repairs.running import alike
+from .judging import Seen, problem
+from .running import alike
 from . import models, repaired
 
 

@@ -7,8 +7,8 @@ from torch import Generator, Tensor
 
 from labkit.course.judging import Hints, Named
 
-from ..repairs.judging import Seen, problem
-from ..repairs.running import alike, parts
+from .judging import Seen, problem
+from .running import alike, parts
 from . import models, repaired
 from .text import lengths_of
 

@@ -1,14 +1,11 @@
-"""Lesson 09: ten broken models, to be found and repaired; a repair is judged by running it.
+"""Lessons of ten repairs: 09, broken models, and 19, broken scripts. A repair is judged by running it.
 
-``judge(problems()["tagger"], MyTagger, Random(seed))`` is the pure function below :func:`repair`: a class in, points
-and a hint out, nothing noted. A grader that must not run a student's class where the answers are takes it apart:
-``cases`` draws, ``observe`` runs (plain data in, plain data out), and the rest compares.
+``problems("09")["tagger"].judge(MyTagger, Random(seed))`` is the pure function below :func:`repair`: a class in, points
+and a hint out, nothing noted. What is broken, and how it is run and compared, stands in ``content/broken`` and
+``content/hung``; the score, the hints and what is shown are here.
 """
 
-from .judging import Judgement, Problem, cases, judge, problems
-from .repairs import batch, hint, repair
-from .running import Case, Observed, observe
+from .problem import Judgement, Problem, problems
+from .repairs import batch, hint, repair, torchrun
 
-__all__ = [
-    "Case", "Judgement", "Observed", "Problem", "batch", "cases", "hint", "judge", "observe", "problems", "repair",
-]  # fmt: skip
+__all__ = ["Judgement", "Problem", "batch", "hint", "problems", "repair", "torchrun"]

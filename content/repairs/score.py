@@ -1,4 +1,4 @@
-"""The score of lesson 09, out of 100: what each repair has reached at best, less the hints that were taken for it.
+"""The score of a lesson of ten repairs, out of 100: what each repair has reached at best, less the hints that were taken for it.
 
 It is kept in the learner's progress file, in two lists to which entries are only ever added (``"tagger 5"``: five
 points reached; ``"tagger 2"``: the second hint taken), so the best stays and hints stay counted, whatever is run again.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from labkit.course import progress
 
-from .judging import WORTH, problems
+from .problem import WORTH, problems
 
-# What each hint costs; the last one is the repaired class itself.
+# What each hint costs; the last one is the repaired code itself.
 COSTS = (1, 2, 3, 4)
 
 # What this process knows besides the file, which may not be kept (LABKIT_PROGRESS=off).
@@ -50,14 +50,14 @@ def points(name: str) -> int:
     return max((reached(name) or 0) - cost(name), 0)
 
 
-def total() -> int:
-    """Out of 100."""
-    return sum(map(points, problems()))
+def total(lesson: str) -> int:
+    """The points of ``lesson``, out of 100."""
+    return sum(map(points, problems(lesson)))
 
 
-def begun() -> bool:
-    """True once a repair was tried or a hint taken."""
-    return any(reached(name) is not None or taken(name) for name in problems())
+def begun(lesson: str) -> bool:
+    """True once a repair was tried or a hint taken there."""
+    return any(reached(name) is not None or taken(name) for name in problems(lesson))
 
 
 def _add(listed: str, entry: str) -> None:

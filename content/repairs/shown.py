@@ -1,55 +1,63 @@
-"""The score of the ten as the progress board shows it, a line for each model."""
+"""The scores of the lessons of ten repairs as the progress board shows them, a line for each problem."""
 
 from __future__ import annotations
 
 from labkit.base.language import say
 
 from . import score
-from .judging import problems
+from .problem import LESSONS, problems
 
 
-def _rows() -> list[tuple[str, str, str, str]]:
-    """Of lesson 09, for each model: its name, the best repair, the hints taken, the points. [] until one is tried."""
-    if not score.begun():
+def _rows(lesson: str) -> list[tuple[str, str, str, str]]:
+    """Of each problem: its name, the best repair, the hints taken, the points. [] until one is tried."""
+    if not score.begun(lesson):
         return []
     return [
         (
-            problem.broken.__name__,
+            problem.title,
             "–" if (best := score.reached(name)) is None else str(best),
             str(score.taken(name)),
             str(score.points(name)),
         )
-        for name, problem in problems().items()
+        for name, problem in problems(lesson).items()
     ]
 
 
-def points() -> str:
-    """The points of all models."""
-    return say(en=f"{score.total()} of 100 points", zh=f"{score.total()} / 100 分")
+def points(lesson: str) -> str:
+    """The points of all problems of ``lesson``, "" if it is not scored by repairs."""
+    if lesson not in LESSONS:
+        return ""
+    return say(en=f"{score.total(lesson)} of 100 points", zh=f"{score.total(lesson)} / 100 分")
 
 
-def _title() -> str:
-    return say(en=f"Ten broken models: {points()}", zh=f"十个出了毛病的模型：{points()}")
+def _title(lesson: str) -> str:
+    named = next(iter(problems(lesson).values())).texts["title"]
+    return f"{named}{say(en=': ', zh='：')}{points(lesson)}"
 
 
 def in_text() -> list[str]:
-    """A line for each model, below a line with the score; [] until one is tried."""
-    found = _rows()
-    lines = [
-        say(
-            en=f"  {name:<9} best {best:>2}, hints {hints}, points {points:>2}",
-            zh=f"  {name:<9} 最好 {best:>2}，提示 {hints}，得分 {points:>2}",
-        )
-        for name, best, hints, points in found
-    ]
-    return [_title(), *lines] if found else []
+    """A line for each problem, below a line with the score, of each lesson in which one is tried."""
+    told = []
+    for lesson in LESSONS:
+        found = _rows(lesson)
+        wide = max((len(row[0]) for row in found), default=0)
+        told += [_title(lesson)] if found else []
+        told += [
+            say(
+                en=f"  {name:<{wide}}  best {best:>2}, hints {hints}, points {points:>2}",
+                zh=f"  {name:<{wide}}  最好 {best:>2}，提示 {hints}，得分 {points:>2}",
+            )
+            for name, best, hints, points in found
+        ]
+    return told
 
 
 def table() -> str:
     """The same as HTML; "" until one is tried."""
-    found = _rows()
-    if not found:
-        return ""
+    return "".join(_table(lesson, found) for lesson in LESSONS if (found := _rows(lesson)))
+
+
+def _table(lesson: str, found: list[tuple[str, str, str, str]]) -> str:
     heads = (
         "",
         say(en="best repair", zh="最好的一次"),
@@ -63,4 +71,4 @@ def table() -> str:
         + "</tr>"
         for row in rows
     )
-    return f'<div style="margin-top:1em"><b>{_title()}</b><table>{cells}</table></div>'
+    return f'<div style="margin-top:1em"><b>{_title(lesson)}</b><table>{cells}</table></div>'

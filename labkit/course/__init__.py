@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .answers import check, reveal
     from .board import Progress
-    from .broken import batch, hint, repair
+    from .broken import batch, hint, repair, torchrun
     from .cases import Cases
     from .glossary import Glossary
     from .lesson import begin
@@ -33,12 +33,13 @@ _MODULES = {
     "predict": ".predictions",
     "repair": ".broken",
     "reveal": ".answers",
+    "torchrun": ".broken",
     "vary": ".sliders",
 }
 
 __all__ = [
     "Beliefs", "Cases", "Glossary", "Outline", "Progress", "Sayings", "batch", "begin", "check", "hint",
-    "predict", "repair", "reveal", "vary",
+    "predict", "repair", "reveal", "torchrun", "vary",
 ]  # fmt: skip
 
 

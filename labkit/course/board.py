@@ -86,10 +86,9 @@ def _exercises() -> list[tuple[str, list[str]]]:
 
 
 def _repaired(title: str) -> str:
-    """The points of the lesson that is scored by repairs: all its questions answered is not all its points."""
-    if not title.startswith("09"):
-        return ""
-    return f"{say(en='; ', zh='；')}{module('repairs.shown').points()}"
+    """The points of a lesson that is scored by repairs: all its questions answered is not all its points."""
+    points = module("repairs.shown").points(title[:2])
+    return f"{say(en='; ', zh='；')}{points}" if points else ""
 
 
 def _marks(names: list[str], done: set[str], first: set[str]) -> str:

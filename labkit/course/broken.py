@@ -1,4 +1,4 @@
-"""Lesson 09. Its models and judges are content: what ``labkit.content.repairs`` gives has the same name here."""
+"""Lessons 09 and 19. What is broken there, and its judges, are content: ``labkit.content.repairs`` has the same names."""
 
 from typing import Any
 

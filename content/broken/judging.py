@@ -5,61 +5,50 @@ Pure: a class and a source of random numbers in, points and a hint out.
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from labkit.base.language import say
+from labkit.base.numbers import plural
 from labkit.base.texts import Text
 from labkit.base.tree import tensors
-from labkit.content import FOLDER, module
-from labkit.course.judging import Hint, Hints, Named, named, sections, worded
+from labkit.course.judging import Hint, Hints, Named
+from labkit.plans.shapes import Cut
 
+from ..repairs.problem import EVERYWHERE, PLAIN, WORTH, Judgement, Problem, Problems, folder
 from .running import Case, Failure, Observed, alike, busy_gpus, close, observe
 
-# What the repair of a model is worth, and what of it is reached once the values are right where every piece is full,
-# once they are right wherever the rows fall, and once gradients and buffers are right, too.
-WORTH = 10
-FULL, EVERYWHERE = 5, 8
-
-
-class Judgement(NamedTuple):
-    """points   of WORTH that the class reaches, without regard to hints taken.
-    hint     what is wrong first; None if nothing is."""
-
-    points: int
-    hint: Hint | None
+PROBLEMS = Problems(folder(__file__))
 
 
 @dataclass(frozen=True)
-class Problem:
+class BrokenModel(Problem):
     """A broken model.
 
-    broken     the class as it is shown; ``repaired`` the same put right: its results are what is right.
     batch      (how many rows, a generator) -> the inputs of one call, on the CPU.
     wrong      the misconceptions: hints for what was seen, the likeliest first.
-    texts      three hints that a learner can buy, ``symptom``, ``where`` to look and the ``cure``; ``why``, said when
-               it is repaired; and the hints on wrong repairs.
     """
 
-    name: str
-    broken: type[nn.Module]
-    repaired: type[nn.Module]
     batch: Callable[[int, torch.Generator], tuple[Any, ...]]
     wrong: Callable[[Seen], Hints]
-    texts: Mapping[str, Text]
 
+    def judge(self, attempt: object, draw: Random) -> Judgement:
+        return judge(self, attempt, draw)
 
-# What the modules of the content have declared of each problem; the texts stand in content/broken/problems.txt.
-_declared: dict[str, Callable[[str, Mapping[str, Text]], Problem]] = {}
-_FOLDER = FOLDER / "broken"
+    def symptom(self) -> tuple[str, Cut]:
+        return symptom(self), cut(self)
+
+    def source(self) -> str:
+        """The repaired class below the broken one."""
+        name = self.title
+        return super().source().replace(f"class {name}(models.{name}):", f"class Repaired({name}):", 1)
 
 
 def problem(
@@ -71,27 +60,17 @@ def problem(
     """Declare a problem: the decorated function gives its hints."""
 
     def declare(wrong: Callable[[Seen], Hints]) -> Callable[[Seen], Hints]:
-        _declared[name] = lambda name, texts: Problem(name, broken, repaired, batch, wrong, texts)
+        PROBLEMS.declare(name, lambda texts: BrokenModel(name, broken, repaired, texts, batch, wrong))
         return wrong
 
     return declare
-
-
-@cache
-def problems() -> dict[str, Problem]:
-    """The ten by their names, in the order of the lesson."""
-    for file in sorted(_FOLDER.glob("*.py")):
-        module(f"broken.{file.stem}")
-    texts = {head.words[0]: named(head, parts) for head, parts in sections(_FOLDER / "problems.txt")}
-    common = texts.pop("any")
-    return {name: _declared[name](name, common | own) for name, own in texts.items()}
 
 
 @dataclass(frozen=True)
 class Seen:
     """A class of the learner's in one case, for the problem's own hints."""
 
-    problem: Problem
+    problem: BrokenModel
     case: Case
     got: Observed
     want: Observed
@@ -143,29 +122,28 @@ class Seen:
             "on": Named("alone" if self.alone else "on", gpus=self.case.gpus, rows=self.case.rows),
             "error": self.failure.words if self.failure else "",
         }
-        words = worded(self.problem.texts, hint, facts)
-        return Hint(hint.name.partition(".")[0], words.en, words.zh)
+        return self.problem.said(hint, **facts)
 
 
 # (GPUs, rows) where the last piece is short.
 _UNEVEN = [(gpus, rows) for gpus in range(2, 6) for rows in range(gpus + 2, 14) if rows % -(-rows // gpus)]
 
 
-def cases(problem: Problem, draw: Random) -> Iterator[tuple[int, Case]]:
+def cases(problem: BrokenModel, draw: Random) -> Iterator[tuple[int, Case]]:
     """(points reached if it is wrong here, case): one GPU, full pieces, short ones, fewer rows than GPUs."""
     state = weights(problem.repaired, torch.Generator().manual_seed(draw.getrandbits(32)))
     many = draw.randint(3, 8)
     yield 0, _case(problem, draw, state, 1, draw.randint(4, 7))
     yield 0, _case(problem, draw, state, 2, 2 * draw.randint(3, 5))
     yield 0, _case(problem, draw, state, many, 2 * many)
-    yield FULL, _case(problem, draw, state, *draw.choice(_UNEVEN))
-    yield FULL, _case(problem, draw, state, 8, draw.choice((9, 11, 13)))
+    yield PLAIN, _case(problem, draw, state, *draw.choice(_UNEVEN))
+    yield PLAIN, _case(problem, draw, state, 8, draw.choice((9, 11, 13)))
     few = draw.randint(4, 8)
-    yield FULL, _case(problem, draw, state, few, draw.randint(2, few - 1))
-    yield FULL, _case(problem, draw, state, few, 1)
+    yield PLAIN, _case(problem, draw, state, few, draw.randint(2, few - 1))
+    yield PLAIN, _case(problem, draw, state, few, 1)
 
 
-def _case(problem: Problem, draw: Random, state: dict[str, Tensor], gpus: int, rows: int) -> Case:
+def _case(problem: BrokenModel, draw: Random, state: dict[str, Tensor], gpus: int, rows: int) -> Case:
     generator = torch.Generator().manual_seed(draw.getrandbits(32))
     calls = tuple(problem.batch(rows, generator) for _ in range(3))
     order = draw.choice((None, tuple(reversed(range(gpus)))))
@@ -178,7 +156,7 @@ def weights(model: type[nn.Module], generator: torch.Generator) -> dict[str, Ten
     return {name: torch.randn(shape, generator=generator) * 0.7 for name, shape in names.items()}
 
 
-def judge(problem: Problem, model: object, draw: Random) -> Judgement:
+def judge(problem: BrokenModel, model: object, draw: Random) -> Judgement:
     """Judges ``model``, a class, as the repair of ``problem``: its results, gradients and buffers must be one GPU's.
 
     ``draw`` decides the cases: batch sizes, GPUs, inputs, weights and the order of the replicas.
@@ -313,17 +291,57 @@ def _gpus(numbers: set[int]) -> str:
     return ", ".join(f"cuda:{number}" for number in sorted(numbers))
 
 
-def unchanged(problem: Problem, model: object) -> bool:
-    """True if ``model`` is still the broken class, as its source says (comments and blanks do not count)."""
-    try:
-        return isinstance(model, type) and _source_of(model) == _source_of(problem.broken)
-    except (OSError, TypeError, SyntaxError):  # there is no source to read
-        return False
+def symptom(problem: BrokenModel) -> str:
+    """Shows the broken model on 1, 2 and 4 GPUs with 8 rows, a line for each."""
+    generator = torch.Generator().manual_seed(5)
+    state = weights(problem.broken, generator)
+    calls = tuple(problem.batch(8, generator) for _ in range(3))
+    seen = {gpus: observe(problem.broken, Case(gpus, 8, calls, state)) for gpus in (1, 2, 4)}
+    return "\n".join(_line(gpus, _outcome(found, seen[1])) for gpus, found in seen.items())
 
 
-def _source_of(model: type) -> dict[str, str]:
-    # Of the methods, one by one: of a class in a notebook Python does not know the source.
-    written = {name: value for name, value in vars(model).items() if inspect.isfunction(value)}
-    return {
-        name: ast.dump(ast.parse(textwrap.dedent(inspect.getsource(one)))) for name, one in written.items()
-    }
+def cut(problem: BrokenModel) -> Cut:
+    """How scatter cuts the inputs of the symptom over two GPUs."""
+    generator = torch.Generator().manual_seed(5)
+    weights(problem.broken, generator)  # as in symptom(), so that the batch is the same
+    names = list(inspect.signature(problem.broken.forward).parameters)[1:]
+    inputs = problem.batch(8, generator)
+    found = [pair for name, value in zip(names, inputs, strict=False) for pair in _tensors(name, value)]
+    return Cut(tuple(found), 2)
+
+
+def _tensors(name: str, value: object) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The shapes of the tensors in an input; those in a list or a tuple by their number."""
+    if isinstance(value, torch.Tensor):
+        yield name, tuple(value.shape)
+    elif isinstance(value, (list, tuple)):
+        for at, part in enumerate(value):
+            yield from _tensors(f"{name}[{at}]", part)
+
+
+def _line(gpus: int, outcome: str) -> str:
+    return say(en=f"{plural(gpus, 'GPU'):<7}{outcome}", zh=f"{gpus} 块 GPU  {outcome}")
+
+
+def _outcome(seen: Observed, one: Observed) -> str:
+    """In one line: the shapes and how far off the values are, or the error and its replica."""
+    if failure := seen.failure:
+        where = f"cuda:{failure.replica}" if failure.replica is not None else failure.step
+        return f"{where}: {failure.words}"
+    at = next(
+        (n for n, pair in enumerate(zip(seen.results, one.results, strict=False)) if not alike(*pair)), None
+    )
+    result, right = seen.results[at or 0], one.results[at or 0]
+    shapes = (
+        f"{float(result):.4f}" if isinstance(result, torch.Tensor) and not result.dim() else described(result)
+    )
+    if at is None or described(result) != described(right):
+        return str(shapes)
+    number = at + 1
+    off = say(
+        en=f"off by up to {gap_of(result, right):.2g}"
+        + (f" in batch {number}, batch 1 is right" if at else ""),
+        zh=f"最多相差 {gap_of(result, right):.2g}"
+        + (f"（第 {number} 个批次；第 1 个批次是对的）" if at else ""),
+    )
+    return f"{shapes}  {off}"
