@@ -67,8 +67,9 @@ classroom.grade   | base classroom classroom.wall classroom.handout classroom.in
 classroom.results | base classroom classroom.handout classroom.intake classroom.grade
 classroom.nbgrader | base classroom classroom.handout
 content.exercises | base diagnosis distributed.calls distributed.rank distributed.threads trace trace.recording turns plans engine machine course
-content.repairs | base content course diagnosis machine plans
-content.broken | base course content.repairs
+content.repairs | base content course
+content.broken | base course content.repairs diagnosis machine plans
+content.hung | base course content.exercises content.repairs distributed.calls
 content.assignments | engine machine.torch_api plans course classroom
 
 cli               | base children distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.torch_api machine.state trace trace.recording view diagnosis

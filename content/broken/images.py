@@ -8,9 +8,9 @@ from torch import Generator, Tensor
 
 from labkit.course.judging import Hints, Named
 
-from .judging import Seen, problem
-from .running import alike
+from ..repairs.comparing import alike
 from . import models, repaired
+from .judging import Seen, problem
 
 
 def _photos(rows: int, generator: Generator) -> tuple[list[Tensor], ...]:

@@ -22,8 +22,9 @@ from labkit.base.tree import tensors
 from labkit.course.judging import Hint, Hints, Named
 from labkit.plans.shapes import Cut
 
+from ..repairs.comparing import alike, close, described, gap_of
 from ..repairs.problem import EVERYWHERE, PLAIN, WORTH, Judgement, Problem, Problems, folder
-from .running import Case, Failure, Observed, alike, busy_gpus, close, observe
+from .running import Case, Failure, Observed, busy_gpus, observe
 
 PROBLEMS = Problems(folder(__file__))
 
@@ -42,7 +43,7 @@ class BrokenModel(Problem):
     def judge(self, attempt: object, draw: Random) -> Judgement:
         return judge(self, attempt, draw)
 
-    def symptom(self) -> tuple[str, Cut]:
+    def symptom(self, attempt: Any = None) -> tuple[str, Cut]:
         return symptom(self), cut(self)
 
     def source(self) -> str:
@@ -264,21 +265,6 @@ def _trained(seen: Seen) -> Iterator[Named]:
         if found is None:
             yield Named("no_gradient", name=name)
         yield Named("gradient", name=name)
-
-
-def described(result: Any) -> Text:
-    """The shapes in a result, or what it is if there is no tensor in it: ``[8, 5], [2, 8]``."""
-    found = tensors(result, "").values()
-    if not found:
-        return Text(*[f"`{type(result).__name__}`"] * 2)
-    names = [str(list(tensor.shape)) if tensor.dim() else None for tensor in found]
-    return Text(*(", ".join(name or one for name in names) for one in ("one number", "一个数")))
-
-
-def gap_of(one: Any, other: Any) -> float:
-    """The largest difference between two results of the same shapes."""
-    pairs = zip(tensors(one, "").values(), tensors(other, "").values(), strict=True)
-    return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
 
 
 def _code(names: list[str]) -> Text:

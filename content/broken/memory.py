@@ -7,9 +7,9 @@ from torch import Generator, Tensor
 
 from labkit.course.judging import Hints, Named
 
-from .judging import Seen, problem
-from .running import close
+from ..repairs.comparing import close
 from . import models, repaired
+from .judging import Seen, problem
 
 
 def _series(rows: int, generator: Generator) -> tuple[Tensor, ...]:

@@ -207,20 +207,6 @@ def busy_gpus(rows: int, gpus: int) -> int:
     return -(-rows // -(-rows // gpus))
 
 
-def alike(one: Any, other: Any) -> bool:
-    """True if two results have the same tensors in the same places, and the same values up to rounding."""
-    first, second = tensors(one, "result"), tensors(other, "result")
-    return first.keys() == second.keys() and all(close(first[path], second[path]) for path in first)
-
-
-def close(one: Tensor, other: Tensor) -> bool:
-    """Up to the rounding of sums in single precision, which goes by the largest of the values."""
-    if one.shape != other.shape or one.is_floating_point() != other.is_floating_point():
-        return False
-    scale = float(other.abs().max()) if other.numel() else 0.0
-    return torch.allclose(one.double(), other.double(), rtol=0, atol=2e-4 * scale + 1e-5)
-
-
 def parts(tensor: Tensor, gpus: int) -> Sequence[Tensor]:
     """The pieces that scatter cuts."""
     return tensor.chunk(gpus)

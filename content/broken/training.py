@@ -7,9 +7,10 @@ from torch import Generator, Tensor
 
 from labkit.course.judging import Hints, Named
 
-from .judging import Seen, problem
-from .running import alike, parts
+from ..repairs.comparing import alike
 from . import models, repaired
+from .judging import Seen, problem
+from .running import parts
 from .text import lengths_of
 
 

@@ -93,6 +93,7 @@ def on_ranks(
     *,
     nodes: int = 1,
     memory: str | int | None = None,
+    begun: bool = True,
 ) -> Ran:
     """Call ``function(*given[rank])`` on each of ``ranks`` ranks, on a machine of their own, and tell what came of it.
 
@@ -102,12 +103,17 @@ def on_ranks(
     given   the arguments of each rank; None: none.
     nodes   how many simulated computers the ranks are spread over, evenly.
     memory  of each GPU.
+    begun   False: as torchrun starts a script. There is no group yet, no GPU is chosen, and arguments are on the CPU.
     """
 
     def part(rank: Rank) -> Any:
-        torch.cuda.set_device(rank.local)
-        dist.init_process_group("nccl", device_id=torch.device("cuda", rank.local))
-        own = mapped(tuple(given[rank.number]) if given else (), lambda path, tensor: tensor.clone().cuda())
+        if begun:
+            torch.cuda.set_device(rank.local)
+            dist.init_process_group("nccl", device_id=torch.device("cuda", rank.local))
+        own = mapped(
+            tuple(given[rank.number]) if given else (),
+            lambda path, tensor: tensor.clone().cuda() if begun else tensor.clone(),
+        )
         result = function(*own)
         return mapped(result, lambda path, tensor: tensor.detach().cpu())
 

@@ -54,8 +54,11 @@ class Problem:
         """Run ``attempt`` in cases that ``draw`` decides, and compare."""
         raise NotImplementedError
 
-    def symptom(self) -> tuple[str, Any]:
-        """Lines that show what the broken one does, and a picture beside them or None."""
+    def symptom(self, attempt: Any = None) -> tuple[str, Any]:
+        """Lines that show what the broken one does, and a picture beside them or None.
+
+        attempt   the broken one as the learner has it, whose lines can be named.
+        """
         raise NotImplementedError
 
     def source(self) -> str:

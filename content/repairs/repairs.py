@@ -66,7 +66,7 @@ def repair(name: str, attempt: object) -> Repair:
     """
     problem = _found(name)
     if attempt is None or attempt is ... or problem.is_unchanged(attempt):
-        text, drawn = problem.symptom()
+        text, drawn = problem.symptom(None if attempt is ... else attempt)
         return Repair(name, None, f"{problem.texts['again']}\n```\n{text}\n```", drawn)
     found = problem.judge(attempt, Random(SystemRandom().getrandbits(64)))
     score.reach(name, found.points)
@@ -87,8 +87,22 @@ def hint(name: str, number: int = 1) -> Hints:
 def batch(name: str, rows: int = 8) -> tuple[Any, ...]:
     """Inputs as the model ``name`` gets them, on the CPU; other ones in each call (see ``torch.manual_seed``)."""
     rows, problem = whole("rows", rows, 1, 10_000), _found(name, problems("09"))
-    inputs: tuple[Any, ...] = problem.batch(rows, torch.Generator().manual_seed(int(torch.randint(2**31, (1,)))))
+    inputs: tuple[Any, ...] = problem.batch(
+        rows, torch.Generator().manual_seed(int(torch.randint(2**31, (1,))))
+    )
     return inputs
+
+
+def torchrun(name: str, script: object, nproc_per_node: int = 4, nnodes: int = 1) -> Any:
+    """Run ``script``, a function for the problem ``name``, on ``nnodes`` × ``nproc_per_node`` ranks, to look at.
+
+    Shows what the ranks print, what each returns, and its calls; or, if they hang, where each stands. The data are
+    other ones in each call (see ``torch.manual_seed``), and nothing is judged or noted.
+    """
+    nodes = whole("nnodes", nnodes, 1, 16)
+    ranks = nodes * whole("nproc_per_node", nproc_per_node, 1, 64)
+    problem = _found(name, problems("19"))
+    return problem.tried(script, ranks, nodes, int(torch.randint(1, 2**20, (1,))))
 
 
 def _found(name: str, among: dict[str, Any] | None = None) -> Any:

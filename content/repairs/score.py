@@ -1,4 +1,4 @@
-"""The score of a lesson of ten repairs, out of 100: what each repair has reached at best, less the hints that were taken for it.
+"""The score of a lesson of ten repairs, out of 100: the best of each repair, less the hints that were taken for it.
 
 It is kept in the learner's progress file, in two lists to which entries are only ever added (``"tagger 5"``: five
 points reached; ``"tagger 2"``: the second hint taken), so the best stays and hints stay counted, whatever is run again.

@@ -1,4 +1,4 @@
-"""Lessons 09 and 19. What is broken there, and its judges, are content: ``labkit.content.repairs`` has the same names."""
+"""Lessons 09 and 19. What is broken there, and its judges, are content: ``labkit.content.repairs`` has the names."""
 
 from typing import Any
 

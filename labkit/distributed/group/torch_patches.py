@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._C import _get_function_stack_at, _len_torch_function_stack
 from torch.distributed import distributed_c10d
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from ...base.patches import Patch
@@ -222,6 +224,7 @@ def _of_groups() -> Iterator[Patch]:
     yield Patch(dist, "Logger", DdpLogger)
     yield Patch(DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin)
     yield Patch(DistributedDataParallel, "forward", _counted(DistributedDataParallel.forward))
+    yield Patch(Join, "notify_join_context", staticmethod(_kept(Join.notify_join_context)))
     for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
         yield Patch(dist, name, _of_model(getattr(dist, name)))
 
@@ -234,6 +237,17 @@ def _counted(forward: Callable[..., Any]) -> Callable[..., Any]:
         return forward(model, *args, **kwargs)
 
     return counted
+
+
+def _kept(notify: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """DDP hands this Work to C++, which asks it in backward: what Python knows of it must live as long."""
+    works = WeakKeyDictionary[Any, Any]()
+
+    def notified(joinable: Any) -> Any:
+        works[joinable] = work = notify(joinable)
+        return work
+
+    return notified
 
 
 def _hash(tensors: list[torch.Tensor]) -> int:

@@ -1,0 +1,40 @@
+"""Two results held against each other: the same tensors in the same places, and the same values up to rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.base.texts import Text
+from labkit.base.tree import tensors
+
+
+def alike(one: Any, other: Any) -> bool:
+    """True if two results have the same tensors in the same places, and the same values up to rounding."""
+    first, second = tensors(one, "result"), tensors(other, "result")
+    return first.keys() == second.keys() and all(close(first[path], second[path]) for path in first)
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    """Up to the rounding of sums in single precision, which goes by the largest of the values."""
+    if one.shape != other.shape or one.is_floating_point() != other.is_floating_point():
+        return False
+    scale = float(other.abs().max()) if other.numel() else 0.0
+    return torch.allclose(one.double(), other.double(), rtol=0, atol=2e-4 * scale + 1e-5)
+
+
+def described(result: Any) -> Text:
+    """The shapes in a result, or what it is if there is no tensor in it: ``[8, 5], [2, 8]``."""
+    found = tensors(result, "").values()
+    if not found:
+        return Text(*[f"`{type(result).__name__}`"] * 2)
+    names = [str(list(tensor.shape)) if tensor.dim() else None for tensor in found]
+    return Text(*(", ".join(name or one for name in names) for one in ("one number", "一个数")))
+
+
+def gap_of(one: Any, other: Any) -> float:
+    """The largest difference between two results of the same shapes."""
+    pairs = zip(tensors(one, "").values(), tensors(other, "").values(), strict=True)
+    return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
