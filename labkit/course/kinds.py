@@ -95,10 +95,12 @@ A_SHAPE = Kind(shape, Text(en="a shape, such as `[1, 2, 3]`", zh="一个形状�
 
 
 def typed(text: str) -> object:
-    """The value that somebody typed: ``3``, ``3, 2, 2``, ``[3，2]``, ``cuda:1``; text where it is none."""
+    """The value that somebody typed: ``3``, ``3/2``, ``3, 2, 2``, ``[3，2]``, ``cuda:1``; text where it is none."""
     text = (
         unicodedata.normalize("NFKC", text).replace("、", ",").replace("【", "[").replace("】", "]").strip()
     )
+    if fraction := re.fullmatch(r"(\d{1,12})\s*/\s*([1-9]\d{0,11})", text):
+        return int(fraction[1]) / int(fraction[2])
     try:
         return ast.literal_eval(text.removeprefix("torch.Size"))
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -643,6 +643,15 @@ def test_what_a_learner_writes_is_shown_as_text_never_as_html():
     assert "<b>" not in check("03.idle", "<b>3</b>")._repr_html_()
 
 
+def test_what_a_table_names_can_be_read():
+    """An answer in a table that is not of its kind would make every answer unreadable."""
+    for name in ids():
+        found = find(name)
+        if found.kind_name:
+            facts = {key: usual for key, (usual, *_) in found.facts.items()}
+            found.hint("1" if found.kind_name != "shape" else "1, 2, 3", **facts)
+
+
 def test_an_unknown_exercise_is_named():
     with pytest.raises(ValueError, match=r"exercise must be one of 00\.add, .*, got '99\.none'"):
         check("99.none", 1)
