@@ -59,7 +59,7 @@ distributed.diagnosis | base turns diagnosis machine.handlers machine.ops machin
 content           |
 course            | base content machine diagnosis plans
 classroom         | base machine content course
-classroom.wall.inside |
+classroom.wall.inside | classroom
 classroom.wall    | base content classroom classroom.wall.inside
 classroom.handout | base classroom
 classroom.intake  | base classroom classroom.handout

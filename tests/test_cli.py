@@ -599,7 +599,7 @@ def test_what_the_script_starts_speaks_the_language_asked_for_and_what_comes_aft
     assert "no script given" in labkit("run").stderr
 
 
-ACTIONS = ["assignment list", "assignment release", "assignment export"]
+ACTIONS = ["assignment list", "assignment try", "assignment release", "assignment export"]
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS, *ACTIONS])

@@ -20,9 +20,8 @@ from pathlib import Path
 from .cells import parse
 from .draw import Draw, Numbers
 from .folders import BUILT_IN, names, package_of
-from .judging import Part, forbidden
+from .judging import Part
 from .source import Asked, defined
-from .verdict import Hint
 from .words import Problem, Words
 
 _TAGS = ("given", "answer", "check")
@@ -72,7 +71,7 @@ class Question:
     """One answer cell, in which the student defines the names in ``defines``.
 
     needs     ids of earlier questions whose answers this one may call.
-    without   dotted names that the answer may not use: what it is to write itself.
+    without   dotted names of what does not exist where the answer runs: what it is to write itself.
     """
 
     id: str
@@ -82,7 +81,6 @@ class Question:
     needs: tuple[str, ...]
     without: tuple[str, ...]
     source: str = field(repr=False)
-    prologue: str = field(repr=False)
 
     @property
     def points(self) -> int:
@@ -94,10 +92,6 @@ class Question:
 
     def solution(self, numbers: Numbers) -> str:
         return filled(_solved(self.source), numbers)
-
-    def refused(self, source: str) -> Hint | None:
-        """The hint for an answer that uses what it was to write itself; None if it does not."""
-        return forbidden(source, self.without, self.prologue)
 
 
 @dataclass(frozen=True)
@@ -201,7 +195,6 @@ def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assig
     _complete([cell.id for cell in answers], titles, parts)
     needs, without = getattr(judges, "NEEDS", {}), getattr(judges, "WITHOUT", {})
     usual = judges.numbers(None) if hasattr(judges, "numbers") else {}
-    prologue = "\n\n".join(filled(cell.text.en, usual) for cell in cells if cell.role == "given")
     questions = tuple(
         Question(
             cell.id,
@@ -211,7 +204,6 @@ def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assig
             tuple(needs.get(cell.id, ())),
             tuple(without.get(cell.id, ())),
             cell.text.en,
-            prologue,
         )
         for cell in answers
     )

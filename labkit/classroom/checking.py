@@ -12,10 +12,12 @@ declared in an assignment's ``checks.py``::
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,8 @@ from ..course.judging import Unreadable
 from ..machine import use_gpus
 from .folders import BUILT_IN, names, package_of
 from .judging import NoAnswer
+from .meeting import Meeting as Meeting
+from .source import parsed
 from .verdict import Hint
 from .words import Problem, Words
 
@@ -57,7 +61,8 @@ def visible(question: str, *names: str, en: str, zh: str) -> Callable[[Check], V
     return declare
 
 
-_begun: dict[str, tuple[dict[str, Visible], dict[str, Any]]] = {}  # assignment -> its checks, its numbers
+# assignment -> its checks, its numbers, and for each question what an answer is to write itself
+_begun: dict[str, tuple[dict[str, Visible], dict[str, Any], Mapping[str, Sequence[str]]]] = {}
 
 
 def begin(
@@ -70,9 +75,10 @@ def begin(
     """
     checked_language(language)
     checks = {} if carried == {} else _checks(name, carried)
+    judges = importlib.import_module(f"{package_of(BUILT_IN / name)}.judges") if carried is None else None
     set_language(language)
     use_gpus(GPUS)
-    _begun[name] = checks, numbers
+    _begun[name] = checks, numbers, getattr(judges, "WITHOUT", {})
 
 
 def _checks(name: str, carried: Mapping[str, str] | None) -> dict[str, Visible]:
@@ -93,9 +99,9 @@ def check(question: str, *answer: object) -> Shown:
     answer   what the answer cell defines, in its order: ``check("primitives.split", split)``.
     """
     name, _, id = question.partition(".")
-    checks, numbers = _begun.get(name, ({}, {}))
+    checks, numbers, without = _begun.get(name, ({}, {}, {}))
     if id not in checks:
-        known = ", ".join(f"{name}.{id}" for name, (checks, _) in _begun.items() for id in checks)
+        known = ", ".join(f"{name}.{id}" for name, (checks, *_) in _begun.items() for id in checks)
         raise Problem(
             en=f"there is no check {question!r}; run the first code cell, then it is one of: {known}",
             zh=f"没有检查 {question!r}；先运行第一个代码单元格，然后可以是：{known}",
@@ -106,6 +112,12 @@ def check(question: str, *answer: object) -> Shown:
         raise TypeError(say(en=f"write {call}", zh=f"请写成 {call}"))
     if any(value is None or value is ... or _empty(value) for value in answer):
         return Shown(None, say(en="Not answered yet.", zh="还没有作答。"), None)
+    if taken := next(_taken(answer, without.get(id, ())), None):
+        what = say(
+            en=f"`{taken}` does not exist where answers are graded: this question is about writing it yourself",
+            zh=f"评分的环境里没有 `{taken}`：这道题就是要自己写出它",
+        )
+        return Shown(False, what, None)
     hint, _ = judged(answer, _judge(found, numbers), found.wanted)
     if hint is not None:
         return Shown(False, hint, None)
@@ -120,6 +132,27 @@ def _empty(value: object) -> bool:
     """Says whether it is a function without a body, as the student found it."""
     code = getattr(value, "__code__", None)
     return code is not None and code.co_code == (lambda: None).__code__.co_code and code.co_consts == (None,)
+
+
+def _taken(answer: Sequence[object], without: Sequence[str]) -> Iterator[str]:
+    """Names what the functions of an answer, as they stand in its cell, take from what is not there for grading."""
+    for value in answer:
+        try:
+            tree = parsed(inspect.getsource(value))  # type: ignore[arg-type]  # it refuses what has no source
+        except (TypeError, OSError):
+            continue
+        known = getattr(value, "__globals__", {})
+        for node in ast.walk(tree) if tree else ():
+            chain: list[str] = []
+            while isinstance(node, ast.Attribute):
+                chain.insert(0, node.attr)
+                node = node.value
+            at = known.get(node.id) if isinstance(node, ast.Name) else None
+            while chain and isinstance(at, types.ModuleType):
+                at = getattr(at, chain.pop(0), None)
+            name = f"{getattr(at, '__module__', '')}.{getattr(at, '__qualname__', '')}"
+            if any(name.startswith(f"{gone}.") for gone in without if "." in gone):
+                yield name
 
 
 def _judge(found: Visible, numbers: Mapping[str, Any]) -> Callable[[Any], Hint | None]:

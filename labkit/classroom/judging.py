@@ -15,7 +15,6 @@ unknown process claims: compare it with :func:`same`, read it with :func:`read`.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,6 @@ from typing import Any
 from ..base.texts import texts_beside
 from ..course.judging import Kind, Unreadable
 from .draw import Draw
-from .source import parsed
 from .verdict import Hint
 from .words import Words
 
@@ -48,19 +46,22 @@ class Answer:
 
     value  plain data (see :mod:`.wall.inside.frames`); None unless ``ok``.
     ended  why nothing came: "cpu", "wall", "memory", "died", "garbled"; None if something did.
+    met    the numbers of those who met, () if they did not.
     """
 
     value: Any = None
     error: Raised | None = None
     ended: str | None = None
+    met: tuple[int, ...] = ()
 
     @property
     def ok(self) -> bool:
         return self.error is None and self.ended is None
 
 
-# Runs a driver with its data on the student's code, within so many seconds of CPU time (None: as many as are usual).
-Engine = Callable[[Callable[..., Any], dict[str, Any], float | None], Answer]
+# Runs a driver with its data on the student's code, within so many seconds of CPU time (None: as many as are usual);
+# so many are to meet meanwhile (0: nobody).
+Engine = Callable[[Callable[..., Any], dict[str, Any], float | None, int], Answer]
 
 
 class NoAnswer(Exception):
@@ -81,10 +82,22 @@ class Ask:
         self._engine, self._cpu = engine, cpu
 
     def __call__(self, driver: Callable[..., Any], /, **data: Any) -> Any:
-        answer = self._engine(driver, data, self._cpu)
+        return self._answer(driver, data, 0).value
+
+    def meeting(self, count: int, driver: Callable[..., Any], /, **data: Any) -> tuple[Any, list[int]]:
+        """Asks with ``meet``, at which the driver lets ``count`` callers wait that are to run at the same time.
+
+        Each call of ``meet()`` gives a number when all have come, which nobody in the worker knows before: what uses
+        it has met the others. Gives what the driver returned, and the numbers in order; [] if they did not meet.
+        """
+        answer = self._answer(driver, data, count)
+        return answer.value, sorted(answer.met)
+
+    def _answer(self, driver: Callable[..., Any], data: dict[str, Any], meet: int) -> Answer:
+        answer = self._engine(driver, data, self._cpu, meet)
         if not answer.ok:
             raise NoAnswer(_no_value(answer))
-        return answer.value
+        return answer
 
     def within(self, cpu: float) -> Ask:
         """The same with another limit: seconds of CPU time."""
@@ -177,70 +190,3 @@ def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:
     if isinstance(wanted, dict):
         return list(got) == list(wanted) and all(same(got[key], wanted[key], tolerance) for key in wanted)
     return bool(got == wanted)
-
-
-_ROUNDABOUT = ("__import__", "importlib", "exec", "eval")
-# What a student may leave in an answer who has tried it: it does none of the work.
-_TRIALS = ("labkit.simulate", "labkit.use_gpus", "labkit.record", __name__.rpartition(".")[0])
-
-
-def forbidden(source: str, names: tuple[str, ...], prologue: str = "") -> Hint | None:
-    """The hint for an answer that names what it is to write itself, by whatever name it imported it; None if none.
-
-    names   dotted names, ``torch.nn.parallel``, each with all that is in it; one that begins with a dot is an attribute
-            of anything, ``._replicate_for_data_parallel``.
-    """
-    if not names:
-        return None
-    before, tree = parsed(prologue), parsed(source)
-    if before is None or tree is None:
-        return None  # it will raise when it is run, and be told so
-    imported = _imported(tree)
-    # A module by itself, as `import labkit` has it, is no use of it; what is taken out of one is.
-    used = {
-        whole
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for whole in _imported(node).values()
-    }
-    used |= {f"{whole}." for whole in imported.values() if whole in names and "." in whole}
-    used |= set(_uses(tree, _imported(before) | imported))
-    used = {use for use in used if not any(f"{use}.".startswith(f"{trial}.") for trial in _TRIALS)}
-    for name in (*names, *_ROUNDABOUT):
-        if any(
-            name in f"{use}." if name.startswith(".") else f"{use}.".startswith(f"{name}.") for use in used
-        ):
-            return _hint("forbidden", name=name.removeprefix("."))
-    return None
-
-
-def _uses(tree: ast.AST, known: dict[str, str]) -> Iterator[str]:
-    """Yields each name that is used, with the attributes that are taken of it; "." and these where it is no name."""
-    todo: list[ast.AST] = [tree]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            root, rest = _dotted(node)
-            yield ".".join([known.get(root, root), *rest])
-            while isinstance(node, ast.Attribute):
-                node = node.value
-        todo += [] if isinstance(node, ast.Name) else ast.iter_child_nodes(node)
-
-
-def _imported(tree: ast.AST) -> dict[str, str]:
-    """Lists the imports: name in the code -> whole name."""
-    found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            found |= {alias.asname or alias.name: above + alias.name for alias in node.names}
-    return found
-
-
-def _dotted(node: ast.expr) -> tuple[str, list[str]]:
-    """``torch.nn.parallel`` as ("torch", ["nn", "parallel"]); ("", ...) where it does not begin with a name."""
-    rest: list[str] = []
-    while isinstance(node, ast.Attribute):
-        rest.insert(0, node.attr)
-        node = node.value
-    return (node.id if isinstance(node, ast.Name) else "", rest)

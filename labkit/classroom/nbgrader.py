@@ -23,6 +23,7 @@ from .assignment import Assignment, Cell, Question, load
 from .draw import Draw
 from .handout.edition import notebook
 from .judging import Answer, Engine, Raised, share_kept
+from .meeting import Meeting
 from .words import Problem
 
 CONFIG = Path(__file__).with_name("nbgrader_config.txt").read_text("utf-8")
@@ -130,10 +131,11 @@ class _TooLong(BaseException):
 def _in_this_kernel(answers: Mapping[str, Any]) -> Engine:
     """Asks the answers that the kernel holds, with a limit of CPU time where the system has a clock for that."""
 
-    def engine(driver: Callable[..., Any], data: dict[str, Any], cpu: float | None) -> Answer:
+    def engine(driver: Callable[..., Any], data: dict[str, Any], cpu: float | None, meet: int) -> Answer:
+        met = {"meet": Meeting(meet)} if meet else {}
         try:
             with _limited(cpu or _CPU):
-                return Answer(driver(answers, **data))
+                return Answer(driver(answers, **data, **met), met=tuple(range(1, meet + 1)))
         except _TooLong:
             return Answer(ended="cpu")
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The teacher's commands: ``labkit assignment list``, ``release`` and ``export``."""
+"""The teacher's commands: ``labkit assignment list``, ``try``, ``release`` and ``export``."""
 
 from __future__ import annotations
 
@@ -28,10 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(releasing, WORDING, "release", to={"type": Path}, deadline={"type": _moment})
     releasing.set_defaults(act=_release)
 
+    trying = actions.add_parser("try", help=str(WORDING["action try"]))
+    add_options(trying, WORDING, "assignment")
+    add_options(trying, WORDING, "try")
+    trying.set_defaults(act=_try)
+
     exporting = actions.add_parser("export", help=str(WORDING["action export"]))
     add_options(exporting, WORDING, "export", folder={"type": Path})
     exporting.set_defaults(act=_export)
-    for action in (listing, releasing, exporting):
+    for action in (listing, releasing, trying, exporting):
         add_language(action)
 
 
@@ -109,7 +114,6 @@ def _release(options: argparse.Namespace) -> int:
         students,
         get_language(),
         options.deadline,
-        not options.same,
         options.force,
     )
     folder = made.folder
@@ -122,6 +126,30 @@ def _release(options: argparse.Namespace) -> int:
         WORDING.tell("deadline", moment=f"{folder.deadline:%Y-%m-%d %H:%M %Z}")
     WORDING.tell("then", teacher=folder.teacher, submitted=folder.submitted, folder=folder.path)
     return 0
+
+
+def _try(options: argparse.Namespace) -> int:
+    from ..classroom.assignment import load
+    from ..classroom.grade.trying import degenerate, tried
+    from ..classroom.wall.isolation import best
+
+    with bad_usage(ValueError):
+        assignment = load(options.assignment)
+        way = best(options.trust_students)
+    odd = 0
+    for words in degenerate(assignment):
+        odd += 1
+        print(f"! {words}")
+    for found in tried(assignment, way):
+        least, most = min(found.points), max(found.points)
+        points = f"{least:g}" if least == most else f"{least:g}–{most:g}"
+        lost = ", ".join(found.lost) if found.title not in ("solution", "empty") else ""
+        print(f"{found.question:<12} {found.title:<24} {points} / {found.of:g}  {lost}".rstrip(), flush=True)
+        if found.odd:
+            odd += 1
+            print(f"  ! {found.odd}")
+    WORDING.tell("tried", count=odd)
+    return 1 if odd else 0
 
 
 def _export(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Make the one file that is handed in, and say what is in it.
+"""Make the one file that is handed in, and say what is in it and what grading says of it on open examples.
 
 Exit code 0 if it was made, 1 if nothing is answered in it (``--anyway`` makes it all the same), 2 for bad usage.
 """
@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..base.files import reason
-from .usage import UsageError, add_options
+from ..base.language import say
+from .usage import UsageError, add_options, loading
 from .wording import Wording
+
+if TYPE_CHECKING:
+    from ..classroom.grade.marks import QuestionMark
+    from ..classroom.intake.handin import HandIn
 
 WORDING = Wording("submit")
 
@@ -42,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if answers is None:
         print(f"  {WORDING['no-metadata']}")
     else:
+        marks = {} if options.quick or not any(answers.answers.values()) else _tried(found)
         for question, source in answers.answers.items():
             trouble = found.troubles.get(question)
             if source is None:
@@ -50,7 +58,13 @@ def run(options: argparse.Namespace) -> int:
                 state = WORDING["not-python"](trouble=trouble)
             else:
                 state = WORDING["answered"](lines=len(source.splitlines()))
+            mark = marks.get(question) if source and not trouble else None
+            if mark:
+                state += WORDING["tried"](points=f"{mark.points:g}", of=f"{mark.of:g}")
             print(f"  {question:<14} {state}")
+            hints = [say(en=part.en, zh=part.zh) for part in mark.parts if part.en] if mark else []
+            for hint in dict.fromkeys(hints):
+                print(f"  {'':<14} - {hint}")
         for note in answers.notes:
             print(f"  ! {note}")
         if len(answers.unanswered) == len(answers.answers) and not options.anyway:
@@ -66,3 +80,26 @@ def run(options: argparse.Namespace) -> int:
         ) from None
     WORDING.tell("hand-in", path=path, size=max(1, round(path.stat().st_size / 1024)))
     return 0
+
+
+def _tried(found: HandIn) -> Mapping[str, QuestionMark]:
+    """The marks of the answers on open examples, by the judges that grade; {} where these are the teacher's own."""
+    from ..classroom.folders import names
+
+    if found.claim.assignment not in names():
+        return {}
+    loading()
+    try:
+        from ..classroom.assignment import load
+        from ..classroom.grade.one_file import OPEN, grade_alone
+        from ..classroom.wall.isolation import best
+        from ..classroom.wall.templates import CannotStart
+
+        assignment, student = load(found.claim.assignment), found.claim.student
+        try:
+            return grade_alone(found.document, assignment, best(trust=True), OPEN, student).questions
+        except CannotStart as error:
+            WORDING.tell("not-tried", why=error, file=sys.stderr)
+    except ImportError as error:  # PyTorch is not on this computer; handing in does not need it
+        WORDING.tell("not-tried", why=error, file=sys.stderr)
+    return {}

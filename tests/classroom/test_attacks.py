@@ -71,7 +71,7 @@ def template(neighbours, home):
 
 def graded(assignment, template, double, limits=LIMITS):
     answers = {"double": double, "triple": "def triple(x):\n    return 3 * x"}
-    return grade(assignment, answers, {}, draws(b"secret", "1", "attacked"), template, limits)
+    return grade(assignment, answers, {}, draws(b"secret", "1", "attacked", answers), template, limits)
 
 
 def outlived(template):

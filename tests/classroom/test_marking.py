@@ -234,7 +234,7 @@ def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_grade
     )
     limits = Limits(wall=100)
     with closing(template("bare", assignment.preload)) as workers:
-        found = grade(assignment, answers, {}, draws(b"s", "1", "attacked"), workers, limits)
+        found = grade(assignment, answers, {}, draws(b"s", "1", "attacked", answers), workers, limits)
     assert [question.points for question in found.questions.values()] == [4, 0]
     assert [note.kind for note in found.troubles] == ["died"]
 

@@ -33,12 +33,11 @@ def told_lines(source):
 
 
 @pytest.mark.parametrize("name", [*names(), "small"])
-@pytest.mark.parametrize("individual", [True, False])
-def test_no_solution_no_judge_and_no_secret_is_given_out(name, individual, small, tmp_path):
+def test_no_solution_no_judge_and_no_secret_is_given_out(name, small, tmp_path):
     assignment = small if name == "small" else load(name)
-    made = release(assignment, tmp_path / "class", ROSTER, "zh", individual=individual)
+    made = release(assignment, tmp_path / "class", ROSTER, "zh")
     given = everything_given_out(made.folder)
-    assert len(given) == (3 if individual else 2)
+    assert len(given) == 3
     cells = {
         path: "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
         for path, text in given.items()
@@ -66,7 +65,7 @@ def test_no_solution_no_judge_and_no_secret_is_given_out(name, individual, small
         assert "def judge" not in text
         assert "# solution" not in text
         assert not any(secret in text for secret in secrets)
-        others = [student for student in ROSTER if individual and student.id != path.parent.name]
+        others = [student for student in ROSTER if student.id != path.parent.name]
         assert not any(made.folder.tag(other.id) in text or other.name in text for other in others)
 
 
@@ -78,7 +77,7 @@ def test_the_search_for_solutions_finds_one(name, small, tmp_path, monkeypatch):
         Assignment, "cells", lambda self, language, numbers: cells(self, language, numbers, True)
     )
     with pytest.raises(AssertionError):
-        test_no_solution_no_judge_and_no_secret_is_given_out(name, True, small, tmp_path)
+        test_no_solution_no_judge_and_no_secret_is_given_out(name, small, tmp_path)
 
 
 def test_each_edition_is_in_its_students_language_and_bears_their_tag(small, tmp_path):
@@ -123,7 +122,7 @@ def test_a_folder_that_is_something_else_is_left_alone(small, tmp_path):
             release(small, tmp_path / name, ROSTER, "en")
     release(small, tmp_path / "class", ROSTER, "en")
     with pytest.raises(Problem, match="another release"):
-        release(small, tmp_path / "class", ROSTER, "en", individual=False)
+        release(load("crnn"), tmp_path / "class", ROSTER, "en")
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.tex"]
 
 

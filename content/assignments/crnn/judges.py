@@ -15,7 +15,7 @@ from labkit.classroom.verdict import Hint
 
 from . import checks, drivers
 
-WITHOUT = dict.fromkeys(("repaired", "stream", "nearest", "ctc"), ("labkit",))
+WITHOUT = dict.fromkeys(("repaired", "stream", "nearest", "ctc"), ("labkit.engine",))
 
 
 def numbers(draw: Draw | None) -> dict[str, int | str]:

@@ -15,7 +15,9 @@ from labkit.classroom.verdict import Hint
 from . import checks, drivers
 
 PRELOAD = ("torch._dynamo",)
-WITHOUT = dict.fromkeys(("start", "loader", "wrap", "step", "save"), ("labkit", "torch.nn.DataParallel"))
+WITHOUT = dict.fromkeys(
+    ("start", "loader", "wrap", "step", "save"), ("labkit.engine", "torch.nn.DataParallel")
+)
 
 
 def numbers(draw: Draw | None) -> dict[str, int | str]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.classroom.checking import Student, visible
+from labkit.classroom.checking import Meeting, Student, visible
 from labkit.classroom.judging import NoAnswer, read, same
 from labkit.classroom.verdict import Hint
 from labkit.course.kinds import SOME_WHOLE_NUMBERS
@@ -254,9 +254,9 @@ NO_GATHER_GRADIENT = Hint(
 )
 
 
-def wrong_call(got: Any, right: Tensor, pieces: int, seen: list[tuple[str, int]]) -> Iterator[Hint]:
-    """Checks the output of one call."""
-    ((place, values),) = pairs([got["output"]], "data_parallel")
+def wrong_call(got: Any, right: Tensor, sizes: Sequence[int]) -> Iterator[Hint]:
+    """Checks the output of one call, and that each row was computed in its piece of these ``sizes``, on its GPU."""
+    place, values, where = _computed(got, right)
     if not same(values, right, 1e-5):
         yield Hint(
             "output",
@@ -267,8 +267,9 @@ def wrong_call(got: Any, right: Tensor, pieces: int, seen: list[tuple[str, int]]
         yield Hint(
             "home", f"the output is on {place}, not on devices[0]", f"输出在 {place} 上，不在 devices[0] 上"
         )
-    if got["seen"] != seen:
-        told = ", ".join(f"{rows} on {device}" for device, rows in got["seen"]) or "-"
+    if where[:, :2].tolist() != [[gpu, size] for gpu, size in enumerate(sizes) for _ in range(size)]:
+        pairs_of = dict.fromkeys((int(gpu), int(rows)) for gpu, rows in where[:, :2].tolist())
+        told = ", ".join(f"{rows} on {f'cuda:{gpu}' if gpu >= 0 else 'cpu'}" for gpu, rows in pairs_of)
         yield Hint(
             "spread",
             f"the output is right, but the rows were not computed where they belong: {told}",
@@ -276,14 +277,23 @@ def wrong_call(got: Any, right: Tensor, pieces: int, seen: list[tuple[str, int]]
         )
 
 
-def wrong_count(got: Any, pieces: int) -> Iterator[Hint]:
+def wrong_count(got: Any, right: Tensor, pieces: int) -> Iterator[Hint]:
     """Checks that no more replicas were made than there are pieces."""
-    if got["made"] != [pieces]:
+    made = int(_computed(got, right)[2][:, 2].amax())
+    if made != pieces:
         yield Hint(
             "too-many",
-            f"{sum(got['made'])} replicas were made for {pieces} pieces: scatter first, then it is known how many",
-            f"只有 {pieces} 个分块，却制作了 {sum(got['made'])} 个副本：先分发，才知道需要几个",
+            f"{made} replicas were made for {pieces} pieces: scatter first, then it is known how many",
+            f"只有 {pieces} 个分块，却制作了 {made} 个副本：先分发，才知道需要几个",
         )
+
+
+def _computed(got: Any, right: Tensor) -> tuple[str, Tensor, Tensor]:
+    """The device of the output of a call, what the model computed, and where, row by row."""
+    ((place, values),) = pairs([got["output"]], "data_parallel")
+    if values.dim() == 2 and values.shape[1] == right.shape[1] + 3 and len(values):
+        return place, values[:, :-3], values[:, -3:]
+    return place, values, torch.full((1, 3), -1.0)
 
 
 def no_list(name: str) -> Hint:
@@ -389,7 +399,7 @@ def _replicate(student: Student) -> Iterator[Hint]:
 def _apply(student: Student) -> Iterator[Hint]:
     pieces = [torch.full((2,), float(at)) for at in range(3)]
     yield from wrong_outputs(drivers.apply_order(student, pieces), pieces)
-    yield from wrong_meeting(drivers.apply_together(student, 3), 3)
+    yield from wrong_meeting(drivers.apply_together(student, Meeting(3), 3), [1, 2, 3], 3)
 
 
 @visible(
@@ -412,10 +422,10 @@ def _gather(student: Student) -> Iterator[Hint]:
 )
 def _call(student: Student) -> Iterator[Hint]:
     weights, batch = scaled(torch.eye(3)), torch.arange(15.0).reshape(5, 3) / 4
-    seen = [(device, len(piece)) for device, piece in pieces_of(batch, planned(len(batch), 3).sizes)]
+    right = (batch @ weights).tanh()
     got = drivers.call(student, weights, batch, 3)
-    yield from wrong_call(got, (batch @ weights).tanh(), 3, seen)
-    yield from wrong_count(got, 3)
+    yield from wrong_call(got, right, planned(len(batch), 3).sizes)
+    yield from wrong_count(got, right, 3)
 
 
 def wrong_outputs(got: Sequence[Any], pieces: list[Tensor]) -> Iterator[Hint]:
@@ -444,8 +454,11 @@ def wrong_outputs(got: Sequence[Any], pieces: list[Tensor]) -> Iterator[Hint]:
     yield Hint("apply-values", "replica k did not compute piece k", "副本 k 算的不是分块 k")
 
 
-def wrong_meeting(met: int, count: int) -> Iterator[Hint]:
-    if met != count:
+def wrong_meeting(got: object, met: list[int], count: int) -> Iterator[Hint]:
+    """Checks outputs that are the numbers of those who met: any of them, wherever an output stands."""
+    outputs = got if isinstance(got, (list, tuple)) else []
+    numbers = {one.item() for one in outputs if isinstance(one, Tensor) and one.numel() == 1}
+    if len(met) != count or not numbers <= set(met):
         yield Hint(
             "in-turn",
             "the replicas run one after the other: start all threads before you wait for the first (`join`)",

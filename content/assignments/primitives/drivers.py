@@ -78,7 +78,7 @@ def replicate(student, weights, batch, gpus, tied, buffer):
         for at, replica in enumerate(replicas):
             output = replica(batch.to(f"cuda:{at}"))
             layers = (replica.body[0], replica.body[1][1])
-            places = {str(value.device) for layer in layers for value in (layer.weight, layer.bias)}
+            places = {place(value) for layer in layers for value in (layer.weight, layer.bias)}
             shared = layers[0].weight is layers[1].weight
             seen.append((told(output), sorted(places), shared))
             total = total + (output.to("cuda:0") * (at + 1)).sum()
@@ -120,22 +120,10 @@ def apply_order(student, pieces):
     return plain(student["parallel_apply"]([replica(at) for at in range(len(pieces))], list(pieces)))
 
 
-def apply_together(student, count):
-    """Counts the replicas that met each other: each waits until all have come, for two seconds at most."""
-    barrier = threading.Barrier(count)
-    met, threads = [], set()
-
-    def replica(piece):
-        threads.add(threading.get_ident())
-        try:
-            barrier.wait(2)
-            met.append(1)
-        except threading.BrokenBarrierError:
-            pass
-        return piece
-
-    student["parallel_apply"]([replica] * count, [torch.zeros(1)] * count)
-    return len(met)
+def apply_together(student, meet, count):
+    """Gives of each replica the number that it gets when all have met."""
+    outputs = student["parallel_apply"]([lambda piece: piece + meet()] * count, [torch.zeros(1)] * count)
+    return plain(outputs)
 
 
 class Planned(ValueError):
@@ -187,25 +175,29 @@ def gather_backward(student, outputs):
 
 
 class Watched(nn.Module):
-    """Notes how many rows come to which device."""
+    """Gives after each row's output where that was computed: GPU, rows there, how many replicas had been made."""
+
+    made = 0
 
     def __init__(self, weights):
         super().__init__()
         self.weight = nn.Parameter(weights.clone())
-        self.seen = []
 
     def forward(self, x):
-        self.seen.append((str(x.device), len(x)))
-        return (x @ self.weight).tanh()
+        gpu = -1 if x.device.index is None else x.device.index
+        where = torch.tensor([[gpu, len(x), self.made]], dtype=x.dtype, device=x.device)
+        return torch.cat([(x @ self.weight).tanh(), where.expand(len(x), 3)], 1)
 
 
 def call(student, weights, batch, gpus):
     """One call of ``data_parallel``, with labkit's own four steps behind their names."""
-    made = []
 
     def replicate(model, devices):
-        made.append(len(devices))
-        return labkit.replicate(model, devices)
+        made = model.made + len(devices)
+        replicas = labkit.replicate(model, devices)
+        for one in (model, *replicas):
+            one.made = made
+        return replicas
 
     given = {"scatter": labkit.scatter, "replicate": replicate, "gather": labkit.gather}
     given["parallel_apply"] = lambda replicas, pieces: labkit.parallel_apply(
@@ -222,12 +214,7 @@ def call(student, weights, batch, gpus):
             if getattr(output, "requires_grad", False):
                 output.sum().backward()
             gradient = model.weight.grad
-            return {
-                "output": value,
-                "seen": sorted(model.seen),
-                "made": made,
-                "gradient": None if gradient is None else gradient.cpu(),
-            }
+            return {"output": value, "gradient": None if gradient is None else gradient.cpu()}
     finally:
         for name in given:
             names.pop(name, None)
@@ -238,10 +225,15 @@ def devices(gpus):
     return [f"cuda:{gpu}" for gpu in range(gpus)]
 
 
+def place(tensor):
+    """The device of a tensor, whatever a class of its own says."""
+    return str(torch.Tensor.as_subclass(tensor, torch.Tensor).device)
+
+
 def told(value):
     """Gives ``value`` with each tensor as (device, values)."""
     if isinstance(value, torch.Tensor):
-        return str(value.device), value.detach().cpu()
+        return place(value), value.detach().cpu()
     if isinstance(value, dict):
         return {key: told(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

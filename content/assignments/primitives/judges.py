@@ -18,15 +18,15 @@ from . import checks, drivers
 # What does the work: of torch, of the machine, and of labkit's own engine. The last question is given the four steps.
 _THEIRS = (
     "torch.nn.parallel", "torch.nn.DataParallel", "torch.cuda.comm", "torch._C",
-    "torch.nn.Module._replicate_for_data_parallel", "._replicate_for_data_parallel",
+    "torch.nn.Module._replicate_for_data_parallel",
     "labkit.machine.torch_api.collectives",
 )  # fmt: skip
-_OURS = ("labkit", "labkit.engine", "labkit.plans.split")
+_OURS = ("labkit.engine", "labkit.plans.split")
 WITHOUT: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("split", "scatter", "replicate", "apply", "gather"), (*_THEIRS, *_OURS)
 )
 WITHOUT["call"] = (
-    "torch.nn.parallel.data_parallel", "torch.nn.DataParallel", "torch._C", "labkit", "labkit.engine.data_parallel",
+    "torch.nn.parallel.data_parallel", "torch.nn.DataParallel", "torch._C", "labkit.engine.data_parallel",
 )  # fmt: skip
 NEEDS = {"scatter": ("split",), "call": ("scatter", "replicate", "apply", "gather")}
 
@@ -218,7 +218,7 @@ def order(ask: Ask, draw: Draw) -> Iterator[Hint]:
 @part("apply", 2, en="All replicas run at the same time", zh="所有副本同时运行")
 def together(ask: Ask, draw: Draw) -> Iterator[Hint]:
     count = draw.integer(3, 6)
-    yield from checks.wrong_meeting(ask(drivers.apply_together, count=count), count)
+    yield from checks.wrong_meeting(*ask.meeting(count, drivers.apply_together, count=count), count)
 
 
 @part("apply", 1, en="An error in a replica reaches the caller", zh="副本里的错误会传到调用者")
@@ -306,19 +306,15 @@ def scalars(ask: Ask, draw: Draw) -> Iterator[Hint]:
     yield from checks.wrong_joined(got, ("cuda:0", losses))
 
 
-def _called(
-    ask: Ask, draw: Draw, rows: int, gpus: int
-) -> tuple[Any, Tensor, Tensor, int, list[tuple[str, int]]]:
-    """Makes one call; gives what came, the right output and gradient, the number of pieces, and who sees how many rows."""
+def _called(ask: Ask, draw: Draw, rows: int, gpus: int) -> tuple[Any, Tensor, Tensor, tuple[int, ...]]:
+    """Makes one call; gives what came, the right output and gradient, and the sizes of the pieces."""
     weights, batch = checks.scaled(draw.tensor(4, 3)), draw.tensor(rows, 4)
     weight = weights.clone().requires_grad_()
     output = (batch @ weight).tanh()
     output.sum().backward()
     assert weight.grad is not None
-    sizes = planned(rows, gpus).sizes
-    seen = [(f"cuda:{gpu}", size) for gpu, size in enumerate(sizes)]
     got = ask(drivers.call, weights=weights, batch=batch, gpus=gpus)
-    return got, output.detach(), weight.grad, len(sizes), seen
+    return got, output.detach(), weight.grad, planned(rows, gpus).sizes
 
 
 @part(
@@ -328,19 +324,19 @@ def _called(
     zh="整个批次的输出，放在第一个设备上，由所有设备一起算出",
 )
 def output(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, right, _, pieces, seen = _called(ask, draw, *_uneven(draw))
-    yield from checks.wrong_call(got, right, pieces, seen)
+    got, right, _, sizes = _called(ask, draw, *_uneven(draw))
+    yield from checks.wrong_call(got, right, sizes)
 
 
 @part("call", 1, en="No replica for a GPU without rows", zh="没有分到行的 GPU 不制作副本")
 def few(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, right, _, pieces, seen = _called(ask, draw, *draw.choice(_idle(range(5, 60), range(3, 9))))
-    yield from checks.wrong_call(got, right, pieces, seen)
-    yield from checks.wrong_count(got, pieces)
+    got, right, _, sizes = _called(ask, draw, *draw.choice(_idle(range(5, 60), range(3, 9))))
+    yield from checks.wrong_call(got, right, sizes)
+    yield from checks.wrong_count(got, right, len(sizes))
 
 
 @part("call", 1, en="Gradients reach the model", zh="梯度能传到模型")
 def reached(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, _, right, _, _ = _called(ask, draw, *_uneven(draw))
+    got, _, right, _ = _called(ask, draw, *_uneven(draw))
     checks.pairs([got["output"]], "data_parallel")
     yield from checks.wrong_gradient(got["gradient"], right)

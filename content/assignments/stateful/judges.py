@@ -15,7 +15,7 @@ from labkit.classroom.verdict import Hint
 
 from . import checks, drivers
 
-WITHOUT = dict.fromkeys(("counter", "cache", "memory", "running", "lists", "lost"), ("labkit",))
+WITHOUT = dict.fromkeys(("counter", "cache", "memory", "running", "lists", "lost"), ("labkit.engine",))
 
 
 def numbers(draw: Draw | None) -> dict[str, int | str]:

@@ -6,7 +6,7 @@ import ast
 from contextlib import closing
 from pathlib import Path
 
-from ..assignment import load
+from ..assignment import Assignment, load
 from ..draw import Numbers
 from ..folders import names
 from ..handout.folder import open_class
@@ -20,6 +20,8 @@ from ..words import Problem
 from .marks import Mark, now
 from .submission import draws, fingerprint, grade
 
+OPEN = b"open examples"  # in the place of a secret
+
 
 def grade_file(path: Path, way: str, class_folder: Path | None, secret: bytes) -> Mark:
     """The marks of a notebook; ValueError if it is none of an assignment, with what to do.
@@ -30,31 +32,46 @@ def grade_file(path: Path, way: str, class_folder: Path | None, secret: bytes) -
     with open(path, "rb") as stream:
         document = read_document(stream.read(MOST_BYTES + 1), path.name)
     claimed = [claim.student for claim in claims_of(document)]
-    hidden = []
-    if class_folder is not None:
-        folder, hidden = open_class(class_folder), [class_folder]
-        claimed = [student for student in claimed if student in folder.students]
-        if len(set(claimed)) != 1:
-            raise Problem(
-                en=f"{path} does not say which student of the class it is of",
-                zh=f"{path} 没有说明是班里哪个学生的",
-            )
-        assignment, secret = assignment_of(folder), folder.secret
-        numbers: Numbers = numbers_of(folder, assignment, claimed[0])
-    else:
+    if class_folder is None:
         held = assignments_of(document)
         if not held or held[0] not in names():
             raise Problem(
                 en=f"{path} holds none of the assignments that are known here ({', '.join(names())})",
                 zh=f"{path} 不含这里认识的任何作业（{', '.join(names())}）",
             )
-        assignment = load(held[0])
-        numbers = assignment.numbers(None)
-        numbers = {**numbers, **_told_numbers(document, numbers)}
-    student = claimed[0] if claimed else "-"
+        return grade_alone(document, load(held[0]), way, secret, claimed[0] if claimed else "-")
+    folder = open_class(class_folder)
+    claimed = [student for student in claimed if student in folder.students]
+    if len(set(claimed)) != 1:
+        raise Problem(
+            en=f"{path} does not say which student of the class it is of",
+            zh=f"{path} 没有说明是班里哪个学生的",
+        )
+    assignment = assignment_of(folder)
+    numbers = numbers_of(folder, assignment, claimed[0])
+    return _graded(document, assignment, way, folder.secret, claimed[0], numbers, [class_folder])
+
+
+def grade_alone(document: Document, assignment: Assignment, way: str, secret: bytes, student: str) -> Mark:
+    """The marks of a notebook without its class, with the numbers that it says itself."""
+    usual = assignment.numbers(None)
+    numbers: Numbers = {**usual, **_told_numbers(document, usual)}
+    return _graded(document, assignment, way, secret, student, numbers, [])
+
+
+def _graded(
+    document: Document,
+    assignment: Assignment,
+    way: str,
+    secret: bytes,
+    student: str,
+    numbers: Numbers,
+    hidden: list[Path],
+) -> Mark:
     answers = answers_of(assignment, numbers, document)
+    draw = draws(secret, student, assignment.name, answers.answers)
     with closing(template(way, assignment.preload, hidden)) as workers:
-        graded = grade(assignment, answers.answers, numbers, draws(secret, student, assignment.name), workers)
+        graded = grade(assignment, answers.answers, numbers, draw, workers)
     judged_by = fingerprint(assignment)
     return Mark(student, answers.digest, now(), graded.questions, answers.notes, graded.troubles, judged_by)
 

@@ -1,4 +1,4 @@
-"""Grades one submission: judges every part of every question, each in a worker of its own."""
+"""Grades one submission: judges every part of every question, each question in a worker of its own."""
 
 from __future__ import annotations
 
@@ -34,9 +34,15 @@ class Graded:
     troubles: list[Note] = field(default_factory=list)
 
 
-def draws(secret: bytes, student: str, assignment: str) -> Callable[[str, str], Draw]:
-    """Gives the draw of a question and a part, which is the same for a student whenever they are graded."""
-    return lambda question, part: Draw.of(secret, "cases", student, assignment, question, part)
+def draws(
+    secret: bytes, student: str, assignment: str, answers: Mapping[str, str | None]
+) -> Callable[[str, str], Draw]:
+    """Gives the draw of a question and a part: the same for a student and an answer whenever it is graded.
+
+    Of another answer it is another, for hints and errors tell the student something of the cases.
+    """
+    whose = "cases", student, assignment
+    return lambda question, part: Draw.of(secret, *whose, question, part, answers.get(question) or "")
 
 
 def grade(
@@ -49,7 +55,7 @@ def grade(
 ) -> Graded:
     """Judge ``answers`` (question id -> source, None where there is none).
 
-    draw  the draw for a question and a part: the same cases for the same student, unknown to anybody else.
+    draw  gives the draw of a question and a part (see :func:`draws`).
     """
     graded = Graded()
     start = time.monotonic()
@@ -61,8 +67,9 @@ def grade(
             continue
         before = [(need, text) for need in question.needs if (text := answers.get(need)) is not None]
         sources = [("prologue", assignment.prologue(numbers)), *before, (question.id, source)]
-        judged = _Judged(question, sources, template, limits or Limits(), start, graded.troubles)
-        graded.questions[question.id] = judged.mark(draw, numbers)
+        with closing(Session(template, sources, limits or Limits(), question.without)) as session:
+            judged = _Judged(question, session, numbers, start, graded.troubles)
+            graded.questions[question.id] = judged.mark(draw)
     return graded
 
 
@@ -71,47 +78,56 @@ class _Judged:
     """One question of one submission."""
 
     question: Question
-    sources: list[tuple[str, str]]
-    template: Template | Bare
-    limits: Limits
+    session: Session
+    numbers: Numbers
     start: float
     troubles: list[Note]
     failed: bool = False
-    undefined: bool = False  # running the answer ended its process: it will do so again
 
-    def mark(self, draw: Callable[[str, str], Draw], numbers: Numbers) -> QuestionMark:
+    def mark(self, draw: Callable[[str, str], Draw]) -> QuestionMark:
         question = self.question
-        refused = question.refused(self.sources[-1][1])
         parts: list[PartMark] = []
-        hint: Hint | None = None
         for part in question.parts:
-            if not self.undefined:
-                hint = refused or self._judge(part, draw(question.id, part.id).having(numbers))
+            hint = self._judge(part, draw(question.id, part.id).having(self.numbers))
             told = (hint.id, hint.en, hint.zh) if hint else ()
             parts.append(PartMark(part.id, share_kept(hint), part.points, *told))
         points = round(sum(mark.score * mark.points for mark in parts), 2)
         return QuestionMark(points, question.points, parts, "failed" if self.failed else "judged")
 
     def _judge(self, part: Part, draw: Draw) -> Hint | None:
+        session, usual = self.session, self.session.limits
         left = BUDGET - (time.monotonic() - self.start)
-        limits = self.limits if left > self.limits.clock else replace(self.limits, wall=max(left, _SHORT))
-        with closing(Session(self.template, self.sources, limits, self.question.without)) as session:
-            try:
-                hint = part.judge(session.answer, draw)
-            except CannotStart:
-                raise
-            except Exception as error:  # a fault of the judge's, or of what it makes of an odd value
-                self.failed = True
-                self._tell("judge", part.id, f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-                hint = Hint("judge-error", _TEXTS["not-judged",].en, _TEXTS["not-judged",].zh)
-            for why, told in session.troubles:
-                self._tell(why, part.id, told)
-            self.undefined = session.undefined
+        session.limits = usual if left > usual.clock else replace(usual, wall=max(left, _SHORT))
+        hint, fault = _hint(part, session, draw)
+        if fault:
+            # Either the judge cannot do its work, or what came back is nothing that a judge can look at.
+            right = [*session.sources[:-1], (self.question.id, self.question.solution(self.numbers))]
+            with closing(replace(session, sources=right, troubles=[], _worker=None)) as solved:
+                self.failed |= bool(_hint(part, solved, draw.having(self.numbers))[1])
+            self._tell("judge" if self.failed else "odd", part.id, fault)
+            words = _TEXTS["not-judged" if self.failed else "no-value",]
+            hint = Hint("judge-error" if self.failed else "no-value", words.en, words.zh)
+        for why, told in session.troubles:
+            self._tell(why, part.id, told)
+        session.troubles.clear()
+        session.limits = usual
         return hint
 
     def _tell(self, kind: str, part: str, told: str) -> None:
         where, words = f"{self.question.id}.{part}", _TEXTS[kind,]
         self.troubles.append(Note(kind, f"{where}: {words.en}: {told}", f"{where}：{words.zh}：{told}"))
+
+
+def _hint(part: Part, session: Session, draw: Draw) -> tuple[Hint | None, str]:
+    """What the judge says of an answer; then how the judge itself failed, "" if it did not."""
+    try:
+        return part.judge(session.answer, draw), ""
+    except CannotStart:
+        raise
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    finally:
+        session.end_part()
 
 
 def fingerprint(assignment: Assignment) -> str:

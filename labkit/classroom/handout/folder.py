@@ -26,7 +26,6 @@ from ..words import Problem
 from .roster import Student
 
 _VERSION = 1
-EVERYBODY = "-"  # whose the edition is that all students share; no id is that
 CLASS_FILE = Path("teacher", "class.json")
 
 
@@ -34,10 +33,9 @@ CLASS_FILE = Path("teacher", "class.json")
 class ClassFolder:
     """A class, as ``teacher/class.json`` describes it, and where its files are.
 
-    secret      32 bytes that only the teacher has.
-    individual  whether every student has an edition of their own, rather than all the same file.
-    language    of the students for whom the roster names none.
-    deadline    None, or a moment with its time zone.
+    secret    32 bytes that only the teacher has.
+    language  of the students for whom the roster names none.
+    deadline  None, or a moment with its time zone.
     """
 
     path: Path
@@ -46,7 +44,6 @@ class ClassFolder:
     students: dict[str, Student] = field(repr=False)
     language: str = "en"
     deadline: datetime | None = None
-    individual: bool = True
 
     @property
     def handout(self) -> Path:
@@ -78,16 +75,10 @@ class ClassFolder:
         """The folder with a copy of the assignment as it was released, if it does not come with labkit."""
         return self.teacher / "assignment" / self.assignment
 
-    def whose(self, student: str) -> str:
-        """Whose edition this student has: their own, or the one that all share."""
-        return student if self.individual else EVERYBODY
-
     def tag(self, student: str) -> str:
         """The tag in this student's edition, which nobody can make without the secret."""
-        return self._signed("edition", self.assignment, self.whose(student))[:16]
-
-    def _signed(self, *words: str) -> str:
-        return hmac.digest(self.secret, "\0".join(words).encode(), "sha256").hex()
+        words = "\0".join(("edition", self.assignment, student))
+        return hmac.digest(self.secret, words.encode(), "sha256").hex()[:16]
 
     def save(self) -> None:
         """Write ``teacher/class.json``, which nobody else on this computer may read. OSError if it cannot be."""
@@ -100,7 +91,6 @@ class ClassFolder:
             "secret": self.secret.hex(),
             "language": self.language,
             "deadline": self.deadline.isoformat() if self.deadline else None,
-            "individual": self.individual,
             "students": [asdict(student) for student in self.students.values()],
         }
         write_whole(self.path / CLASS_FILE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
@@ -110,11 +100,9 @@ class ClassFolder:
         return replace(self, students=self.students | {student.id: student for student in students})
 
 
-def new_class(
-    path: Path, assignment: str, language: str, deadline: datetime | None = None, individual: bool = True
-) -> ClassFolder:
+def new_class(path: Path, assignment: str, language: str, deadline: datetime | None = None) -> ClassFolder:
     """A class without students, and a secret of its own; nothing is written yet."""
-    return ClassFolder(path, assignment, secrets.token_bytes(32), {}, language, deadline, individual)
+    return ClassFolder(path, assignment, secrets.token_bytes(32), {}, language, deadline)
 
 
 def open_class(path: Path) -> ClassFolder:
@@ -137,7 +125,6 @@ def open_class(path: Path) -> ClassFolder:
             {student.id: student for student in students},
             told["language"],
             deadline,
-            bool(told["individual"]),
         )
     except FileNotFoundError:
         raise Problem(

@@ -14,7 +14,7 @@ from ..assignment import Assignment, load
 from ..draw import Draw
 from ..words import Problem
 from .edition import notebook
-from .folder import CLASS_FILE, EVERYBODY, ClassFolder, new_class, open_class
+from .folder import CLASS_FILE, ClassFolder, new_class, open_class
 from .roster import Student
 
 
@@ -34,7 +34,6 @@ def release(
     students: list[Student],
     language: str,
     deadline: datetime | None = None,
-    individual: bool = True,
     force: bool = False,
 ) -> Released:
     """Write the class folder ``path``, or add to it who is new on the roster.
@@ -44,7 +43,7 @@ def release(
     """
     if (path / CLASS_FILE).exists():
         folder = open_class(path)
-        if folder.assignment != assignment.name or folder.individual != individual:
+        if folder.assignment != assignment.name:
             raise Problem(
                 en=f"{path} is the folder of another release ({folder.assignment}): name another one with --to",
                 zh=f"{path} 是另一次发放（{folder.assignment}）的文件夹：请用 --to 指定别的",
@@ -56,7 +55,7 @@ def release(
             zh=f"{path} 已经存在，而且不是班级文件夹：请用 --to 指定别的",
         )
     else:
-        folder = new_class(path, assignment.name, language, deadline, individual)
+        folder = new_class(path, assignment.name, language, deadline)
     named = {student.id for student in students}
     gone = [student for student in folder.students.values() if student.id not in named]
     folder = folder.with_students(students)
@@ -86,21 +85,14 @@ def assignment_of(folder: ClassFolder) -> Assignment:
 
 def numbers_of(folder: ClassFolder, assignment: Assignment, student: str) -> dict[str, int | str]:
     """The numbers in this student's edition."""
-    edition = folder.whose(student)
-    return assignment.numbers(Draw.of(folder.secret, edition, folder.assignment, "numbers"))
+    return assignment.numbers(Draw.of(folder.secret, student, folder.assignment, "numbers"))
 
 
 def _editions(
     folder: ClassFolder, assignment: Assignment, students: list[Student]
 ) -> Iterable[tuple[Path, str]]:
     """Yields (file, its text) of everything that is given out."""
-    if not folder.individual:
-        languages = sorted({folder.language_of(student.id) for student in students})
-        for language in languages:
-            end = f"-{language}" if len(languages) > 1 else ""
-            file = folder.handout / f"{assignment.name}{end}.ipynb"
-            yield file, edition_of(folder, assignment, EVERYBODY, language)
-    for student in students if folder.individual else ():
+    for student in students:
         file = folder.handout / student.id / f"{assignment.name}.ipynb"
         yield file, edition_of(folder, assignment, student.id, folder.language_of(student.id))
 

@@ -76,7 +76,7 @@ def claims_of(document: Document) -> list[Claim]:
     """Reads the claims in the file's metadata and in its cells."""
     found = []
     told = document.labkit
-    if all(isinstance(told.get(name), str) for name in ("assignment", "student", "edition")):
+    if all(told.get(name) and isinstance(told[name], str) for name in ("assignment", "student", "edition")):
         found.append(Claim(told["assignment"], told["student"], told["edition"]))
     for cell in document.cells:
         found += [Claim(**whose.groupdict()) for mark in _marks(cell) if (whose := _WHOSE.fullmatch(mark))]

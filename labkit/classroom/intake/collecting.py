@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from ..assignment import Assignment
 from ..draw import Numbers
-from ..handout.folder import EVERYBODY, ClassFolder
+from ..handout.folder import ClassFolder
 from ..handout.release import numbers_of
 from ..words import Note
 from .answers import Answers, Claim, assignments_of, claims_of, read_answers
@@ -104,18 +104,14 @@ def _owner(document: Document, by_name: str | None, folder: ClassFolder) -> tupl
     held, claims = assignments_of(document), claims_of(document)
     if held and held[0] != folder.assignment:
         return None, note("other-assignment", held=held[0], wanted=folder.assignment)
-    genuine = [claim.student for claim in claims if _is_genuine(claim, folder)]
-    shared = EVERYBODY in genuine  # the edition that all share, which tells nothing of its student
-    if by_name and shared and not folder.individual:
-        return by_name, None
-    proven = sorted({student for student in genuine if student in folder.students})
+    proven = sorted({claim.student for claim in claims if _is_genuine(claim, folder)} & {*folder.students})
     if len(proven) > 1:
         return None, note("another", "several", proven=", ".join(proven))
     if proven and by_name not in (None, proven[0]):
         return None, note("another", proven=proven[0], by_name=by_name)
     if proven:
         return proven[0], None
-    if claims and not shared:
+    if claims:
         return None, note("forged", *["named"] * bool(by_name), claimed=claims[0].student, by_name=by_name)
     return by_name, note("untagged" if by_name else "nobody")
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ...base.files import write_whole
 from ..handout.edition import made_cell, to_json
-from ..handout.folder import EVERYBODY
 from ..source import Asked, parsed
 from ..words import Problem
 from .answers import Answers, Claim, assignments_of, claims_of, read_answers
@@ -41,7 +40,7 @@ class HandIn:
 def prepare(path: Path, student: str | None = None) -> HandIn:
     """Read the notebook ``path`` and look at its answers; nothing is written.
 
-    student   whose it is: for an edition that all share, which does not say so.
+    student   whose it is, where the notebook has lost the lines that say so.
 
     Raises Problem, OSError.
     """
@@ -96,19 +95,18 @@ def _claim(claims: list[Claim], assignment: str, student: str | None) -> Claim:
             zh=f"--id 应是你的学号，只能有字母、数字和 . _ - @，现在是 {student!r}",
         )
     mine = [claim for claim in claims if claim.assignment == assignment]
-    shared = not mine or mine[0].student == EVERYBODY
     if len({claim.student for claim in mine}) > 1:
         listed = ", ".join(claim.student for claim in mine)
         raise Problem(
             en=f"cells of several editions are in it ({listed}): hand in your own notebook",
             zh=f"里面混有几个人的版本（{listed}）：请提交你自己的笔记本",
         )
-    if not shared and student not in (None, mine[0].student):
+    if mine and student not in (None, mine[0].student):
         raise Problem(
             en=f"this is the edition of {mine[0].student}, not of {student}: each student has their own",
             zh=f"这是 {mine[0].student} 的版本，不是 {student} 的：每个人的版本不同",
         )
-    if shared and student is None:
+    if not mine and student is None:
         raise Problem(
             en="the notebook does not say whose it is: add --id and your student id",
             zh="笔记本里没有写明是谁的：请加上 --id 和你的学号",

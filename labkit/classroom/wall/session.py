@@ -16,9 +16,13 @@ from .workers import Ended, Limits, Worker
 
 @dataclass
 class Session:
-    """One part of one question: a worker with the student's answers in it, started when it is first asked.
+    """One question of a submission: a worker with the student's answers in it, started when it is first asked.
+
+    The answers run once. Each part's questions are answered by a process forked of that, so that what one leaves
+    behind costs the next nothing; where that ends, the answers run again.
 
     sources   (name, source) of what is run before the first question is asked, in order; the last is the answer.
+    limits    of each request from now on.
     without   dotted names of what does not exist for them.
     troubles  why workers came to their end: (``Answer.ended``, in words).
     """
@@ -30,9 +34,12 @@ class Session:
     troubles: list[tuple[str, str]] = field(default_factory=list)
     _worker: Worker | None = None
     _undefined: Answer | None = None
+    _in_part: bool = False
 
-    def answer(self, driver: Callable[..., Any], data: dict[str, Any], cpu: float | None = None) -> Answer:
-        """Gives the result of ``driver(student, **data)``, if the answers can be run; ``cpu``: see :data:`.Engine`."""
+    def answer(
+        self, driver: Callable[..., Any], data: dict[str, Any], cpu: float | None = None, meet: int = 0
+    ) -> Answer:
+        """Gives the result of ``driver(student, **data)``, if the answers can be run; the rest: :data:`.Engine`."""
         module, source = _source(driver)
         if self._worker is None and self._undefined is None:
             defined = self._define(self.sources)
@@ -42,29 +49,40 @@ class Session:
             self._undefined = None if defined.ok else defined
         if self._undefined is not None:
             return self._undefined
+        if not self._in_part:
+            begun = self._ask({"do": "part"}, self.limits)
+            if not begun.ok:
+                return begun
+            self._in_part = True
         limits = self.limits if cpu is None else replace(self.limits, cpu=cpu)
         asked = {"module": source, "module_name": module, "driver": driver.__name__, "data": data}
-        return self._ask({"do": "ask", **asked}, limits)
+        found = self._ask({"do": "ask", "meet": meet, **asked}, limits, meet)
+        if meet and not found.met:  # numbers are left that the next meeting must not find
+            self.close()
+        return found
+
+    def end_part(self) -> None:
+        """No more is asked for this part of the question."""
+        if self._in_part and self._worker is not None:
+            self._ask({"do": "done"}, self.limits)
+        self._in_part = False
 
     def _define(self, sources: Sequence[tuple[str, str]]) -> Answer:
         self._worker = self.template.worker(self.limits, self.without)
         return self._ask({"do": "define", "sources": [list(pair) for pair in sources]}, self.limits)
 
-    @property
-    def undefined(self) -> bool:
-        """The answers end their process when they are run, whatever is asked."""
-        return self._undefined is not None and self._undefined.ended is not None
-
-    def _ask(self, message: dict[str, Any], limits: Limits) -> Answer:
+    def _ask(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Answer:
         assert self._worker is not None
         try:
-            return _read(self._worker.request(message, limits))
+            found = _read(self._worker.request(message, limits, meet))
+            return replace(found, met=tuple(self._worker.met))
         except Ended as ended:
             self.troubles.append((ended.why, str(ended)))
             self.close()
             return Answer(ended=ended.why)
 
     def close(self) -> None:
+        self._in_part = False
         if self._worker is not None:
             self._worker.close()
             self._worker = None

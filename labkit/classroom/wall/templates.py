@@ -17,15 +17,16 @@ from typing import Any
 from ... import content
 from ...base import ours
 from ...base.language import VARIABLE
-from .inside.processes import children, cpu, descendants, memory
-from .workers import Kept, Limits, Started, Worker
+from ..meeting import BELL
+from .inside.processes import children, cpu, descendants, memory, waiting
+from .workers import Bell, Kept, Limits, Started, Worker
 
 PACKAGE = Path(ours.FOLDER).resolve()
 # What of labkit a student's code may read while it is graded: what it computes with, and what runs it. Whatever is not
 # named here is not there: judges, answers and content, under any name and in any room.
 SHOWN = (
     "__init__.py __init__.pyi base turns plans engine machine children trace cost view explore diagnosis distributed "
-    "classroom/__init__.py classroom/wall/__init__.py classroom/wall/inside"
+    "classroom/__init__.py classroom/meeting.py classroom/wall/__init__.py classroom/wall/inside"
 ).split()
 HOME = "/answer"  # of a worker, as :mod:`.inside.sandbox` makes it
 _FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each lane
@@ -86,23 +87,26 @@ class Template:
         """
         asked, requests = os.pipe()
         replies, told = os.pipe()
+        heard, bell = os.pipe()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         order = {
             "cpu": 600, "address_space": self._size + limits.memory, "processes": limits.processes,
             "without": list(without),
         }  # fmt: skip
         try:
-            socket.send_fds(self._control, [json.dumps(order).encode()], [asked, told, there.fileno()])
+            socket.send_fds(self._control, [json.dumps(order).encode()], [asked, told, heard, there.fileno()])
         except OSError:
-            for fd in requests, replies:
+            for fd in requests, replies, bell:
                 os.close(fd)
             here.close()
             raise CannotStart("the template has ended") from None
         finally:
-            os.close(asked)
-            os.close(told)
+            for fd in asked, told, heard:
+                os.close(fd)
             there.close()
-        return Worker(self.taken, os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0), Kept(here))
+        pipes = os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0)
+        number = os.fstat(bell).st_ino
+        return Worker(self.taken, *pipes, Kept(here), Bell(bell, lambda: self.waiting(number)))
 
     def taken(self) -> tuple[float, int]:
         """Gives CPU seconds and bytes of memory of their own of all workers that there are now."""
@@ -112,6 +116,14 @@ class Template:
                 seconds += cpu(pid)
                 held += max(0, memory(pid)[1] - self._private)
         return seconds, held
+
+    def waiting(self, pipe: int) -> tuple[int, bool]:
+        """Counts the threads of all workers that wait for this bell, and says whether any other is at work."""
+        found = []
+        for pid in descendants(*children().get(self.process, ())):
+            with suppress(OSError):
+                found.append(waiting(pid, BELL, pipe))
+        return sum(count for count, _ in found), any(is_awake for _, is_awake in found)
 
     def close(self) -> None:
         self._control.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import random
 import secrets
 import socket
 import subprocess
@@ -19,9 +20,13 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from ...base.language import say
+from ..meeting import NUMBER
 from .inside import frames
 
 _TICK = 0.05  # seconds between two looks at what a worker takes
+_GLANCE = 0.01  # and at who has come to a meeting
+_PATIENCE = 2.0  # seconds for which nobody is at work, before the meeting is given up
+_FOR_ANYBODY = 4096  # numbers that are rung then: nobody has to wait again
 
 # Says what the workers of a template have taken by now: seconds of processor time, bytes of memory of their own.
 Taken = Callable[[], tuple[float, int]]
@@ -65,7 +70,8 @@ class Kept:
     def status(self) -> int | None:
         """The worker's exit code, negative for a signal; None if it is not known."""
         try:
-            return os.waitstatus_to_exitcode(json.loads(self._here.recv(4096))["status"])
+            code = os.waitstatus_to_exitcode(json.loads(self._here.recv(4096))["status"])
+            return code if code <= 128 else 128 - code  # of a part's own process, by a signal
         except (OSError, ValueError, KeyError):
             return None
 
@@ -94,17 +100,63 @@ class Started:
         self._process.wait()
 
 
-class Worker:
-    """One process with a student's code, and the pipes to it."""
+class Bell:
+    """Holds a meeting of threads or processes of a worker: it rings when as many wait for it as are to come.
 
-    def __init__(self, taken: Taken, requests: BinaryIO, replies: BinaryIO, keeper: Kept | Started) -> None:
+    That they wait, all at once, is seen in the system's own table; nothing that the worker says of it is asked for.
+    """
+
+    def __init__(self, pipe: int, waiting: Callable[[], tuple[int, bool]]) -> None:
+        self._pipe, self._waiting = pipe, waiting
+        self._still = 0  # glances in which nobody was at work
+
+    def look(self, count: int) -> list[int] | None:
+        """Rings if all ``count`` wait, or if nobody else will come.
+
+        Gives their numbers, [] if they did not meet, None if the meeting goes on.
+        """
+        here, is_awake = self._waiting()
+        numbers: list[int] = []
+        if here >= count:
+            numbers = random.SystemRandom().sample(range(1, 1 << 20), count)
+        else:
+            self._still = 0 if is_awake else self._still + 1
+            if self._still * _GLANCE < _PATIENCE:
+                return None
+        with suppress(OSError):  # nobody is left to hear it
+            os.write(self._pipe, b"".join(map(NUMBER.pack, numbers or [0] * _FOR_ANYBODY)))
+        return numbers
+
+    def close(self) -> None:
+        """Again is no harm."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+        self._pipe = -1
+
+
+class Worker:
+    """One process with a student's code, and the pipes to it. ``bell`` is None where no meeting can be held."""
+
+    def __init__(
+        self,
+        taken: Taken,
+        requests: BinaryIO,
+        replies: BinaryIO,
+        keeper: Kept | Started,
+        bell: Bell | None = None,
+    ) -> None:
         self._taken, self._requests, self._replies, self._keeper = taken, requests, replies, keeper
+        self._bell = bell
+        self.met: list[int] = []  # the numbers given at the meeting of the last request
         self._inbox: queue.Queue[tuple[bytes, bytes] | Exception] = queue.Queue(2)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def request(self, message: dict[str, Any], limits: Limits) -> dict[str, Any]:
-        """Sends ``message`` and gives the reply; :class:`Ended` if there is none, and then the worker is gone."""
+    def request(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> dict[str, Any]:
+        """Sends ``message`` and gives the reply; :class:`Ended` if there is none, and then the worker is gone.
+
+        meet   how many are to meet meanwhile (see :class:`Bell`).
+        """
         try:
             if not self._inbox.empty():
                 with suppress(frames.Garbled):
@@ -114,7 +166,7 @@ class Worker:
             framed = frames.pack({"token": token, **message})
             writing = threading.Thread(target=self._write, args=(framed,), daemon=True)
             writing.start()
-            reply = frames_reply(self._wait(limits), token)
+            reply = frames_reply(self._wait(limits, meet), token)
             writing.join(limits.clock)
             return reply
         except frames.Garbled as error:
@@ -132,13 +184,17 @@ class Worker:
             raise Ended("died", self._death())
         return found
 
-    def _wait(self, limits: Limits) -> tuple[bytes, bytes]:
+    def _wait(self, limits: Limits, meet: int) -> tuple[bytes, bytes]:
         end = time.monotonic() + limits.clock
+        meets = meet > 0 and self._bell is not None
+        self.met = [] if meets else list(range(1, meet + 1))
         before: float | None = None
         while True:
             try:
-                return self._frame(self._inbox.get(timeout=_TICK))
+                return self._frame(self._inbox.get(timeout=_GLANCE if meets else _TICK))
             except queue.Empty:
+                if meets and self._bell and (numbers := self._bell.look(meet)) is not None:
+                    self.met, meets = numbers, False
                 cpu, memory = self._taken()
                 if before is None:
                     before = cpu - _TICK if cpu > _TICK else 0.0
@@ -181,6 +237,8 @@ class Worker:
     def close(self) -> None:
         """Kill it and all that it started, and wait until they are gone."""
         self._keeper.kill()
+        if self._bell:
+            self._bell.close()
         with suppress(OSError):
             self._requests.close()
         end = time.monotonic() + 10

@@ -83,7 +83,7 @@ WRONG = {
         "def wrap(model, device):\n    return DistributedDataParallel(model, device_ids=[device])",
     ),
     "nn.DataParallel": (
-        "wrap", {"average": "forbidden", "begin": "forbidden"},
+        "wrap", {"average": "raised", "begin": "raised"},
         "def wrap(model, device):\n    return nn.DataParallel(model.to(device), device_ids=[device])",
     ),
     "the mean of each rank": (

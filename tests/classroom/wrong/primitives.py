@@ -68,7 +68,7 @@ def split(rows, gpus):
 """,
     ),
     "labkit's own": (
-        "split", dict.fromkeys(["rule", "idle", "large"], "forbidden"),
+        "split", dict.fromkeys(["rule", "idle", "large"], "raised"),
         """
 import labkit as kit
 

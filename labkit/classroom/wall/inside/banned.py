@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -21,34 +22,53 @@ _SAID = {
 }
 
 
-def take_away(names: Iterable[str], hide: Callable[[str], None] = lambda path: None) -> None:
-    """Take away what the dotted ``names`` lead to: a module with all that it defines, a class, a function.
+@dataclass
+class Ban:
+    """What is to be taken away: functions, each with the code that refuses, and the folders or files of modules.
 
-    A package by itself (``labkit``, ``torch._C``) stays, for the machine works with it; and so does what is not there.
-
-    hide   called with the folder or file of each module, so that nobody can read it and run it anew.
+    It is found once, by a process that runs no student's code, and carried out in each worker forked of that.
     """
-    for name in names:
-        found = (
-            None if name.startswith(".") else _found(name)
-        )  # an attribute of anything is for the text check
-        if isinstance(found, types.ModuleType) and "." in name and getattr(found, "__file__", None):
-            modules = list(_modules(found))
-            files = {module.__file__ for module in modules}
-            for module in modules:
-                for function in _functions(vars(module).values(), files, set()):
-                    _refuse(function, f"{name}.{function.__name__}")
-            path = str(found.__file__)
-            hide(os.path.dirname(path) if hasattr(found, "__path__") else path)
-        elif isinstance(found, (type, types.FunctionType)):
-            for function in _functions([found], {_file(found)}, set()):
-                _refuse(function, name)
+
+    functions: list[tuple[types.FunctionType, types.CodeType]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+    @classmethod
+    def on(cls, names: Iterable[str]) -> Ban:
+        """Find what the dotted ``names`` lead to: a module with all that it defines, a class, a function.
+
+        A package by itself (``labkit``) stays, for the machine works with it; and so does what is not there.
+        """
+        ban = cls()
+        for name in names:
+            found = _found(name)
+            if isinstance(found, types.ModuleType) and "." in name and getattr(found, "__file__", None):
+                modules = list(_modules(found))
+                files = {module.__file__ for module in modules}
+                for module in modules:
+                    for function in _functions(vars(module).values(), files, set()):
+                        ban.functions.append((function, _refusal(function, f"{name}.{function.__name__}")))
+                file = str(found.__file__)
+                own = [file, getattr(found, "__cached__", None) or file]
+                paths = [os.path.dirname(file)] if hasattr(found, "__path__") else own
+                ban.paths += [path for path in dict.fromkeys(paths) if os.path.exists(path)]
+            elif isinstance(found, (type, types.FunctionType)):
+                for function in _functions([found], {_file(found)}, set()):
+                    ban.functions.append((function, _refusal(function, name)))
+        return ban
+
+    def take_away(self, hide: Callable[[str], None] = lambda path: None) -> None:
+        """From now on the functions refuse, and nobody can read the files (``hide``) and run them anew."""
+        for function, refusal in self.functions:
+            function.__code__ = refusal
+            function.__defaults__ = function.__kwdefaults__ = None
+        for path in self.paths:
+            hide(path)
 
 
 def _found(name: str) -> Any:
     parts = name.split(".")
     for at in range(len(parts), 0, -1):
-        with suppress(ImportError, AttributeError):
+        with suppress(ImportError, AttributeError, TypeError, ValueError):
             found: Any = import_module(".".join(parts[:at]))
             for attribute in parts[at:]:
                 found = getattr(found, attribute)
@@ -97,8 +117,8 @@ def _functions(values: Iterable[Any], files: set[str | None], seen: set[int]) ->
             yield from _functions([v for n, v in vars(value).items() if n != "__init__"], files, seen)
 
 
-def _refuse(function: types.FunctionType, name: str) -> None:
-    """``function`` raises from now on, and says that it is ``name``."""
+def _refusal(function: types.FunctionType, name: str) -> types.CodeType:
+    """Makes code in the place of the function's, which raises, and says that it is ``name``."""
     free = function.__code__.co_freevars
     said = _SAID.get(os.environ.get("LABKIT_LANG", ""), _SAID["en"]).format(name)
     made: dict[str, Any] = {}
@@ -111,5 +131,5 @@ def _refuse(function: types.FunctionType, name: str) -> None:
         "    return refuse",
     ]
     exec("\n".join(lines), made)
-    function.__code__ = made["outer"](*free).__code__
-    function.__defaults__ = function.__kwdefaults__ = None
+    refusal: types.CodeType = made["outer"](*free).__code__
+    return refusal

@@ -1,11 +1,13 @@
-"""Reads in /proc whose children processes are, and how much they have taken."""
+"""Reads in /proc whose children processes are, how much they have taken, and what their threads wait for."""
 
 from __future__ import annotations
 
 import os
+import platform
 from contextlib import suppress
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_READ = {"x86_64": b"0", "aarch64": b"63"}.get(platform.machine(), b"")  # the system call's number
 _HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -33,6 +35,30 @@ def cpu(pid: int) -> float:
     return sum(map(int, _stat(pid)[11:15])) / _HERTZ
 
 
+def waiting(pid: int, fd: int, pipe: int) -> tuple[int, bool]:
+    """How many threads of a process wait to read from ``fd``, and whether one of them does not wait for anything.
+
+    pipe   the number (inode) of the pipe that ``fd`` has to be, so that nobody waits at another one.
+
+    Where the system keeps from us what they wait for, all that wait for something are counted.
+    """
+    count, is_awake = 0, False
+    with suppress(PermissionError):
+        if os.stat(f"/proc/{pid}/fd/{fd}").st_ino != pipe:
+            return 0, False
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with suppress(OSError):
+            if _stat(pid, thread)[0] not in (b"S", b"Z", b"X"):
+                is_awake = True
+                continue
+            try:
+                with open(f"/proc/{pid}/task/{thread}/syscall", "rb") as stream:
+                    count += stream.read().split()[:2] == [_READ, b"%#x" % fd]
+            except PermissionError:
+                count += 1
+    return count, is_awake
+
+
 def memory(pid: int) -> tuple[int, int]:
     """Bytes of a process: addresses it has, memory that is not a file's."""
     with open(f"/proc/{pid}/statm", "rb") as stream:
@@ -40,7 +66,7 @@ def memory(pid: int) -> tuple[int, int]:
     return size * _PAGE, (resident - shared) * _PAGE
 
 
-def _stat(pid: int) -> list[bytes]:
-    """Gives the fields after the program's name, which may hold blanks and brackets."""
-    with open(f"/proc/{pid}/stat", "rb") as stream:
+def _stat(pid: int, thread: int | str = "") -> list[bytes]:
+    """Gives the fields after the program's name, which may hold blanks and brackets, of a process or its thread."""
+    with open(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat", "rb") as stream:
         return stream.read().rpartition(b") ")[2].split()

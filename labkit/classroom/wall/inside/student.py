@@ -6,18 +6,24 @@ answers; the judge takes that as a claim about values and compares.
 
 from __future__ import annotations
 
+import builtins
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
 import types
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+from ...meeting import Meeting, at_the_bell
 from . import banned, frames
 
 _ROOM = __name__.partition(".wall.")[0]  # what notebooks import `check` from
+_BUILTINS = dict(vars(builtins))
 MESSAGE = 2000  # letters kept of an error's text
+_PART_DONE = 42  # the exit code of a process that has answered all questions of a part
 
 
 class Namespace(dict[str, Any]):
@@ -39,12 +45,17 @@ class Nowhere(io.TextIOBase):
         return len(text)
 
 
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until there are no more: ``define`` runs sources, ``ask`` calls a driver."""
+def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) -> None:
+    """Answer requests until there are no more: ``define`` runs sources, ``ask`` calls a driver.
+
+    Between ``part`` and ``done`` a process of its own answers (``forks``), so that what a part leaves behind is not
+    met by the next. Where the answers have started threads, which no fork takes along, this one does.
+    """
     sys.stdout = sys.stderr = Nowhere()
     sys.argv = [""]
     student = Namespace()
     drivers: dict[str, dict[str, Any]] = {}
+    is_part = False
     while True:
         try:
             request = frames.read(requests)
@@ -53,11 +64,16 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         reply: dict[str, Any] = {"token": request["token"], "value": None, "error": None}
         try:
             if request["do"] == "take away":
-                banned.take_away(request["names"])
+                banned.Ban.on(request["names"]).take_away()
             elif request["do"] == "define":
                 _define(student, request)
-            else:
-                reply["value"] = _ask(student, drivers, request)
+            elif request["do"] == "part":
+                if forks and threading.active_count() == 1:
+                    is_part = _is_another()
+                    if not is_part:  # that one has answered
+                        continue
+            elif request["do"] == "ask":
+                reply["value"] = _ask(student, drivers, request, bell)
         except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
             reply["value"], reply["error"] = None, _told(error)
         try:
@@ -67,6 +83,24 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
             framed = frames.pack(reply | {"value": None, "error": unfit})
         replies.write(framed)
         replies.flush()
+        if is_part and request["do"] == "done":
+            os._exit(_PART_DONE)
+
+
+def _is_another() -> bool:
+    """Forks: True in another process; False in this one when that has ended, unless this one ends as it did."""
+    child = os.fork()
+    if not child:
+        return True
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code != _PART_DONE:
+        os._exit(code if code >= 0 else 128 - code)
+    if os.getpid() == 1:  # behind a wall, where all other processes are what it left
+        with suppress(OSError):
+            os.kill(-1, signal.SIGKILL)
+            while os.waitpid(-1, 0):
+                pass
+    return False
 
 
 def _define(student: Namespace, request: dict[str, Any]) -> None:
@@ -96,15 +130,22 @@ def _left_over() -> dict[str, Any]:
     return names
 
 
-def _ask(student: Namespace, drivers: dict[str, dict[str, Any]], request: dict[str, Any]) -> Any:
+def _ask(
+    student: Namespace, drivers: dict[str, dict[str, Any]], request: dict[str, Any], bell: int | None
+) -> Any:
     source = request["module"]
     if source not in drivers:
-        # A module of its own, so that what it defines can be pickled and pointed to by name.
-        module = types.ModuleType(request["module_name"])
+        # A module of its own, so that what it defines can be pickled and pointed to by name; with Python's own
+        # functions, whatever the answers have made of them.
+        module = types.ModuleType(request["module_name"].replace(".", "_"))  # there is no package to look in
+        module.__dict__["__builtins__"] = dict(_BUILTINS)
         sys.modules[module.__name__] = module
         drivers[source] = module.__dict__
         exec(compile(source, "<driver>", "exec"), module.__dict__)
-    return drivers[source][request["driver"]](student, **request["data"])
+    data = request["data"]
+    if count := request["meet"]:
+        data["meet"] = Meeting(count) if bell is None else at_the_bell(bell)
+    return drivers[source][request["driver"]](student, **data)
 
 
 def _told(error: BaseException) -> dict[str, Any]:
@@ -121,11 +162,11 @@ def _told(error: BaseException) -> dict[str, Any]:
     return {"kind": type(error).__name__[:200], "message": message[:MESSAGE], "line": line}
 
 
-def main(requests: int, replies: int) -> None:
-    """Serve on two file descriptors, then end without running what the code left to be run at exit."""
+def main(requests: int, replies: int, bell: int | None = None, forks: bool = False) -> None:
+    """Serve on file descriptors, then end without running what the code left to be run at exit."""
     try:
         with os.fdopen(requests, "rb") as asked, os.fdopen(replies, "wb") as told:
-            serve(asked, told)
+            serve(asked, told, bell, forks)
     finally:
         os._exit(0)
 

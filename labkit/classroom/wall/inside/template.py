@@ -1,4 +1,4 @@
-"""The template is a process that has imported what answers need, and is forked for each part of each question.
+"""The template is a process that has imported what answers need, and is forked for each question of a submission.
 
 It runs no student's code itself. For each worker it forks a *keeper*, which forks the worker into a world of its own,
 waits for its end and reports how that came. The judge holds the other end of the keeper's socket: if the judge lets
@@ -16,6 +16,7 @@ import socket
 import tempfile
 import traceback
 from contextlib import suppress
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -37,13 +38,15 @@ def main(config: dict[str, Any]) -> None:
         os._exit(1)
     control.send(json.dumps({"ready": True}).encode())
     while True:
-        order, fds, _, _ = socket.recv_fds(control, 1 << 16, 3)
-        if not order:
+        sent, fds, _, _ = socket.recv_fds(control, 1 << 16, 4)
+        if not sent:
             os._exit(0)
+        order = json.loads(sent)
+        ban = _ban(tuple(order["without"]))
         if os.fork() == 0:
             control.close()
             try:
-                _keep(way, json.loads(order), *fds)
+                _keep(way, order, ban, *fds)
             finally:
                 os._exit(70)
         for fd in fds:
@@ -71,7 +74,14 @@ def _import(preload: list[str]) -> None:
     tempfile.tempdir = None
 
 
-def _keep(way: str, order: dict[str, Any], requests: int, replies: int, told: int) -> None:
+@cache
+def _ban(names: tuple[str, ...]) -> banned.Ban:
+    return banned.Ban.on(names)
+
+
+def _keep(
+    way: str, order: dict[str, Any], ban: banned.Ban, requests: int, replies: int, bell: int, told: int
+) -> None:
     """Starts one worker, waits for its end, and reports on ``told`` how it came."""
     judge = socket.socket(fileno=told)
     sandbox.alone(way)
@@ -80,14 +90,15 @@ def _keep(way: str, order: dict[str, Any], requests: int, replies: int, told: in
         code = 70
         try:
             judge.close()
-            banned.take_away(order["without"], sandbox.hide if way in ("root", "user") else lambda path: None)
+            ban.take_away(sandbox.hide if way in ("root", "user") else lambda path: None)
             sandbox.confine(way, order["cpu"], order["address_space"], order["processes"])
-            student.main(*_only(requests, replies))
+            requests, replies, bell = _only(requests, replies, bell)
+            student.main(requests, replies, bell, forks=True)
             code = 0
         finally:
             os._exit(code)
-    os.close(requests)
-    os.close(replies)
+    for fd in requests, replies, bell:
+        os.close(fd)
     watched = os.pidfd_open(child)
     ready, _, _ = select.select([watched, judge.fileno()], [], [])
     if watched not in ready:

@@ -1,0 +1,33 @@
+"""Those who run at the same time meet: each waits until all have come, and gets a number of their own.
+
+Behind the wall the meeting is held by the judge, who sees from outside how many wait (:class:`.wall.workers.Bell`):
+here is only what they wait at, and nobody knows the numbers before. In a notebook it is held where the answer runs.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Callable
+
+BELL = 5  # of a worker, the file it hears the bell by (:func:`.wall.inside.template._only`)
+NUMBER = struct.Struct(">q")
+
+
+class Meeting:
+    """``Meeting(3)()`` is 1, 2 or 3 for whoever comes within two seconds with two others; 0 for who is alone."""
+
+    def __init__(self, count: int) -> None:
+        self._all = threading.Barrier(count)
+
+    def __call__(self) -> int:
+        try:
+            return self._all.wait(2) + 1
+        except threading.BrokenBarrierError:
+            return 0
+
+
+def at_the_bell(bell: int) -> Callable[[], int]:
+    """Like a :class:`Meeting` that the judge holds, who rings on a pipe."""
+    return lambda: int(NUMBER.unpack(os.read(bell, NUMBER.size))[0])
