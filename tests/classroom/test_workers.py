@@ -87,7 +87,7 @@ def test_a_teachers_folder_within_what_must_be_seen_is_empty(template):
 # What of labkit's package a student's code sees: what it computes with, and what runs it. No judge and no answer.
 SEEN = """
 __init__.py __init__.pyi base children cost diagnosis distributed engine explore machine plans trace turns view
-classroom/__init__.py classroom/wall/__init__.py classroom/wall/inside
+classroom/__init__.py classroom/meeting.py classroom/wall/__init__.py classroom/wall/inside
 """
 
 
