@@ -111,7 +111,8 @@ def test_the_words_stay_in_the_language_the_question_was_asked_in():
     [
         ("3", 3), (" 3 ", 3), ("３", 3), ("3.5", 3.5), ("-1", -1), ("3, 2, 2", (3, 2, 2)), ("3，2，2", (3, 2, 2)),
         ("[3, 2]", [3, 2]), ("【3、2】", [3, 2]), ("cuda:1", "cuda:1"), ("cuda：1", "cuda:1"), ("'cpu'", "cpu"),
-        ("3/2", 1.5), ("6 / 4", 1.5), ("3/0", "3/0"), ("", ""), ("(" * 500, "(" * 500), ("__import__('os')", "__import__('os')"),
+        ("3/2", 1.5), ("6 / 4", 1.5), ("3/0", "3/0"), ("", ""), ("(" * 500, "(" * 500),
+        ("__import__('os')", "__import__('os')"),
     ],
 )  # fmt: skip
 def test_what_is_typed_is_read_as_a_value_and_never_run(text, value):
