@@ -67,6 +67,8 @@ def _cell(
     )
     if tags:
         made.metadata["tags"] = tags
+    if tags == ["setup"]:
+        made.metadata["jupyter"] = {"source_hidden": True}
     before = known.get(name)
     if not (code and before and before.cell_type == "code"):
         return made
