@@ -131,7 +131,7 @@ def _exchange(answer: Callable[..., Any]) -> Hints:
         ran = on_ranks(answer, ranks, [(x,) for x in given])
         said: dict[str, Any] = {"ranks": ranks, "count": f"{count:,}"}
         if ran.failure and ran.failure.hangs:
-            yield Named("circle" if count > 100 else "receive", words=_circle(ran.failure.error), **said)
+            yield Named("circle" if count > 100 else "receive", words=stuck(ran.failure, ranks), **said)
         for rank, got in enumerate(ran.finished().results):
             got = returned(got, en="`exchange`", zh="`exchange` ")
             if not isinstance(got, Tensor) or not torch.equal(got, given[rank - 1]):
@@ -143,12 +143,6 @@ def _exchange(answer: Callable[..., Any]) -> Hints:
                 yield Named("other", **said)
         if others := [kind for kind in ran.called() if kind not in _MESSAGES]:
             yield Named("called", call=others[0])
-
-
-def _circle(error: BaseException) -> str:
-    """All who wait, in one line: ``rank 0 waits in send to rank 1; rank 1 waits in …``."""
-    lines = [line.split(" at ")[0] for line in str(error).splitlines() if line.startswith("  rank")]
-    return say(en="; ", zh="；").join(" ".join(line.partition(" [")[0].split()) for line in lines)
 
 
 @judge("11.bus", a_function("bus_bandwidth"))
@@ -181,7 +175,7 @@ def _bus(answer: Callable[..., Any]) -> Hints:
 
 @judge("11.floor", a_number)
 def _floor(answer: float) -> Hints:
-    if answer < 40:
+    if not answer >= 40:  # not a number is none, either
         yield Named("less")
     if answer > 300:
         yield Named("times")

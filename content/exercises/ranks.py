@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.base.language import say
 from labkit.course.exercise import derived, judge
 from labkit.course.judging import Hints, Named
 from labkit.course.kinds import SOME_WHOLE_NUMBERS, a_function, returned
@@ -19,9 +20,12 @@ from .on_ranks import Failure, on_ranks
 _ROWS = 12
 
 
-def stuck(failure: Failure) -> str:
-    """The first of those who wait, or who met with another call, and where, in one line."""
-    return " ".join(str(failure.error).splitlines()[1].split())
+def stuck(failure: Failure, most: int = 1) -> str:
+    """The first ``most`` of those who wait, or who met with another call, and where, in one line."""
+    lines = [" ".join(line.split()) for line in str(failure.error).splitlines() if line.startswith("  rank")]
+    # The cells of a notebook are files whose names are numbers, and where they are called from is no news.
+    place = say(en=r"line \1 of \2", zh=r"\2 第 \1 行")
+    return say(en="; ", zh="；").join(re.sub(r"\d+\.py:(\d+) in (\w+)", place, line) for line in lines[:most])
 
 
 def _near(one: Tensor, other: Tensor) -> bool:

@@ -454,9 +454,11 @@ WRONG = {
 
 sys.path.insert(0, str(Path(__file__).parent))
 import pipeline_answers  # noqa: E402
+import ranks_answers  # noqa: E402
 
-RIGHT |= pipeline_answers.RIGHT
-WRONG |= pipeline_answers.WRONG
+for answers in (pipeline_answers, ranks_answers):
+    RIGHT |= answers.RIGHT
+    WRONG |= answers.WRONG
 
 
 def test_every_exercise_is_tried_here():

@@ -80,6 +80,12 @@ def test_writing_keeps_that_a_cells_code_is_folded(root):
     assert sync.read(root, "zh", "00_tiny").cells[2].metadata["jupyter"] == {"source_hidden": True}
 
 
+def test_the_setup_of_a_new_lesson_is_folded_and_nothing_else(tmp_path):
+    bilingual.write(tmp_path, "00_tiny", TEXT + "\n%% setup code setup\n1\n")
+    folded = [cell.id for cell in sync.read(tmp_path, "zh", "00_tiny").cells if "jupyter" in cell.metadata]
+    assert folded == ["setup"]
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [

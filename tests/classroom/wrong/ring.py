@@ -1,0 +1,178 @@
+"""Answers as students write them: question, the parts that are lost and by which hint, the cell."""
+
+STEP = """        box = torch.empty_like(chunks[receive])
+        sending = dist.isend(chunks[send], (rank + 1) % ranks)
+        dist.recv(box, (rank - 1) % ranks)
+        sending.wait()
+"""
+
+
+def half(name, send, receive, put, step=STEP, steps="ranks - 1"):
+    return f"""def {name}(chunks):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for step in range({steps}):
+        send, receive = ({send}) % ranks, ({receive}) % ranks
+{step}        {put}
+"""
+
+
+def first(send="rank - step", receive="rank - step - 1", put="chunks[receive] += box", **how):
+    return half("reduce_scatter", send, receive, put, **how)
+
+
+def second(send="rank + 1 - step", receive="rank - step", put="chunks[receive] = box", **how):
+    return half("all_gather", send, receive, put, **how)
+
+
+def whole(*lines):
+    return "def all_reduce(x):\n    ranks = dist.get_world_size()\n    " + "\n    ".join(lines)
+
+
+def average(*lines):
+    return "def average(model):\n    ranks = dist.get_world_size()\n    " + "\n    ".join(lines)
+
+
+SEND_FIRST = """        box = torch.empty_like(chunks[receive])
+        dist.send(chunks[send], (rank + 1) % ranks)
+        dist.recv(box, (rank - 1) % ranks)
+"""
+STAR = """def reduce_scatter(chunks):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    boxes = [torch.empty_like(chunks) for _ in range(ranks)]
+    works = [dist.isend(chunks, other) for other in range(ranks) if other != rank]
+    for other in range(ranks):
+        if other != rank:
+            dist.recv(boxes[other], other)
+    for work in works:
+        work.wait()
+    total = chunks + sum(boxes[other] for other in range(ranks) if other != rank)
+    chunks.copy_(total)
+"""
+WHOLE_GRADIENT = """def all_reduce(x):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    passing, total, box = x.clone(), x.clone(), torch.empty_like(x)
+    for step in range(ranks - 1):
+        sending = dist.isend(passing, (rank + 1) % ranks)
+        dist.recv(box, (rank - 1) % ranks)
+        sending.wait()
+        passing = box.clone()
+        total += box
+    x.copy_(total)
+"""
+FLAT = "together = torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])"
+
+WRONG = {
+    "what arrives is thrown away": (
+        "first", {"sums": "unchanged", "sent": "unchanged", "large": "unchanged"}, first(put="pass"),
+    ),
+    "what arrives replaces": (
+        "first", {"sums": "replaced", "sent": "replaced", "large": "replaced"}, first(put="chunks[receive] = box"),
+    ),
+    "the finished chunk is its own": (
+        "first", {"sums": "another-chunk", "sent": "another-chunk", "large": "another-chunk"},
+        first("rank - step - 1", "rank - step - 2"),
+    ),
+    "the same chunk in every step": (
+        "first", {"sums": "sum", "sent": "sum"}, first("rank", "rank - 1"),
+    ),
+    "all send first": ("first", {"large": "stuck"}, first(step=SEND_FIRST)),
+    "everything to everybody": ("first", {"sent": "bytes"}, STAR),
+    "a step too many": (
+        "first", {"sums": "sum", "sent": "sum", "large": "sum"}, first(steps="ranks"),
+    ),
+    "what arrives is added": (
+        "second", {"gathered": "added", "sent_on": "added"}, second(put="chunks[receive] += box"),
+    ),
+    "begins with its own number": (
+        "second", {"gathered": "chunks", "sent_on": "chunks"}, second("rank - step", "rank - 1 - step"),
+    ),
+    "nothing is kept": ("second", {"gathered": "unchanged", "sent_on": "unchanged"}, second(put="pass")),
+    "everything twice": (
+        "second", {"sent_on": "bytes"}, second(steps="2 * ranks - 2"),
+    ),
+    "a step too few": (
+        "second", {"gathered": "chunks", "sent_on": "chunks"}, second(steps="max(ranks - 2, 1)"),
+    ),
+    "the rest is forgotten": (
+        "whole", {"uneven": "rest", "carried": "rest"},
+        whole(
+            "size = x.numel() // ranks",
+            "chunks = x.flatten()[: size * ranks].reshape(ranks, size).clone()",
+            "reduce_scatter(chunks)", "all_gather(chunks)",
+            "if size:", "    x.view(-1)[: size * ranks] = chunks.flatten()",
+        ),
+    ),
+    "only sizes that can be divided": (
+        "whole", {"uneven": "raised", "carried": "raised"},
+        whole(
+            "chunks = x.reshape(ranks, -1).clone()", "reduce_scatter(chunks)", "all_gather(chunks)",
+            "x.copy_(chunks.view_as(x))",
+        ),
+    ),
+    "the whole gradient around": ("whole", {"carried": "bytes"}, WHOLE_GRADIENT),
+    "a new tensor": (
+        "whole", {"even": "unchanged", "uneven": "unchanged", "carried": "unchanged"},
+        whole(
+            "chunks = x.new_zeros(ranks, -(-x.numel() // ranks))", "chunks.view(-1)[: x.numel()] = x.flatten()",
+            "reduce_scatter(chunks)", "all_gather(chunks)", "return chunks.view(-1)[: x.numel()].view_as(x)",
+        ),
+    ),
+    "not divided": (
+        "average", {"average": "not-divided", "together": "not-divided", "unused": "not-divided"},
+        average("for weight in model.parameters():", "    if weight.grad is not None:", "        all_reduce(weight.grad)"),
+    ),
+    "one ring for each": (
+        "average", {"together": "rings"},
+        average(
+            "for weight in model.parameters():", "    if weight.grad is not None:", "        all_reduce(weight.grad)",
+            "        weight.grad /= ranks",
+        ),
+    ),
+    "not put back": (
+        "average", {"average": "own", "together": "own", "unused": "own"},
+        average(FLAT, "all_reduce(together)", "together /= ranks"),
+    ),
+    "the first alone": (
+        "average", {"average": "own", "together": "own", "unused": ("own", 0.0)},
+        average(
+            "weight = next(weight for weight in model.parameters() if weight.grad is not None)",
+            "all_reduce(weight.grad)", "weight.grad /= ranks",
+        ),
+    ),
+    "zeros for those without": (
+        "average", {"unused": "invented"},
+        average(
+            "for weight in model.parameters():", "    if weight.grad is None:",
+            "        weight.grad = torch.zeros_like(weight)",
+            "grads = [weight.grad for weight in model.parameters()]",
+            "together = torch.cat([grad.flatten() for grad in grads])", "all_reduce(together)",
+            "for grad, piece in zip(grads, (together / ranks).split([grad.numel() for grad in grads])):",
+            "    grad.copy_(piece.view_as(grad))",
+        ),
+    ),
+}  # fmt: skip
+
+ALSO_RIGHT = {
+    "posted at once": (
+        "first",
+        first(
+            step="""        box = torch.empty_like(chunks[receive])
+        calls = dist.P2POp(dist.isend, chunks[send], (rank + 1) % ranks), dist.P2POp(dist.irecv, box, (rank - 1) % ranks)
+        for work in dist.batch_isend_irecv(list(calls)):
+            work.wait()
+"""
+        ),
+    ),
+    "rank 0 receives first": (
+        "first",
+        first(
+            step="""        box = torch.empty_like(chunks[receive])
+        if rank == 0:
+            dist.recv(box, (rank - 1) % ranks)
+        dist.send(chunks[send], (rank + 1) % ranks)
+        if rank:
+            dist.recv(box, (rank - 1) % ranks)
+"""
+        ),
+    ),
+}

@@ -1,0 +1,211 @@
+"""Right and wrong answers to the exercises of lessons 10 and 11, tried with those of the others in test_answers.py."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+
+def shared_step(
+    rows_of=lambda rows, rank, ranks: rows[rank::ranks], parameters=lambda model: model.parameters(), mean=True,
+    loss=True, told=lambda loss: loss.item(),
+):  # fmt: skip
+    """A ``train_step``: which rows are a rank's own, which gradients are added up, and whether they are divided."""
+
+    def train_step(model, rows):
+        ranks = dist.get_world_size()
+        value = model(rows_of(rows, dist.get_rank(), ranks)).square().mean()
+        value.backward()
+        value = value.detach()
+        for tensor in [value] * loss + [weight.grad for weight in parameters(model)]:
+            dist.all_reduce(tensor)
+            tensor /= ranks if mean or tensor is value else 1
+        return told(value)
+
+    return train_step
+
+
+def only_rank_0(model, rows):
+    value = model(rows[dist.get_rank() :: dist.get_world_size()]).square().mean()
+    value.backward()
+    if dist.get_rank() == 0:
+        dist.all_reduce(model.weight.grad)
+    return value.item()
+
+
+def chosen(number, told=lambda gpu: gpu, choose=torch.cuda.set_device):
+    """A ``start`` that takes the GPU of this number."""
+
+    def start():
+        gpu = number()
+        choose(gpu)
+        return told(gpu)
+
+    return start
+
+
+def variable(name):
+    return int(os.environ[name])
+
+
+def reported(where=lambda: True, divided=True, speaks=lambda: dist.get_rank() == 0, summed=True):
+    def report(loss):
+        if where() and summed:
+            dist.all_reduce(loss)
+        value = loss.item() / (dist.get_world_size() if divided else 1)
+        return f"mean loss {value:.2f}" if speaks() else None
+
+    return report
+
+
+def ring_step(
+    chunks, step, chunk=lambda rank, step: rank + 1 - step, adds=lambda step, ranks: step < ranks, on=1, given=None,
+    lasts=lambda step, ranks: True, kept=lambda own, box: own + box,
+):  # fmt: skip
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    if not lasts(step, ranks):
+        return
+    send, receive = chunk(rank, step) % ranks, chunk(rank - on, step) % ranks
+    box = torch.empty_like(chunks[receive] if given is None else chunks)
+    sending = dist.isend((chunks[send] if given is None else chunks).contiguous(), (rank + on) % ranks)
+    dist.irecv(box, (rank - on) % ranks).wait()
+    sending.wait()
+    box = box if given is None else box[receive]
+    chunks[receive] = kept(chunks[receive], box) if adds(step, ranks) else box
+
+
+def stepping(**how):
+    return lambda chunks, step: ring_step(chunks, step, **how)
+
+
+def around_the_other_way(chunks, step):
+    ring_step(chunks, step, chunk=lambda rank, step: rank - 1 + step, on=-1)
+
+
+def all_reduced(chunks, step):
+    if step == 1:
+        dist.all_reduce(chunks)
+
+
+def both_to_the_next(chunks, step):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    dist.isend(chunks[rank], (rank + 1) % ranks)
+    dist.irecv(torch.empty_like(chunks[0]), (rank + 1) % ranks).wait()
+
+
+def to_the_next(x, order, on=1, gives=lambda x, box: box):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    box = torch.empty_like(x)
+    for call in order(rank):
+        call(*((x, (rank + on) % ranks) if call is dist.send else (box, (rank - on) % ranks)))
+    return gives(x, box)
+
+
+def exchanging(order=lambda rank: (dist.recv, dist.send) if rank == 0 else (dist.send, dist.recv), **how):
+    return lambda x: to_the_next(x, order, **how)
+
+
+def posted_at_once(x):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    box = torch.empty_like(x)
+    sends = dist.P2POp(dist.isend, x, (rank + 1) % ranks), dist.P2POp(dist.irecv, box, (rank - 1) % ranks)
+    for work in dist.batch_isend_irecv(list(sends)):
+        work.wait()
+    return box
+
+
+def gathered(x):
+    boxes = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(boxes, x)
+    return boxes[dist.get_rank() - 1]
+
+
+RIGHT = {
+    "10.rows": [8],
+    "10.step": [shared_step(), shared_step(lambda rows, rank, ranks: rows.chunk(ranks)[rank])],
+    "10.who": ["1, 2", [1, 2], (1, 2)],
+    "10.start": [
+        chosen(lambda: variable("LOCAL_RANK")), chosen(lambda: variable("RANK") % torch.cuda.device_count()),
+        chosen(lambda: torch.device("cuda", variable("LOCAL_RANK"))),
+    ],
+    "10.report": [reported()],
+    "10.world": [2],
+    "11.part": [86, 86.0],
+    "11.star": [3],
+    "11.chunk": [1],
+    "11.step": [ring_step, stepping(kept=lambda own, box: box.add_(own))],
+    "11.exchange": [
+        exchanging(), exchanging(lambda rank: (dist.send, dist.recv)[:: 1 - 2 * (rank % 2)]), posted_at_once,
+    ],
+    "11.bus": [lambda nbytes, seconds, ranks: 2 * (ranks - 1) / ranks * nbytes / seconds],
+    "11.floor": [46, 45, "44.5"],
+}  # fmt: skip
+WRONG = {
+    "10.rows": [(2, "who would have shared"), (32, "the counter of rank 0"), (4, "follow one rank"), ("x", "asks for")],
+    "10.step": [
+        (3, "the function itself"), (lambda model, rows: None, "no gradient: is `backward` called"),
+        (lambda model, rows: model(rows).square().mean().backward(), "has computed 12 of the 12 rows"),
+        (only_rank_0, "does not come to an end: rank 0 waits for rank 1 in all_reduce"),
+        (shared_step(parameters=lambda model: []), "still has the gradient of its own rows"),
+        (shared_step(parameters=lambda model: [model.weight]), "the first parameter is right"),
+        (shared_step(mean=False), "2 times too large: what was added up"),
+        (shared_step(lambda rows, rank, ranks: rows[:3]), "which rows are missing"),
+        (shared_step(loss=False), "the loss of its own rows"), (shared_step(told=lambda loss: 7.0), "is 7.0000, and"),
+        (shared_step(told=lambda loss: loss), "as a number (`.item()`)"),
+        (shared_step(told=lambda loss: None), "gives nothing back yet"),
+    ],
+    "10.who": [
+        ([2, 1], "in the other order"), ([0, 3], "not dealt out"), ([1, 6], "among all 8 ranks"), ([2, 3], "from zero"),
+        ([1, 0], "has ranks 0 to 3"), (6, "two numbers"), ("x", "asks for"),
+    ],
+    "10.start": [
+        (chosen(lambda: variable("RANK")), "on 2 nodes with 2 GPUs each, rank 2 asks for cuda:2"),
+        (chosen(lambda: 0), "ranks 0 and 1 share cuda:0 of node 0"),
+        (chosen(lambda: variable("RANK") % 4), "rank 2 asks for cuda:2"),
+        (chosen(lambda: variable("RANK") % 2), "on 1 nodes with 4 GPUs each, ranks 0 and 2 share cuda:0"),
+        (chosen(lambda: variable("LOCAL_RANK"), choose=lambda gpu: None), "but the current GPU is cuda:0"),
+        (chosen(lambda: variable("LOCAL_RANK"), told=lambda gpu: None), "the number of its GPU is wanted"),
+        (chosen(lambda: variable("MY_GPU")), "rank 0 fails: KeyError"), (3, "the function itself"),
+    ],
+    "10.report": [
+        (reported(where=lambda: dist.get_rank() == 0), "it still hangs: rank 0 waits for ranks 1–3"),
+        (reported(speaks=lambda: True), "rank 1 returns a text, too"), (reported(divided=False), "the sum of 4 losses"),
+        (reported(summed=False, divided=False), "its own loss"),
+        (reported(speaks=lambda: False), "a text that ends in"),
+        (3, "the function itself"),
+    ],
+    "10.world": [(4, "seen from node 1"), (1, "did find each other"), (3, "which ranks can meet"), ("x", "asks for")],
+    "11.part": [
+        (22, "its own third number"), (46, "counted from 0"), (68, "its own four numbers"), (126, "which column"),
+    ],
+    "11.star": [(4, "there already"), (1, "each of the others"), (6, "what it receives"), (9, "sends it one")],
+    "11.chunk": [(2, "counted twice"), (3, "the other way"), (0, "worth sending on"), ("x", "asks for")],
+    "11.step": [
+        (lambda chunks, step: None, "no chunk has changed after step 1"), (all_reduced, "`all_reduce` is called"),
+        (both_to_the_next, "on 4 ranks, step 1 hangs: rank 0 waits in recv from rank 1"),
+        (stepping(given=True), "sends 4 chunks"), (around_the_other_way, "arrive from the next rank"),
+        (stepping(adds=lambda step, ranks: False), "now its gradient is missing"),
+        (stepping(adds=lambda step, ranks: True), "should it still be added"),
+        (stepping(chunk=lambda rank, step: rank), "which chunk has been sent a second time"),
+        (stepping(lasts=lambda step, ranks: step < ranks), "finished chunks have to go round"),
+        (stepping(chunk=lambda rank, step: rank + 1 + step), "it should hold the gradients of ranks"),
+        (stepping(kept=lambda own, box: (own + box).round()), "on other numbers"), (3, "the function itself"),
+    ],
+    "11.exchange": [
+        (exchanging(lambda rank: (dist.send, dist.recv)), "with 3,000,000 numbers on 4 ranks it hangs: rank 0 waits"),
+        (exchanging(lambda rank: (dist.recv, dist.send)), "now it hangs with 3 numbers, too"),
+        (exchanging(gives=lambda x, box: x), "rank 0 returns its own tensor"), (exchanging(on=-1), "of the next rank"),
+        (exchanging(gives=lambda x, box: box * 2), "does not return the tensor"), (gathered, "`all_gather` reaches"),
+        (exchanging(gives=lambda x, box: None), "gives nothing back yet"), (3, "the function itself"),
+    ],
+    "11.bus": [
+        (lambda nbytes, seconds, ranks: nbytes / seconds, "algorithm bandwidth"),
+        (lambda nbytes, seconds, ranks: nbytes / seconds / (2 * (ranks - 1) / ranks or 1), "upside down"),
+        (lambda nbytes, seconds, ranks: (ranks - 1) / ranks * nbytes / seconds, "one half"),
+        (lambda nbytes, seconds, ranks: 2 * nbytes / seconds, "two whole gradients"),
+        (lambda nbytes, seconds, ranks: 2 * (ranks - 1) * nbytes / seconds, "all links together"),
+        (lambda nbytes, seconds, ranks: 2 * (ranks - 1) / ranks * nbytes / seconds + (ranks < 2), "answer is 0, not 1"),
+        (lambda nbytes, seconds, ranks: 1.0, "it should be"), (lambda *_: None, "return"), (3, "the function itself"),
+    ],
+    "11.floor": [(1280, "what were the 40"), (100, "closer to"), (30, "in less time"), ("x", "asks for a number of")],
+}  # fmt: skip
