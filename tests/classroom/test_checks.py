@@ -37,6 +37,17 @@ SEEN = {
         "scale as a parameter": ("`parameters()` finds", "训练"),
         "a scalar penalty": ("the penalty for 5 rows comes out as [2]", "每一行"),
     },
+    "ring": {
+        "what arrives replaces": ("chunk 1 of rank 0 is one rank's own", "往下发"),
+        "the finished chunk is its own": ("of 4 ranks rank 0 has finished chunk 0", "最先发"),
+        "all send first": (None, None),  # small messages fit into a buffer
+        "everything to everybody": ("with 4 ranks a rank sends", "每一步只发一个分块"),
+        "what arrives is added": ("chunk 0 of rank 0: what arrives is finished", "替换"),
+        "the rest is forgotten": ("10 numbers on 4 ranks: the last 2 are wrong", "余下的"),
+        "a new tensor": ("`x` has not changed on rank 0", "没有变过"),
+        "not divided": ("with 4 ranks the gradient is 4 times too large", "总和"),
+        "one ring for each": ("a rank sends 12 messages; one ring has 6", "延迟"),
+    },
     "ddp": {
         "no group": ("after `start()` there is no process group", "没有进程组"),
         "everyone on cuda:0": ("every rank takes cuda:0", "cuda:0"),

@@ -23,7 +23,6 @@ WITHOUT = dict.fromkeys(
     ("first", "second", "whole", "average"),
     ("labkit", *(f"torch.distributed.{name}" for name in _COLLECTIVES)),
 )
-NEEDS = {"whole": ("reduce_scatter", "all_gather"), "average": ("all_reduce",)}
 # More bytes than NCCL's connections keep before anybody receives.
 _LARGE = 1_500_000
 

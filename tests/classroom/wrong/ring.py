@@ -73,12 +73,12 @@ WRONG = {
         first("rank - step - 1", "rank - step - 2"),
     ),
     "the same chunk in every step": (
-        "first", {"sums": "sum", "sent": "sum"}, first("rank", "rank - 1"),
+        "first", {"sums": "replaced", "sent": "replaced", "large": "replaced"}, first("rank", "rank - 1"),
     ),
     "all send first": ("first", {"large": "stuck"}, first(step=SEND_FIRST)),
     "everything to everybody": ("first", {"sent": "bytes"}, STAR),
     "a step too many": (
-        "first", {"sums": "sum", "sent": "sum", "large": "sum"}, first(steps="ranks"),
+        "first", {"sent": "bytes"}, first(steps="ranks"),
     ),
     "what arrives is added": (
         "second", {"gathered": "added", "sent_on": "added"}, second(put="chunks[receive] += box"),
