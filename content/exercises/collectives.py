@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.base.language import say
 from labkit.course.exercise import derived, judge
 from labkit.course.judging import Hints, Named
 from labkit.course.kinds import A_NUMBER, a_function, returned
