@@ -1,0 +1,137 @@
+"""The exercises of lesson 15: right answers, also in other shapes, and the hint that each misconception gets."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as differentiable
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from labkit.course.exercise import find
+
+
+def hinted(id, answer):
+    hint = find(id).hint(answer)
+    return hint and hint.id
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, partial):
+        output = partial.clone()
+        dist.all_reduce(output)
+        return output
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+def pair(x, w1, w2, enter=None, leave=None):
+    return (leave or Leave.apply)(torch.relu((enter or Enter.apply)(x) @ w1) @ w2)
+
+
+def hooked(x, w1, w2):
+    """A hook on the gradient in the place of a Function."""
+    x = x.clone()
+    x.register_hook(lambda gradient: dist.all_reduce(gradient) or gradient)
+    return pair(x, w1, w2, lambda x: x)
+
+
+def in_place(x, w1, w2):
+    """A bare all_reduce, for which backward passes the gradient on."""
+    partial = torch.relu(Enter.apply(x) @ w1) @ w2
+    dist.all_reduce(partial)
+    return partial
+
+
+def gathered(x, w1, w2):
+    """W1 is put together again, and multiplied whole."""
+    dist.all_gather([torch.empty_like(w1) for _ in range(dist.get_world_size())], w1)
+    return pair(x, w1, w2)
+
+
+def by_dtensor(x, w1, w2):
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    x = DTensor.from_local(x, mesh, [Replicate()])
+    one, two = DTensor.from_local(w1, mesh, [Shard(1)]), DTensor.from_local(w2, mesh, [Shard(0)])
+    return (torch.relu(x @ one) @ two).redistribute(mesh, [Replicate()]).to_local()
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (pair, None),
+        (hooked, None),
+        (in_place, None),
+        (lambda *given: pair(*given, enter=lambda x: x), "x_partial"),
+        (lambda *given: pair(*given, leave=lambda partial: partial), "unsummed"),
+        (lambda *given: pair(*given, leave=differentiable.all_reduce), "twice"),
+        (gathered, "calls"),
+        (by_dtensor, "ready_made"),
+        (lambda x, w1, w2: pair(x, w1.detach(), w2), "no_gradient"),
+        (lambda *given: pair(*given) * 3, "other"),
+    ],
+)
+def test_a_column_row_pair(answer, hint):
+    assert hinted("15.pair", answer) == hint
+
+
+def attend(x, wq, wk, wv, heads, own=lambda heads: heads // dist.get_world_size()):
+    batch, length, _ = x.shape
+    parts = ((x @ w).view(batch, length, own(heads), -1).transpose(1, 2) for w in (wq, wk, wv))
+    return nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (attend, None),
+        (lambda *given: attend(*given, own=lambda heads: heads), "all_heads"),
+        (lambda *given: attend(*given, own=lambda heads: 1), "one_head"),
+        (lambda *given: attend(*given, own=lambda heads: heads // 4), "fixed"),
+        (lambda *given: attend(*given, own=lambda heads: 2), "fixed"),
+        (lambda *given: attend(*given).flatten(0, 1), "shape"),
+        (lambda *given: attend(*given) * 2, "other"),
+    ],
+)
+def test_a_rank_has_its_heads(answer, hint):
+    assert hinted("15.attend", answer) == hint
+
+
+def finish(parameters, divided=1):
+    for parameter in parameters:
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= divided
+
+
+def to_rank_0(parameters):
+    for parameter in parameters:
+        dist.reduce(parameter.grad, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (finish, None),
+        (lambda parameters: None, "own"),
+        (lambda parameters: finish(parameters, dist.get_world_size()), "mean"),
+        (to_rank_0, "rank_0"),
+        (lambda parameters: finish(parameters, 7), "other"),
+    ],
+)
+def test_gradients_of_the_norm_are_added_up(answer, hint):
+    assert hinted("15.finish", answer) == hint
