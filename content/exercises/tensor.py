@@ -58,7 +58,7 @@ def _alone(x: Tensor, w1: Tensor, w2: Tensor, slope: Tensor) -> list[Tensor]:
 @judge("15.pair", a_function("pair"))
 def _pair(pair: Callable[..., Any]) -> Hints:
     for ranks in (2, 4):
-        rows, width, hidden = _ANEW.randint(2, 4), _ANEW.randint(3, 6), ranks * _ANEW.randint(2, 4)
+        rows, width, hidden = _ANEW.randint(2, 4), _ANEW.randint(3, 6), ranks * _ANEW.randint(6, 9)
         x, slope = torch.randn(rows, width), torch.randn(rows, width)
         w1, w2 = torch.randn(width, hidden), torch.randn(hidden, width)
         given = [
