@@ -103,8 +103,8 @@ def _by(one: Tensor, other: Tensor) -> float:
 
 def _attention(x: Tensor, matrices: tuple[Tensor, ...], heads: int) -> Tensor:
     batch, length, _ = x.shape
-    parts = ((x @ w).view(batch, length, heads, -1).transpose(1, 2) for w in matrices)
-    return nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
+    q, k, v = ((x @ w).view(batch, length, heads, -1).transpose(1, 2) for w in matrices)
+    return nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
 @judge("15.attend", a_function("attend"))
