@@ -41,6 +41,10 @@ COMMANDS = {
         en="check whether your own model would survive DataParallel",
         zh="检查你自己的模型能不能用 DataParallel",
     ),
+    "explain": lambda: say(
+        en="say why ranks hang, from the dumps of PyTorch's Flight Recorder",
+        zh="根据 PyTorch Flight Recorder 的转储，说明各 rank 为什么卡住",
+    ),
     "lab": lambda: say(
         en="open the course in JupyterLab, in your own copy of it",
         zh="在 JupyterLab 中打开课程（你自己的副本）",

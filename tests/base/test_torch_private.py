@@ -17,7 +17,7 @@ from tools.torch_private import PRIVATE, Private, what_moved
 
 ROOT = Path(__file__).parents[2] / "labkit"
 LISTED = {name for private in PRIVATE for name in re.findall(r"\b_\w+", private.names)}
-# Private, but not torch's: Python's, namedtuple's, nbclient's, a debugger's.
+# Private, but not torch's: Python's, namedtuple's, nbclient's, a debugger's, pytest's.
 OTHERS = set(
     """_abc_ _accept _acquire_restore _actions _ActionsContainer _active _add_action _args _args_from_interpreter_flags
     _ARGCOMPLETE _bootstrap_inner _cleanup_kernel
@@ -25,11 +25,16 @@ OTHERS = set(
     _pydevd_bundle _release_save _run_exitfuncs _shutdown _target _repr_svg_ _repr_html_ _repr_mimebundle_
     _bit_generator _daemonic _inst _rand _clear_cache _data _disable _main_thread _actual_context _bootstrap
     _default_context _loggerClass _logRecordFactory _module_locks _showwarnmsg_impl _pylab_helpers _instances
-    _filename_map _shared_state _render_traceback_ _frozen_importlib _load_unlocked _run_module_as_main""".split()
+    _filename_map _shared_state _render_traceback_ _frozen_importlib _load_unlocked _run_module_as_main
+    _initrequest _fixturemanager _excinfo _instance _explicit_tearDown _fixtureinfo _obj _fixture_defs _setupstate
+    _request _finalizers""".split()
 )
 # Pieces of names that are put together, and names that are only printed.
 PIECES = {
     "_ALLGATHER_BASE",
+    "_all_gather_base",
+    "_collective",
+    "_json",
     "_REDUCE_SCATTER_BASE",
     "_broadcast_oop",
     "_reduce_oop",

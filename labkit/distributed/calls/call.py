@@ -64,6 +64,7 @@ class Call:
     code      the user's code that called it, in ``line``; ``codes`` what of torch stands between, innermost first.
     on_stuck  to be called when it is known that it will never be met.
     memo      what its members' outputs share, while it is computed.
+    met       whether it is done: all that it wants have come, and its values are written.
     told      what an event says of its tensors, if they are gone and a recording was open: ``watched``.
     """
 
@@ -97,6 +98,7 @@ class Call:
     codes: list[CodeType] = field(default_factory=list)
     on_stuck: Callable[[], object] | None = None
     memo: dict[Any, Any] = field(default_factory=dict)
+    met: bool = False
     told: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -177,7 +179,7 @@ class Call:
         """Let the tensors go: it is done."""
         if self.watched:
             self.told = self.facts()
-        self.inputs, self.outputs = [], []
+        self.inputs, self.outputs, self.met = [], [], True
         self.memo.clear()
 
     def locate(self) -> None:

@@ -24,6 +24,7 @@ from ...base.patches import Patch
 from ...machine.ops.mode import MachineMode
 from ...machine.state.placement import gpu_of
 from ..calls.checks.nccl import NCCL_VERSION
+from ..rank import flight
 from ..rank.rank import timed_here
 from . import group
 from .group import Group, asking
@@ -221,6 +222,7 @@ def _of_groups() -> Iterator[Patch]:
     yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
     yield Patch(c10d, "_hash_tensors", _hash)
+    yield from flight.patches(timed_here, c10d)
     yield Patch(dist, "Logger", DdpLogger)
     yield Patch(DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin)
     yield Patch(DistributedDataParallel, "forward", _counted(DistributedDataParallel.forward))

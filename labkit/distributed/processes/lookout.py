@@ -357,6 +357,8 @@ def stand(
                 report = faults.deadlock(standings, lookout.group.timeout)
                 error = report.on(Deadlock(str(report)))
                 error.waits = faults.graph(standings)  # type: ignore[attr-defined]  # as World's
+                if (own := alone.rank) is not None and own.flight is not None:
+                    own.flight.write()
                 if call.on_stuck is not None:
                     call.on_stuck()  # now: the launcher may end this process before it is told
                 if lookout.is_first() or not over.wait(_GRACE):

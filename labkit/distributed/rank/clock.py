@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
+from types import EllipsisType
 from typing import Protocol
 
 from ...machine.state.gpu import Gpu
 from ..calls.call import Call
+from . import flight
 from .own_time import OwnTime, own_time
 
 
@@ -36,6 +38,8 @@ class Timed:
         self.passes = 0  # of a wrapped model's forward, in training
         self.chose = False  # whether it has said itself which GPUs it sees
         self.untold: list[Untold] = []
+        # The environment is asked at the first call: a script may set it.
+        self._flight: flight.FlightRecorder | EllipsisType | None = ...
         self._ahead = 0.0
         # What it ran in earlier turns; the clock of the thread that has this one, and when by that it began. In one
         # piece, for other threads of the rank read it.
@@ -51,6 +55,15 @@ class Timed:
 
     def note(self, call: Call) -> None:
         """It makes this call."""
+        if self._flight is ...:
+            self._flight = flight.begin(self.number)
+        if self._flight is not None:
+            self._flight.note(call, self.clock())
+
+    @property
+    def flight(self) -> flight.FlightRecorder | None:
+        """The recorder of its calls; None where it has made none, or nobody asks for one."""
+        return None if self._flight is ... else self._flight
 
     def clock(self) -> float:
         """Seconds on this rank's clock: what it ran itself, and what it stood waiting for others."""

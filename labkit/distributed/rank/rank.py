@@ -95,6 +95,7 @@ class Rank(Timed):
 
     def note(self, call: Call) -> None:
         """It makes this call."""
+        super().note(call)
         self.last = call
         key = call.code, call.line, call.kind
         self.came[key] = self.came.get(key, 0) + 1

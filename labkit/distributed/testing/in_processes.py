@@ -56,13 +56,13 @@ class InProcesses:
         skipped = [one for found in reports.values() for one in found if one.skipped]
         if failed:
             item.repr_failure = lambda _: _representation(failed)
-            raise AssertionError("ranks failed")
+            raise AssertionError(say(en="ranks failed", zh="有 rank 失败"))
         if skipped:
             why = skipped[0].longrepr
             pytest.skip(why[2].removeprefix("Skipped: ") if isinstance(why, tuple) else str(why))
         if code:
             item.repr_failure = lambda _: printed
-            raise AssertionError("ranks failed")
+            raise AssertionError(say(en="ranks failed", zh="有 rank 失败"))
 
     def _run(self, environment: dict[str, str], paths: list[Path]) -> tuple[int, str]:
         """Start the ranks; return the exit code, and what they printed.

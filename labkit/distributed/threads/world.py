@@ -28,6 +28,7 @@ from ...turns.locks import watching
 from ..calls import faults
 from ..calls.call import place_of
 from ..calls.waits import WaitForGraph
+from ..rank.flight import write_all
 from ..rank.process_state import ProcessState
 from ..rank.rank import Rank, rank_here
 from ..rank.sampling import at_modules, sample
@@ -210,10 +211,16 @@ class World:
             raise KeyboardInterrupt
         if self.failed:
             self.meetings.begin_anew()
+            self._write_flights()
             raise RanksFailed(self.failed, next(iter(self.failed)))
         if to_end and (calls := self.meetings.unmet()):
             raise RanksFailed({calls[0].rank: faults.unmet(calls)}, calls[0].rank)
         return [rank.result for rank in chosen]
+
+    def _write_flights(self) -> None:
+        """Keep the ranks' last calls for whoever asks why they hung, or met and did not fit together."""
+        if any(hasattr(error, "report") or "Watchdog" in str(error) for error in self.failed.values()):
+            write_all([rank.flight for rank in self.ranks if rank.flight is not None])
 
     def _beginning(
         self, rank: Rank, baton: turns.Baton, function: Callable[[Rank], Any]

@@ -5,23 +5,29 @@ Pure: from calls to texts in the language in use. Each text says for every rank 
 its group, shapes and types, and the line of the user's code; then what it means, and what to do.
 """
 
-from .deadlock import Standing, Unmet, deadlock, graph, unmet
+from .deadlock import Standing, Unmet, cause, deadlock, graph, standing_lines, unmet
 from .lateness import late, timeout_error
-from .mismatch import Mismatch, fault, fit
-from .report import Report
-from .words import ranks_text
+from .mismatch import Mismatch, fault, fit, report_of
+from .report import Report, explained
+from .words import group_of, ranks_text, table
 
 __all__ = [
     "Mismatch",
     "Report",
     "Standing",
     "Unmet",
+    "cause",
     "deadlock",
+    "explained",
     "fault",
     "fit",
     "graph",
+    "group_of",
     "late",
     "ranks_text",
+    "report_of",
+    "standing_lines",
+    "table",
     "timeout_error",
     "unmet",
 ]

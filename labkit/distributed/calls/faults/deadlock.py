@@ -61,7 +61,7 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
         en="no rank can go on: each that is left waits for another.",
         zh="所有 rank 都走不下去了：剩下的每一个都在等别的 rank。",
     )
-    lines = (head, *_standing_lines(standings), meaning)
+    lines = (head, *standing_lines(standings), meaning)
     places = tuple(filter(None, map(_place, standings)))
     stuck = next((call for one in standings if (call := one.call) and call.backend == "nccl"), None)
     real = (
@@ -116,11 +116,12 @@ def missing(call: Call, standings: Sequence[Standing]) -> tuple[int, ...]:
     )
 
 
-def _standing_lines(standings: Sequence[Standing]) -> list[str]:
-    """A line for ranks that stand alike."""
+def standing_lines(standings: Sequence[Standing], known: Mapping[int, str] | None = None) -> list[str]:
+    """A line for ranks that stand alike; ``known``: what is said of some, by rank."""
     found: dict[str, list[int]] = {}
     for one in standings:
-        found.setdefault(_standing(one, standings), []).append(one.rank)
+        text = (known or {}).get(one.rank) or _standing(one, standings)
+        found.setdefault(text, []).append(one.rank)
     names = [ranks_text(ranks) for ranks in found.values()]
     wide = max(map(len, names), default=0)
     return [
@@ -133,6 +134,7 @@ def _several(text: str) -> str:
     """Put a text about one rank into the plural."""
     for one, several in (
         ("waits ", "wait "),
+        ("has made no call", "have made no call"),
         ("has ended; its", "have ended; their"),
         ("has ended", "have ended"),
         ("made no call in this cell, and has run to its", "made no call in this cell, and have run to their"),
@@ -199,10 +201,10 @@ def _cause(standings: Sequence[Standing]) -> _Cause:
         for rank in missing(call, standings)
     ):
         return "groups_crossed", {}
-    return _cause_of_missing(collectives[0], standings)
+    return cause(collectives[0], standings)
 
 
-def _cause_of_missing(call: Call, standings: Sequence[Standing]) -> _Cause:
+def cause(call: Call, standings: Sequence[Standing]) -> _Cause:
     """Why some have not come to ``call``: fewer batches, or only some ranks run this line."""
     by = {one.rank: one for one in standings}
     away = [by[rank] for rank in missing(call, standings) if rank in by]

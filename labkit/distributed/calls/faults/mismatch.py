@@ -24,7 +24,7 @@ def fault(calls: Sequence[Call]) -> Exception | None:
     what = _difference(calls)
     if not what:
         return on_one_gpu(calls)
-    report = _report(calls, what)
+    report = report_of(calls, what)
     return report.on(Mismatch(str(report)))
 
 
@@ -112,7 +112,8 @@ _UNEVEN: dict[str, Callable[[Call, Call], bool]] = {
 }
 
 
-def _report(calls: Sequence[Call], what: str) -> Report:
+def report_of(calls: Sequence[Call], what: str) -> Report:
+    """The report of calls that meet and differ in ``what``."""
     first = calls[0]
     if first.is_message:
         head = say(

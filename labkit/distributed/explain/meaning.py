@@ -1,0 +1,261 @@
+"""From dumps to an explanation: where each rank stands, which call was skipped or differs, since when, what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...base.language import say
+from ...base.units import duration
+from ..calls.faults import (
+    Report,
+    Standing,
+    cause,
+    explained,
+    group_of,
+    ranks_text,
+    report_of,
+    standing_lines,
+    table,
+)
+from .dumps import Dump, Told
+
+# The lesson that each fault belongs to.
+_LESSONS = {"uneven_inputs": "12_ddp", "deadlock": "17_mesh", "calls_never_met": "17_mesh"}
+_LESSON = "11_collectives"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What the dumps tell, in the language in use; ``str(explained)`` is the whole text.
+
+    ranks      those that left a dump, ``absent`` those of their groups that left none.
+    fault      its name, as in a check-up; "" where nothing is wrong.
+    culprits   the ranks that did not come, or whose call differs from most.
+    call       the number of the call in ``group``; None where nothing is wrong.
+    lines      where each rank stands; what it means.
+    """
+
+    ranks: tuple[int, ...]
+    absent: tuple[int, ...]
+    fault: str = ""
+    culprits: tuple[int, ...] = ()
+    group: str = ""
+    call: int | None = None
+    lines: tuple[str, ...] = ()
+    advice: str = ""
+    lesson: str = ""
+
+    def __str__(self) -> str:
+        advice = say(en=f"Do: {self.advice}", zh=f"怎么办：{self.advice}")
+        lesson = say(en=f"See lesson {self.lesson}.", zh=f"见课程 {self.lesson}。")
+        return "\n".join([*self.lines, *([advice] * bool(self.advice)), *([lesson] * bool(self.lesson))])
+
+
+_Key = tuple[str, tuple[int, ...]]  # a group's name and its members
+_Calls = Mapping[int, Mapping[int, Told]]  # by rank and number
+
+
+def explain(dumps: Mapping[int, Dump]) -> Explained:
+    """Why the ranks of ``dumps`` hang. Any of them may be missing."""
+    ranks = tuple(sorted(dumps))
+    members = {rank for dump in dumps.values() for group in dump.groups.values() for rank in group}
+    absent = tuple(sorted(members - set(ranks)))
+    head = say(
+        en=f"{len(ranks)} dumps, {sum(len(dump.calls) for dump in dumps.values())} calls",
+        zh=f"{len(ranks)} 份转储，{sum(len(dump.calls) for dump in dumps.values())} 次调用",
+    )
+    if absent:
+        head += say(
+            en=f"; {ranks_text(absent)} left none",
+            zh=f"；{ranks_text(absent)} 没有留下转储",
+        )
+    looked = [_problem(key, calls, ranks) for key, calls in _groups(dumps).items()]
+    problems = list(filter(None, looked)) or list(filter(None, [_messages(dumps)]))
+    if not problems:
+        nothing = say(
+            en="every call that was made was met, and is over: these ranks do not hang in a call.",
+            zh="做过的调用都已对上并完成：这些 rank 不是卡在通信里。",
+        )
+        return Explained(ranks, absent, lines=(head, nothing))
+    _, first = min(problems, key=lambda pair: pair[0])
+    lesson = _LESSONS.get(first.fault, _LESSON)
+    return replace(first, ranks=ranks, absent=absent, lines=(head, *first.lines), lesson=lesson)
+
+
+def _groups(dumps: Mapping[int, Dump]) -> dict[_Key, dict[int, dict[int, Told]]]:
+    """The collectives of each group, by rank and number."""
+    found: dict[_Key, dict[int, dict[int, Told]]] = {}
+    for rank, dump in dumps.items():
+        for name, members in dump.groups.items():
+            found.setdefault((name, members), {})[rank] = {}
+        for call in dump.calls:
+            if not call.is_message:
+                found.setdefault((call.group, call.ranks), {}).setdefault(rank, {})[call.seq] = call
+    for (_, members), calls in found.items():  # who has made no call of a group may not have told of it
+        for rank in set(members) & set(dumps):
+            calls.setdefault(rank, {})
+    return found
+
+
+def _problem(key: _Key, calls: _Calls, ranks: Sequence[int]) -> tuple[int, Explained] | None:
+    """What is wrong in one group, and when it was first called."""
+    there = {rank: own for rank, own in calls.items() if rank in key[1]}
+    # The recorders of some may have begun later: they keep the last calls.
+    first = max((min(own) for own in there.values() if own), default=1)
+    held = None
+    for number in sorted({number for own in there.values() for number in own if number >= first}):
+        here = {rank: own[number] for rank, own in there.items() if number in own}
+        if what := _difference(list(here.values())):
+            return _differ(there, here, what)
+        if any(not call.met for call in here.values()):
+            if any(number > max(own, default=0) for own in there.values()):
+                return _missing(there, number, here)
+            held = held or here
+    return None if held is None else _all_came(held, sorted(set(key[1]) - set(ranks)))
+
+
+def _difference(calls: Sequence[Told]) -> str:
+    first = calls[0]
+    return next((what for one in calls[1:] if (what := _conflict(first, one))), "")
+
+
+# Kinds of which members bring, or get, different sizes: in a dump they look as they should.
+_UNEVEN = {"all_to_all", "scatter", "gather", "all_gather_v", "reduce_scatter_v", "broadcast"}
+
+
+def _conflict(a: Told, b: Told) -> str:
+    if a.kind != b.kind:
+        return "kind"
+    if set(a.dtypes) != set(b.dtypes) and a.kind not in ("scatter", "gather"):
+        return "dtype"
+    sent, got = a.facts()["shapes"] != b.facts()["shapes"], a._shapes(a.outputs) != b._shapes(b.outputs)
+    uneven = a.kind in _UNEVEN - {"broadcast"}
+    return "shape" if not uneven and (sent or got) else ""
+
+
+def _differ(there: _Calls, here: Mapping[int, Told], what: str) -> tuple[int, Explained]:
+    """Calls that meet and differ in ``what``."""
+    calls = [here[rank] for rank in sorted(here)]
+    report = report_of(calls, what)
+    usual = Counter(map(_form, calls)).most_common(1)[0][0]
+    culprits = tuple(call.rank for call in calls if _form(call) != usual)
+    return _told(report, calls[0], culprits, (*report.lines, *_drift(there)))
+
+
+def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> tuple[int, Explained]:
+    """Some have not come to a call in which others stand."""
+    standings, quiet = [], {}
+    for rank, own in sorted(there.items()):
+        last = own[max(own)] if own else None
+        came = Counter((call.short_place, call.kind) for call in own.values() if call.seq <= number)
+        seqs = {call.group: call.seq for call in own.values()}
+        standings.append(Standing(rank, here.get(rank), came=came, seqs=seqs, last=last))
+        if rank not in here:
+            quiet[rank] = _quiet(last)
+    call = here[min(here)]
+    key, facts = cause(call, standings)
+    if key == "uneven":
+        facts = {**facts, "ended": ""}
+    elif key == "ended_before":
+        key = "quiet_before"
+    meaning, advice = explained(key, **facts)
+    fault = {"uneven": "uneven_inputs", "alone": "collective_in_some_ranks"}.get(key, "deadlock")
+    lines = [*standing_lines(standings, quiet), *_drift(there), meaning, *_since(there, here)]
+    return _told(Report(fault, (), advice, ()), call, tuple(quiet), lines)
+
+
+def _all_came(here: Mapping[int, Told], gone: Sequence[int]) -> tuple[int, Explained]:
+    """All that left a dump have come to a call, and it is not over."""
+    key, facts = ("no_dump", {"names": ranks_text(gone)}) if gone else ("not_over", {})
+    meaning, advice = explained(key, **facts)
+    lines = (*standing_lines([Standing(rank, call) for rank, call in sorted(here.items())]), meaning)
+    return _told(Report("deadlock", (), advice, ()), here[min(here)], tuple(gone), lines)
+
+
+def _messages(dumps: Mapping[int, Dump]) -> tuple[int, Explained] | None:
+    """Sends and receives of which the other half is missing."""
+    halves: dict[tuple[str, int, int, int], list[Told]] = {}
+    for dump in dumps.values():
+        for call in dump.calls:
+            if call.is_message and call.root is not None and call.root < len(call.ranks):
+                a, b = call.pair
+                halves.setdefault((call.group, a, b, call.seq), []).append(call)
+    alone = [found[0] for found in halves.values() if len(found) == 1 and not found[0].met]
+    if not alone:
+        return None
+    first = min(alone, key=lambda call: call.created)
+    culprits = tuple(sorted({call.ranks[call.root or 0] for call in alone}))
+    head, advice = explained("messages_unpaired")
+    return _told(Report("calls_never_met", (), advice, ()), first, culprits, (*table(alone), head))
+
+
+def _told(
+    report: Report, call: Told, culprits: tuple[int, ...], lines: Sequence[str]
+) -> tuple[int, Explained]:
+    found = Explained((), (), report.fault, culprits, group_of(call), call.seq, tuple(lines), report.advice)
+    return call.created, found
+
+
+def _quiet(last: Told | None) -> str:
+    """What is said of a rank that has not come to the call of a group in which others stand."""
+    if last is None:
+        return say(en="has made no call of this group", zh="没有做过这个组的调用")
+    return say(
+        en=f"has made no call of this group since {last.kind}, call {last.seq}, at {last.short_place}",
+        zh=f"在 {last.short_place} 的 {last.kind}（第 {last.seq} 次）之后，没有再做这个组的调用",
+    )
+
+
+def _since(there: _Calls, here: Mapping[int, Told]) -> Iterator[str]:
+    """For how long the first has stood, by the last sign of any."""
+    last = max(call.created for own in there.values() for call in own.values())
+    seconds = (last - min(call.created for call in here.values())) / 1e9
+    if seconds >= 1:
+        yield say(
+            en=f"The first of them came {duration(seconds)} before the last call of any.",
+            zh=f"其中最早的一个，比所有 rank 的最后一次调用早到 {duration(seconds)}。",
+        )
+
+
+def _form(call: Told) -> tuple[object, ...]:
+    return call.kind, call.shapes, call.dtypes, call.short_place
+
+
+def _drift(there: _Calls) -> Iterator[str]:
+    """Say of ranks that went on a call ahead of the others, or behind, which call they skipped, or made once more."""
+    usual = {
+        number: Counter(_form(own[number]) for own in there.values() if number in own).most_common(1)[0]
+        for number in sorted({number for own in there.values() for number in own})
+    }
+    forms = {number: form for number, (form, _) in usual.items()}
+    # Where the others stand by now, what they called next the last time is what they would call next.
+    next_of = {form: forms[number + 1] for number, form in forms.items() if number + 1 in forms}
+    for rank, own in sorted(there.items()):
+        strays = (n for n in sorted(own) if _form(own[n]) != forms[n] and usual[n][1] > len(there) / 2)
+        odd = next(strays, None)
+        if odd is None:
+            continue
+        later = [number for number in own if number >= odd]
+        behind = [(own[n], forms.get(n + 1) or next_of.get(forms[n])) for n in later]
+        ahead = [(own[n], forms.get(n - 1)) for n in later]
+        skipped, more = (all(_form(call) == form for call, form in pairs) for pairs in (behind, ahead))
+        kind, *_, place = forms[odd]
+        told = [
+            say(en=f"skipped call {odd}, {kind} at {place}", zh=f"漏掉了第 {odd} 次调用（{place} 的 {kind}）")
+        ]
+        kind, *_, place = _form(own[odd])
+        told += [
+            say(
+                en=f"made {kind} at {place} once more, as its call {odd}",
+                zh=f"多做了一次 {place} 的 {kind}（它的第 {odd} 次调用）",
+            )
+        ]
+        either = [text for text, is_so in zip(told, (skipped, more), strict=True) if is_so]
+        if either:
+            what = say(en=", or ", zh="，或者").join(either)
+            yield say(
+                en=f"rank {rank} {what}: since then its calls meet others of the other ranks.",
+                zh=f"rank {rank} {what}：从那以后，它的调用与其他 rank 的就错开了。",
+            )

@@ -1,0 +1,297 @@
+"""Dumps of the Flight Recorder: written as PyTorch writes them, read safely, explained as torch's analyser does."""
+
+import ast
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.flight_recorder import fr_trace
+
+import labkit
+from labkit.cli import main
+from labkit.distributed.explain import BadDump, explain, read
+
+
+@pytest.fixture
+def hang(tmp_path, monkeypatch):
+    """Runs a function on ranks that record; returns the folder of the dumps."""
+    monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "100")
+    monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(tmp_path / "trace_"))
+
+    def hang(function, ranks=4):
+        with labkit.ranks(ranks) as session, pytest.raises(Exception, match="rank|shape|call"):
+            session.run(function)
+        return tmp_path
+
+    return hang
+
+
+def ones(*shape, dtype=torch.float32):
+    return torch.ones(*shape, device="cuda", dtype=dtype)
+
+
+# Scripts that hang: the rank ``bad`` does something else than the others.
+def leaves(bad):
+    for _ in range(4):
+        dist.all_reduce(ones(3))
+        if dist.get_rank() == bad:
+            return
+        dist.barrier()
+
+
+def never_comes(bad):
+    dist.all_reduce(ones(3))
+    if dist.get_rank() != bad:
+        dist.all_gather_into_tensor(ones(4 * dist.get_world_size()), ones(4))
+
+
+def other_shape(bad):
+    dist.broadcast(ones(2), 0)
+    dist.all_reduce(ones(3 + (dist.get_rank() == bad)))
+
+
+def other_dtype(bad):
+    dist.all_reduce(ones(3, dtype=torch.float16 if dist.get_rank() == bad else torch.float32))
+
+
+def other_kind(bad):
+    dist.barrier()
+    if dist.get_rank() == bad:
+        dist.broadcast(ones(5), 0)
+    else:
+        dist.reduce(ones(5), 0)
+
+
+def skips(bad):
+    for step in range(5):
+        if (dist.get_rank(), step) != (bad, 2):
+            dist.all_reduce(ones(3))
+        dist.broadcast(ones(7), 0)
+
+
+def once_more(bad):
+    for step in range(5):
+        dist.all_reduce(ones(3))
+        if (dist.get_rank(), step) == (bad, 2):
+            dist.all_reduce(ones(3))
+        dist.broadcast(ones(7), 0)
+
+
+def in_a_group(bad):
+    group = dist.new_group([0, 1, 2], group_desc="three")
+    dist.all_reduce(ones(3))
+    if dist.get_rank() < 3 and dist.get_rank() != bad:
+        dist.all_reduce(ones(3), group=group)
+
+
+SCRIPTS = [leaves, never_comes, other_shape, other_dtype, other_kind, skips, once_more]
+CASES = [(script, bad) for script in SCRIPTS for bad in (1, 2, 3)][:19] + [(in_a_group, 2)]
+
+
+@pytest.mark.parametrize(("script", "bad"), CASES)
+def test_torchs_analyser_reads_it_and_comes_to_the_same_culprit(hang, caplog, script, bad):
+    folder = hang(lambda: script(bad))
+    found = explain(read([folder]))
+    assert found.culprits == (bad,)
+    with caplog.at_level("INFO", logger="Flight Recorder"):
+        fr_trace.main([str(folder)])
+    told = caplog.text.partition("collective stack trace")[0]
+    absent = re.search(r"missing ranks: (\{.*\})", told)
+    culprits = (
+        ast.literal_eval(absent[1])
+        if absent
+        else {int(rank) for rank in re.findall(r"Culprit rank (\d)", told)}
+    )
+    # It takes the rank of the first file that it comes to for the right one.
+    assert culprits in ({bad}, {0, 1, 2, 3} - {bad})
+    assert int(re.search(r"equence number: (\d+)", told)[1]) == found.call
+
+
+def test_it_says_where_each_stands_on_which_line_and_what_to_do(hang, capsys):
+    folder = hang(lambda: leaves(1))
+    assert main(["explain", str(folder)]) == 1
+    told = capsys.readouterr().out
+    line = leaves.__code__.co_firstlineno
+    assert (
+        f"ranks 0, 2, 3  wait for rank 1 in barrier, call 2 of group default_pg, at test_explain.py:{line + 5}"
+        in told
+    )
+    assert (
+        f"rank 1         has made no call of this group since all_reduce, call 1, at test_explain.py:{line + 2}"
+        in told
+    )
+    assert "rank 1 never came to this line" in told
+    assert "Do: " in told
+    assert "See lesson 11_collectives." in told
+
+
+def test_a_call_that_was_skipped_or_made_once_more_is_named(hang):
+    def three(bad, what):
+        for step in range(5):
+            for number, size in enumerate((3, 5, 7)):
+                odd = (dist.get_rank(), step, number) == (bad, 2, 1)
+                for _ in range(what if odd else 1):
+                    (dist.all_reduce if number else dist.barrier)(*[ones(size)] * bool(number))
+
+    line = three.__code__.co_firstlineno + 5
+    where = (
+        f"test_explain.py:{line} in test_a_call_that_was_skipped_or_made_once_more_is_named.<locals>.three"
+    )
+    where = where.replace("test_a_call_that_was_skipped_or_made_once_more_is_named.<locals>.", "")
+    told = str(explain(read([hang(lambda: three(2, 0))])))
+    assert f"rank 2 skipped call 8, all_reduce at {where}: since then" in told
+    told = str(explain(read([hang(lambda: three(3, 2))])))
+    assert f"rank 3 made all_reduce at {where} once more, as its call 9: since then" in told
+    # Of two that alternate nobody can know.
+    told = str(explain(read([hang(lambda: skips(2))])))
+    assert "rank 2 skipped call 5, all_reduce at" in told
+    assert ", or made broadcast at" in told
+
+
+def test_dumps_that_are_missing(hang):
+    folder = hang(lambda: never_comes(1))
+    (folder / "trace_3").unlink()
+    found = explain(read([folder]))
+    assert (found.culprits, found.absent) == ((1,), (3,))
+    (folder / "trace_1").unlink()
+    found = explain(read([folder]))
+    assert (found.fault, found.culprits) == ("deadlock", (1, 3))
+    assert "left none" in str(found)
+
+
+def test_all_have_come_and_it_is_not_over(hang):
+    folder = hang(lambda: leaves(1))
+    for path in folder.iterdir():  # as where a link is broken
+        dump = pickle.loads(path.read_bytes())
+        dump["entries"] = dump["entries"][:1]
+        dump["entries"][0].update(state="started", retired=False)
+        path.write_bytes(pickle.dumps(dump))
+    found = explain(read([folder]))
+    assert found.culprits == ()
+    assert "the order of calls is right" in str(found)
+
+
+def test_ranks_that_do_not_hang(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "2")
+
+    def calls():
+        for number in range(3):
+            dist.all_reduce(ones(number + 1))
+        given = torch._C._distributed_c10d._dump_nccl_trace()
+        (tmp_path / str(dist.get_rank())).write_bytes(given)
+        told = json.loads(torch._C._distributed_c10d._dump_nccl_trace_json())
+        active = pickle.loads(
+            torch._C._distributed_c10d._dump_fr_trace(onlyActive=True, includeStackTraces=False)
+        )
+        return told["entries"][-1]["input_sizes"], len(told["entries"]), len(active["entries"])
+
+    with labkit.ranks(2) as session:
+        assert session.run(calls) == [([[3]], 2, 0)] * 2
+    assert main(["explain", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fault"] == ""
+
+
+def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path):
+    with labkit.ranks(2) as session:
+        session.run(dist.barrier)
+        assert [rank.flight for rank in session._world.ranks] == [None, None]
+
+
+def test_sends_that_nobody_receives(hang):
+    def sends():
+        if dist.get_rank() == 0:
+            dist.send(ones(1 << 21), 1)
+        else:
+            dist.barrier()
+
+    found = explain(read([hang(sends, 2)]))
+    assert found.fault in ("calls_never_met", "collective_in_some_ranks")
+    assert found.culprits in ((0,), (1,))
+
+
+class Hostile:
+    def __reduce__(self):
+        return os.system, ("touch hostile",)
+
+
+@pytest.mark.parametrize(
+    ("written", "word"),
+    [
+        (pickle.dumps(Hostile()), "system"),
+        (pickle.dumps({"version": "2.10", "pg_config": {}, "entries": [Hostile()]}), "system"),
+        (b'cbuiltins\neval\n(S\'open("hostile", "w")\'\ntR.', "builtins.eval"),
+        (pickle.dumps(torch.device("cpu")), "torch"),
+        (b"cos\nsystem", "no dump"),
+        (b"not a pickle", "no dump"),
+        (b"", "no dump"),
+        (pickle.dumps([1, 2]), "no dump"),
+        (pickle.dumps({"version": 1, "pg_config": {"0": 3}}), "no dump"),
+        (pickle.dumps({"version": 1, "pg_config": {}, "entries": [{"profiling_name": 3}]}), "no dump"),
+        (b"{", "no dump"),
+    ],
+)
+def test_a_hostile_or_broken_file_is_refused(tmp_path, monkeypatch, capsys, written, word):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trace_0").write_bytes(written)
+    with pytest.raises(BadDump, match=word):
+        read([tmp_path / "trace_0"])
+    assert main(["explain", "trace_0"]) == 2
+    assert "trace_0" in capsys.readouterr().err
+    assert not (tmp_path / "hostile").exists()
+
+
+def test_names_and_twins(tmp_path, capsys):
+    assert main(["explain", str(tmp_path / "none_0")]) == 2
+    assert main(["explain", str(tmp_path)]) == 2
+    (tmp_path / "trace").write_bytes(b"")
+    assert main(["explain", str(tmp_path)]) == 2
+    assert "does not end in a rank" in capsys.readouterr().err
+
+
+GLOO = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(3))
+if dist.get_rank() == 0:
+    dist.all_reduce(torch.ones(5), async_op=True)
+open(f"{sys.argv[1]}/gloo_{dist.get_rank()}", "wb").write(torch._C._distributed_c10d._dump_fr_trace())
+os._exit(0)
+"""
+
+
+@pytest.mark.more
+def test_a_dump_of_pytorchs_own_recorder(tmp_path):
+    (tmp_path / "script.py").write_text(GLOO)
+    (tmp_path / "dumps").mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "script.py", "dumps"]
+    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    found = explain(read([tmp_path / "dumps"]))
+    assert (found.culprits, found.call) == ((1,), 2)
+    assert "script.py:6" in str(found)
+
+
+def test_torchrun_says_where_the_dumps_are_and_processes_write_them(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch.distributed as dist\ndist.init_process_group('nccl')\ndist.barrier()\n"
+        "if dist.get_rank(): dist.barrier()\n"
+    )
+    for more in ([], ["--processes"]):
+        environment = {
+            **os.environ,
+            "TORCH_FR_BUFFER_SIZE": "100",
+            "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "fr_"),
+        }
+        command = [sys.executable, "-m", "labkit", "torchrun", *more, "--nproc-per-node=2", "train.py"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert more or "labkit explain" in done.stderr
+        found = explain(read(sorted(tmp_path.glob("fr_*"))))
+        assert (found.culprits, found.call) == ((0,), 2)
+        for path in tmp_path.glob("fr_*"):
+            path.unlink()
