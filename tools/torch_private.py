@@ -401,8 +401,8 @@ PRIVATE = [
             "C++'s classes, of which the ranks' own are made; groups by name for each thread; what is asked before "
             "NCCL; tensors that C++ brings to a group; a mesh is a rank's, not a thread's (distributed)",
             probes.ranks_of_threads),
-    Private("torch._C._distributed_c10d: _dump_fr_trace, _dump_fr_trace_json; with NCCL _dump_nccl_trace, too",
-            "the recording of a rank's calls is handed out by them (distributed.rank.flight)",
+    Private("torch._C._distributed_c10d: _dump_fr_trace, _dump_fr_trace_json",
+            "the recording of a rank's calls is handed out by them, and with NCCL by _dump_nccl_trace (distributed.rank.flight)",
             lambda: not torch.distributed.is_available()
             or "onlyActive" in (torch._C._distributed_c10d._dump_fr_trace.__doc__ or "")),
     Private("torch.distributed.distributed_c10d.has_torch_function",

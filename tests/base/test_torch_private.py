@@ -35,6 +35,7 @@ PIECES = {
     "_all_gather_base",
     "_collective",
     "_json",
+    "_dump_nccl_trace",  # of builds with NCCL
     "_REDUCE_SCATTER_BASE",
     "_broadcast_oop",
     "_reduce_oop",
