@@ -402,7 +402,7 @@ PRIVATE = [
             "NCCL; tensors that C++ brings to a group; a mesh is a rank's, not a thread's (distributed)",
             probes.ranks_of_threads),
     Private("torch._C._distributed_c10d: _dump_fr_trace, _dump_fr_trace_json",
-            "the recording of a rank's calls is handed out by them, and with NCCL by _dump_nccl_trace (distributed.rank.flight)",
+            "a rank's recorded calls are handed out by them, with NCCL by _dump_nccl_trace (distributed.rank.flight)",
             lambda: not torch.distributed.is_available()
             or "onlyActive" in (torch._C._distributed_c10d._dump_fr_trace.__doc__ or "")),
     Private("torch.distributed.distributed_c10d.has_torch_function",
