@@ -42,7 +42,7 @@ def pipelines_picture(pipelines: Sequence[Pipeline]) -> Picture:
         top = lane.y(len(found.stages)) + 8
     sketch.add(Text(12, top + 20, caption("pipeline", "curve"), 12, bold=True))
     _curves(sketch, pipelines, scale, floor)
-    return sketch.picture(floor + 14, "; ".join(map(repr, pipelines)))
+    return sketch.picture(floor + 14, say(en="; ", zh="；").join(map(repr, pipelines)))
 
 
 def _curves(sketch: Sketch, pipelines: Sequence[Pipeline], scale: float, floor: float) -> None:
@@ -56,4 +56,12 @@ def _curves(sketch: Sketch, pipelines: Sequence[Pipeline], scale: float, floor: 
             sketch.add(Box(*place, CPU, f"{found.name} alive {count}", tint=0.3 if last else 0.75))
         low = 13 * (last and found.peak(0) == pipelines[0].peak(0) and len(pipelines) > 1)
         y = floor - found.peak(0) * each + 4 + low
-        sketch.add(Text(WIDTH - _RIGHT + 8, y, f"{found.name}: {found.peak(0)}", 11, bold=last))
+        sketch.add(
+            Text(
+                WIDTH - _RIGHT + 8,
+                y,
+                say(en=f"{found.name}: {found.peak(0)}", zh=f"{found.name}：{found.peak(0)}"),
+                11,
+                bold=last,
+            )
+        )
