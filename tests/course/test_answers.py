@@ -186,6 +186,50 @@ def all_at_once(parallel, parts):
     parallel(parts.flatten(0, 1)).square().mean().backward()
 
 
+def prepared(model=0, order=0, noise=1, drawn=torch.manual_seed):
+    """A ``prepare`` of lesson 13: each is how many times the rank is added to the seed before this is drawn."""
+
+    def prepare(seed):
+        def seeded(times):
+            if times is not None:
+                drawn(seed + times * torch.distributed.get_rank())
+
+        seeded(model)
+        weight = torch.nn.Linear(3, 1).weight
+        seeded(order if order else None)
+        rows = torch.randperm(12)
+        seeded(noise)
+        return weight, rows, torch.randn(4)
+
+    return prepare
+
+
+def loss_by(made):
+    """A ``loss_of`` of lesson 13: ``made`` of the losses, of all ranks' count of them, and of the number of ranks."""
+
+    def loss_of(losses):
+        count = torch.tensor(float(len(losses)), device=losses.device)
+        torch.distributed.all_reduce(count)
+        return made(losses, count, torch.distributed.get_world_size())
+
+    return loss_of
+
+
+def recipe(scale, reduction="sum", of_all=True, counted=lambda labels: (labels != -100).sum()):
+    """A ``step`` of lesson 13: ``scale`` of the count, the ranks and the parts is what a loss is multiplied by."""
+
+    def step(parallel, parts):
+        count = sum(counted(labels) for _, labels in parts)
+        if of_all:
+            torch.distributed.all_reduce(count)
+        for rows, labels in parts:
+            loss = torch.nn.functional.cross_entropy(parallel(rows), labels, reduction=reduction)
+            (loss * scale(count, torch.distributed.get_world_size(), len(parts))).backward()
+
+    return step
+
+
+UNREPEATABLE = torch.Generator()
 OWN = own_gradients()
 AVERAGE = sum(OWN)[0] / 2
 RIGHT = {
@@ -258,6 +302,15 @@ RIGHT = {
     "12.repair": [accumulated(inside=True)],
     "12.rows": [256],
     "12.steps": [1],
+    "13.rows": [[3, 7, 1], (3, 7, 1), "3 7 1"],
+    "13.seeds": [prepared()],
+    "13.means": [3.5, "3.5"],
+    "13.mean": [
+        loss_by(lambda losses, count, ranks: losses.sum() * ranks / count),
+        loss_by(lambda losses, count, ranks: losses.mean() * (len(losses) * ranks / count)),
+    ],
+    "13.recipe": [8, 8.0],
+    "13.repair": [recipe(lambda count, ranks, parts: ranks / count)],
 }
 # What learners believe, and the words that name it.
 WRONG = {
@@ -448,6 +501,44 @@ WRONG = {
         (all_at_once, "the GPU has no room for more"), (1, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
     ],
     "12.rows": [(64, "which line of the script would share"), (1024, "depends on the rank"), ("x", "asks for")],
+    "13.rows": [
+        ([7, 8, 9], "neighbouring rows"), ([2, 6, 0], "counted from zero"), ([3, 7], "must read as many"),
+        ([3, 7, 0], "whose turn"), ([3, 7, 3], "its own first row"), ([0, 4, 8], "deal the rows out"), ("x", "asks"),
+    ],
+    "13.seeds": [
+        (prepared(model=1, order=1, noise=1), "the weights differ"), (prepared(order=1), "the orders of rows differ"),
+        (prepared(noise=0), "draw the same noise"), (prepared(noise=None), "draw the same noise"),
+        (prepared(drawn=lambda seed: torch.manual_seed(seed % 2)), "draw the same noise"),
+        (lambda seed: (*prepared()(seed)[:2], torch.rand(4, generator=UNREPEATABLE)), "nobody could repeat"),
+        (lambda seed: prepared()(0), "what becomes of it in your function"), (lambda seed: 1 / 0, "ZeroDivision"),
+        (lambda seed: torch.zeros(3), "three tensors"), (3, "the function itself"),
+    ],
+    "13.means": [(2, "over all ten tokens"), (14, "their sum"), (1, "divided by 4"), ("x", "asks for")],
+    "13.mean": [
+        (lambda losses: losses.mean(), "that is the mean of the means"),
+        (loss_by(lambda losses, count, ranks: losses.sum() / count), "times too small"),
+        (lambda losses: losses.sum(), "the sum over a rank's tokens"),
+        (loss_by(lambda losses, count, ranks: losses.sum() * ranks * ranks / count), "times the right one"),
+        (loss_by(lambda losses, count, ranks: losses.mean() * ranks), "that is the mean of the means"),
+        (lambda losses: torch.tensor(losses.mean().item()), "no gradient comes back"),
+        (lambda losses: losses.sum() * 0.123, "not that of the mean over all tokens"),
+        (lambda losses: losses, "has to return one number"), (lambda losses: None, "return"),
+        (1, "the function itself"),
+    ],
+    "13.recipe": [
+        (1, "so it was meant"), (4, "one of two factors"), (2, "a mean of means needs"), (16, "a sum over samples"),
+        (3, "two things are too much"), ("x", "asks for"),
+    ],
+    "13.repair": [
+        (recipe(lambda count, ranks, parts: ranks, "mean"), "Two factors are possible"),
+        (recipe(lambda count, ranks, parts: ranks / parts, "mean"), "Two factors are possible"),
+        (recipe(lambda count, ranks, parts: 1 / parts, "mean"), "that is a mean of means"),
+        (recipe(lambda count, ranks, parts: 1 / count), "Two factors are possible"),
+        (recipe(lambda count, ranks, parts: 1 / count, of_all=False), "each rank divides by its own count"),
+        (recipe(lambda n, ranks, parts: ranks / n, counted=lambda y: torch.tensor(y.numel()).cuda()), "of -100"),
+        (lambda parallel, parts: None, "there is no gradient"), (1, "the function itself"),
+        (lambda *_: 1 / 0, "ZeroDivision"), (recipe(lambda *_: 0.123), "not that of the mean over all labels"),
+    ],
     "12.steps": [(4, "four batches of 64"), (16, "a quarter of a batch"), (2, "how many rows has a"), ("x", "asks")],
 }  # fmt: skip
 
@@ -622,11 +713,15 @@ def test_the_solution_is_folded_until_asked_for(name):
         "07.mean",
         "12.own",
         "12.repair",
+        "13.seeds",
+        "13.mean",
+        "13.repair",
     ],
 )
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
-    exec(code, FOUR | DDP | {"Digits": Digits, "nn": torch.nn}, found := {})
+    given = {"Digits": Digits, "nn": torch.nn, "cross_entropy": torch.nn.functional.cross_entropy}
+    exec(code, FOUR | DDP | given, found := {})
     made = [found[one] for one in re.findall(r"^(?:def|class) (\w+)", code, re.MULTILINE)]
     assert check(name, made[0] if len(made) == 1 else made).right
     assert re.search(r"<pre[^>]*>(?:def|class) .*\n.*</pre>", reveal(name)._repr_html_(), re.DOTALL)
