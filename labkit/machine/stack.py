@@ -10,6 +10,7 @@ import torch
 from torch._C import (
     _get_function_stack_at,
     _is_torch_function_enabled,
+    _len_torch_dispatch_stack,
     _len_torch_function_stack,
     _pop_torch_dispatch_stack,
     _pop_torch_function_stack,
@@ -17,7 +18,7 @@ from torch._C import (
     _push_on_torch_function_stack,
 )
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from ..base.patches import Patch
 
@@ -89,6 +90,13 @@ class OperatorMode(TorchDispatchMode):
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer the operator ``func``, with the mode off."""
         raise NotImplementedError
+
+
+def others_dispatch() -> bool:
+    """Whether this thread has a dispatch mode that is not the machine's own."""
+    return _len_torch_dispatch_stack() > 0 and not all(
+        isinstance(mode, OperatorMode) for mode in _get_current_dispatch_mode_stack()
+    )
 
 
 def on_stack(mode: TorchFunctionMode) -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _len_torch_dispatch_stack
 from torch._ops import OpOverload
 from torch.distributed import ProcessGroup, ReduceOp
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode_temporarily
@@ -22,6 +21,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wra
 from ...base.language import say
 from ...base.ours import is_our_module
 from ...base.tree import tensors_in
+from ...machine.stack import others_dispatch
 from ..calls.call import Call
 
 # A call's kind -> its operator, and that of several at once.
@@ -60,7 +60,7 @@ class _Told(OpOverload):
 
 def watched(call: Call) -> bool:
     """Whether a mode of this thread, or a tensor that wraps others, has to see ``call``."""
-    return _len_torch_dispatch_stack() > 0 or _wrapper((*call.inputs, *call.outputs)) is not None
+    return others_dispatch() or _wrapper((*call.inputs, *call.outputs)) is not None
 
 
 def _wrapper(tensors: Iterable[Any]) -> Any:

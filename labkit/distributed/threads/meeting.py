@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -45,6 +45,18 @@ class Met(Slot):
         return [self.world[number] for number in self.members if number not in here]
 
 
+# Where not all ranks run, larger tensors than this are hollow: nobody asks for their values.
+NUMBERS = 2**20
+
+
+class NotRunning(Exception):
+    """A message, or what a root has, was asked of ranks that do not run: ``ranks`` must, for they are no others' like."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__(ranks)
+        self.ranks = tuple(ranks)
+
+
 class Meeting:
     """The calls of one group. All its members share it.
 
@@ -52,8 +64,11 @@ class Meeting:
             numbers, which they are but where a script makes several default groups side by side.
     """
 
-    def __init__(self, world: Sequence[Rank], ranks: Sequence[int], store: object) -> None:
+    def __init__(
+        self, world: Sequence[Rank], ranks: Sequence[int], store: object, running: Collection[int] | None = None
+    ) -> None:
         self._world, self.ranks = world, tuple(ranks)
+        self._running = running
         self._store = store  # by whose id the meeting is known
         self._slots: dict[int, Met] = {}
         # Messages under way, and receivers that wait, of each pair (and tag, where the backend has tags).
@@ -74,7 +89,7 @@ class Meeting:
         try:
             slot = self._slots.get(call.seq)
             if slot is None:
-                slot = self._slots[call.seq] = Met(self._world, self.ranks)
+                slot = self._slots[call.seq] = Met(self._world, self._those_who_come())
             slot.calls[call.at] = call
             if len(slot.calls) == slot.size:
                 del self._slots[call.seq]
@@ -89,8 +104,26 @@ class Meeting:
             # All have come, and perhaps too late by the clocks: NCCL would have ended it before.
             slot.error = faults.late(list(slot.calls.values()))
             if slot.error is None:
-                _finish(slot, _compute)
+                _finish(slot, self._compute)
         return slot
+
+    def _those_who_come(self) -> tuple[int, ...]:
+        running = self._running
+        return self.ranks if running is None else tuple(rank for rank in self.ranks if rank in running)
+
+    def _compute(self, calls: list[Call]) -> None:
+        """Write what all members of a collective get."""
+        every = calls
+        if self._running is not None:
+            if calls[0].nbytes > NUMBERS:
+                return
+            of = {call.at: call for call in calls}
+            every = [of[max((k for k in of if k <= at), default=min(of))] for at in range(len(self.ranks))]
+            root = calls[0].root
+            if root is not None and root not in of:
+                raise NotRunning((self.ranks[root],))
+        for call in calls:
+            semantics.write(semantics.outputs(every, call.at))
 
     def announce(self, call: Call) -> list[Call]:
         """The calls by which members have made the group of this number, ``call`` among them."""
@@ -103,6 +136,8 @@ class Meeting:
     # Messages.
 
     def _message(self, call: Call) -> Slot:
+        if self._running is not None and not {*call.pair} <= {*self._running}:
+            raise NotRunning(self.ranks)
         mine, others = (self._sent, self._asked) if call.kind == "send" else (self._asked, self._sent)
         tag = call.matched_tag
         key = (call.at, call.root, tag) if call.kind == "send" else (call.root, call.at, tag)
@@ -120,7 +155,7 @@ class Meeting:
         if len(slot.calls) == 2:
             slot.error = faults.fault([slot.calls[0], slot.calls[1]])
             if slot.error is None:
-                _finish(slot, _deliver)
+                _finish(slot, _deliver if self._running is None or call.nbytes <= NUMBERS else _nothing)
         elif call.kind == "send" and call.nbytes <= BUFFER:
             with Plain():  # the sender may go on and change them
                 call.inputs = [tensor.clone() for tensor in call.inputs]
@@ -163,8 +198,8 @@ class Meeting:
 class Meetings:
     """The meetings of a world, by what all members of a group know of it."""
 
-    def __init__(self, world: Sequence[Rank]) -> None:
-        self._world = world
+    def __init__(self, world: Sequence[Rank], running: Collection[int] | None = None) -> None:
+        self._world, self._running = world, running
         self._known: dict[Any, Meeting] = {}
 
     def join(self, group: Group, rank: Rank) -> Meeting:
@@ -177,7 +212,7 @@ class Meetings:
         made = rank.made[key] = rank.made.get(key, 0) + 1
         found = self._known.get((key, made))
         if found is None:
-            found = self._known[key, made] = Meeting(self._world, group.ranks, shared)
+            found = self._known[key, made] = Meeting(self._world, group.ranks, shared, self._running)
         found.join(group, rank)
         return found
 
@@ -208,10 +243,8 @@ def _finish(slot: Slot, compute: Callable[[list[Call]], None]) -> None:
         turns.something_came()
 
 
-def _compute(calls: list[Call]) -> None:
-    """Write what all members of a collective get."""
-    for at in range(len(calls)):
-        semantics.write(semantics.outputs(calls, at))
+def _nothing(calls: list[Call]) -> None:
+    """Leave the receiver's tensors as they are."""
 
 
 def _deliver(calls: list[Call]) -> None:

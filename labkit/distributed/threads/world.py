@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
@@ -86,6 +86,8 @@ class World:
     nodes    how many simulated computers they are spread over, evenly.
     memory   of each GPU, ``gpu_model`` what it passes for.
     environ  variables that all ranks find in their environment besides torchrun's.
+    running  the ranks that run; each other is taken for the nearest of them below it, and brings to collectives what
+             that one brings. None: all run.
 
     Opens a machine with a GPU for each rank of a node, or uses the one that is in use if that has as many.
     """
@@ -98,6 +100,7 @@ class World:
         memory: str | int | Sequence[str | int] | None = None,
         gpu_model: str | None = None,
         environ: Mapping[str, str] | None = None,
+        running: Collection[int] | None = None,
     ) -> None:
         self.size = whole("size", size, 1, MOST_GPUS)
         self.nodes = whole("nodes", nodes, 1, self.size)
@@ -122,7 +125,7 @@ class World:
             Rank(self, number, number % each, number // each, _environment(number, self.size, each, environ))
             for number in range(self.size)
         )
-        self.meetings = Meetings(self.ranks)
+        self.meetings = Meetings(self.ranks, running)
         self._outside = ProcessState(None)
         self._current: Rank | None = None
         self._baton: turns.Baton | None = None

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _len_torch_dispatch_stack
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from ....base.tree import tensors_in
 from ... import hooks
-from ...stack import hands_on, with_mode
+from ...stack import hands_on, others_dispatch, with_mode
 from ...state.gpu import TheMachine
 from ...state.in_use import at_work, replaces, seeing, work
 from ...state.placement import gpu_of, keep_on_host, put
@@ -49,7 +48,7 @@ def on_machine(machine: TheMachine, run: Callable[..., Any], *args: Any, **kwarg
     """Call ``run``, Python to which C++ came in the middle of an operation; its results stay where it puts them."""
     home = work.gpu
     # There may be another dispatch mode below the one that is called.
-    noting = NoteHome() if _len_torch_dispatch_stack() else nullcontext()
+    noting = NoteHome() if others_dispatch() else nullcontext()
     with at_work(None), machine.entered(), noting:
         result = run(*args, **kwargs)
     if home is not None:  # or the machine's mode would place it there

@@ -1,0 +1,237 @@
+"""The bytes on one rank's GPU by what they are for: a note on each storage, as its mark says where it lives.
+
+A note counts while its storage lives. A storage is taken for what the code is doing that makes it (the first frame that
+is the script's, the optimizer's, autograd's or torch.distributed's own), until it is known better: what an optimizer
+holds are weights, gradients and its state.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ...base.ours import is_our_file, torch_files
+from ...base.patches import Patch, Patches
+from ...base.tree import tensors_in
+from ...machine.state.gpu import Gpu
+from ...machine.state.leaves import Held
+from ...machine.state.placement import parts
+from ..rank.rank import Rank, rank_here
+
+KINDS = ("weights", "gradients", "optimizer", "activations", "buckets")
+_NOTE = "_labkit_note"
+
+_TORCH = os.path.dirname(torch_files("__init__.py")[0]) + os.sep
+# Where torch's code lies -> what it makes there; "" only passes calls on.
+_MAKES = {
+    "distributed/tensor": "", "distributed/pipelining": "", "distributed/algorithms/_checkpoint": "",
+    "distributed/_functional_collectives": "", "distributed/optim": "optimizer", "distributed": "buckets",
+    "nn/parallel": "buckets", "optim": "optimizer", "autograd/graph.py": "gradients", "utils/checkpoint.py": "",
+}  # fmt: skip
+
+
+def _made_in(path: str) -> str | None:
+    """What code of the file at ``path`` makes; "" if it only passes calls on, None if it is the script's."""
+    if path.startswith("<") or is_our_file(path):
+        return ""
+    if not path.startswith(_TORCH):
+        return None
+    inside = path[len(_TORCH) :].replace(os.sep, "/")
+    return next((kind for start, kind in _MAKES.items() if inside.startswith(start)), "")
+
+
+_files: dict[str, str | None] = {}
+
+
+def _place(whole: bool = False) -> tuple[str, str]:
+    """What this thread is making, and the script's line that it comes from (if ``whole``)."""
+    frame: Any = sys._getframe(2)
+    kind = ""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        try:
+            found = _files[path]
+        except KeyError:
+            found = _files[path] = _made_in(path)
+        if found is None:
+            if not kind:
+                kind = "activations"
+            return kind, f"{os.path.basename(path)}:{frame.f_lineno}"
+        if not kind and found:
+            kind = found
+            if not whole:
+                break
+        frame = frame.f_back
+    return kind or "activations", ""
+
+
+class Note:
+    """That a storage of ``size`` bytes lives and is ``kind``."""
+
+    __slots__ = ("census", "kind", "size")
+
+    def __init__(self, census: Census, kind: str, size: int) -> None:
+        self.census, self.kind, self.size = census, kind, size
+        census.live[kind] += size
+
+    def __del__(self) -> None:
+        self.census.live[self.kind] -= self.size
+
+    def become(self, kind: str) -> None:
+        self.census.live[self.kind] -= self.size
+        self.census.live[kind] += self.size
+        self.kind = kind
+
+
+@dataclass(eq=False)
+class Census:
+    """The bytes on one rank's GPU: now by kind, and when they were most.
+
+    peak    the most bytes, ``at_peak`` what they were, ``phase`` and ``line`` where the script stood.
+    after   the bytes by kind after the last step of the optimizer.
+    steps   how many steps there were.
+    """
+
+    live: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    peak: int = 0
+    at_peak: dict[str, int] = field(default_factory=dict)
+    phase: str = ""
+    line: str = ""
+    after: dict[str, int] = field(default_factory=dict)
+    steps: int = 0
+    stepping: bool = False
+    arriving: bool = False  # whether a bucket, which C++ held, is met
+    _known: set[int] = field(default_factory=set)
+
+    def take(self, gpu: Gpu, storage: Any, size: int) -> None:
+        """``storage`` was put on the GPU."""
+        kind, _ = _place()
+        if self.stepping:
+            kind = "optimizer"
+        if self.arriving:
+            kind, self.arriving = "buckets", False
+        old = getattr(storage, _NOTE, None)
+        if old is not None:
+            kind = old.kind
+        setattr(storage, _NOTE, Note(self, kind, size))
+        if sum(self.live.values()) > self.peak:
+            self._look(gpu)
+
+    def _look(self, gpu: Gpu) -> None:
+        """Keep what there is, if it is more than ever: what C++ holds is DDP's buckets."""
+        now = self.now(gpu)
+        if (total := sum(now.values())) > self.peak:
+            self.peak, self.at_peak = total, now
+            making, self.line = _place(whole=True)
+            backward = making == "gradients" or torch._C._current_graph_task_id() != -1
+            self.phase = "step" if self.stepping else "backward" if backward else "forward"
+
+    def now(self, gpu: Gpu) -> dict[str, int]:
+        """The bytes by kind. They add up to ``memory_allocated``."""
+        found = dict(self.live)
+        found["buckets"] += gpu.live() - sum(found.values())
+        return found
+
+    def like(self, other: Census) -> bool:
+        """Whether two ranks hold the same."""
+        return (self.after, self.at_peak, self.line) == (other.after, other.at_peak, other.line)
+
+    def know(self, tensors: Iterable[Any], kind: str, *, only: str = "") -> None:
+        """These are ``kind``; with ``only``, those that were taken for that."""
+        for tensor in tensors:
+            for part in _inner(tensor):
+                note = getattr(part.untyped_storage(), _NOTE, None)
+                if note is not None and note.kind != kind and only in ("", note.kind):
+                    note.become(kind)
+
+    def know_module(self, module: torch.nn.Module) -> None:
+        """What ``module`` has are weights. Later ones, within it, may be made of buckets while they run."""
+        only = "activations" if self._known else ""
+        for one in module.modules() if id(module) not in self._known else ():
+            self._known.add(id(one))
+            own = (*one._parameters.values(), *one._buffers.values())
+            self.know((tensor for tensor in own if tensor is not None), "weights", only=only)
+
+    def before_step(self, optimizer: Any) -> None:
+        self.stepping = True
+        held = [one for group in optimizer.param_groups for one in group["params"]]
+        self.know(held, "weights")
+        grads = [one.grad for one in held if one.grad is not None]
+        # A plain view is of a bucket of DDP's, which stays.
+        self.know((g for g in grads if hasattr(g, "_local_tensor") or not g._is_view()), "gradients")
+
+    def after_step(self, optimizer: Any, gpu: Gpu | None) -> None:
+        self.stepping = False
+        self.know(tensors_in(*map(dict, optimizer.state.values())), "optimizer")
+        self.steps += 1
+        if gpu is not None:
+            self.after = self.now(gpu)
+
+
+def _inner(tensor: Any) -> Iterator[Any]:
+    """The plain tensors that have the memory of ``tensor``."""
+    held = getattr(tensor, "_local_tensor", None)  # a DTensor's
+    yield from parts(tensor) if held is None else _inner(held)
+
+
+class Enough(SystemExit):
+    """The script has made as many steps as are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+@contextmanager
+def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
+    """Inside, each rank that has a census is counted; a rank that begins another step after ``steps`` is ended."""
+    real, let_go = Gpu.take, Held.release
+
+    def take(gpu: Gpu, storage: torch.UntypedStorage) -> None:
+        real(gpu, storage)
+        rank = rank_here()
+        census = None if rank is None or gpu is not rank.gpu else censuses.get(rank.number)
+        if census is not None:
+            census.take(gpu, storage, getattr(storage, "_labkit_mark").block)
+
+    def release(held: Held, gpu: Any = None, size: int = 0) -> bool:
+        met = let_go(held, gpu, size)
+        if met and gpu is not None and (found := here()) is not None:
+            found[1].arriving = True
+        return met
+
+    def here() -> tuple[Rank, Census] | None:
+        rank = rank_here()
+        census = None if rank is None else censuses.get(rank.number)
+        return None if rank is None or census is None else (rank, census)
+
+    def before(module: torch.nn.Module, _: Any) -> None:
+        if (found := here()) is not None:
+            if found[1].steps >= steps and not found[1].stepping:
+                raise Enough
+            found[1].know_module(module)
+
+    def begins(optimizer: Any, *_: Any) -> None:
+        if (found := here()) is not None:
+            found[1].before_step(optimizer)
+
+    def ends(optimizer: Any, *_: Any) -> None:
+        if (found := here()) is not None:
+            found[1].after_step(optimizer, found[0].gpu)
+
+    with ExitStack() as stack:
+        for handle in (
+            register_module_forward_pre_hook(before),
+            register_optimizer_step_pre_hook(begins),
+            register_optimizer_step_post_hook(ends),
+        ):
+            stack.callback(handle.remove)
+        stack.enter_context(Patches(lambda: [Patch(Gpu, "take", take), Patch(Held, "release", release)]))
+        yield

@@ -1,0 +1,110 @@
+"""Runs a script on hollow tensors, as few of its ranks as tell of all, and says what each GPU holds.
+
+Ranks are alike if they hold the same: of those between two that were run and hold the same, none is run. Ranks that send
+each other messages (the stages of a pipeline) are run together. Each other rank's part in a collective is that of one
+that runs.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+from ...machine.features.hollow import Hollow, fresh_memory
+from ..rank.rank import Rank
+from ..threads.meeting import NotRunning
+from ..threads.world import RanksFailed, World
+from ..torchrun.script import Program
+from .census import Census, counting
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """The memory of one rank's GPU, in bytes.
+
+    allocated   after a step of the optimizer, as memory_allocated says, by kind.
+    at_peak     at the most, by kind; ``phase`` ("forward", "backward", "step") and ``line`` are where that was.
+    like        the rank that was run and that it is taken for; itself if it was.
+    """
+
+    rank: int
+    allocated: dict[str, int]
+    at_peak: dict[str, int]
+    phase: str
+    line: str
+    like: int
+
+    @property
+    def peak(self) -> int:
+        return sum(self.at_peak.values())
+
+
+def measure(
+    program: Program, ranks: int, nodes: int = 1, *, memory: int | str = "80 GiB", gpu_model: str | None = None,
+    steps: int = 2, every: bool = False,
+) -> list[RankMemory]:  # fmt: skip
+    """The memory of each rank's GPU when ``program`` has made ``steps`` steps.
+
+    every   whether each rank is run, alike or not.
+
+    Raises RanksFailed if the script fails.
+    """
+    found: dict[int, Census] = {}
+    wanted = set(range(ranks)) if every else {0, ranks - 1}
+    together: set[frozenset[int]] = set()
+    while wanted:
+        batch = set(wanted)
+        for group in together:
+            if group & batch:
+                batch |= group
+        try:
+            found |= _run(program, ranks, nodes, batch, memory, gpu_model, steps)
+        except RanksFailed as failure:
+            if not isinstance(failure.error, NotRunning):
+                raise
+            together.add(frozenset(failure.error.ranks))
+            wanted |= {*failure.error.ranks}
+            continue
+        wanted = _unlike(found)
+    return [_told(rank, found) for rank in range(ranks)]
+
+
+def _run(
+    program: Program, ranks: int, nodes: int, running: set[int], memory: Any, gpu_model: str | None, steps: int
+) -> dict[int, Census]:  # fmt: skip
+    """Run these ranks together, and count what is on the GPU of each."""
+    censuses = {rank: Census() for rank in sorted(running)}
+    options = {"nodes": nodes, "memory": memory, "gpu_model": gpu_model, "running": running}
+    with fresh_memory(), redirect_stdout(io.StringIO()), World(ranks, **options) as world:
+        for rank in world.ranks:
+            for gpu in rank.gpus:
+                gpu.fraction = 1e6  # what does not fit is counted, too
+
+        def work(rank: Rank) -> None:
+            with Hollow():
+                try:
+                    program.run(rank.main)
+                except SystemExit as ended:
+                    if ended.code not in (None, 0):
+                        raise
+                if not censuses[rank.number].steps and rank.gpu is not None:
+                    censuses[rank.number].after = censuses[rank.number].now(rank.gpu)
+
+        with counting(censuses, steps):
+            world.run(work, sorted(running))
+    return censuses
+
+
+def _told(rank: int, found: dict[int, Census]) -> RankMemory:
+    like = max((one for one in found if one <= rank), default=min(found))
+    seen = found[like]
+    return RankMemory(rank, seen.after, seen.at_peak, seen.phase, seen.line, like)
+
+
+def _unlike(found: dict[int, Census]) -> set[int]:
+    """Ranks in the middle between two that were run and differ."""
+    run = sorted(found)
+    pairs = zip(run, run[1:], strict=False)
+    return {(a + b) // 2 for a, b in pairs if b - a > 1 and not found[a].like(found[b])}

@@ -1,0 +1,202 @@
+"""Hollow tensors: they have a size and a place, and nothing is computed of them.
+
+While a thread is in a :class:`Hollow`, an operator on more than a few numbers makes its results without computing them:
+their shapes come from its meta kernel, their memory from the system, which gives pages only to those who write. So a
+model that fits no computer runs, and every byte is counted where it would be: operator by operator, in backward too.
+Small tensors are computed as ever, so that counters, seeds and losses are numbers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ...base.patches import Patch, Patches
+from ...base.tree import tensors_in
+from ..stack import OperatorMode
+from ..state import host
+from ..state.gpu import Gpu
+from ..state.in_use import work
+from ..state.placement import gpu_of, put, put_wrapper
+
+# Up to so many elements of a tensor are computed: on a GPU, and on the host, whose data may steer the script.
+_ON_GPU, _ON_HOST = 4096, 4 * 2**20
+# Operators of these libraries move tensors, or are made of other operators.
+_MOVING, _MADE_OF_OTHERS = frozenset({"c10d", "_c10d_functional", "c10d_functional"}), frozenset({"fsdp"})
+# These change what a tensor is, not its values.
+_OF_STORAGES = frozenset({"aten::set_", "aten::resize_", "aten::resize_as_"})
+_TO_COPY = torch.ops.aten._to_copy.default
+# glibc's M_MMAP_THRESHOLD: from so many bytes on, memory comes fresh from the system and goes back to it.
+_THRESHOLD, _FRESH = -3, 64 * 1024
+
+Watcher = Callable[[Any, Any, Any, Any, Gpu], None]
+
+
+class _Operator:
+    """The facts about an operator that its schema states: which arguments it writes, and what it returns."""
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.moves = func.namespace in _MOVING or schema.name in _OF_STORAGES
+        self.composed = func.namespace in _MADE_OF_OTHERS
+        returned = [one.alias_info for one in schema.returns]
+        written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        self.view = not written and any(info is not None for info in returned)
+        self.plain = not any("Tensor" in str(one.type) for one in schema.returns) and not written
+        at = {name: place for place, name in enumerate(a.name for a in schema.arguments)}
+        sets = {frozenset(a.alias_info.before_set): (a.name, at[a.name]) for a in written}
+        # For each value that it returns, the argument that it is; None for a new one.
+        self.returns = [None if info is None else sets.get(frozenset(info.before_set)) for info in returned]
+        self.new = None in self.returns
+
+
+_FAKE, _mode = torch._C._TorchDispatchModeKey.FAKE, torch._C._get_dispatch_mode
+_known: dict[Any, _Operator] = {}
+# An operator and what it is given -> the sizes, strides and types of what it makes.
+_shapes: dict[Any, Any] = {}
+
+
+class Hollow(OperatorMode):
+    """Inside, large tensors of this thread have no values.
+
+    watcher   is told of each operator on a GPU: ``(func, args, kwargs, results, gpu)``.
+    """
+
+    def __init__(self, watcher: Watcher | None = None) -> None:
+        super().__init__()
+        self.watcher = watcher
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _mode(_FAKE) is not None:  # which comes after this one, and answers for its own
+            return func(*args, **kwargs or {})
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        known = _known.get(func)
+        if known is None:
+            known = _known[func] = _Operator(func)
+        with torch._C.DisableTorchFunction():
+            if known.plain or known.view:
+                return func(*args, **kwargs)
+            if known.moves:
+                gpu, results = self._home(func, tensors_in(args, kwargs)), func(*args, **kwargs)
+                for made in tensors_in(results) if gpu is not None else ():
+                    # One that wraps another's memory was made before that had its mark.
+                    put_wrapper(made, gpu) if is_traceable_wrapper_subclass(made) else put(made, gpu)
+                return results
+            if known.composed:
+                with self:
+                    return func._op_dk(torch._C.DispatchKey.CPU, *args, **kwargs)
+            tensors = tensors_in(args, kwargs)
+            gpu = self._home(func, tensors)
+            results = self._make(func, known, args, kwargs, tensors, gpu)
+            if gpu is not None:
+                if known.new:
+                    for made in tensors_in(results):
+                        put(made, gpu)
+                if self.watcher is not None:
+                    self.watcher(func, args, kwargs, results, gpu)
+            return results
+
+    @staticmethod
+    def _home(func: Any, tensors: list[Tensor]) -> Gpu | None:
+        """The GPU on which the operator's results are."""
+        if func is _TO_COPY and work.whole and work.gpu is None and not work.engine:
+            return None  # to the host
+        return work.gpu or next(filter(None, map(gpu_of, tensors)), None)
+
+    def _make(
+        self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
+    ) -> Any:
+        most = _ON_HOST if gpu is None else _ON_GPU
+        if any(tensor.is_meta or tensor.layout is not torch.strided for tensor in tensors):
+            return func(*args, **kwargs)
+        if tensors and all(tensor.numel() <= most for tensor in tensors):
+            with suppress(IndexError, RuntimeError):  # of numbers that are none, an index may be wrong
+                return func(*args, **kwargs)
+        made = _sizes(func, args, kwargs)
+        if made is None or (not tensors and all(spec is None or spec[3] <= most for spec in made)):
+            return func(*args, **kwargs)
+        results = [
+            (kwargs[given[0]] if given[0] in kwargs else args[given[1]]) if given else _empty(spec)
+            for given, spec in zip(known.returns, made, strict=True)
+        ]
+        return results[0] if len(results) == 1 else tuple(results) if results else None
+
+
+def _empty(spec: Any) -> Any:
+    if spec is None:
+        return None
+    if isinstance(spec, list):
+        return [_empty(one) for one in spec]
+    made = torch.empty_strided(spec[0], spec[1], dtype=spec[2])
+    return made.zero_() if made.untyped_storage().nbytes() < _FRESH else made
+
+
+def _sizes(func: Any, args: Any, kwargs: Any) -> Any:
+    """What ``func`` returns, each as (size, stride, dtype, elements), None or a list of such; None: it cannot be told."""
+    key: Any = None
+    with suppress(TypeError):
+        key = func, _key(args), _key(tuple(kwargs.items()))
+        if key in _shapes:
+            return _shapes[key]
+    try:
+        result = func(*_on_meta(args), **_on_meta(kwargs))
+    except Exception:  # it needs the values
+        made = None
+    else:
+        results = list(result) if isinstance(result, tuple) else [result]
+        if len(func._schema.returns) == 0:
+            results = []
+        elif len(func._schema.returns) == 1 and isinstance(result, (list, tuple)):
+            results = [list(result)]
+        made = [_spec(one) for one in results]
+    if key is not None:
+        _shapes[key] = made
+    return made
+
+
+def _spec(value: Any) -> Any:
+    if isinstance(value, list):
+        return _Listed(map(_spec, value))
+    return (value.shape, value.stride(), value.dtype, value.numel()) if isinstance(value, Tensor) else None
+
+
+class _Listed(list[Any]):
+    """The tensors of one value that is a list; as many elements as the largest has."""
+
+    def __getitem__(self, at: Any) -> Any:
+        return max((one[3] for one in self if one), default=0) if at == 3 else super().__getitem__(at)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    return value.__class__, value
+
+
+def _on_meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, dict):
+        return {name: "meta" if name == "device" else _on_meta(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_on_meta, value))
+    return None if isinstance(value, torch.Generator) else value
+
+
+@contextmanager
+def fresh_memory() -> Iterator[None]:
+    """Inside, large tensors take memory that nobody has written to, and the computer's own is not looked at."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_THRESHOLD, _FRESH)
+    with Patches(lambda: [Patch(host, "check", lambda *_, **__: None)]):
+        yield
