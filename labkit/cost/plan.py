@@ -1,0 +1,279 @@
+"""The seconds and bytes of a training step of a transformer, from sizes alone, for each way to share it among GPUs.
+
+The model, and what it leaves out:
+
+* A product of matrices takes its operations over a share of the peak that falls where a side is short; attention has a
+  share of its own; all else moves bytes through the GPU's memory. Whichever is longer counts: the GPU's work, or the
+  time in which Python starts a layer's kernels.
+* Tensor parallelism waits for two all-reduces a layer each way. A ring's time is its bytes over the bus bandwidth and a
+  latency. Machines share a network whose bandwidth falls as there are more.
+* A pipeline of p stages stands idle for p - 1 micro-batches; the slowest stage sets the pace.
+* Gradients are summed, and sharded weights gathered, beside the computing, which they slow; what is longer sticks out.
+* No loader, no checkpoint, no stragglers, no clocks that fall as a GPU gets hot; one kind of GPU; experts, and ways to
+  share a long sequence, are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ..base.language import say
+from ..base.units import bytes_text
+from .accelerators import Accelerator
+from .sizes import Sizes
+
+# Fitted to the calibration rows (docs/plan.md): a side of a product at which half of its share is lost; bytes of each
+# number of a layer's input and of the scores, where attention is not one kernel, that are moved in forward; the share by which what
+# goes beside the computing slows it; seconds of a ring's step; how the network's share falls with the machines.
+HALF_SIDE = 160
+LAYER_BYTES = 51.1
+SCORE_BYTES = 13
+CONTENTION = 0.166
+LATENCY = 4.16e-05
+CROWDING = 0.278
+JITTER = 0.00479
+SHARP = 3.98
+STEP_BYTES = 28.0  # moved by the optimizer for a parameter of its own
+
+
+@dataclass(frozen=True)
+class Software:
+    """How a trainer runs a layer.
+
+    start    seconds in which Python starts the kernels of one layer's forward; backward takes as long.
+    overlap  the share of the gradients' way that goes beside backward.
+    scores   whether attention writes its scores to memory.
+    step     seconds that each step takes besides.
+    stops_early   whether recomputing stops at the layer's last product, whose result nobody asks for.
+    moved    how many bytes a layer moves through memory, against a plain one.
+    """
+
+    start: float
+    overlap: float
+    scores: bool = False
+    step: float = 0.0
+    stops_early: bool = False
+    moved: float = 1.0
+
+
+SOFTWARE = {
+    "fsdp": Software(0.0004, 0.714, step=0.0371, stops_early=True),
+    "megatron": Software(0.0004, 1, step=0.168, moved=1.83),
+    "megatron-2021": Software(
+        0.00112, 0.538, scores=True, step=0.00422, moved=0.4
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model and its batch are shared among dp · tp · pp GPUs.
+
+    stage        of ZeRO: what is sharded over the data-parallel ranks; 3 is FSDP. ``group``: over so many of them.
+    micro        sequences in a micro-batch, ``many`` micro-batches a step on each pipeline.
+    recompute    whether layers are computed again in backward, and only their inputs kept.
+    chunks       pieces of each stage of a pipeline that is interleaved.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    stage: int = 1
+    micro: int = 1
+    many: int = 1
+    recompute: bool = False
+    group: int = 0
+    chunks: int = 1
+
+    @property
+    def gpus(self) -> int:
+        return self.dp * self.tp * self.pp
+
+    @property
+    def shards(self) -> int:
+        """Over how many ranks the optimizer's state is sharded."""
+        return min(self.group or self.dp, self.dp) if self.stage else 1
+
+    def __str__(self) -> str:
+        words = [f"dp{self.dp} tp{self.tp} pp{self.pp} zero{self.stage} micro {self.micro}×{self.many}"]
+        return " ".join(words + ["recompute"] * self.recompute)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A step of a plan: ``seconds`` by part, ``memory`` of the fullest GPU by kind, in bytes."""
+
+    plan: Plan
+    sizes: Sizes
+    gpu: Accelerator
+    parts: dict[str, float] = field(hash=False)
+    memory: dict[str, float] = field(hash=False)
+
+    @cached_property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
+
+    @cached_property
+    def peak(self) -> float:
+        return sum(self.memory.values())
+
+    @property
+    def allocated(self) -> float:
+        """Bytes after a step: the model's states."""
+        return self.peak - self.memory["activations"] - self.memory["buckets"]
+
+    @property
+    def fits(self) -> bool:
+        return self.peak <= self.gpu.usable
+
+    @property
+    def tokens(self) -> float:
+        """Tokens a second on each GPU."""
+        plan = self.plan
+        return plan.dp * plan.micro * plan.many * self.sizes.seq / plan.gpus / self.seconds
+
+    @property
+    def mfu(self) -> float:
+        """The share of the dense peak that the model's own operations take."""
+        return self.tokens * self.sizes.token_flops() / self.gpu.flops
+
+    @property
+    def why_not(self) -> str:
+        """Why it does not fit; "" if it does."""
+        if self.fits:
+            return ""
+        most = max(self.memory, key=lambda kind: self.memory[kind])
+        return say(
+            en=f"{bytes_text(int(self.peak))} of {bytes_text(int(self.gpu.usable))}, most of it {most}",
+            zh=f"需要 {bytes_text(int(self.peak))}，可用 {bytes_text(int(self.gpu.usable))}，最多的是 {most}",
+        )
+
+
+def forecast(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software | None = None) -> Forecast:
+    """The seconds and bytes of a step of ``plan``."""
+    software = software or SOFTWARE["fsdp" if plan.stage == 3 else "megatron"]
+    return Forecast(plan, sizes, gpu, _seconds(sizes, plan, gpu, software), memory(sizes, plan, software))
+
+
+def memory(sizes: Sizes, plan: Plan, software: Software | None = None) -> dict[str, float]:
+    """The bytes of the fullest GPU by kind, with weights in 16 bits and Adam's state and a master copy in 32."""
+    layers = -(-sizes.layers // plan.pp)
+    ends = sizes.vocab * sizes.hidden * (1 if sizes.tied or plan.pp > 1 else 2)
+    held = (layers * sizes.layer_parameters + ends) / plan.tp
+    sharded = [plan.shards if plan.stage >= stage else 1 for stage in (1, 2, 3)]
+    way = "full" if plan.recompute else "none"
+    alive = min(plan.many, plan.pp) * (1 + (plan.pp - 1) / (plan.pp * plan.chunks) * (plan.chunks > 1))
+    kept = layers * sizes.kept_bytes(plan.micro, plan.tp, recompute=way) * alive
+    if plan.recompute:
+        kept += sizes.kept_bytes(plan.micro, plan.tp)
+    if software is not None and software.scores:
+        score = 5.0 * sizes.heads / plan.tp * plan.micro * sizes.seq**2
+        kept += score * (1 if plan.recompute else layers * alive)
+    # The logits of the last stage, in 16 and in 32 bits, and their gradient.
+    logits = 10.0 * plan.micro * sizes.seq * sizes.vocab / plan.tp
+    unit = 2.0 * sizes.layer_parameters / plan.tp
+    return {
+        "weights": 2 * held / sharded[2],
+        "gradients": 2 * held / sharded[1],
+        "optimizer": 12 * held / sharded[0],
+        "activations": kept + (logits if plan.pp == 1 else 0.0),
+        "buckets": 0.0 if plan.dp == 1 else 4 * unit if plan.stage == 3 else 2 * unit,
+    }
+
+
+def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> dict[str, float]:
+    tokens, hidden, tp = plan.micro * sizes.seq, sizes.hidden, plan.tp
+    layers = -(-sizes.layers // plan.pp)
+
+    def product(m: float, k: float, n: float) -> float:
+        share = gpu.product
+        for side in (m, k, n):
+            share *= side / (side + HALF_SIDE)
+        return 2 * m * k * n / (gpu.flops * share)
+
+    products = (
+        product(tokens, hidden, (hidden + 2 * sizes.kv_width) / tp)
+        + product(tokens, hidden / tp, hidden)
+        + product(tokens, hidden, (2 if sizes.gated else 1) * sizes.ffn / tp)
+        + product(tokens, sizes.ffn / tp, hidden)
+    )
+    scores = plan.micro * sizes.heads / tp * float(sizes.seq) ** 2
+    attention = 2 * tokens * sizes.seq * hidden / tp * (2 if software.scores else 1) / (gpu.flops * gpu.attention)
+    moved = software.moved * LAYER_BYTES * tokens * (hidden / tp * 0.5 + hidden * 0.5) / gpu.bandwidth
+    if software.scores:
+        moved += SCORE_BYTES * scores / gpu.bandwidth
+        attention *= 0.5
+    sums = 2 * _ring(2.0 * tokens * hidden, tp, tp, gpu)
+    start = software.start * (1 + JITTER * (tp - 1) ** 2)  # all wait for the last at each sum
+    one_way, other = products + attention + moved, 2 * products + 2.5 * attention + 2 * moved
+    forward, backward = _longer(one_way + sums, start) - sums, _longer(other + sums, start) - sums
+    again = 0.0
+    if plan.recompute:
+        last = product(tokens, sizes.ffn / tp, hidden) if software.stops_early else 0.0
+        again = _longer(one_way - last + sums, start) - sums
+    sums *= 3 if plan.recompute else 2
+    head = 3 * product(tokens, hidden, sizes.vocab / tp) + 24 * tokens * sizes.vocab / tp / gpu.bandwidth
+
+    computed = layers * (forward + backward + again)
+    waits = layers * sums
+    passed = 0.0
+    if plan.pp > 1:  # to the next stage and back, each micro-batch
+        hop = gpu.link if plan.gpus <= gpu.machine_size else gpu.network / gpu.machine_size
+        passed = 2 * plan.chunks * (2.0 * tokens * hidden / hop + LATENCY)
+    micro = computed + waits + passed
+    # Weights and gradients on their way. Ranks of one shard of tensors are next to each other.
+    held = (layers * sizes.layer_parameters + sizes.vocab * hidden * (1 if sizes.tied or plan.pp > 1 else 2)) / tp
+    beside = 0.0
+    if plan.dp > 1 and plan.stage == 3:
+        gathers = 2 * _gather(2 * held, plan.shards, plan.shards * tp, gpu, layers)
+        reduced = _gather(2 * held, plan.shards, plan.shards * tp, gpu, layers)
+        beside = plan.many * (gathers + reduced)
+        if plan.shards < plan.dp:
+            beside += _ring(2 * held / plan.shards, plan.dp // plan.shards, plan.gpus, gpu)
+    elif plan.dp > 1:
+        beside = _ring(2 * held, plan.dp, plan.dp * tp, gpu)
+    computing = plan.many * computed
+    room = software.overlap * (computing if plan.stage == 3 else computed * 0.7)
+    exposed = max(beside - room, 0.02 * beside) + CONTENTION * min(beside, room)
+    step = software.step + STEP_BYTES * held / (plan.shards if plan.stage else 1) / gpu.bandwidth
+    if plan.stage in (1, 2) and plan.dp > 1:
+        exposed += _gather(2 * held, plan.shards, plan.shards * tp, gpu, layers)
+    return {
+        "compute": computing + plan.many * head,
+        "tensor": plan.many * waits,
+        "pipeline": plan.many * passed,
+        "bubble": (plan.pp - 1) / plan.chunks * micro,
+        "data": exposed,
+        "optimizer": step,
+    }
+
+
+def _longer(one: float, other: float) -> float:
+    """The longer of two that go on at once, and a little more where they are alike."""
+    return float((one**SHARP + other**SHARP) ** (1 / SHARP))
+
+
+def _bus(span: int, gpu: Accelerator) -> float:
+    """The bus bandwidth of a ring through ``span`` GPUs next to each other."""
+    if span <= gpu.machine_size:
+        return gpu.link
+    machines = -(-span // gpu.machine_size)
+    return gpu.network / (1 + CROWDING * (machines.bit_length() - 1))
+
+
+def _ring(nbytes: float, members: int, span: int, gpu: Accelerator) -> float:
+    """An all-reduce of ``nbytes`` by ``members`` that are spread over ``span`` GPUs."""
+    return 2 * (members - 1) / members * nbytes / _bus(span, gpu) + LATENCY * members.bit_length() if members > 1 else 0.0
+
+
+def _gather(nbytes: float, members: int, span: int, gpu: Accelerator, messages: int) -> float:
+    """An all-gather, or a reduce-scatter, of ``nbytes`` in all, in so many messages."""
+    if members == 1:
+        return 0.0
+    return (members - 1) / members * nbytes / _bus(span, gpu) + messages * LATENCY * members.bit_length()
+
+
+def with_micro(plan: Plan, batch: int) -> Plan:
+    """``plan`` with as many micro-batches as a batch of ``batch`` sequences takes."""
+    return replace(plan, many=max(1, batch // (plan.dp * plan.micro)))

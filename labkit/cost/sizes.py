@@ -1,0 +1,109 @@
+"""A transformer from its sizes: parameters, operations, and the bytes that a layer keeps for backward."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from ..base.language import say
+from ..base.numbers import whole
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A decoder's sizes.
+
+    heads, kv_heads   of attention; fewer kv_heads share keys and values.
+    ffn               the width of the feed-forward part; ``gated`` if it has three matrices and not two.
+    seq               tokens in a sequence.
+    tied              whether the output shares the embedding's weights.
+    dropout           whether masks of dropout are kept, as in GPT-2.
+    name              what a table calls it.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    ffn: int
+    vocab: int
+    seq: int
+    kv_heads: int = 0
+    gated: bool = False
+    tied: bool = False
+    dropout: bool = False
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for one in ("layers", "hidden", "heads", "ffn", "vocab", "seq"):
+            whole(one, getattr(self, one), 1)
+        whole("kv_heads", self.kv_heads, 0)
+
+    @property
+    def kv_width(self) -> int:
+        """Numbers of a token's keys (and as many of its values)."""
+        return self.hidden * (self.kv_heads or self.heads) // self.heads
+
+    @property
+    def layer_parameters(self) -> int:
+        """Of one layer, without the norms' few."""
+        attention = 2 * self.hidden * (self.hidden + self.kv_width)
+        return attention + (3 if self.gated else 2) * self.hidden * self.ffn
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model."""
+        tables = self.vocab * self.hidden * (1 if self.tied else 2)
+        return self.layers * (self.layer_parameters + 2 * self.hidden) + tables + self.hidden
+
+    def token_flops(self) -> float:
+        """Operations for one token, forward and backward: six a parameter in a product, and attention (causal)."""
+        products = self.layers * self.layer_parameters + self.vocab * self.hidden
+        return 6.0 * products + 6.0 * self.layers * self.seq * self.hidden
+
+    def kept_bytes(self, rows: int, tp: int, *, sequence: bool = True, recompute: str = "none") -> float:
+        """The bytes of a layer's activations in 16 bits that ``rows`` sequences keep on each of ``tp`` ranks.
+
+        recompute   "none"; "full": only the layer's input is kept.
+
+        Inputs of the products, of the norms (in 16 bits and what the norm keeps), of the activation function; flash
+        attention keeps its output and a number for each row. For GPT-2's layer, this is the 34 of Korthikanti et al.
+        (arXiv 2205.05198) without the scores.
+        """
+        tokens, share = rows * self.seq, 1 / tp if sequence else 1.0
+        if recompute == "full":
+            return 2.0 * tokens * self.hidden * share
+        norms = 2 * (2 + 2) * self.hidden  # their inputs, and their outputs, which the products read
+        masks = 2 * self.hidden if self.dropout else 0
+        attention = 2 * (2 * self.hidden + 2 * self.kv_width)  # queries, keys, values, output
+        feed = 2 * (3 if self.gated else 2) * self.ffn
+        return tokens * ((norms + masks) * share + (attention + feed + 4 * self.heads) / tp)
+
+
+def read_sizes(path: Path) -> Sizes:
+    """The sizes in a TOML file, whose keys are those of :class:`Sizes`. Raises ValueError if it has others."""
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    known = [one.name for one in fields(Sizes)]
+    wrong = sorted(found.keys() - known)
+    missing = sorted({"layers", "hidden", "heads", "ffn", "vocab", "seq"} - found.keys())
+    if wrong or missing:
+        raise ValueError(
+            say(
+                en=f"{path}: " + "; ".join(
+                    filter(None, [
+                        f"unknown: {', '.join(wrong)}" if wrong else "",
+                        f"missing: {', '.join(missing)}" if missing else "",
+                    ])
+                ) + f" (known: {', '.join(known)})",
+                zh=f"{path}：" + "；".join(
+                    filter(None, [
+                        f"不认识 {'、'.join(wrong)}" if wrong else "",
+                        f"缺少 {'、'.join(missing)}" if missing else "",
+                    ])
+                ) + f"（可用：{'、'.join(known)}）",
+            )
+        )  # fmt: skip
+    return Sizes(**{"name": path.stem, **found})
