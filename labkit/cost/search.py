@@ -1,0 +1,145 @@
+"""All plans for a model on so many GPUs: those that fit, fastest first, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..base.display import Drawn
+from ..base.language import say
+from ..base.numbers import whole
+from ..base.units import bytes_text, duration
+from .accelerators import Accelerator
+from .plan import Forecast, Plan, forecast
+from .sizes import Sizes
+
+_MICRO = (1, 2, 4, 8, 16)
+_STAGES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Plans(Drawn):
+    """Plans for ``gpus`` GPUs and a batch of ``batch`` sequences: ``fitting``, fastest first, and ``others``."""
+
+    sizes: Sizes
+    gpus: int
+    gpu: Accelerator
+    batch: int
+    fitting: tuple[Forecast, ...]
+    others: tuple[Forecast, ...]
+
+    @property
+    def best(self) -> Forecast:
+        """The fastest that fits. Raises ValueError if none does."""
+        if not self.fitting:
+            raise ValueError(self.why_none)
+        return self.fitting[0]
+
+    @property
+    def why_none(self) -> str:
+        """The plan that needs the least, where none fits."""
+        least = min(self.others, key=lambda one: one.peak)
+        return say(
+            en=f"none of {len(self.others)} plans fits {self.gpus} × {self.gpu.name}; the smallest, {least.plan}, "
+            f"needs {least.why_not}",
+            zh=f"{len(self.others)} 个方案在 {self.gpus} × {self.gpu.name} 上都放不下；最省的 {least.plan}，{least.why_not}",
+        )
+
+    @property
+    def front(self) -> tuple[Forecast, ...]:
+        """The plans that fit of which none is both faster and smaller, smallest first."""
+        found: list[Forecast] = []
+        for one in sorted(self.fitting, key=lambda one: (one.peak, one.seconds)):
+            if not found or one.seconds < found[-1].seconds:
+                found.append(one)
+        return tuple(found)
+
+    def table(self, most: int = 12) -> str:
+        """The fastest plans as a table, and below it why the others do not fit."""
+        head = say(
+            en="  dp  tp  pp  zero  micro  recompute   GiB  step       tokens/s/GPU  MFU",
+            zh="  dp  tp  pp  zero  micro  recompute   GiB  每步       token/s/GPU   MFU",
+        )
+        lines = [head]
+        for one in self.fitting[:most]:
+            plan = one.plan
+            lines.append(
+                f"{plan.dp:>4}{plan.tp:>4}{plan.pp:>4}{plan.stage:>6}  {f'{plan.micro}×{plan.many}':<7}"
+                f"{'yes' if plan.recompute else '-':<9}{one.peak / 2**30:>6.1f}  {duration(one.seconds):<9}"
+                f"{one.tokens:>12,.0f}  {one.mfu:>5.1%}"
+            )
+        if len(self.fitting) > most:
+            more = len(self.fitting) - most
+            lines.append(say(en=f"  … and {more} more that fit", zh=f"  ……还有 {more} 个放得下的方案"))
+        for kind in ("weights", "gradients", "optimizer", "activations", "buckets") if self.others else ():
+            found = [one for one in self.others if max(one.memory, key=lambda k: one.memory[k]) == kind]
+            if found:
+                least = min(found, key=lambda one: one.peak)
+                lines.append(
+                    say(
+                        en=f"{len(found)} do not fit for their {kind}: {least.plan} needs {bytes_text(int(least.peak))} of "
+                        f"{bytes_text(int(self.gpu.usable))}",
+                        zh=f"{len(found)} 个因 {kind} 放不下：{least.plan} 需要 {bytes_text(int(least.peak))}，"
+                        f"可用 {bytes_text(int(self.gpu.usable))}",
+                    )
+                )
+        return "\n".join(lines if self.fitting else [self.why_none, *lines[1:]])
+
+    def __str__(self) -> str:
+        what = self.sizes.name or say(en="model", zh="模型")
+        billions = self.sizes.parameters / 1e9
+        head = say(
+            en=f"{what}, {billions:.3g} billion parameters, {self.gpus} × {self.gpu.name}, {self.batch} sequences of "
+            f"{self.sizes.seq} tokens a step; MFU of {self.gpu.flops / 1e12:.0f} TFLOPS (dense)",
+            zh=f"{what}，{billions:.3g}B 参数，{self.gpus} × {self.gpu.name}，每步 {self.batch} 条、每条 {self.sizes.seq} 个 token；"
+            f"MFU 按稠密峰值 {self.gpu.flops / 1e12:.0f} TFLOPS 算",
+        )
+        return f"{head}\n{self.table()}"
+
+    __repr__ = __str__
+
+
+def plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int | None = None) -> Plans:
+    """Every plan for ``sizes`` on ``gpus`` GPUs.
+
+    batch   sequences a step; by default as many as make about four million tokens, at least one a GPU.
+    """
+    gpus = whole("gpus", gpus, 1)
+    if batch is None:
+        each = max(1, round(4 * 2**20 / sizes.seq / gpus))
+        batch = gpus << (each.bit_length() - 1)
+    batch = whole("batch", batch, 1)
+    told = [forecast(sizes, plan, gpu) for plan in every(sizes, gpus, gpu, batch)]
+    if not told:
+        raise ValueError(
+            say(
+                en=f"no plan: {gpus} GPUs cannot share a batch of {batch} sequences evenly",
+                zh=f"没有方案：{gpus} 块 GPU 无法均分 {batch} 条序列的批次",
+            )
+        )
+    fitting = sorted((one for one in told if one.fits), key=lambda one: (one.seconds, one.peak))
+    return Plans(sizes, gpus, gpu, batch, tuple(fitting), tuple(one for one in told if not one.fits))
+
+
+def every(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int) -> Iterator[Plan]:
+    """The plans that there are: tensors within a machine, whole heads, layers over stages, batches without a rest."""
+    for tp in _divisors(gpus):
+        if tp > gpu.machine_size or sizes.heads % tp or (sizes.kv_heads or tp) % tp:
+            continue
+        for pp in _divisors(gpus // tp):
+            dp = gpus // tp // pp
+            if pp > sizes.layers or sizes.layers % pp or batch % dp:
+                continue
+            for micro in _MICRO:
+                many = batch // (dp * micro)
+                if batch % (dp * micro) or many < pp > 1:
+                    continue
+                for stage in _STAGES if dp > 1 else (0,):
+                    if stage > 1 and pp > 1:
+                        continue  # gradients stay whole while a pipeline fills them
+                    for recompute in (False, True):
+                        yield Plan(dp, tp, pp, stage, micro, many, recompute)
+
+
+def _divisors(number: int) -> list[int]:
+    return [one for one in range(1, number + 1) if number % one == 0]
