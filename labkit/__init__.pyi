@@ -12,6 +12,10 @@ from .cost import Scaling as Scaling
 from .cost import Step as Step
 from .cost import Workload as Workload
 from .cost import predict_scaling as predict_scaling
+from .cost.plan import Forecast as Forecast
+from .cost.plan import Plan as Plan
+from .cost.search import Plans as Plans
+from .cost.sizes import Sizes as Sizes
 from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import Finding as Finding
 from .diagnosis import GpuMemory as GpuMemory
@@ -21,6 +25,7 @@ from .distributed.calls.waits import WaitForGraph as WaitForGraph
 from .distributed.notebook.session import Session as Session
 from .distributed.notebook.session import ranks as ranks
 from .distributed.pictures.chapters import draw_waits as draw_waits
+from .distributed.planning.planned import plan as plan
 from .engine import DataParallel as DataParallel
 from .engine import data_parallel as data_parallel
 from .engine import gather as gather
@@ -33,6 +38,7 @@ from .explore.explorers import CallExplorer as CallExplorer
 from .explore.explorers import MemoryExplorer as MemoryExplorer
 from .explore.explorers import MeshExplorer as MeshExplorer
 from .explore.explorers import PipelineExplorer as PipelineExplorer
+from .explore.explorers import PlanExplorer as PlanExplorer
 from .explore.explorers import RaceExplorer as RaceExplorer
 from .explore.explorers import RingExplorer as RingExplorer
 from .explore.explorers import ScalingExplorer as ScalingExplorer

@@ -42,13 +42,14 @@ machine           | base turns children machine.stack machine.state machine.ops 
 distributed.calls     | base machine.state
 distributed.pictures  | base trace view distributed.calls
 distributed.rank      | base turns children machine.state trace distributed.calls
-distributed.group     | base machine.features machine.ops machine.state trace distributed.calls distributed.rank
+distributed.group     | base machine.features machine.stack machine.ops machine.state trace distributed.calls distributed.rank
 distributed.processes | base turns machine trace distributed.calls distributed.rank distributed.group
 distributed.threads   | base turns machine machine.state trace distributed.calls distributed.rank distributed.group distributed.processes
 distributed.torchrun  | base turns children machine machine.state distributed.calls distributed.rank distributed.processes distributed.threads
 distributed.notebook  | base turns children machine trace distributed.calls distributed.rank distributed.threads
 distributed.testing   | base turns machine distributed.calls distributed.rank distributed.threads distributed.notebook
 distributed.explain   | base distributed.calls distributed.rank
+distributed.planning  | base cost view machine.features machine.state distributed.rank distributed.threads distributed.torchrun
 distributed           | machine distributed.threads distributed.pictures
 
 cost              | base plans trace
@@ -73,7 +74,7 @@ content.broken | base course content.repairs diagnosis machine plans
 content.hung | base course content.exercises content.repairs distributed.calls
 content.assignments | engine machine.torch_api plans course classroom
 
-cli               | base children distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis distributed.explain classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.torch_api machine.state trace trace.recording view diagnosis
+cli               | base children cost distributed.planning distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis distributed.explain classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.torch_api machine.state trace trace.recording view diagnosis
 __init__          | base machine view distributed.processes distributed.notebook
 pytest_plugin     | base distributed.testing
 __main__          | cli

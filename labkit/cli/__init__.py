@@ -33,6 +33,10 @@ COMMANDS = {
         en="run a torch.distributed script on simulated GPUs, unmodified",
         zh="在模拟 GPU 上运行 torch.distributed 脚本，脚本一字不改",
     ),
+    "plan": lambda: say(
+        en="say what a training run will need, and how fast it will be",
+        zh="训练之前先算好：放不放得下，有多快",
+    ),
     "sweep": lambda: say(
         en="run a lesson for several numbers of GPUs and compare",
         zh="用不同的 GPU 数各运行一遍课程，并作对比",

@@ -1,4 +1,4 @@
-"""GPUs and the links of their machines, as plans reckon with them: the makers' peaks, and shares of them that were fitted."""
+"""GPUs and the links of their machines: makers' peaks, and shares of them that were fitted."""
 
 from __future__ import annotations
 
@@ -50,5 +50,10 @@ def accelerator(called: str) -> Accelerator:
     found = ACCELERATORS.get(called.lower().replace("_", "-").removesuffix("-80"))
     if found is None:
         known = ", ".join(ACCELERATORS)
-        raise ValueError(say(en=f"no hardware called {called!r}: there is {known}", zh=f"没有名为 {called!r} 的硬件，可用的有：{known}"))
+        raise ValueError(
+            say(
+                en=f"no hardware called {called!r}: there is {known}",
+                zh=f"没有名为 {called!r} 的硬件，可用的有：{known}",
+            )
+        )
     return found

@@ -23,9 +23,11 @@ from ..base.units import bytes_text
 from .accelerators import Accelerator
 from .sizes import Sizes
 
-# Fitted to the calibration rows (docs/plan.md): a side of a product at which half of its share is lost; bytes of each
-# number of a layer's input and of the scores, where attention is not one kernel, that are moved in forward; the share by which what
-# goes beside the computing slows it; seconds of a ring's step; how the network's share falls with the machines.
+# Fitted to the calibration rows (docs/plan.md). A side of a product at which half of its share is lost; bytes that are
+# moved in forward for each number of a layer's input, and of the scores, where attention is not one kernel; the share
+# by which what goes beside the computing slows it; seconds of a ring's step; how the network's bandwidth falls with
+# each doubling of the machines; how much longer Python's part is where tp ranks wait for the last; how sharply the
+# longer of two counts.
 HALF_SIDE = 160
 LAYER_BYTES = 51.1
 SCORE_BYTES = 13
@@ -60,9 +62,7 @@ class Software:
 SOFTWARE = {
     "fsdp": Software(0.0004, 0.714, step=0.0371, stops_early=True),
     "megatron": Software(0.0004, 1, step=0.168, moved=1.83),
-    "megatron-2021": Software(
-        0.00112, 0.538, scores=True, step=0.00422, moved=0.4
-    ),
+    "megatron-2021": Software(0.00112, 0.538, scores=True, step=0.00422, moved=0.4),
 }
 
 
@@ -199,7 +199,9 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
         + product(tokens, sizes.ffn / tp, hidden)
     )
     scores = plan.micro * sizes.heads / tp * float(sizes.seq) ** 2
-    attention = 2 * tokens * sizes.seq * hidden / tp * (2 if software.scores else 1) / (gpu.flops * gpu.attention)
+    attention = (
+        2 * tokens * sizes.seq * hidden / tp * (2 if software.scores else 1) / (gpu.flops * gpu.attention)
+    )
     moved = software.moved * LAYER_BYTES * tokens * (hidden / tp * 0.5 + hidden * 0.5) / gpu.bandwidth
     if software.scores:
         moved += SCORE_BYTES * scores / gpu.bandwidth
@@ -223,7 +225,9 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
         passed = 2 * plan.chunks * (2.0 * tokens * hidden / hop + LATENCY)
     micro = computed + waits + passed
     # Weights and gradients on their way. Ranks of one shard of tensors are next to each other.
-    held = (layers * sizes.layer_parameters + sizes.vocab * hidden * (1 if sizes.tied or plan.pp > 1 else 2)) / tp
+    held = (
+        layers * sizes.layer_parameters + sizes.vocab * hidden * (1 if sizes.tied or plan.pp > 1 else 2)
+    ) / tp
     beside = 0.0
     if plan.dp > 1 and plan.stage == 3:
         gathers = 2 * _gather(2 * held, plan.shards, plan.shards * tp, gpu, layers)
@@ -264,7 +268,11 @@ def _bus(span: int, gpu: Accelerator) -> float:
 
 def _ring(nbytes: float, members: int, span: int, gpu: Accelerator) -> float:
     """An all-reduce of ``nbytes`` by ``members`` that are spread over ``span`` GPUs."""
-    return 2 * (members - 1) / members * nbytes / _bus(span, gpu) + LATENCY * members.bit_length() if members > 1 else 0.0
+    return (
+        2 * (members - 1) / members * nbytes / _bus(span, gpu) + LATENCY * members.bit_length()
+        if members > 1
+        else 0.0
+    )
 
 
 def _gather(nbytes: float, members: int, span: int, gpu: Accelerator, messages: int) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..base.language import say
 from .accelerators import ACCELERATORS, Accelerator
-from .plan import SOFTWARE, Forecast, Plan, Software, forecast
+from .plan import SOFTWARE, Forecast, Plan, forecast
 from .sizes import Sizes
 
 # The sizes of models that rows name without giving them: MosaicML's MPT (llm-foundry's scripts/train/yamls), InternLM.
@@ -23,9 +23,10 @@ _INTERN = {"7b": (32, 4096, 32, 11008), "20b": (60, 5120, 40, 13824)}
 
 @dataclass(frozen=True)
 class Row:
-    """A measured run. ``seconds`` of a step, or None; ``allocated`` and ``peak`` in bytes, or None.
+    """A measured run. ``seconds`` of a step, or None; ``peak`` in bytes, or None.
 
-    set       the source that it belongs to, ``line`` its place there; ``problem`` is the same for rows that only the plan tells apart.
+    set       the source that it belongs to, ``line`` its place there.
+    problem   the same for rows that only the plan tells apart.
     """
 
     set: str
@@ -76,7 +77,15 @@ def _row(one: Mapping[str, str]) -> Row | None:
     shard, checkpoint = (one.get("shard") or "").lower(), (one.get("act_ckpt") or "").lower()
     micro = _whole(one["mbs"], 1)
     batch = _whole(one.get("gbs_seqs")) or dp * micro * 4  # where nothing is said
-    stage = 3 if "full_shard" in shard or "fsdp" in shard else 2 if "shard_grad" in shard else 1 if "zero1" in shard else 0
+    stage = (
+        3
+        if "full_shard" in shard or "fsdp" in shard
+        else 2
+        if "shard_grad" in shard
+        else 1
+        if "zero1" in shard
+        else 0
+    )
     group = re.search(r"group ([0-9]+)", shard)
     plan = Plan(
         dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), checkpoint.startswith(("true", "full")),
@@ -88,11 +97,27 @@ def _row(one: Mapping[str, str]) -> Row | None:
     tokens = plan.dp * plan.micro * plan.many * sizes.seq / plan.gpus
     took = tokens / float(speed) if speed else float(seconds) if seconds else None
     peak = float(one["mem_GiB"]) * 2**30 if one.get("mem_GiB") else None
-    problem = (one["set"], gpu, str(gpus), sizes.name, str(sizes.layers), str(sizes.hidden), str(sizes.seq), str(batch))
+    problem = (
+        one["set"],
+        gpu,
+        str(gpus),
+        sizes.name,
+        str(sizes.layers),
+        str(sizes.hidden),
+        str(sizes.seq),
+        str(batch),
+    )
     return Row(one["set"], one.get("line") or "", problem, gpu, sizes, plan, software, took, peak)
 
 
-_GPUS = (("h200", "h200"), ("h100", "h100"), ("b200", "b200"), ("a100_40", "a100-40"), ("a100", "a100"), ("a800", "a100"))
+_GPUS = (
+    ("h200", "h200"),
+    ("h100", "h100"),
+    ("b200", "b200"),
+    ("a100_40", "a100-40"),
+    ("a100", "a100"),
+    ("a800", "a100"),
+)
 
 
 def _sizes(one: Mapping[str, str]) -> Sizes | None:
@@ -101,7 +126,9 @@ def _sizes(one: Mapping[str, str]) -> Sizes | None:
     if one.get("layers") and one.get("hidden"):
         hidden, heads = _whole(one["hidden"]), _whole(one.get("heads")) or _whole(one["hidden"]) // 128
         ffn, vocab = _whole(one.get("ffn")) or 4 * hidden, _whole(one.get("vocab")) or 51200
-        return Sizes(_whole(one["layers"]), hidden, heads, ffn, vocab, seq, tied=True, dropout=True, name=name)
+        return Sizes(
+            _whole(one["layers"]), hidden, heads, ffn, vocab, seq, tied=True, dropout=True, name=name
+        )
     if called[0] == "MPT" and called[1] in _MPT and seq:
         layers, hidden, heads = _MPT[called[1]]
         return Sizes(layers, hidden, heads, 4 * hidden, 50368, seq, tied=True, name=name)
@@ -141,7 +168,9 @@ def _errors(name: str, rows: list[Row]) -> Errors:
     problems: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for row, seen in told:
         if row.seconds:
-            problems.setdefault(row.problem, []).append((seen.tokens, row.seconds / seen.plan.many / seen.plan.micro / seen.plan.dp))
+            problems.setdefault(row.problem, []).append(
+                (seen.tokens, row.seconds / seen.plan.many / seen.plan.micro / seen.plan.dp)
+            )
     regrets = [
         max(found)[1] / min(took for _, took in found) - 1 for found in problems.values() if len(found) >= 3
     ]

@@ -42,7 +42,8 @@ class Plans(Drawn):
         return say(
             en=f"none of {len(self.others)} plans fits {self.gpus} × {self.gpu.name}; the smallest, {least.plan}, "
             f"needs {least.why_not}",
-            zh=f"{len(self.others)} 个方案在 {self.gpus} × {self.gpu.name} 上都放不下；最省的 {least.plan}，{least.why_not}",
+            zh=f"{len(self.others)} 个方案在 {self.gpus} × {self.gpu.name} 上都放不下；最省的 {least.plan}，"
+            f"{least.why_not}",
         )
 
     @property
@@ -75,12 +76,11 @@ class Plans(Drawn):
             found = [one for one in self.others if max(one.memory, key=lambda k: one.memory[k]) == kind]
             if found:
                 least = min(found, key=lambda one: one.peak)
+                needed, there = bytes_text(int(least.peak)), bytes_text(int(self.gpu.usable))
                 lines.append(
                     say(
-                        en=f"{len(found)} do not fit for their {kind}: {least.plan} needs {bytes_text(int(least.peak))} of "
-                        f"{bytes_text(int(self.gpu.usable))}",
-                        zh=f"{len(found)} 个因 {kind} 放不下：{least.plan} 需要 {bytes_text(int(least.peak))}，"
-                        f"可用 {bytes_text(int(self.gpu.usable))}",
+                        en=f"{len(found)} do not fit for their {kind}: {least.plan} needs {needed} of {there}",
+                        zh=f"{len(found)} 个因 {kind} 放不下：{least.plan} 需要 {needed}，可用 {there}",
                     )
                 )
         return "\n".join(lines if self.fitting else [self.why_none, *lines[1:]])
@@ -91,8 +91,8 @@ class Plans(Drawn):
         head = say(
             en=f"{what}, {billions:.3g} billion parameters, {self.gpus} × {self.gpu.name}, {self.batch} sequences of "
             f"{self.sizes.seq} tokens a step; MFU of {self.gpu.flops / 1e12:.0f} TFLOPS (dense)",
-            zh=f"{what}，{billions:.3g}B 参数，{self.gpus} × {self.gpu.name}，每步 {self.batch} 条、每条 {self.sizes.seq} 个 token；"
-            f"MFU 按稠密峰值 {self.gpu.flops / 1e12:.0f} TFLOPS 算",
+            zh=f"{what}，{billions:.3g}B 参数，{self.gpus} × {self.gpu.name}，每步 {self.batch} 条序列、"
+            f"每条 {self.sizes.seq} 个 token；MFU 按稠密峰值 {self.gpu.flops / 1e12:.0f} TFLOPS 算",
         )
         return f"{head}\n{self.table()}"
 

@@ -107,3 +107,11 @@ def read_sizes(path: Path) -> Sizes:
             )
         )  # fmt: skip
     return Sizes(**{"name": path.stem, **found})
+
+
+# Llama 3's published shapes, with sequences of 8,192 tokens.
+MODELS = {
+    "1B": Sizes(16, 2048, 32, 8192, 128256, 8192, 8, gated=True, tied=True, name="Llama 3.2 1B"),
+    "8B": Sizes(32, 4096, 32, 14336, 128256, 8192, 8, gated=True, name="Llama 3.1 8B"),
+    "70B": Sizes(80, 8192, 64, 28672, 128256, 8192, 8, gated=True, name="Llama 3.1 70B"),
+}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.extras import need
 from ..base.numbers import MOST_GPUS, instance, must, whole
 from ..cost import Race, Scaling
+from ..cost.search import Plans
 from ..plans.batches import Batches, batches
 from ..plans.footprint import Footprint, Footprints, Occupancy
 from ..plans.pipeline import Pipeline
@@ -35,6 +36,7 @@ from .pictures.memory_lanes import memory_picture
 from .pictures.memory_time import memory_time_picture
 from .pictures.pipeline_lanes import pipelines_picture
 from .pictures.placement_lanes import placement_picture
+from .pictures.plan_stacks import plans_picture
 from .pictures.race_charts import race_picture
 from .pictures.ring_steps import all_reduce_picture
 from .pictures.scaling_charts import scaling_picture
@@ -59,6 +61,7 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Call: flow_picture,
     MemoryTimeline: memory_time_picture,
     Scaling: scaling_picture,
+    Plans: plans_picture,
     Curves: curves_picture,
     HeatMaps: heat_picture,
     Cut: inputs_picture,

@@ -199,7 +199,7 @@ def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
         rank = rank_here()
         census = None if rank is None or gpu is not rank.gpu else censuses.get(rank.number)
         if census is not None:
-            census.take(gpu, storage, getattr(storage, "_labkit_mark").block)
+            census.take(gpu, storage, storage._labkit_mark.block)
 
     def release(held: Held, gpu: Any = None, size: int = 0) -> bool:
         met = let_go(held, gpu, size)

@@ -1,8 +1,8 @@
 """Runs a script on hollow tensors, as few of its ranks as tell of all, and says what each GPU holds.
 
-Ranks are alike if they hold the same: of those between two that were run and hold the same, none is run. Ranks that send
-each other messages (the stages of a pipeline) are run together. Each other rank's part in a collective is that of one
-that runs.
+Ranks are alike if they hold the same: of those between two that were run and hold the same, none is run. Ranks that
+send each other messages (the stages of a pipeline) are run together. Each other rank's part in a collective is that
+of one that runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RankMemory:
 
     allocated   after a step of the optimizer, as memory_allocated says, by kind.
     at_peak     at the most, by kind; ``phase`` ("forward", "backward", "step") and ``line`` are where that was.
-    like        the rank that was run and that it is taken for; itself if it was.
+    like        the first rank that was run and holds the same; itself if no other before it does.
     """
 
     rank: int
@@ -98,8 +98,8 @@ def _run(
 
 
 def _told(rank: int, found: dict[int, Census]) -> RankMemory:
-    like = max((one for one in found if one <= rank), default=min(found))
-    seen = found[like]
+    seen = found[max(one for one in found if one <= rank)]
+    like = next(one for one in sorted(found) if found[one].like(seen))
     return RankMemory(rank, seen.after, seen.at_peak, seen.phase, seen.line, like)
 
 

@@ -50,7 +50,7 @@ NUMBERS = 2**20
 
 
 class NotRunning(Exception):
-    """A message, or what a root has, was asked of ranks that do not run: ``ranks`` must, for they are no others' like."""
+    """A message, or what a root has, was asked of ranks that do not run. ``ranks`` must, for no other is like them."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         super().__init__(ranks)
@@ -65,7 +65,11 @@ class Meeting:
     """
 
     def __init__(
-        self, world: Sequence[Rank], ranks: Sequence[int], store: object, running: Collection[int] | None = None
+        self,
+        world: Sequence[Rank],
+        ranks: Sequence[int],
+        store: object,
+        running: Collection[int] | None = None,
     ) -> None:
         self._world, self.ranks = world, tuple(ranks)
         self._running = running

@@ -140,7 +140,7 @@ def _empty(spec: Any) -> Any:
 
 
 def _sizes(func: Any, args: Any, kwargs: Any) -> Any:
-    """What ``func`` returns, each as (size, stride, dtype, elements), None or a list of such; None: it cannot be told."""
+    """The results of ``func``, each as (size, stride, dtype, elements), None or a list of such; None if unknown."""
     key: Any = None
     with suppress(TypeError):
         key = func, _key(args), _key(tuple(kwargs.items()))

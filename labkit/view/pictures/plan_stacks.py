@@ -10,7 +10,7 @@ from ...cost.plan import Forecast
 from ...cost.search import Plans
 from ..captions import caption
 from ..charts import nice
-from ..layout import legend, sized, text_width
+from ..layout import MOST_LANES, legend, sized, text_width
 from ..palette import CPU
 from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
 
@@ -26,7 +26,12 @@ Row = tuple[str, Mapping[str, float]]
 
 
 def stacks(
-    sketch: Sketch, top: float, title: str, rows: Sequence[Row], told: Callable[[float], str], limit: float = 0.0
+    sketch: Sketch,
+    top: float,
+    title: str,
+    rows: Sequence[Row],
+    told: Callable[[float], str],
+    limit: float = 0.0,
 ) -> float:
     """Bars one below another, each of its parts; all to one scale. ``limit``: a line across. Returns where they end."""
     kinds = [kind for kind in _COLOURS if any(row.get(kind, 0) > 0 for _, row in rows)]
@@ -48,7 +53,11 @@ def stacks(
             if width > 0:
                 tip = f"{name} · {caption('plan', kind)} · {told(value)}"
                 hatched = kind in _HATCHED
-                sketch.add(Box(x, y + 3, width, _HIGH - 6, _COLOURS[kind], f"{name} {kind}", tip=tip, hatched=hatched))
+                sketch.add(
+                    Box(
+                        x, y + 3, width, _HIGH - 6, _COLOURS[kind], f"{name} {kind}", tip=tip, hatched=hatched
+                    )
+                )
             x += width
         over = bool(limit) and whole > limit
         words = told(whole) + (say(en=", too much", zh="，超出") if over else "")
@@ -75,7 +84,9 @@ def forecast_picture(rows: Sequence[tuple[str, Forecast]]) -> Picture:
 
 def _of_forecasts(sketch: Sketch, top: float, rows: Sequence[tuple[str, Forecast]]) -> float:
     memory = [(name, one.memory) for name, one in rows]
-    times = [(name, {"step" if k == "optimizer" else k: v for k, v in one.parts.items()}) for name, one in rows]
+    times = [
+        (name, {"step" if k == "optimizer" else k: v for k, v in one.parts.items()}) for name, one in rows
+    ]
     bottom = stacks(sketch, top, caption("plan", "memory"), memory, _bytes, rows[0][1].gpu.usable)
     return stacks(sketch, bottom + 8, caption("plan", "time"), times, duration)
 
@@ -89,8 +100,8 @@ def plans_picture(found: Plans) -> Picture:
         return sketch.picture(top, _described(shown[0]))
     tall, left, across = 170.0, 70.0, WIDTH - 110.0
     fast, most = nice(max(one.tokens for one in found.fitting)), found.gpu.usable
-    sketch.add(Text(12, top, caption("plan", "front"), 12, bold=True))
-    top += 16
+    sketch.add(Text(12, top + 10, caption("plan", "front"), 12, bold=True))
+    top += 26
     for share in (0, 0.25, 0.5, 0.75, 1):
         y = top + tall * (1 - share)
         sketch.add(Line(left, y, left + across, y, muted=True))
@@ -110,13 +121,25 @@ def plans_picture(found: Plans) -> Picture:
         half = 3.5 if id(one) in best else 2.0
         tip = f"{one.plan} · {_bytes(one.peak)} · {one.tokens:,.0f} token/s/GPU"
         gpu, tint = (2, 0.0) if id(one) in best else (CPU, 0.6)
-        sketch.add(Box(x - half, y - half, 2 * half, 2 * half, gpu, str(one.plan), tip=tip, round=True, tint=tint))
+        sketch.add(
+            Box(x - half, y - half, 2 * half, 2 * half, gpu, str(one.plan), tip=tip, round=True, tint=tint)
+        )
     return sketch.picture(top + tall + 30, _described(shown[0]))
+
+
+def ranks_memory_picture(rows: Sequence[Row], limit: float, description: str) -> Picture:
+    """The memory of ranks' GPUs at their peaks, by kind; the limit, unless they are far from it."""
+    sketch = Sketch()
+    limit = limit if max(sum(row.values()) for _, row in rows) > limit / 10 else 0.0
+    bottom = stacks(sketch, 22, caption("plan", "memory-of-ranks"), rows[:MOST_LANES], _bytes, limit)
+    return sketch.picture(bottom, description)
 
 
 def _name(one: Forecast) -> str:
     plan = one.plan
-    return f"dp{plan.dp} tp{plan.tp} pp{plan.pp} Z{plan.stage} {plan.micro}×{plan.many}" + " R" * plan.recompute
+    return (
+        f"dp{plan.dp} tp{plan.tp} pp{plan.pp} Z{plan.stage} {plan.micro}×{plan.many}" + " R" * plan.recompute
+    )
 
 
 def _bytes(value: float) -> str:
@@ -127,5 +150,3 @@ def _described(one: Forecast) -> str:
     facts = {"plan": one.plan, "peak": _bytes(one.peak), "usable": _bytes(one.gpu.usable)}
     words = caption("plan", "described", **facts, step=duration(one.seconds), tokens=f"{one.tokens:,.0f}")
     return words if one.fits else caption("plan", "too-much", **facts)
-
-

@@ -1,0 +1,106 @@
+"""Say what a training run will need, and how fast it will be, before machines are booked.
+
+Of a script for torchrun, by running it on hollow tensors; of a model's sizes, by reckoning every plan; and with
+``--check`` how far the reckoning is from measured runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..base.language import say
+from ..cost.accelerators import accelerator
+from ..cost.rows import Errors, errors, read_rows
+from ..cost.search import plans
+from ..cost.sizes import read_sizes
+from .usage import UsageError, add_options, at_least, bad_usage, checked_script
+from .wording import Wording
+
+WORDING = Wording("plan")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = say(
+        en="labkit plan [options] SCRIPT [ARGS ...]\n       labkit plan --model SIZES.toml --gpus N [options]\n"
+        "       labkit plan --check ROWS.csv",
+        zh="labkit plan [选项] SCRIPT [ARGS ...]\n       labkit plan --model SIZES.toml --gpus N [选项]\n"
+        "       labkit plan --check ROWS.csv",
+    )
+    number = {"type": at_least(1)}
+    add_options(parser, WORDING, "hardware", hardware={"default": "h100"})
+    add_options(
+        parser, WORDING, "script",
+        nproc_per_node=number | {"default": None}, nnodes=number | {"default": 1}, steps=number | {"default": 2},
+    )  # fmt: skip
+    add_options(
+        parser,
+        WORDING,
+        "sizes",
+        model={"type": Path},
+        gpus=number,
+        batch=number,
+        top=number | {"default": 12},
+    )
+    add_options(parser, WORDING, "rows", check={"type": Path})
+    add_options(parser, WORDING, "program", program={"nargs": argparse.REMAINDER})
+
+
+def run(options: argparse.Namespace) -> int:
+    with bad_usage(ValueError):
+        if options.check is not None:
+            print(_checked(errors(read_rows(options.check))))
+            return 0
+        kind = accelerator(options.hardware)
+        if options.model is not None:
+            if not options.gpus:
+                raise ValueError(say(en="--model needs --gpus N", zh="--model 还要加上 --gpus N"))
+            found = plans(read_sizes(options.model), options.gpus, kind, options.batch)
+            print(str(found).split("\n")[0], found.table(options.top), sep="\n")
+            return 0 if found.fitting else 1
+    if not options.program:
+        raise UsageError(
+            en="no script given: labkit plan --nproc-per-node 8 train.py",
+            zh="没有给出脚本：labkit plan --nproc-per-node 8 train.py",
+        )
+    script, *arguments = options.program
+    checked_script(script)
+    from ..distributed.planning.planned import plan  # heavy: torch
+    from ..distributed.threads.world import RanksFailed
+
+    try:
+        each = options.nproc_per_node or kind.machine_size
+        told = plan(
+            script, *arguments, gpus=each * options.nnodes, nodes=options.nnodes, hardware=options.hardware,
+            steps=options.steps,
+        )  # fmt: skip
+    except RanksFailed as failure:
+        where = failure.error.__traceback__
+        line = ""
+        while where is not None:
+            if Path(where.tb_frame.f_code.co_filename).name == Path(script).name:
+                line = f" ({Path(script).name}:{where.tb_lineno})"
+            where = where.tb_next
+        raise UsageError(f"{failure}{line}") from None
+    print(told)
+    return 0 if told.fits else 1  # type: ignore[union-attr]  # of a script
+
+
+def _checked(found: list[Errors]) -> str:
+    """The errors by set, as a table."""
+    if not found:
+        raise ValueError(
+            say(en="no row that names sizes, a GPU and a plan", zh="没有一行同时给出模型大小、GPU 和方案")
+        )
+    lines = [
+        say(
+            en="set                 rows   time: mean   worst   peak: mean   worst   regret: mean (problems)",
+            zh="集合                行数   时间：平均   最差   峰值：平均   最差   遗憾：平均（问题数）",
+        )
+    ]
+    for one in found:
+        time = f"{one.time[0]:>10.1%} {one.time[1]:>7.1%}" if one.time else f"{'-':>10} {'-':>7}"
+        peak = f"{one.peak[0]:>11.1%} {one.peak[1]:>7.1%}" if one.peak else f"{'-':>11} {'-':>7}"
+        regret = f"{one.regret[0]:>12.1%} ({one.regret[1]})" if one.regret else f"{'-':>12}"
+        lines.append(f"{one.set:<18} {one.rows:>5} {time} {peak} {regret}")
+    return "\n".join(lines)

@@ -1,0 +1,281 @@
+"""``labkit plan`` of scripts: allocated equals what the simulated machine says, to the byte; the peak adds up."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.cli import main
+from labkit.distributed.planning.measuring import measure
+from labkit.distributed.threads.world import World
+from labkit.distributed.torchrun.script import Program
+
+COMMON = """
+import os, torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+torch.manual_seed(0)
+rank, ranks = dist.get_rank(), dist.get_world_size()
+
+
+class Block(nn.Module):
+    def __init__(self, width=128, heads=4):
+        super().__init__()
+        self.heads, self.norm, self.other = heads, nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, d))
+        return x + self.down(F.gelu(self.up(self.other(x))))
+
+
+class Model(nn.Module):
+    def __init__(self, layers=2, width=128, words=512):
+        super().__init__()
+        self.table, self.head = nn.Embedding(words, width), nn.Linear(width, words)
+        self.blocks = nn.ModuleList([Block(width) for _ in range(layers)])
+
+    def forward(self, x):
+        x = self.table(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def data():
+    return torch.randint(0, 512, (4, 32), device="cuda")
+
+
+def loss_of(model, x):
+    return F.cross_entropy(model(x).float().flatten(0, 1), x.flatten())
+
+
+def told(*_):
+    print("ALLOCATED", rank, torch.cuda.memory_allocated(), flush=True)
+
+
+def stepped(optimizer):
+    optimizer.register_step_post_hook(told)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train(model, optimizer):
+    for _ in range(2):
+        loss_of(model, data()).backward()
+        stepped(optimizer)
+"""
+
+SHARDED = """
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+model = Model().cuda()
+for part in (*model.blocks, model):
+    fully_shard(part, OPTIONS)
+train(model, torch.optim.AdamW(model.parameters()))
+"""
+FSDP1 = """
+import functools
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+wrap = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
+model = FSDP(Model().cuda(), auto_wrap_policy=wrap, sharding_strategy=ShardingStrategy.STRATEGY, use_orig_params=True)
+train(model, torch.optim.AdamW(model.parameters()))
+"""
+PIPELINE = """
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+kind, many = SCHEDULE
+parts = [nn.Sequential(Block(), Block()).cuda() for _ in range(many)]
+device = torch.device("cuda", torch.cuda.current_device())
+stages = [PipelineStage(part, rank + ranks * k, ranks * many, device) for k, part in enumerate(parts)]
+schedule = kind(stages if many > 1 else stages[0], n_microbatches=4, loss_fn=F.mse_loss)
+optimizer = torch.optim.AdamW([one for part in parts for one in part.parameters()])
+for _ in range(2):
+    x = torch.randn(8, 16, 128, device="cuda")
+    given = [x] * (rank == 0)
+    schedule.step(*given, **({"target": x} if rank == ranks - 1 else {}))
+    stepped(optimizer)
+"""
+SCRIPTS = {
+    "DDP": "model = DDP(Model().cuda())\ntrain(model, torch.optim.AdamW(model.parameters()))",
+    "ZeRO-1": """
+from torch.distributed.optim import ZeroRedundancyOptimizer
+model = DDP(Model().cuda())
+train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3))
+""",
+    "FSDP2": SHARDED.replace("OPTIONS", ""),
+    "FSDP2, not resharded": SHARDED.replace("OPTIONS", "reshard_after_forward=False"),
+    "FSDP2, resharded to 1": SHARDED.replace("OPTIONS", "reshard_after_forward=1"),
+    "FSDP2, bfloat16": SHARDED.replace(
+        "OPTIONS", "mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
+    ),
+    "FSDP1": FSDP1.replace("STRATEGY,", "FULL_SHARD,"),
+    "FSDP1, stage 2": FSDP1.replace("STRATEGY,", "SHARD_GRAD_OP,"),
+    "tensor and sequence": """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+mesh = init_device_mesh("cuda", (ranks,), mesh_dim_names=("tp",))
+
+
+class Feed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(128), nn.Linear(128, 512), nn.Linear(512, 128)
+
+    def forward(self, x):
+        return self.down(F.gelu(self.up(self.norm(x))))
+
+
+plan = {
+    "norm": SequenceParallel(),
+    "up": ColwiseParallel(input_layouts=Shard(1)),
+    "down": RowwiseParallel(output_layouts=Shard(1)),
+}
+model = nn.Sequential(*(parallelize_module(Feed().cuda(), mesh, plan) for _ in range(2)))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    model(torch.randn(4, 32 // ranks, 128, device="cuda")).square().mean().backward()
+    stepped(optimizer)
+""",
+    "GPipe": PIPELINE.replace("SCHEDULE\n", "ScheduleGPipe, 1\n"),
+    "1F1B": PIPELINE.replace("SCHEDULE\n", "Schedule1F1B, 1\n"),
+    "interleaved": PIPELINE.replace("SCHEDULE\n", "ScheduleInterleaved1F1B, 2\n"),
+    "recompute": """
+from torch.utils.checkpoint import checkpoint
+
+
+class Again(Model):
+    def forward(self, x):
+        x = self.table(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return self.head(x)
+
+
+model = DDP(Again().cuda())
+train(model, torch.optim.AdamW(model.parameters()))
+""",
+    "mixed precision, accumulation": """
+import contextlib
+model = DDP(Model().cuda(), gradient_as_bucket_view=True)
+optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), torch.amp.GradScaler("cuda")
+for _ in range(2):
+    for k in range(3):
+        with model.no_sync() if k < 2 else contextlib.nullcontext():
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = loss_of(model, data())
+            scaler.scale(loss / 3).backward()
+    optimizer.register_step_post_hook(told)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""",
+}
+
+
+@pytest.fixture(params=SCRIPTS)
+def script(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return written(tmp_path, SCRIPTS[request.param])
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "train.py"
+    path.write_text(COMMON + text, "utf-8")
+    return str(path)
+
+
+def really(script: str, ranks: int, capfd: pytest.CaptureFixture[str]) -> dict[int, int]:
+    """What each rank says is allocated after its last step, on the simulated machine with all values."""
+    with World(ranks, memory="80 GiB") as world:
+        world.run(Program(script))
+    said = [line.split() for line in capfd.readouterr().out.splitlines() if line.startswith("ALLOCATED")]
+    return {int(rank): int(held) for _, rank, held in said}
+
+
+def test_allocated_is_the_machines_to_the_byte(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    found = measure(Program(script), 4)
+    assert {one.rank: sum(one.allocated.values()) for one in found} == really(script, 4, capfd)
+    for one in found:
+        assert one.peak >= sum(one.allocated.values())
+        assert min(one.at_peak.values()) >= 0
+        assert one.at_peak["weights"] > 0
+        assert one.line.startswith("train.py:")
+
+
+def test_ranks_that_are_alike_are_run_once(tmp_path: Path) -> None:
+    found = measure(Program(written(tmp_path, SCRIPTS["FSDP2"])), 16, 2)
+    assert {one.like for one in found} == {0}
+
+
+def test_a_rank_that_holds_more_is_found_among_many(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    more = "kept = torch.zeros(2**16 * (rank > 5), device='cuda')\n" + SCRIPTS["DDP"]
+    script = written(tmp_path, more)
+    found = measure(Program(script), 8)
+    assert {one.rank: sum(one.allocated.values()) for one in found} == really(script, 8, capfd)
+    assert {one.like for one in found} == {0, 6}
+
+
+def test_parts_are_what_they_are_called(tmp_path: Path) -> None:
+    one = measure(Program(written(tmp_path, SCRIPTS["DDP"])), 2)[0]
+    weights = one.allocated["weights"]
+    assert one.allocated["optimizer"] == pytest.approx(2 * weights, rel=0.01)
+    assert one.allocated["gradients"] == weights
+    assert one.allocated["buckets"] == pytest.approx(weights, rel=0.01)
+    assert one.phase in ("forward", "backward", "step")
+
+
+def test_what_fits_no_computer_is_planned(tmp_path: Path) -> None:
+    """32 GiB of weights and as much three times more, on a computer that has less; the optimizer's step is the peak."""
+    large = """
+model = nn.Sequential(*(nn.Linear(32768, 32768, bias=False, device="cuda") for _ in range(8)))
+optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+for _ in range(1000):
+    model(torch.ones(16, 32768, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    one = measure(Program(written(tmp_path, large)), 1, memory="80 GiB")[0]
+    assert one.allocated["weights"] == 32 * 2**30
+    assert one.allocated["optimizer"] >= 64 * 2**30
+    assert one.peak > 128 * 2**30
+
+
+def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--nproc-per-node", "2", written(tmp_path, SCRIPTS["DDP"])]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("train.py, 2 ranks, 2 steps: fits on H100 SXM (80 GiB)")
+    assert "rank 0–1: " in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--hardware", "tpu", "train.py"], "no hardware called 'tpu'"),
+        (["nowhere.py"], "no such script"),
+        ([], "no script given"),
+        (["--model", "nowhere.toml", "--gpus", "8"], "nowhere.toml"),
+        (["--check", "nowhere.csv"], "nowhere.csv"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_a_script_that_fails_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("def load():\n    raise ValueError('no data')\nload()\n", "utf-8")
+    assert main(["plan", "--nproc-per-node", "2", str(script)]) == 2
+    assert capfd.readouterr().err == "labkit: rank 0 failed: ValueError: no data (train.py:2)\n"
+    assert "torch" in sys.modules
