@@ -427,6 +427,8 @@ PRIVATE = [
     Private("of a torch._ops.OpOverload: _op_dk", "an operator runs by another key (machine.ops.mode)",
             lambda: asks(torch._ops.OpOverload.decompose, "_op_dk")),
     Private("torch.ops.c10d: _allgather_base_, _reduce_scatter_base_", "the names of collectives as operators"),
+    Private("torch.ops._c10d_functional", "collectives that return tensors (machine.features.hollow)",
+            lambda: hasattr(torch.ops._c10d_functional, "wait_tensor")),
     Private("torch.utils._python_dispatch: _get_current_dispatch_mode_stack, _pop_mode_temporarily",
             "dispatch modes are told of collectives, one after the other (distributed.group.dispatched)",
             probes.one_mode_below_another),

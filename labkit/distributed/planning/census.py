@@ -194,7 +194,7 @@ def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
     """Inside, each rank that has a census is counted; a rank that begins another step after ``steps`` is ended."""
     real, let_go = Gpu.take, Held.release
 
-    def take(gpu: Gpu, storage: torch.UntypedStorage) -> None:
+    def take(gpu: Gpu, storage: Any) -> None:
         real(gpu, storage)
         rank = rank_here()
         census = None if rank is None or gpu is not rank.gpu else censuses.get(rank.number)
