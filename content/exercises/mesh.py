@@ -24,20 +24,32 @@ from labkit.plans.mesh import Mesh
 from .on_ranks import Ran, on_ranks
 
 _NAMES = ("dp", "pp", "tp")
-_EIGHT = Mesh(_NAMES, (2, 2, 2))
+_FACTS = {"rank": (5, 0, 31), "stages": (2, 1, 8), "width": (2, 1, 8)}
 
 
-@derived("17.coordinate", rank=(5, 0, 7), fresh=lambda random: {"rank": random.randint(0, 7)})
-def _coordinate(rank: int) -> dict[str, Any]:
-    dp, pp, tp = _EIGHT.coordinate(rank)
-    return {"dp": dp, "pp": pp, "tp": tp, "place": [dp, pp, tp], "back": [tp, pp, dp]}
+def _fresh(random: Random) -> dict[str, int]:
+    stages, width = random.randint(2, 4), random.randint(2, 4)
+    return {"rank": random.randrange(2 * stages * width), "stages": stages, "width": width}
 
 
-@derived("17.group", rank=(5, 0, 7), fresh=lambda random: {"rank": random.randint(0, 7)})
-def _group(rank: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"rank": rank}
+@derived("17.coordinate", fresh=_fresh, **_FACTS)
+def _coordinate(rank: int, stages: int, width: int) -> dict[str, Any]:
+    dp, pp, tp = Mesh(_NAMES, (2, stages, width)).coordinate(rank)
+    return {
+        "dp": dp,
+        "pp": pp,
+        "tp": tp,
+        "place": [dp, pp, tp],
+        "back": [tp, pp, dp],
+        "outer": stages * width,
+    }
+
+
+@derived("17.group", fresh=_fresh, **_FACTS)
+def _group(rank: int, stages: int, width: int) -> dict[str, Any]:
+    mesh, found = Mesh(_NAMES, (2, stages, width)), {}
     for name in _NAMES:
-        (members,) = (group for group in _EIGHT.groups(name) if rank in group)
+        members = next((group for group in mesh.groups(name) if rank in group), [rank])
         found[name] = ", ".join(map(str, members))
     return found
 
