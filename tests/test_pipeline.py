@@ -74,6 +74,14 @@ def test_nothing_of_a_pipeline_is_clipped(language, stages, pieces, sound):
     assert len([box for box in picture.boxes if " F" in box.label]) == 2 * stages * pieces
 
 
+def an_order_with_a_name_that_is_long(stage, stages, pieces):
+    return [f"F{number}" for number in range(pieces)] + [f"B{number}" for number in range(pieces)]
+
+
+def test_an_order_of_ones_own_fits_the_picture_whatever_its_name(sound):
+    sound(pipelines_picture([labkit.pipeline(an_order_with_a_name_that_is_long, 4, 8)]))
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (4, 4, 8), (1, 1, 1)])
 def test_a_group_lights_up(language, sizes, sound):

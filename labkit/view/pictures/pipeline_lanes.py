@@ -56,12 +56,7 @@ def _curves(sketch: Sketch, pipelines: Sequence[Pipeline], scale: float, floor: 
             sketch.add(Box(*place, CPU, f"{found.name} alive {count}", tint=0.3 if last else 0.75))
         low = 13 * (last and found.peak(0) == pipelines[0].peak(0) and len(pipelines) > 1)
         y = floor - found.peak(0) * each + 4 + low
-        sketch.add(
-            Text(
-                WIDTH - _RIGHT + 8,
-                y,
-                say(en=f"{found.name}: {found.peak(0)}", zh=f"{found.name}：{found.peak(0)}"),
-                11,
-                bold=last,
-            )
-        )
+        peak = str(found.peak(0))
+        if len(pipelines) > 1:  # the heading names a single one
+            peak = say(en=f"{found.name}: {peak}", zh=f"{found.name}：{peak}")
+        sketch.add(Text(WIDTH - _RIGHT + 8, y, peak, 11, bold=last))
