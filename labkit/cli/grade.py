@@ -27,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         what={"nargs": "?", "type": Path},
         jobs={"type": at_least(1), "default": os.cpu_count() or 1},
         mark={"nargs": 3},
-        **{"class": {"dest": "class_folder", "type": Path}},
     )
 
 
@@ -113,7 +112,7 @@ def _file(options: argparse.Namespace, way: str) -> int:
     from ..classroom.grade.one_file import grade_file
 
     try:
-        mark = grade_file(options.what, way, options.class_folder, secrets.token_bytes(32))
+        mark = grade_file(options.what, way, secrets.token_bytes(32))
     except ValueError as error:
         raise UsageError(str(error)) from None
     except OSError as error:

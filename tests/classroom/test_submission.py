@@ -104,12 +104,6 @@ def duplicate_stubs_after(found):
     found["cells"] += edition()["cells"]
 
 
-def retype(found):
-    for cell in found["cells"]:
-        if cell["cell_type"] == "code":
-            cell["cell_type"] = "raw" if cell["id"].startswith("split") else "markdown"
-
-
 def one_string(found):  # sources as text, not lists: VS Code and others
     for cell in found["cells"]:
         cell["source"] = "".join(cell["source"]).replace("\n", "\r\n")
@@ -126,14 +120,6 @@ def merge(found):  # all cells into one, with JupyterLab's Shift-M
     found["cells"] = [dict(found["cells"][1], source=[text])]
 
 
-def old_format(found):
-    cells = [dict(cell, input=cell["source"]) for cell in found["cells"]]
-    for cell in cells:
-        del cell["source"]
-    found["worksheets"] = [{"cells": cells}]
-    del found["cells"]
-
-
 def odd_cells(found):
     found["cells"] = [None, 3, {}, {"cell_type": "code"}, {"source": [1, None]}, *found["cells"]]
     found["cells"][1:1] = [{"cell_type": "code", "source": "\ud800 x", "metadata": [], "id": 7}]
@@ -143,7 +129,7 @@ def odd_cells(found):
     "happened",
     [
         lose_metadata, lose_marks, lose_metadata_and_marks, lose_everything, reorder, duplicate,
-        duplicate_stubs_after, retype, one_string, marks_by_hand, merge, old_format, odd_cells,
+        duplicate_stubs_after, one_string, marks_by_hand, merge, odd_cells,
     ],
 )  # fmt: skip
 def test_whatever_happens_to_the_cells_costs_nothing(happened):

@@ -32,6 +32,12 @@ def template():
         yield template
 
 
+def grouped():
+    """Whether a control group of memory can be made on this computer."""
+    with closing(Template(WAY)) as found:
+        return bool(found._group and found._group._limit)
+
+
 def answer(template, source, while_there=lambda: None):
     with closing(Session(template, [("prologue", ""), ("q", source)], LIMITS)) as session:
         found = session.answer(drivers.double, {"x": 1})
@@ -42,6 +48,32 @@ def status(pid):
     return dict(
         line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
     )
+
+
+SOCKETS = """
+import os, socket, time
+def fill():
+    kept = []
+    while True:
+        try:
+            kept += socket.socketpair()
+            kept[-1].setblocking(False)
+            while kept[-1].send(bytes(1 << 16)): pass
+        except BlockingIOError: pass
+        except OSError: time.sleep(1e6)
+def double(x):
+    for _ in range(24):
+        if os.fork() == 0: fill()
+    time.sleep(1e6)
+"""
+
+
+@pytest.mark.skipif(not grouped(), reason="no control group can be made here")
+def test_memory_that_the_kernel_holds_for_a_worker_counts(template):
+    limits = Limits(cpu=60, wall=200, memory=64 << 20)
+    with closing(Session(template, [("prologue", ""), ("q", SOCKETS)], limits)) as session:
+        assert session.answer(drivers.double, {"x": 1}).ended == "memory"
+    assert answer(template, "def double(x):\n    return 7")[0].value == 7
 
 
 def workers(template):

@@ -13,7 +13,6 @@ from labkit.classroom.assignment import load
 from labkit.classroom.checking import check
 from labkit.classroom.handout.release import numbers_of, release
 from labkit.classroom.handout.roster import Student
-from labkit.classroom.lessons import exercise
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine  # noqa: E402
@@ -97,61 +96,3 @@ def test_an_assignment_need_not_have_checks(means, tmp_path):
         exec(setup.source, {})
         with pytest.raises(ValueError, match="no check 'unchecked.mean'"):
             check("unchecked.mean", 1)
-
-
-LESSON = {
-    "assignment.txt": """%% title
-# Lessons
-%% zh
-# 课程
-""",
-    "judges.py": """from labkit.classroom.lessons import exercise
-def numbers(draw):
-    return {"rows": 9, "gpus": 8}
-""",
-}
-# exercise -> a right answer, a wrong one
-TAKEN = {
-    "idle": ("03.idle", 'rows="rows", gpus="gpus"', "answer = 3", "answer = 0"),
-    "rule": (
-        "03.rule", "",
-        "import torch\\ndef answer(rows, gpus):\\n    return [len(p) for p in torch.arange(rows).chunk(gpus)]",
-        "def answer(rows, gpus):\\n    return [rows // gpus] * gpus",
-    ),
-    "means": (
-        "07.mean", "",
-        "def answer(means, sizes):\\n    return sum(m * n for m, n in zip(means, sizes)) / sum(sizes)",
-        "def answer(means, sizes):\\n    return sum(means) / len(means)",
-    ),
-    "undo": ("04.undo", "", "answer = 2", "answer = 1"),
-}  # fmt: skip
-
-
-def test_exercises_of_lessons_are_questions(tmp_path):
-    folder = tmp_path / "lessons"
-    folder.mkdir()
-    text, judges = LESSON["assignment.txt"], LESSON["judges.py"]
-    for name, (id, facts, _, _) in TAKEN.items():
-        text += f"\n%% {name}-text\n## {name}\n%% zh\n## {name}\n\n%% {name} code answer\nanswer = ...\n"
-        judges += f'{name} = exercise("{name}", "{id}", 1{", " + facts if facts else ""})\n'
-    (folder / "assignment.txt").write_text(text, "utf-8")
-    (folder / "judges.py").write_text(judges, "utf-8")
-    assignment = load(folder)
-    for at, points in ((2, 1), (3, 0)):
-        answers = {name: case[at].replace("\\n", "\n") for name, case in TAKEN.items()}
-        marks = engine.marked(assignment, answers)
-        assert {name: mark.points for name, mark in marks.items()} == dict.fromkeys(TAKEN, points)
-        for mark in marks.values():
-            (part,) = mark.parts
-            assert bool(part.hint) == (not points)
-            assert not points or part.en == ""
-            assert points or (part.en != part.zh and re.search("[一-龥]", part.zh))
-    unanswered = engine.marked(assignment, dict.fromkeys(TAKEN, "answer = None"))
-    assert {part.hint for mark in unanswered.values() for part in mark.parts} == {"nothing"}
-
-
-def test_an_exercise_with_a_live_model_is_refused():
-    with pytest.raises(ValueError, match=r"04\.call works with a live model"):
-        exercise("call", "04.call", 1)
-    with pytest.raises(ValueError, match="exercise must be one of"):
-        exercise("call", "99.call", 1)

@@ -1,4 +1,4 @@
-"""Grades one file, as a check in continuous integration does, with a class's folder or without one."""
+"""Grades one file without its class, as a check in continuous integration does, or a student who hands in."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from ..assignment import Assignment, load
 from ..draw import Numbers
 from ..folders import names
-from ..handout.folder import open_class
-from ..handout.release import assignment_of, numbers_of
 from ..intake.answers import assignments_of, claims_of
 from ..intake.collecting import answers_of
 from ..intake.document import MOST_BYTES, Document, read_document
@@ -23,54 +21,26 @@ from .submission import draws, fingerprint, grade
 OPEN = b"open examples"  # in the place of a secret
 
 
-def grade_file(path: Path, way: str, class_folder: Path | None, secret: bytes) -> Mark:
-    """The marks of a notebook; ValueError if it is none of an assignment, with what to do.
-
-    class_folder  with it, numbers and cases are those of the student whose edition it is; without it, numbers are
-                  those that the file says, and cases are drawn from ``secret``.
-    """
+def grade_file(path: Path, way: str, secret: bytes) -> Mark:
+    """The marks of a notebook, with cases drawn from ``secret``; ValueError if it is none of an assignment."""
     with open(path, "rb") as stream:
         document = read_document(stream.read(MOST_BYTES + 1), path.name)
-    claimed = [claim.student for claim in claims_of(document)]
-    if class_folder is None:
-        held = assignments_of(document)
-        if not held or held[0] not in names():
-            raise Problem(
-                en=f"{path} holds none of the assignments that are known here ({', '.join(names())})",
-                zh=f"{path} 不含这里认识的任何作业（{', '.join(names())}）",
-            )
-        return grade_alone(document, load(held[0]), way, secret, claimed[0] if claimed else "-")
-    folder = open_class(class_folder)
-    claimed = [student for student in claimed if student in folder.students]
-    if len(set(claimed)) != 1:
+    held, claims = assignments_of(document), claims_of(document)
+    if not held or held[0] not in names():
         raise Problem(
-            en=f"{path} does not say which student of the class it is of",
-            zh=f"{path} 没有说明是班里哪个学生的",
+            en=f"{path} holds none of the assignments that are known here ({', '.join(names())})",
+            zh=f"{path} 不含这里认识的任何作业（{', '.join(names())}）",
         )
-    assignment = assignment_of(folder)
-    numbers = numbers_of(folder, assignment, claimed[0])
-    return _graded(document, assignment, way, folder.secret, claimed[0], numbers, [class_folder])
+    return grade_alone(document, load(held[0]), way, secret, claims[0].student if claims else "-")
 
 
 def grade_alone(document: Document, assignment: Assignment, way: str, secret: bytes, student: str) -> Mark:
     """The marks of a notebook without its class, with the numbers that it says itself."""
     usual = assignment.numbers(None)
     numbers: Numbers = {**usual, **_told_numbers(document, usual)}
-    return _graded(document, assignment, way, secret, student, numbers, [])
-
-
-def _graded(
-    document: Document,
-    assignment: Assignment,
-    way: str,
-    secret: bytes,
-    student: str,
-    numbers: Numbers,
-    hidden: list[Path],
-) -> Mark:
     answers = answers_of(assignment, numbers, document)
     draw = draws(secret, student, assignment.name, answers.answers)
-    with closing(template(way, assignment.preload, hidden)) as workers:
+    with closing(template(way, assignment.preload)) as workers:
         graded = grade(assignment, answers.answers, numbers, draw, workers)
     judged_by = fingerprint(assignment)
     return Mark(student, answers.digest, now(), graded.questions, answers.notes, graded.troubles, judged_by)

@@ -51,7 +51,7 @@ def serve(config: dict[str, Any]) -> None:
 
 def _template(config: dict[str, Any], assignment: Assignment, hidden: list[Path]) -> Template | Bare:
     try:
-        return template(config["way"], assignment.preload, hidden, config["lane"])
+        return template(config["way"], assignment.preload, hidden)
     except CannotStart as error:
         text = say(en=f"the sandbox could not be started: {error}", zh=f"沙箱无法启动：{error}")
         raise CannotStart(text) from None

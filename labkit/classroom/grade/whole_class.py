@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -81,49 +81,68 @@ def mark_class(
                 continue
             numbers = numbers_of(folder, assignment, student)
             orders.append({"student": student, "answers": found.answers, "numbers": numbers})
-        with _Lanes(folder, assignment, way, min(jobs, len(orders))) as lanes:
-            for order, reply, seconds in lanes.judge(orders):
-                student = order["student"]
-                found = done.answers[student]
-                questions = {id: QuestionMark.read(told) for id, told in reply["questions"].items()}
-                troubles = [Note(**note) for note in reply["troubles"]]
-                hands = marks[student].by_hand if student in marks else {}
-                mark = Mark(student, found.digest, now(), questions, found.notes, troubles, judged_by, hands)
-                add(mark)
-                done.graded.append(mark)
-                tell(Progress(len(done.graded), len(orders), mark, seconds))
+        judges = _Judges(folder, assignment, way, min(jobs, len(orders)))
+        for order, reply, seconds in judges.judge(orders):
+            student = order["student"]
+            found = done.answers[student]
+            questions = {id: QuestionMark.read(told) for id, told in reply["questions"].items()}
+            troubles = [Note(**note) for note in reply["troubles"]]
+            hands = marks[student].by_hand if student in marks else {}
+            mark = Mark(student, found.digest, now(), questions, found.notes, troubles, judged_by, hands)
+            add(mark)
+            done.graded.append(mark)
+            tell(Progress(len(done.graded), len(orders), mark, seconds))
     return done
 
 
-class _Lanes:
-    """The judges' processes; a context manager."""
+class _Judges:
+    """The judges: a process for each thread that asks one."""
 
     def __init__(self, folder: ClassFolder, assignment: Assignment, way: str, count: int) -> None:
-        self._assignment = assignment
+        self._assignment, self._count = assignment, count
         self._config = {
             "way": way,
             "secret": folder.secret.hex(),
             "assignment": str(assignment.folder),
             "hidden": [str(folder.path.resolve())],
         }
-        self._count = count
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._lines: queue.Queue[tuple[int, subprocess.Popen[bytes], bytes]] = queue.Queue()
+        self._mine = threading.local()
+        self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> _Lanes:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for process in self._processes.values():
-            assert process.stdin
-            with suppress(OSError):
-                process.stdin.close()
-            if exc[0] is not None:
+    def judge(self, orders: Sequence[_Plain]) -> Iterator[tuple[_Plain, _Plain, float]]:
+        """Yields (order, reply, seconds) as the orders are done."""
+        pool = ThreadPoolExecutor(max(1, self._count))
+        try:
+            for done in as_completed([pool.submit(self._judge, order) for order in orders]):
+                yield done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in self._processes:
                 process.kill()
-        for process in self._processes.values():
-            process.wait()
+            raise
+        finally:
+            pool.shutdown()
+            for process in self._processes:
+                process.communicate()  # its stdin ends, and so does it
 
-    def _start(self, lane: int) -> subprocess.Popen[bytes]:
+    def _judge(self, order: _Plain) -> tuple[_Plain, _Plain, float]:
+        since = time.monotonic()
+        for _ in 1, 2:
+            process = self._mine.process = getattr(self._mine, "process", None) or self._start()
+            hung = threading.Timer(_PATIENCE, process.kill)
+            hung.start()
+            with suppress(BrokenPipeError):  # it has ended; its silence says so
+                process.stdin.write(json.dumps(order).encode() + b"\n")
+                process.stdin.flush()
+            line = process.stdout.readline()
+            hung.cancel()
+            if line.endswith(b"\n"):
+                return order, json.loads(line), time.monotonic() - since
+            process.kill()
+            self._mine.process = None
+        return order, _not_judged(self._assignment), time.monotonic() - since
+
+    def _start(self) -> subprocess.Popen[bytes]:
         path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
         process = subprocess.Popen(
             [sys.executable, "-m", "labkit.classroom.grade.process"],
@@ -131,56 +150,11 @@ class _Lanes:
             stdout=subprocess.PIPE,
             env=os.environ | {VARIABLE: get_language(), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         )
+        self._processes.append(process)
         assert process.stdin
-        process.stdin.write(json.dumps(self._config | {"lane": lane}).encode() + b"\n")
-        self._processes[lane] = process
-        threading.Thread(target=self._read, args=(lane, process), daemon=True).start()
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(self._config).encode() + b"\n")
         return process
-
-    def judge(self, orders: Sequence[_Plain]) -> Iterator[tuple[_Plain, _Plain, float]]:
-        """Yields (order, reply, seconds) as the orders are done."""
-        waiting = list(reversed(orders))
-        at_work: dict[int, tuple[_Plain, float, int]] = {}  # lane -> order, since when, which attempt
-
-        def give(lane: int, order: _Plain, attempt: int = 1) -> None:
-            process = self._processes.get(lane) or self._start(lane)
-            assert process.stdin
-            with suppress(BrokenPipeError):  # it has ended; its silence says so
-                process.stdin.write(json.dumps(order).encode() + b"\n")
-                process.stdin.flush()
-            at_work[lane] = (order, time.monotonic(), attempt)
-
-        for lane in range(self._count):
-            give(lane, waiting.pop())
-        while at_work:
-            try:
-                lane, process, line = self._lines.get(timeout=5)
-            except queue.Empty:
-                for lane, (_, since, _) in at_work.items():
-                    if time.monotonic() - since > _PATIENCE:
-                        self._processes[lane].kill()  # its silence is read as its end
-                continue
-            if process is not self._processes.get(lane) or lane not in at_work:
-                continue
-            order, since, attempt = at_work.pop(lane)
-            if line.endswith(b"\n"):
-                yield order, json.loads(line), time.monotonic() - since
-            else:
-                process.kill()
-                process.wait()
-                del self._processes[lane]
-                if attempt == 1:
-                    give(lane, order, attempt=2)
-                    continue
-                yield order, _not_judged(self._assignment), time.monotonic() - since
-            if waiting:
-                give(lane, waiting.pop())
-
-    def _read(self, lane: int, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout
-        for line in process.stdout:
-            self._lines.put((lane, process, line))
-        self._lines.put((lane, process, b""))
 
 
 def _not_judged(assignment: Assignment) -> _Plain:

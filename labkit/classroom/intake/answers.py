@@ -69,7 +69,6 @@ class _Piece:
     source: str
     question: str | None
     ours: bool = False  # a check, or what is given: nothing that is graded
-    code: bool = True
 
 
 def claims_of(document: Document) -> list[Claim]:
@@ -136,8 +135,8 @@ def _pieces(document: Document, assignment: str, questions: set[str]) -> list[_P
                 parts[-1][2].append(line)
         for question, ours, lines in parts:
             source = "\n".join(lines).strip("\n")
-            if source.strip() and (cell.code or question):
-                found.append(_Piece(source[: MOST + 1], question, ours, cell.code))
+            if source.strip() and cell.code:
+                found.append(_Piece(source[: MOST + 1], question, ours))
     return found
 
 
@@ -164,8 +163,6 @@ def _answer(question: Asked, pieces: list[_Piece], notes: list[Note]) -> str | N
             odd("magics")
         if not unanswered(source, question.stub) and source not in sources:
             sources.append(source)
-            if not piece.code:
-                odd("retyped")
     if not sources:
         found = _elsewhere(question, pieces)
         if found is not None or not mine:
@@ -190,7 +187,7 @@ def _answer(question: Asked, pieces: list[_Piece], notes: list[Note]) -> str | N
 def _elsewhere(question: Asked, pieces: list[_Piece]) -> str | None:
     """Looks for the answer in cells that have lost their signs, or in which it should not stand."""
     for piece in reversed(pieces):
-        if piece.question is None and piece.code and question.defines:
+        if piece.question is None and question.defines:
             source = _without_magics(piece.source)
             if {*question.defines} <= {*defined(source)} and not unanswered(source, question.stub):
                 return source
@@ -209,7 +206,7 @@ def _without_magics(source: str) -> str:
 def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
     """Collects the definitions in the student's own cells: name -> (its place, its source); the last one counts."""
     found: dict[str, tuple[_Place, str]] = {}
-    own = [piece.source for piece in pieces if piece.question is None and not piece.ours and piece.code]
+    own = [piece.source for piece in pieces if piece.question is None and not piece.ours]
     for at, source in enumerate(map(_without_magics, own)):
         tree = parsed(source)
         for node in tree.body if tree else ():

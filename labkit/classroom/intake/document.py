@@ -90,9 +90,6 @@ def _notebook(text: str) -> Document:
     except (ValueError, RecursionError, MemoryError):
         raise WrongFile("broken-json") from None
     cells = found.get("cells")
-    if cells is None and isinstance(found.get("worksheets"), list):  # version 3
-        sheets = [sheet.get("cells") for sheet in found["worksheets"] if isinstance(sheet, dict)]
-        cells = [cell for sheet in sheets if isinstance(sheet, list) for cell in sheet]
     if not isinstance(cells, list):
         raise WrongFile("other-json")
     if len(cells) > _MOST_CELLS:
@@ -101,7 +98,7 @@ def _notebook(text: str) -> Document:
 
 
 def _cell(cell: Mapping[str, Any]) -> Cell:
-    source = cell.get("source", cell.get("input", ""))
+    source = cell.get("source", "")
     if isinstance(source, list):
         source = "".join(line for line in source if isinstance(line, str))
     name = cell.get("id")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -13,10 +12,9 @@ from ..assignment import Assignment
 from ..grade.marks import Mark, PartMark
 from ..handout.folder import ClassFolder
 from ..intake.collecting import Collection
-from .page import listed, meter, page, points, prose, section, share_of, table, text
+from .page import listed, meter, page, points, prose, section, share_of, shown, table, text
 from .similar import Group
 
-_BINS = 10
 _MOST_GROUPS = 100
 
 
@@ -46,7 +44,6 @@ def overview_page(found: Class) -> str:
         title,
         f"<h1>{escape(title)}</h1>",
         _summary(found),
-        _distribution(found),
         section("hardest-first", _questions(found)),
         section("hints", _hints(found)),
         section("odd", _odd(found)),
@@ -65,31 +62,6 @@ def _summary(found: Class) -> str:
         middle, half, most = map(points, (mean(totals), median(totals), found.assignment.points))
         told += say(en=" ", zh="") + text("middle", mean=middle, median=half, most=most)
     return f"<p>{told}</p>"
-
-
-def _distribution(found: Class) -> str:
-    if not found.marks:
-        return ""
-    most = found.assignment.points or 1
-    bins = Counter(min(_BINS - 1, int(mark.points / most * _BINS)) for mark in found.marks.values())
-    tallest = max(bins.values())
-    width, height, step = 600, 150, 60
-    drawn = []
-    for at in range(_BINS):
-        high = round(bins[at] / tallest * (height - 20))
-        left, top = at * step, height - high
-        middle = left + step / 2
-        drawn.append(f'<rect x="{left + 3}" y="{top}" width="{step - 6}" height="{high}" fill="var(--bar)"/>')
-        if bins[at]:
-            drawn.append(f'<text x="{middle}" y="{top - 4}">{bins[at]}</text>')
-        drawn.append(f'<text x="{middle}" y="{height + 16}" opacity=".7">{at * 10}–{at * 10 + 10}</text>')
-    label = text("bins")
-    return section(
-        "distribution",
-        f'<svg viewBox="0 0 {width} {height + 24}" role="img" aria-label="{label}" style="max-width:40rem" '
-        f'font-size="12" text-anchor="middle" fill="CanvasText">{"".join(drawn)}</svg>'
-        f'<p class="soft">{label}</p>',
-    )
 
 
 def _questions(found: Class) -> str:
@@ -178,13 +150,8 @@ def _students(found: Class) -> str:
         head[0] = f'<a href="../feedback/{escape(student.id)}.html">{head[0]}</a>'
         cells = []
         for question in questions:
-            answered = mark.questions.get(question.id)
-            judged = answered is not None and answered.state != "unanswered"
-            judged = judged or question.id in mark.by_hand
             hand = "*" * (question.id in mark.by_hand)
-            cells.append(
-                points(mark.counted[question.id]) + hand if judged else '<span class="soft">–</span>'
-            )
+            cells.append(shown(mark, question.id) + hand or '<span class="soft">–</span>')
         total = share_of(mark.points, found.assignment.points)
         if student.id in found.before:
             total += f' <span class="part">({text("was", points=points(found.before[student.id]))})</span>'

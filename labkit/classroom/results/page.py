@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...base.language import get_language
 from ...base.texts import texts_beside
+from ..grade.marks import Mark
 
 _TEXTS = texts_beside(__file__)
 _STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
@@ -46,6 +47,13 @@ def prose(words: str) -> str:
 def points(value: float) -> str:
     """Points as they are written: at most two decimals, none that say nothing."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def shown(mark: Mark, question: str) -> str:
+    """The points that count for a question, "" if it was not answered."""
+    graded = mark.questions.get(question)
+    judged = question in mark.by_hand or (graded is not None and graded.state != "unanswered")
+    return points(mark.counted[question]) if judged else ""
 
 
 def meter(share: float) -> str:

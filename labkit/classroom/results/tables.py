@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.files import write_whole
@@ -19,7 +17,7 @@ from ..handout.folder import ClassFolder
 from ..handout.release import assignment_of
 from ..handout.roster import Student
 from ..words import Problem
-from .page import points, text
+from .page import points, shown, text
 
 _BOM = "\ufeff"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -39,12 +37,28 @@ def export(folder: ClassFolder, force: bool = False) -> Path:
         raise Problem(
             en=f"{target} exists: --force overwrites it", zh=f"{target} 已经存在：加 --force 会覆盖它"
         )
-    columns = _columns(folder, assignment)
-    lines = [_Line(student, marks.get(student.id)) for student in folder.students.values()]
-    rows = [[title for title, _ in columns], *([value(line) for _, value in columns] for line in lines)]
+    rows = [_row(student, marks.get(student.id), assignment) for student in folder.students.values()]
+    titles = dict.fromkeys(title for row in rows for title in row)
+    if text("email") in titles and not any(row[text("email")] for row in rows):
+        del titles[text("email")]
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(target, as_csv(rows))
+    write_whole(target, as_csv([list(titles), *([row.get(title, "") for title in titles] for row in rows)]))
     return target
+
+
+def _row(student: Student, mark: Mark | None, assignment: Assignment) -> dict[str, str]:
+    """What stands in each column for a student."""
+    row = {text("id"): student.id, text("name"): student.name, text("email"): student.email, **student.more}
+    for one in assignment.questions:
+        row[f"{one.title} ({points(one.points)})"] = shown(mark, one.id) if mark else ""
+    row[text("total")] = points(mark.points) if mark else ""
+    row[text("of")] = points(assignment.points)
+    remarks = [] if mark else [text("no-submission")]
+    if mark and any(note.kind == "late" for note in mark.notes):
+        remarks.append(text("late"))
+    if mark and mark.by_hand:
+        remarks.append(text("hand-column", listed=", ".join(sorted(mark.by_hand))))
+    return row | {text("remarks"): "; ".join(remarks)}
 
 
 def as_csv(rows: list[list[str]]) -> str:
@@ -58,55 +72,3 @@ def _harmless(cell: str) -> str:
     """``cell``, which no spreadsheet takes for a formula."""
     number = cell.removeprefix("-").replace(".", "", 1).isdecimal()
     return f"'{cell}" if cell.startswith(_FORMULA) and not number else cell
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A student and their mark, None if there is none."""
-
-    student: Student
-    mark: Mark | None
-
-    @property
-    def total(self) -> str:
-        return points(self.mark.points) if self.mark else ""
-
-    def of(self, question: str) -> str:
-        if self.mark is None:
-            return ""
-        answered = self.mark.questions.get(question)
-        judged = question in self.mark.by_hand or (answered is not None and answered.state != "unanswered")
-        return points(self.mark.counted[question]) if judged else ""
-
-    @property
-    def remarks(self) -> str:
-        if self.mark is None:
-            return text("no-submission")
-        late = [text("late")] if any(note.kind == "late" for note in self.mark.notes) else []
-        hands = (
-            [text("hand-column", listed=", ".join(sorted(self.mark.by_hand)))] if self.mark.by_hand else []
-        )
-        return "; ".join(late + hands)
-
-
-# The columns of the table: (title, what stands in it for a student).
-_Columns = list[tuple[str, Callable[[_Line], str]]]
-
-
-def _columns(folder: ClassFolder, assignment: Assignment) -> _Columns:
-    students = folder.students.values()
-    more = dict.fromkeys(title for student in students for title in student.more)
-    email: _Columns = [(text("email"), lambda line: line.student.email)]
-    return [
-        (text("id"), lambda line: line.student.id),
-        (text("name"), lambda line: line.student.name),
-        *(email if any(student.email for student in students) else []),
-        *((title, lambda line, title=title: line.student.more.get(title, "")) for title in more),
-        *(
-            (f"{one.title} ({points(one.points)})", lambda line, id=one.id: line.of(id))
-            for one in assignment.questions
-        ),
-        (text("total"), lambda line: line.total),
-        (text("of"), lambda line: points(assignment.points)),
-        (text("remarks"), lambda line: line.remarks),
-    ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..judging import Answer, Raised
+from ..judging import Answer, Part, Raised
 from ..words import Problem, harmless
 from .templates import Bare, Template
 from .workers import Ended, Limits, Worker
@@ -73,13 +72,15 @@ class Session:
 
     def _ask(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Answer:
         assert self._worker is not None
+        kills = self.template.kills()
         try:
             found = _read(self._worker.request(message, limits, meet))
             return replace(found, met=tuple(self._worker.met))
         except Ended as ended:
-            self.troubles.append((ended.why, str(ended)))
             self.close()
-            return Answer(ended=ended.why)
+            why = "memory" if self.template.kills() > kills else ended.why
+            self.troubles.append((why, str(ended)))
+            return Answer(ended=why)
 
     def close(self) -> None:
         self._in_part = False
@@ -117,16 +118,12 @@ def _source(driver: Callable[..., Any]) -> tuple[str, str]:
             zh=f"ask：{driver!r} 必须是 drivers 模块顶层的函数",
         )
     if module.__name__ not in _sources:
-        source = inspect.getsource(module)
-        for node in ast.parse(source).body:
-            name = getattr(node, "name", "")
-            calls = [d.func for d in getattr(node, "decorator_list", ()) if isinstance(d, ast.Call)]
-            is_part = any(getattr(call, "id", getattr(call, "attr", "")) == "part" for call in calls)
-            if name.startswith(("judge", "solution")) or is_part:
+        for name, value in vars(module).items():
+            if isinstance(value, Part) or name.startswith(("judge", "solution")):
                 raise Problem(
                     en=f"{module.__name__} is sent to the student's process and holds `{name}`: "
                     "keep drivers in a module of their own",
                     zh=f"{module.__name__} 会发送到学生的进程里，却含有 `{name}`：请把 drivers 放在单独的模块中",
                 )
-        _sources[module.__name__] = source
+        _sources[module.__name__] = inspect.getsource(module)
     return module.__name__, _sources[module.__name__]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from ...base import ours
 from ...base.language import VARIABLE
 from ..meeting import BELL
 from .inside.processes import children, cpu, descendants, memory, waiting
+from .memory import Group
 from .workers import Bell, Kept, Limits, Started, Worker
 
 PACKAGE = Path(ours.FOLDER).resolve()
@@ -29,7 +31,8 @@ SHOWN = (
     "classroom/__init__.py classroom/meeting.py classroom/wall/__init__.py classroom/wall/inside"
 ).split()
 HOME = "/answer"  # of a worker, as :mod:`.inside.sandbox` makes it
-_FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each lane
+_FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each judge's process
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
 _START = 120  # seconds of wall time that torch may take to be imported on a very busy machine
 
 
@@ -44,15 +47,12 @@ class Template:
     preload  modules to import beforehand.
     hidden   folders of the teacher's that must not be seen, should they lie in one that must (a course inside a
              virtual environment, say).
-    lane     which of several templates of this grading it is.
     """
 
-    def __init__(
-        self, way: str, preload: Sequence[str] = (), hidden: Sequence[Path] = (), lane: int = 0
-    ) -> None:
-        self.way = way
+    def __init__(self, way: str, preload: Sequence[str] = (), hidden: Sequence[Path] = ()) -> None:
+        self.way, self._group = way, None
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        config = configuration(way, hidden, lane) | {"control": there.fileno(), "preload": list(preload)}
+        config = configuration(way, hidden) | {"control": there.fileno(), "preload": list(preload)}
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             python("template.main", config),
@@ -79,6 +79,7 @@ class Template:
         # The template itself; behind a wall the started process only waits for it.
         self.process = next(iter(children().get(self._process.pid, ())), self._process.pid)
         self._size, self._private = memory(self.process)
+        self._group = Group(self.process) if way == "root" else None
 
     def worker(self, limits: Limits, without: Sequence[str] = ()) -> Worker:
         """Starts a worker; ``limits`` are those of its first request, and bound what all of its requests may take.
@@ -89,6 +90,7 @@ class Template:
         replies, told = os.pipe()
         heard, bell = os.pipe()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         order = {
             "cpu": 600, "address_space": self._size + limits.memory, "processes": limits.processes,
             "without": list(without),
@@ -104,9 +106,17 @@ class Template:
             for fd in asked, told, heard:
                 os.close(fd)
             there.close()
+        _, told_by, _, _ = here.recvmsg(4, socket.CMSG_SPACE(_CREDENTIALS.size))
+        if self._group and told_by:
+            self._group.limit(limits.memory, _CREDENTIALS.unpack(told_by[0][2])[0])
+        here.send(b".")
         pipes = os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0)
         number = os.fstat(bell).st_ino
         return Worker(self.taken, *pipes, Kept(here), Bell(bell, lambda: self.waiting(number)))
+
+    def kills(self) -> int:
+        """How often the kernel has ended a process that took too much memory."""
+        return self._group.kills if self._group else 0
 
     def taken(self) -> tuple[float, int]:
         """Gives CPU seconds and bytes of memory of their own of all workers that there are now."""
@@ -126,10 +136,13 @@ class Template:
         return sum(count for count, _ in found), any(is_awake for _, is_awake in found)
 
     def close(self) -> None:
-        self._control.close()
-        with suppress(OSError):
-            self._process.kill()
+        self._control.close()  # it ends by itself, and so it is known what it took
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        self._process.kill()
         self._process.wait()
+        if self._group:
+            self._group.close()
         self.log.close()
 
 
@@ -143,6 +156,9 @@ class Bare:
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
         self._preload = list(preload)
+
+    def kills(self) -> int:
+        return 0
 
     def worker(self, limits: Limits, without: Sequence[str] = ()) -> Worker:
         process = subprocess.Popen(
@@ -164,9 +180,9 @@ class Bare:
         """Does nothing: each worker is closed by the session that asked for it."""
 
 
-def template(way: str, preload: Sequence[str], hidden: Sequence[Path] = (), lane: int = 0) -> Template | Bare:
+def template(way: str, preload: Sequence[str], hidden: Sequence[Path] = ()) -> Template | Bare:
     """Starts what workers are taken from, in the way that :func:`.isolation.best` names."""
-    return Bare(preload) if way == "bare" else Template(way, preload, hidden, lane)
+    return Bare(preload) if way == "bare" else Template(way, preload, hidden)
 
 
 def python(function: str, told: object) -> list[str]:
@@ -177,13 +193,13 @@ def python(function: str, told: object) -> list[str]:
     return [sys.executable, "-I", "-c", code, str(PACKAGE.parent), json.dumps(told)]
 
 
-def configuration(way: str, hidden: Sequence[Path] = (), lane: int = 0) -> dict[str, Any]:
+def configuration(way: str, hidden: Sequence[Path] = ()) -> dict[str, Any]:
     """Gives the arguments of :func:`.inside.sandbox.enter`; ``hidden`` are folders of the teacher's."""
     folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     folders |= {path for path in sys.path if "site-packages" in path or "dist-packages" in path}
     readable = {folder for folder in folders if os.path.isdir(folder)}
     readable |= {os.path.realpath(folder) for folder in readable}
-    base = _FIRST_ID + (os.getpid() & 0xFFFF) * 64 + 2 * lane
+    base = _FIRST_ID + (os.getpid() & 0x1FFFFF) * 2
     return {
         "way": way,
         "readable": sorted(readable | {str(Path(sys.executable).resolve().parent)}),

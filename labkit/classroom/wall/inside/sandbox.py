@@ -41,6 +41,7 @@ HOME = "/answer"  # the worker's own folder, where it may write
 DEVICES = ("null", "zero", "full", "random", "urandom")
 WORKSPACE = 64 << 20  # bytes that a worker can write into its own folders, each
 _FILES = 4096  # files and folders there
+_SOCKET_BYTES = "4096 65536 262144"  # of each socket: least, usual, most
 
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 
@@ -211,6 +212,9 @@ def _loopback() -> None:
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         set_flags, up, running = 0x8914, 0x1, 0x40
         fcntl.ioctl(any_socket, set_flags, struct.pack("16sh14x", b"lo", up | running))
+    for name in "tcp_rmem", "tcp_wmem":  # what sockets hold is no process's memory
+        with suppress(OSError), open(f"/proc/sys/net/ipv4/{name}", "w") as stream:
+            stream.write(_SOCKET_BYTES)
 
 
 # -- a worker

@@ -40,6 +40,9 @@ def main(config: dict[str, Any]) -> None:
     while True:
         sent, fds, _, _ = socket.recv_fds(control, 1 << 16, 4)
         if not sent:
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, 0)[0]:
+                    pass
             os._exit(0)
         order = json.loads(sent)
         ban = _ban(tuple(order["without"]))
@@ -84,6 +87,8 @@ def _keep(
 ) -> None:
     """Starts one worker, waits for its end, and reports on ``told`` how it came."""
     judge = socket.socket(fileno=told)
+    judge.send(b"here")  # with it goes who this is
+    judge.recv(1)
     sandbox.alone(way)
     child = os.fork()
     if not child:
