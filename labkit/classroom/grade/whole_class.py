@@ -128,7 +128,10 @@ class _Judges:
     def _judge(self, order: _Plain) -> tuple[_Plain, _Plain, float]:
         since = time.monotonic()
         for _ in 1, 2:
-            process = self._mine.process = getattr(self._mine, "process", None) or self._start()
+            process: subprocess.Popen[bytes] = getattr(self._mine, "process", None) or self._start()
+            self._mine.process = process
+            assert process.stdin
+            assert process.stdout
             hung = threading.Timer(_PATIENCE, process.kill)
             hung.start()
             with suppress(BrokenPipeError):  # it has ended; its silence says so
