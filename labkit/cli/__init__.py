@@ -45,6 +45,10 @@ COMMANDS = {
         en="check whether your own model would survive DataParallel",
         zh="检查你自己的模型能不能用 DataParallel",
     ),
+    "check": lambda: say(
+        en="run a torch.distributed script once, and say on one page what is wrong, held and waited for",
+        zh="把 torch.distributed 脚本运行一遍，一页列出问题、显存和等待",
+    ),
     "explain": lambda: say(
         en="say why ranks hang, from the dumps of PyTorch's Flight Recorder",
         zh="根据 PyTorch Flight Recorder 的转储，说明各 rank 为什么卡住",

@@ -38,6 +38,8 @@ NOTHING_TO_DO = (
 PROCESSES_ONLY = "no_python logs_specs virtual_local_rank".split()
 
 WORDING = Wording("torchrun")
+# No GPU has so many bytes: what is given where none is to be too small.
+MOST = 16 << 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -277,7 +279,7 @@ def _wanted(options: argparse.Namespace) -> Kept | None:
 def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> None:
     """Print the summary, write the timeline and the trace: those that are asked for, of the last attempt."""
     if options.summary:
-        print(_summary(kept, parts), file=sys.stderr)
+        print(summary(kept, parts), file=sys.stderr)
     if options.timeline:
         title = Path(options.training_script).name
         write_timeline(options.timeline, kept.trace, title, kept.left_out)
@@ -285,7 +287,7 @@ def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> Non
         write(options.trace, kept.trace.to_chrome(), "--trace")
 
 
-def _summary(kept: Kept, parts: Sequence[Part]) -> str:
+def summary(kept: Kept, parts: Sequence[Part]) -> str:
     """Says of each rank how full its GPU was at most, how much it brought to collectives, how long it waited."""
     nodes = len({part.node for part in parts})
     on = say(en=f" on {plural(nodes, 'node')}", zh=f"，{nodes} 个节点") if nodes > 1 else ""
@@ -293,13 +295,15 @@ def _summary(kept: Kept, parts: Sequence[Part]) -> str:
     for part in parts:
         total = kept.totals[part.rank]
         peak, whole = told_bytes(total.peak), told_bytes(part.capacity)
+        if part.capacity < MOST:
+            peak = say(en=f"{peak} of {whole}", zh=f"{peak} / {whole}")
         calls, sent = total.calls, bytes_text(total.nbytes)
         where = say(en=f" of node {part.node}", zh=f"（节点 {part.node}）") if nodes > 1 else ""
         lines.append(
             say(
-                en=f"  rank {part.rank}  cuda:{part.gpu}{where}  peak {peak} of {whole}, "
+                en=f"  rank {part.rank}  cuda:{part.gpu}{where}  peak {peak}, "
                 f"{plural(calls, 'collective')} of {sent}, waited {duration(total.waited)}",
-                zh=f"  rank {part.rank}  cuda:{part.gpu}{where}  峰值 {peak} / {whole}，"
+                zh=f"  rank {part.rank}  cuda:{part.gpu}{where}  峰值 {peak}，"
                 f"{calls} 次集合通信共 {sent}，等待 {duration(total.waited)}",
             )
         )

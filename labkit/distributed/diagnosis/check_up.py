@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,7 +58,10 @@ def diagnose_ranks(
     ranks: int,
     arguments: Sequence[str] = (),
     *,
-    memory: str | int = "16 TiB",
+    memory: str | int | None = "16 TiB",
+    nodes: int = 1,
+    gpu_model: str | None = None,
+    ends: Callable[[World], object] = lambda world: None,
 ) -> RanksDiagnosis:
     """What is wrong with a script for ``torchrun``, run on ``ranks`` simulated GPUs? A :class:`RanksDiagnosis`.
 
@@ -69,6 +72,8 @@ def diagnose_ranks(
 
     script      its path; or a function that is called with each :class:`Rank`.
     arguments   the script's own.
+    memory      of each GPU, ``gpu_model`` what it passes for; ``nodes`` how many computers they are on.
+    ends        is called with the ranks of the first run, well ended or not, while they are still there.
     """
     ranks = whole("ranks", ranks, 2, MOST_GPUS)
     program: Callable[[Rank], Any]
@@ -81,18 +86,19 @@ def diagnose_ranks(
         from ..torchrun.script import Program
 
         program, name = Program(str(path), arguments), path.name
-    records, failure = _run(name, program, ranks, memory)
+    gpus: dict[str, Any] = {"memory": memory, "gpu_model": gpu_model}
+    records, failure = _run(name, program, ranks, gpus, nodes=nodes, ends=ends)
     found: list[Finding] = findings(records, failure)
     looked = compared(records)
-    if failure is None:
-        nodes = next(number for number in range(2, ranks + 1) if ranks % number == 0)
-        _, other = _run(name, program, ranks, memory, nodes=nodes, enough=1)
-        found += on_nodes(nodes, other[1]) if other is not None else ()
+    if failure is None and nodes == 1:
+        several = next(number for number in range(2, ranks + 1) if ranks % number == 0)
+        _, other = _run(name, program, ranks, gpus, nodes=several, enough=1)
+        found += on_nodes(several, other[1]) if other is not None else ()
     # A shape that fits on one GPU alone is a matter of how the ranks cut.
     cut = failure is not None and re.search(r"size|shape|view", str(failure[1]))
     compare = not found and any(one.seen for one in records)
     if compare or (cut and [one.name for one in found] == ["script_fails"]):
-        (one,), alone = _run(name, program, 1, memory, enough=one_gpu.STEPS, like=records)
+        (one,), alone = _run(name, program, 1, gpus, enough=one_gpu.STEPS, like=records)
         if failure is not None:
             found = (list(one_gpu.cut(records, one, *failure)) if alone is None else []) or found
         elif alone is not None:
@@ -108,11 +114,12 @@ def _run(
     name: str,
     program: Callable[[Rank], Any],
     ranks: int,
-    memory: str | int,
+    gpus: Mapping[str, Any],
     *,
     nodes: int = 1,
     enough: int = 0,
     like: Sequence[RankRecord] = (),
+    ends: Callable[[World], object] = lambda world: None,
 ) -> tuple[list[RankRecord], tuple[int, BaseException] | None]:
     """Run the script once; return the records of its ranks, and the rank and error that ended it.
 
@@ -124,7 +131,7 @@ def _run(
     with (
         redirect_stdout(quiet) if enough else nullcontext(),
         redirect_stderr(quiet) if enough else nullcontext(),
-        World(ranks, nodes=nodes, memory=memory) as world,
+        World(ranks, nodes=nodes, **gpus) as world,
         Observer(ranks, enough, like) as observer,
     ):
         try:
@@ -132,4 +139,6 @@ def _run(
         except RanksFailed as failed:
             if not enough or not isinstance(failed.error, Left):
                 return observer.records, (failed.rank, failed.error)
+        finally:
+            ends(world)
     return observer.records, None

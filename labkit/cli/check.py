@@ -1,0 +1,154 @@
+"""Run a torchrun script once, and say on one page what `torchrun --summary` and `diagnose --ranks` would.
+
+What each rank's GPU held, and how long it waited; what is wrong, on which line, and what to do; how the result
+compares with one GPU. SCRIPT's own arguments follow it.
+Exit code 0 if nothing is wrong, 1 if something is, 2 for bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..base.language import say
+from .ending import write
+from .torchrun import summary
+from .usage import UsageError, add_options, at_least, bad_usage, checked_path, checked_script, loading
+from .wording import Wording
+
+if TYPE_CHECKING:
+    from ..diagnosis.result import Diagnosis, Finding
+
+WORDING = Wording("check")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = say(
+        en="labkit check [options] SCRIPT [ARGS ...]", zh="labkit check [选项] SCRIPT [ARGS ...]"
+    )
+    add_options(
+        parser,
+        WORDING,
+        "options",
+        ranks={"type": at_least(2), "default": 4},
+        nodes={"type": at_least(1), "default": 1},
+        memory={"default": None},
+        gpu_model={"default": None},
+        sarif={"type": Path},
+        fail_on={"choices": ("error", "warning"), "default": "warning"},
+        subject={"nargs": argparse.PARSER},
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    script, *arguments = options.subject
+    checked_script(script)
+    checked_path("--sarif", options.sarif)
+    if options.ranks % options.nodes:
+        raise UsageError(
+            en=f"--nodes must divide --ranks: {options.ranks} ranks on {options.nodes} nodes",
+            zh=f"--nodes 必须能整除 --ranks：{options.nodes} 个节点分不匀 {options.ranks} 个 rank",
+        )
+    loading()
+    from ..distributed.diagnosis import diagnose_ranks
+    from ..distributed.rank.totals import Kept, Part, part_of
+    from ..trace import emitting
+
+    kept, parts = Kept(0), list[Part]()
+    trace = emitting.begin()
+    trace.events, trace.samples = kept.trace.events, kept.trace.samples
+
+    def ends(world: Any) -> None:
+        parts[:] = filter(None, map(part_of, world.ranks))
+        emitting.end(trace)
+
+    # What the script prints goes beside the result.
+    try:
+        with redirect_stdout(sys.stderr), bad_usage(FileNotFoundError, TypeError, ValueError):
+            memory = options.memory or (None if options.gpu_model else "16 TiB")
+            gpus = {"memory": memory, "gpu_model": options.gpu_model, "nodes": options.nodes}
+            found = diagnose_ranks(script, options.ranks, arguments, **gpus, ends=ends)
+    finally:
+        if not parts:
+            emitting.end(trace)
+    if options.json:
+        print(json.dumps(_facts(found, kept, parts), indent=1, ensure_ascii=False))
+    else:
+        print(found, "", summary(kept, parts), *_not_distributed(kept), sep="\n")
+    if options.sarif:
+        text = json.dumps(sarif(found, Path(script)), indent=1, ensure_ascii=False)
+        write(options.sarif, text, "--sarif")
+    return int(not found.ok if options.fail_on == "warning" else found.count("error") > 0)
+
+
+def _facts(found: Diagnosis, kept: Any, parts: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(found.to_json())
+    totals = {part.rank: kept.totals[part.rank] for part in parts}
+    facts["by_rank"] = [
+        {
+            "rank": part.rank,
+            "node": part.node,
+            "peak_bytes": totals[part.rank].peak,
+            "capacity_bytes": part.capacity,
+            "collectives": totals[part.rank].calls,
+            "bytes": totals[part.rank].nbytes,
+            "waited_seconds": totals[part.rank].waited,
+        }
+        for part in parts
+    ]
+    return facts
+
+
+def _not_distributed(kept: Any) -> list[str]:
+    if any(total.calls for total in kept.totals.values()):
+        return []
+    return [
+        say(
+            en="No rank called a collective: each ran the script for itself. Of DataParallel, labkit diagnose FACTORY "
+            "and labkit run --summary SCRIPT tell.",
+            zh="没有 rank 做过集合通信：各自把脚本跑了一遍。如果用的是 DataParallel，请用 labkit diagnose FACTORY 和 "
+            "labkit run --summary SCRIPT。",
+        )
+    ]
+
+
+def sarif(found: Diagnosis, script: Path) -> dict[str, Any]:
+    """The findings in SARIF 2.1.0, which hosts of repositories show beside the lines of code."""
+    rules = {finding.name: {"id": finding.name, "help": {"text": finding.fix}} for finding in found.findings}
+    driver = {"name": "labkit", "version": __version__, "rules": list(rules.values())}
+    results = [
+        {
+            "ruleId": finding.name,
+            "level": finding.severity,  # in its words, too
+            "message": {"text": f"{finding.reason}\n{say(en='Do', zh='怎么办')}: {finding.fix}"},
+            "locations": _locations(finding, script),
+        }
+        for finding in found.findings
+    ]
+    return {
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+
+
+def _locations(finding: Finding, script: Path) -> list[dict[str, Any]]:
+    """The lines that a finding names; its script, where it names none. Paths are relative to the folder of work."""
+    named = re.findall(r"([\w.\-]+\.py):(\d+)", finding.where) or [(script.name, "1")]
+    found = []
+    for name, line in dict.fromkeys(named):
+        folder = script.parent
+        path = folder / name if (folder / name).is_file() else next(folder.rglob(name), script)
+        region = {"artifactLocation": {"uri": _relative(path)}, "region": {"startLine": int(line)}}
+        found.append({"physicalLocation": region})
+    return found
+
+
+def _relative(path: Path) -> str:
+    whole = path.resolve()
+    return (whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole).as_posix()

@@ -1,0 +1,96 @@
+"""``labkit check``: one run, one page, an exit code, JSON and SARIF."""
+
+import json
+
+import pytest
+
+from labkit.cli import main
+
+SCRIPT = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.arange(256.0).view(32, 8) / 256)
+sampler = torch.utils.data.DistributedSampler(data)
+for (x,) in torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler):
+    optimizer.zero_grad()
+    model(x.cuda()).mean().backward()
+    optimizer.step()
+print("the script's own line")
+"""
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def check(source, *options):
+        (tmp_path / "train.py").write_text(source)
+        code = main(["check", "--ranks", "2", *options, "train.py"])
+        return code, capsys.readouterr().out
+
+    return check
+
+
+def test_a_sound_script_gets_one_page(check):
+    code, page = check(SCRIPT)
+    assert code == 0
+    assert "train.py on 2 ranks: nothing wrong was found" in page
+    assert "with one GPU on the ranks' batches together" in page
+    assert "rank 1  cuda:1  peak " in page
+    assert " collectives of " in page
+    assert ", waited " in page
+    assert "the script's own line" not in page
+
+
+def test_what_is_wrong_is_found_and_is_the_exit_code(check, tmp_path):
+    code, page = check(SCRIPT.replace(", sampler=sampler", ""), "--sarif", "found.sarif")
+    assert code == 1
+    assert "ERROR  same_rows" in page
+    (run,) = json.loads((tmp_path / "found.sarif").read_text())["runs"]
+    (result,) = run["results"]
+    assert (result["ruleId"], result["level"]) == ("same_rows", "error")
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["same_rows"]
+
+
+def test_lines_are_named_in_sarif(check, tmp_path):
+    code, page = check(SCRIPT + "\nif dist.get_rank():\n    dist.barrier()\n", "--sarif", "found.sarif")
+    assert code == 1
+    assert "rank 0 never came to this line" in page
+    (run,) = json.loads((tmp_path / "found.sarif").read_text())["runs"]
+    places = [place["physicalLocation"] for place in run["results"][0]["locations"]]
+    assert places[-1] == {"artifactLocation": {"uri": "train.py"}, "region": {"startLine": 16}}
+
+
+def test_json_has_the_memory_and_the_waits_of_each_rank(check):
+    code, told = check(SCRIPT, "--json", "--gpu-model", "t4", "--nodes", "2")
+    facts = json.loads(told)
+    assert (code, facts["ok"], facts["findings"]) == (0, True, [])
+    assert [part["node"] for part in facts["by_rank"]] == [0, 1]
+    for part in facts["by_rank"]:
+        assert 0 < part["peak_bytes"] < part["capacity_bytes"] == 15828254720
+        assert part["collectives"] > 5
+        assert part["waited_seconds"] >= 0
+
+
+def test_memory_that_does_not_fit(check):
+    code, page = check("import torch\nx = torch.ones(1 << 20, device='cuda')\n", "--memory", "1 MiB")
+    assert code == 1
+    assert "CUDA out of memory" in page
+
+
+def test_a_script_without_collectives_is_told_of(check):
+    code, page = check("import torch\nx = torch.ones(3, device='cuda')\n")
+    assert code == 0
+    assert "No rank called a collective" in page
+
+
+@pytest.mark.parametrize("options", [["--nodes", "3"], ["--ranks", "1"], ["--memory", "much"]])
+def test_bad_usage(check, options):
+    assert check(SCRIPT, *options)[0] == 2
+
+
+def test_no_script(capsys):
+    assert main(["check", "nowhere.py"]) == 2
