@@ -73,12 +73,12 @@ def _meshes() -> Iterator[list[object]]:
 
 @judge("17.groups", a_function("groups"))
 def _groups(answer: Callable[..., Any]) -> Hints:
-    def part(sizes: list[int]) -> list[list[int]]:
-        found = returned(answer(tuple(sizes)), en="groups", zh="groups ")
-        if not isinstance(found, (list, tuple)) or not all(isinstance(g, dist.ProcessGroup) for g in found):
-            raise TypeError(
-                "groups gives a list of process groups: of each dimension the one that this rank is in"
-            )
+    def part(sizes: list[int]) -> list[list[int]] | None:
+        found = answer(tuple(sizes))
+        if not isinstance(found, (list, tuple)) or not all(
+            isinstance(one, dist.ProcessGroup) for one in found
+        ):
+            return None if found is None else []
         members = []
         for group in found:  # asked of the group itself, by a sum
             here = torch.zeros(prod(sizes), device="cuda")
@@ -95,7 +95,10 @@ def _groups(answer: Callable[..., Any]) -> Hints:
             yield Named("borrowed")
         if ran.failure and ran.failure.hangs:
             yield Named("own_alone", sizes=sizes)
-        yield from _members(ran.finished().results, sizes)
+        results = ran.finished().results
+        if not returned(results[0], en="groups", zh="groups "):
+            raise Unreadable
+        yield from _members(results, sizes)
 
 
 def _members(results: list[Any], sizes: tuple[int, ...]) -> Hints:

@@ -89,7 +89,11 @@ RIGHT = {
     "17.coordinate": [[1, 0, 1], (1, 0, 1), "1, 0, 1", torch.tensor([1, 0, 1])],
     "17.group": [[5, 7], "5 7"],
     "17.groups": [all_groups(inside)],
-    "17.resume": [[whole, opened], (in_one_file, out_of_one_file)],
+    "17.resume": [
+        [whole, opened],
+        [whole, lambda *given: opened(*given, put=False)],
+        (in_one_file, out_of_one_file),
+    ],
     "17.llama": [8],
 }
 WRONG = {
@@ -103,14 +107,13 @@ WRONG = {
         (all_groups(lambda sizes, at: math.prod(sizes[:at])), "from the inside out"),
         (enumerated, "How far apart are neighbours"),
         (of_a_mesh, "make them with `dist.new_group`"),
-        (lambda sizes: list(sizes), "groups gives a list of process groups"),
+        (lambda sizes: list(sizes), "asks for a function of `sizes`"),
         (lambda sizes: None, "gives nothing back yet"),
     ],
     "17.resume": [
         ([own_file, from_own_file], "says nothing of the whole"),
         ([on_rank_0, opened], "only some of them"),
         ([whole, lambda *given: None], "Does what was loaded arrive"),
-        ([whole, lambda *given: opened(*given, put=False)], "Does what was loaded arrive"),
         ([whole, lambda *given: opened(*given, names=["model"])], "What decides how the weights change"),
         ([whole], "asks for two functions"),
     ],
