@@ -16,7 +16,7 @@ import torch
 
 from labkit.base.language import say
 from labkit.base.numbers import plural
-from labkit.base.texts import Text
+from labkit.base.texts import Text, columns
 from labkit.base.tree import tensors
 from labkit.course.judging import Hint, Hints, Named
 
@@ -36,6 +36,7 @@ class Setting:
     nodes: int = 1
     plain: bool = True
     seed: int = 0
+    told: Text = Text("", "")  # what the symptom says of it
 
     @property
     def each(self) -> int:
@@ -49,7 +50,7 @@ class Setting:
     @property
     def name(self) -> str:
         """``4 ranks``, ``2 nodes of 2 ranks``."""
-        return str(_on(self))
+        return f"{_on(self)}{self.told}"
 
 
 def _on(setting: Setting) -> Text:
@@ -103,12 +104,16 @@ class BrokenScript(Problem):
     def symptom(self, attempt: Any = None) -> tuple[str, Any]:
         found = [self.seen(attempt or self.broken, setting) for setting in self.first]
         names = [seen.setting.name for seen in found]
-        wide = max(map(len, names))
-        lines = [f"{name:<{wide}}  {self.line(seen)}" for name, seen in zip(names, found, strict=True)]
-        failure = next((seen.got.failure for seen in found if seen.got.failure), None)
-        if failure is None or not failure.hangs:
+        wide = max(map(columns, names))
+        lines = [
+            f"{name}{' ' * (wide - columns(name))}  {self.line(seen)}"
+            for name, seen in zip(names, found, strict=True)
+        ]
+        hung = next((seen for seen in reversed(found) if seen.hangs), None)
+        if hung is None or hung.failure is None:
             return "\n".join(lines), None
-        return "\n".join([*lines, "", *lines_of(failure)]), getattr(failure.error, "waits", None)
+        head = hung.setting.name + say(en=":", zh="：")
+        return "\n".join([*lines, "", head, *lines_of(hung.failure)]), getattr(hung.failure.error, "waits", None)
 
     def tried(self, attempt: object, ranks: int, nodes: int, seed: int) -> Shown:
         """One run of ``attempt`` to look at."""

@@ -70,12 +70,12 @@ class Shown:
     printed: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return "\n".join([f"{self.name}:", *self.printed, *self._end()])
+        return "\n".join([self.name + say(en=":", zh="："), *self.printed, *self._end()])
 
     def _end(self) -> list[str]:
         failure = self.ran.failure
         if failure is not None:
-            head = say(en="no rank can go on:", zh="所有 rank 都走不下去了：") if failure.hangs else ""
+            head = say(en="it hangs; the ranks stand here:", zh="卡住了，各 rank 停在：")
             error = f"rank {failure.rank}: {failure.words}" + (f" ({failure.line})" if failure.line else "")
             return [head, *lines_of(failure)] if failure.hangs else [error]
         found: dict[str, list[int]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.base.language import say
+from labkit.base.texts import Text
 from labkit.base.tree import tensors
 from labkit.course.judging import Hints, Named
 from labkit.distributed.calls.faults.mismatch import Mismatch
@@ -91,9 +91,7 @@ def _to_shift(setting: Setting, rank: int) -> tuple[Tensor, Tensor]:
     return query, block
 
 
-def _shown_shift(seen: Seen) -> str:
-    size = "4.8 MB" if seen.setting.plain else "256 B"
-    return say(en=f"blocks of {size}: results are right", zh=f"每块 {size}：结果正确")
+_SMALL, _LARGE = Text(", blocks of 256 B", "，每块 256 B"), Text(", blocks of 4.8 MB", "，每块 4.8 MB")
 
 
 @script(
@@ -101,8 +99,7 @@ def _shown_shift(seen: Seen) -> str:
     scripts.shift,
     repaired.shift,
     _to_shift,
-    (Setting(4, plain=False), Setting(2), Setting(4)),
-    outcome=_shown_shift,
+    (Setting(4, plain=False, told=_SMALL), Setting(2, told=_LARGE), Setting(4, told=_LARGE)),
 )
 def _shift(seen: Seen) -> Hints:
     stuck = {event.name for event in seen.got.events if event.phase == "stuck"}

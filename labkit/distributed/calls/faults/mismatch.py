@@ -11,12 +11,15 @@ from torch.distributed import DistBackendError
 from ....base.language import say
 from ..call import Call
 from ..checks.nccl import nccl_error
+from ..waits import Wait, WaitForGraph
 from .report import Report, explained
 from .words import group_of, ranks_text, table
 
 
 class Mismatch(RuntimeError):
-    """Ranks that meet in one collective called different things."""
+    """Ranks that meet in one collective called different things; ``waits`` shows who waits in what."""
+
+    waits: WaitForGraph
 
 
 def fault(calls: Sequence[Call]) -> Exception | None:
@@ -25,7 +28,14 @@ def fault(calls: Sequence[Call]) -> Exception | None:
     if not what:
         return on_one_gpu(calls)
     report = report_of(calls, what)
-    return report.on(Mismatch(str(report)))
+    error = report.on(Mismatch(str(report)))
+    error.waits = WaitForGraph(tuple(_wait(call, calls) for call in sorted(calls, key=lambda call: call.rank)))
+    return error
+
+
+def _wait(call: Call, calls: Sequence[Call]) -> Wait:
+    others = tuple(sorted(other.rank for other in calls if _conflict(call, other)))
+    return Wait(call.rank, "waits", call.kind, others, group_of(call), call.seq, call.short_place)
 
 
 def fit(a: Call, b: Call) -> bool:
