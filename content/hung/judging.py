@@ -23,7 +23,7 @@ from labkit.course.judging import Hint, Hints, Named
 from ..exercises.on_ranks import Failure, Ran
 from ..repairs.comparing import alike, described, gap_of
 from ..repairs.problem import EVERYWHERE, PLAIN, WORTH, Judgement, Problem, Problems, folder
-from .running import Shown, lines_of, on_setting
+from .running import Shown, drawn, lines_of, on_setting
 
 PROBLEMS = Problems(folder(__file__))
 
@@ -113,7 +113,7 @@ class BrokenScript(Problem):
         if hung is None or hung.failure is None:
             return "\n".join(lines), None
         head = hung.setting.name + say(en=":", zh="：")
-        return "\n".join([*lines, "", head, *lines_of(hung.failure)]), getattr(hung.failure.error, "waits", None)
+        return "\n".join([*lines, "", head, *lines_of(hung.failure)]), drawn(hung.failure)
 
     def tried(self, attempt: object, ranks: int, nodes: int, seed: int) -> Shown:
         """One run of ``attempt`` to look at."""

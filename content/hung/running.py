@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from labkit.base.language import say
 from labkit.distributed.calls.faults import Report
 from labkit.distributed.calls.faults.words import ranks_text
+from labkit.distributed.calls.waits import WaitForGraph
 
 from ..exercises.on_ranks import Failure, Ran, on_ranks
 
@@ -61,6 +62,14 @@ def lines_of(failure: Failure) -> tuple[str, ...]:
     return tuple(standing or report.lines)
 
 
+def drawn(failure: Failure | None) -> WaitForGraph | None:
+    """Who waits for whom; each rank's line without the function's name, which is the same in all."""
+    waits: WaitForGraph | None = getattr(failure and failure.error, "waits", None)
+    if waits is None:
+        return None
+    return WaitForGraph(tuple(replace(one, place=one.place.partition(" in ")[0]) for one in waits.ranks))
+
+
 @dataclass(frozen=True)
 class Shown:
     """One run: what was printed, then what each rank returned, equal results once; or where the ranks stand."""
@@ -89,9 +98,8 @@ class Shown:
         ]
 
     def _repr_html_(self) -> str:
-        waits = getattr(self.ran.failure and self.ran.failure.error, "waits", None)
-        drawn = (waits is not None and waits._repr_svg_()) or ""
-        return f"<pre>{escape(repr(self))}</pre>{drawn}"
+        waits = drawn(self.ran.failure)
+        return f"<pre>{escape(repr(self))}</pre>{(waits and waits._repr_svg_()) or ''}"
 
 
 def _short(result: Any) -> str:

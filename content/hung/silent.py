@@ -134,14 +134,14 @@ def _shown_moved(seen: Seen) -> str:
 
 @script("shard", scripts.shard, repaired.shard, _to_shard, outcome=_shown_moved)
 def _shard(seen: Seen) -> Hints:
-    if seen.failure:
+    if seen.failure or not isinstance(seen.results[0], (list, tuple)):
         return
     if seen.setting.ranks > 1 and not seen.got.called(
         "reduce_scatter_single", "reduce_scatter", "all_gather_single"
     ):
         yield Named("not_sharded")
     if not seen.shaped:
-        if seen.setting.ranks > 1 and isinstance(seen.results[0], (list, tuple)):
+        if seen.setting.ranks > 1:
             yield Named("local", shape=described(seen.results[0]))
         return
     if not seen.off:
