@@ -29,7 +29,9 @@ def fault(calls: Sequence[Call]) -> Exception | None:
         return on_one_gpu(calls)
     report = report_of(calls, what)
     error = report.on(Mismatch(str(report)))
-    error.waits = WaitForGraph(tuple(_wait(call, calls) for call in sorted(calls, key=lambda call: call.rank)))
+    error.waits = WaitForGraph(
+        tuple(_wait(call, calls) for call in sorted(calls, key=lambda call: call.rank))
+    )
     return error
 
 
