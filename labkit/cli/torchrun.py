@@ -246,7 +246,7 @@ def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
     program = Program(options.training_script, options.training_script_args, options.module)
     kept = _wanted(options)
     if kept is None:
-        return launch(program, options, machine)
+        return _taught(launch(program, options, machine), program.told)
     parts: list[Part] = []
     trace = emitting.begin()
 
@@ -262,6 +262,17 @@ def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
     finally:
         emitting.end(trace)
     _tell(options, kept, parts)
+    return _taught(code, program.told)
+
+
+def _taught(code: int, told: Sequence[BaseException]) -> int:
+    """Say last which lesson teaches what has ended the ranks; returns ``code``."""
+    from ..diagnosis.result import lesson_line
+    from ..distributed.diagnosis.meaning import TAUGHT
+
+    for fault in dict.fromkeys(error.report.fault for error in told if hasattr(error, "report")):
+        if fault in TAUGHT:
+            print(lesson_line(TAUGHT[fault].lesson, TAUGHT[fault].heading()), file=sys.stderr)
     return code
 
 

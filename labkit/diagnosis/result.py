@@ -138,7 +138,7 @@ class Diagnosis:
                 f"{label(finding.severity).upper()}  {finding.name}  {finding.where}".rstrip(),
                 f"  {finding.reason}",
                 f"  {say(en='Do', zh='怎么办')}{say(en=': ', zh='：')}{finding.fix}",
-                *([f"  {_lesson(finding)}"] if finding.lesson else []),
+                *([f"  {lesson_line(finding.lesson, finding.section)}"] if finding.lesson else []),
             ]
         for title, facts in self._comparisons():
             lines += ["", title, *(f"  {line}" for line in facts)]
@@ -165,7 +165,7 @@ class Diagnosis:
                 f"<strong>{escape(label(finding.severity))}</strong> · <code>{escape(finding.name)}</code> "
                 f"{escape(finding.where)}<br>{_code(finding.reason)}<br>"
                 f"<strong>{say(en='Do: ', zh='怎么办：')}</strong>{_code(finding.fix)}"
-                + (f"<br>{_code(_lesson(finding))}" if finding.lesson else "")
+                + (f"<br>{_code(lesson_line(finding.lesson, finding.section))}" if finding.lesson else "")
                 + "</div>"
             )
         for title, facts in self._comparisons():
@@ -203,9 +203,9 @@ def _code(text: str) -> str:
     return "".join(f"<code>{piece}</code>" if at % 2 else piece for at, piece in enumerate(pieces))
 
 
-def _lesson(finding: Finding) -> str:
+def lesson_line(lesson: str, section: str) -> str:
     """The line that says where to read more: ``See lesson 06_batch_dim: Let it be found``."""
     return say(
-        en=f"See lesson {finding.lesson}: {finding.section}",
-        zh=f"见第 {finding.lesson[:2]} 课（{finding.lesson}.ipynb）：{finding.section}",
+        en=f"See lesson {lesson}: {section}",
+        zh=f"见第 {lesson[:2]} 课（{lesson}.ipynb）：{section}",
     )

@@ -17,6 +17,8 @@ from labkit.course.outline import lessons
 from labkit.diagnosis.findings import KINDS, PHRASES, listed
 from labkit.diagnosis.findings.kind import UNTAUGHT, declared
 from labkit.diagnosis.probes import PROBES, Probe, in_order
+from labkit.distributed.calls import faults
+from labkit.distributed.diagnosis import meaning
 
 
 def facts(text):
@@ -107,6 +109,36 @@ def test_a_finding_is_taught_in_the_section_that_it_names(kind, language):
     assert finding.section in sections(language, finding.lesson), "the heading is another one now"
     wanted = SAID.get(kind.name, (kind.name, kind.name))[language == "zh"]
     assert wanted in sections(language, finding.lesson)[finding.section]
+
+
+# Where the section says it in other words.
+SAID_OF_RANKS = {
+    "deadlock": ("**deadlock**", "**死锁**"),
+    "norm_gradients_not_reduced": (
+        "LayerNorm now sees only this rank's rows",
+        "LayerNorm 现在只看得到这个 rank 的行",
+    ),
+    "cut_with_a_remainder": ("heads", "头"),
+}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(
+    "name", sorted({kind.name for kind in meaning.KINDS.values()} | meaning.TAUGHT.keys())
+)
+def test_a_finding_of_ranks_is_taught_in_the_section_that_it_names(name, language):
+    topic = meaning.TAUGHT[name]
+    found = sections(language, topic.lesson)
+    assert topic.heading.of(language) in found, "the heading is another one now"
+    assert SAID_OF_RANKS.get(name, (name, name))[language == "zh"] in found[topic.heading.of(language)]
+
+
+def test_every_fault_among_ranks_has_its_lesson():
+    code = "".join(path.read_text("utf-8") for path in Path(faults.__file__).parent.glob("*.py"))
+    named = set(re.findall(r'Report\("(\w+)"|"(\w+_differ)"|: "(uneven_inputs)"|_IN_SOME = "(\w+)"', code))
+    found = {next(filter(None, names)) for names in named} | {"deadlock"}
+    assert len(found) == 7
+    assert found <= meaning.TAUGHT.keys()
 
 
 def test_facts_must_be_those_of_the_text():

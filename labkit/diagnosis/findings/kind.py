@@ -68,8 +68,11 @@ class Kind:
 
 
 def declared(*files: Path) -> tuple[dict[str, Kind], dict[str, Text]]:
-    """The kinds and the phrases that ``files`` declare, by their keys. A topic stands before the kinds that name it."""
-    topics, kinds, phrases = {"": UNTAUGHT}, dict[str, Kind](), dict[str, Text]()
+    """The kinds and the phrases that ``files`` declare, by their keys. A topic stands before its kinds.
+
+    A kind that names no topic has that which is called as it is, if there is one.
+    """
+    topics, kinds, phrases = dict[str, Topic](), dict[str, Kind](), dict[str, Text]()
     for file in files:
         for entry in parse(file.read_text("utf-8")):
             key, what, *more = entry.words
@@ -81,10 +84,18 @@ def declared(*files: Path) -> tuple[dict[str, Kind], dict[str, Text]]:
             elif what == "phrase":
                 phrases[key] = text
             elif what in SEVERITIES and key not in kinds:
-                kinds[key] = Kind(key, what, topics["".join(more)], text, entry.texts["fix"])
+                topic = topics[more[0]] if more else topics.get(key.partition(".")[0], UNTAUGHT)
+                kinds[key] = Kind(key, what, topic, text, entry.texts["fix"])
             else:
                 raise ValueError(f"{file.name}: {' '.join(entry.words)!r} is no severity, or declared twice")
     return kinds, phrases
+
+
+def taught(file: Path) -> dict[str, Topic]:
+    """The topics that ``file`` declares, by their names."""
+    return {
+        entry.words[0]: Topic(entry.words[2], entry.texts[""]) for entry in parse(file.read_text("utf-8"))
+    }
 
 
 def listed(names: Sequence[str]) -> str:

@@ -14,14 +14,16 @@ import torch
 
 from ...base.ours import is_our_module, is_torch_module
 from ...diagnosis.errors import short_text
-from ...diagnosis.findings.kind import declared, listed
+from ...diagnosis.findings.kind import UNTAUGHT, declared, listed, taught
 from ...diagnosis.probes.alone import FEW
 from ...diagnosis.result import Finding
 from ..calls.call import place_of
 from ..calls.faults import Report, ranks_text
 from .records import Loader, Loss, RankRecord, Step, without_gradient
 
-KINDS, PHRASES = declared(Path(__file__).with_name("kinds.txt"))
+_TOPICS = Path(__file__).with_name("topics.txt")
+KINDS, PHRASES = declared(_TOPICS, Path(__file__).with_name("kinds.txt"))
+TAUGHT = taught(_TOPICS)  # of the kinds, and of the faults that end ranks
 
 # Elements count alike if their weights differ by less.
 _ALIKE = 1e-3
@@ -50,7 +52,9 @@ def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) 
     report = getattr(error, "report", None)
     if isinstance(report, Report):
         reason = "\n  ".join(filter(None, [*report.lines, report.real]))
-        yield Finding(report.fault, "error", _places(report.places), reason, report.advice, "")
+        topic = TAUGHT.get(report.fault, UNTAUGHT)
+        where, lesson = _places(report.places), (topic.lesson, topic.heading())
+        yield Finding(report.fault, "error", where, reason, report.advice, *lesson)
     elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
         yield KINDS["unused_parameters"](which=_unused(records))
     else:
