@@ -28,6 +28,7 @@ from .wording import Wording
 
 if TYPE_CHECKING:
     from ..distributed.rank.totals import Kept, Part
+    from ..distributed.torchrun.script import Program
 
 # Arguments of torchrun that change nothing where all ranks share one process on this computer.
 NOTHING_TO_DO = (
@@ -203,20 +204,20 @@ def _in_processes(options: argparse.Namespace, given: set[str], machine: childre
         )
     from ..distributed.torchrun.in_processes import run as run_processes
 
-    kept = _wanted(options)
+    kept, faults = _wanted(options), list[str]()
     if kept is None:
-        return run_processes(_arguments(options, given), machine)
+        return _taught(run_processes(_arguments(options, given), machine, None, faults), faults)
     from ..distributed.processes import recorded
 
     folder = mkdtemp(prefix="labkit")  # a TemporaryDirectory would be removed by the first worker that ends
     try:
         more = {recorded.FOLDER: folder, recorded.MOST: str(MOST_EVENTS if _drawn(options) else 0)}
-        code = run_processes(_arguments(options, given), machine, more)
+        code = run_processes(_arguments(options, given), machine, more, faults)
         parts = recorded.read(Path(folder), kept)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     _tell(options, kept, parts)
-    return code
+    return _taught(code, faults)
 
 
 def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
@@ -246,7 +247,7 @@ def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
     program = Program(options.training_script, options.training_script_args, options.module)
     kept = _wanted(options)
     if kept is None:
-        return _taught(launch(program, options, machine), program.told)
+        return _taught(launch(program, options, machine), _faults(program))
     parts: list[Part] = []
     trace = emitting.begin()
 
@@ -262,17 +263,21 @@ def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
     finally:
         emitting.end(trace)
     _tell(options, kept, parts)
-    return _taught(code, program.told)
+    return _taught(code, _faults(program))
 
 
-def _taught(code: int, told: Sequence[BaseException]) -> int:
-    """Say last which lesson teaches what has ended the ranks; returns ``code``."""
+def _faults(program: Program) -> list[str]:
+    """The faults among the ranks that were told last."""
+    return [error.report.fault for error in program.told if hasattr(error, "report")]
+
+
+def _taught(code: int, faults: Sequence[str]) -> int:
+    """Say last which lesson teaches the faults that have ended the ranks; returns ``code``."""
     from ..diagnosis.result import lesson_line
     from ..distributed.diagnosis.meaning import TAUGHT
 
-    for fault in dict.fromkeys(error.report.fault for error in told if hasattr(error, "report")):
-        if fault in TAUGHT:
-            print(lesson_line(TAUGHT[fault].lesson, TAUGHT[fault].heading()), file=sys.stderr)
+    for topic in dict.fromkeys(TAUGHT[fault] for fault in faults if fault in TAUGHT):
+        print(lesson_line(topic.lesson, topic.heading()), file=sys.stderr)
     return code
 
 

@@ -397,9 +397,9 @@ def _tell(unmet: list[Call]) -> None:
         raise SystemExit(_code)
 
 
-def leave(report: object) -> None:
-    """Leave a report for the launcher, which says it last; the first one counts."""
+def leave(report: faults.Report | None) -> None:
+    """Leave a report for the launcher, which says it last, below the name of its fault; the first one counts."""
     folder, attempt = os.environ.get(REPORTS), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if report is not None and folder:
         with suppress(OSError), open(os.path.join(folder, attempt), "x", encoding="utf-8") as file:
-            file.write(str(report))
+            file.write(f"{report.fault}\n{report}")

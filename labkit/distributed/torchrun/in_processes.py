@@ -21,10 +21,16 @@ from ..processes.keys import REPORTS
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
-def run(arguments: Sequence[str], machine: children.Described, more: Mapping[str, str] | None = None) -> int:
+def run(
+    arguments: Sequence[str],
+    machine: children.Described,
+    more: Mapping[str, str] | None = None,
+    faults: list[str] | None = None,
+) -> int:
     """Do what ``torchrun ARGUMENTS`` does, on ``machine``, and return the exit code. Workers are real processes.
 
-    more   what the workers find in their environment besides.
+    more     what the workers find in their environment besides.
+    faults   gets the names of the faults among ranks that are told last.
 
     With ``--nnodes N`` and no word of where the others are, all N are started here, each with a launcher of its own.
     """
@@ -48,7 +54,9 @@ def run(arguments: Sequence[str], machine: children.Described, more: Mapping[str
             code = _launch(options, given)
             # Last, below what torchrun says: one of its ranks told it, perhaps far above.
             for path in Path(folder).glob(f"{options.max_restarts}*"):
-                sys.stderr.write(f"labkit: {path.read_text('utf-8')}\n")
+                fault, _, text = path.read_text("utf-8").partition("\n")
+                sys.stderr.write(f"labkit: {text}\n")
+                (faults if faults is not None else []).append(fault)
             return code
         finally:
             shutil.rmtree(folder, ignore_errors=True)
