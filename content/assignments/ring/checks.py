@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from inspect import getsource
 from typing import Any
 
 import torch
@@ -12,7 +13,11 @@ from labkit.classroom.checking import Student, visible
 from labkit.classroom.judging import same
 from labkit.classroom.verdict import Hint
 
-from . import drivers
+from . import drivers, right
+
+# What a question is given: the halves, and then the whole.
+HALVES = "\n\n".join([getsource(right.around), getsource(right.reduce_scatter), getsource(right.all_gather)])
+WHOLE = f"{HALVES}\n\n{getsource(right.all_reduce)}"
 
 
 def wrong_way(told: Any) -> Iterator[Hint]:
@@ -215,7 +220,7 @@ def _second(student: Student) -> Iterator[Hint]:
 @visible("whole", "all_reduce", en="a function of `x`", zh="一个以 `x` 为参数的函数")
 def _whole(student: Student) -> Iterator[Hint]:
     for given in (_some(8), _some(2, 5)):
-        told = drivers.changed(student, "all_reduce", given)
+        told = drivers.changed(student, "all_reduce", given, HALVES)
         yield from wrong_sum(told, given)
         yield from wrong_bytes(told, 6 * -(-given[0].numel() // _RANKS) * 4)
 
@@ -224,6 +229,6 @@ def _whole(student: Student) -> Iterator[Hint]:
 def _average(student: Student) -> Iterator[Hint]:
     weights = [torch.ones(2, 3), torch.ones(2), torch.ones(3)]
     gradients = [[torch.ones(2, 3) * rank, torch.arange(2.0) + rank, None] for rank in range(_RANKS)]
-    told = drivers.averaged(student, weights, gradients)
+    told = drivers.averaged(student, weights, gradients, WHOLE)
     yield from wrong_average(told, gradients)
     yield from wrong_rings(told)

@@ -9,10 +9,12 @@ from torch import nn
 import labkit
 
 
-def changed(student, name, given):
+def changed(student, name, given, right=""):
     """Calls the function ``name`` on as many ranks as there are tensors ``given``, each with its own.
 
     Gives what is in the tensors afterwards, and what the ranks called and sent.
+
+    right   source of functions that stand behind their names meanwhile.
     """
 
     def work():
@@ -20,11 +22,11 @@ def changed(student, name, given):
         student[name](tensor)
         return tensor.cpu()
 
-    with _right_ones(student, name):
+    with _given(student[name], right):
         return _told(len(given), work)
 
 
-def averaged(student, weights, gradients):
+def averaged(student, weights, gradients, right):
     """Calls ``average`` on as many ranks as there are lists of ``gradients``, one for each parameter or None."""
 
     def work():
@@ -34,51 +36,24 @@ def averaged(student, weights, gradients):
         student["average"](model)
         return [None if parameter.grad is None else parameter.grad.cpu() for parameter in model]
 
-    with _right_ones(student, "average"):
+    with _given(student["average"], right):
         return _told(len(gradients), work)
 
 
-def _around(chunks, first, adds):
-    """Half of a ring: in each step every rank passes on what it has just received, chunk ``first`` + rank to begin."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    for at in range(rank + first, rank + first - ranks + 1, -1):
-        box = torch.empty_like(chunks[0])
-        sending = dist.isend(chunks[at % ranks], (rank + 1) % ranks)
-        dist.recv(box, (rank - 1) % ranks)
-        sending.wait()
-        chunks[(at - 1) % ranks] = chunks[(at - 1) % ranks] + box if adds else box
-
-
-def _reduce_scatter(chunks):
-    _around(chunks, 0, True)
-
-
-def _all_gather(chunks):
-    _around(chunks, 1, False)
-
-
-def _all_reduce(x):
-    ranks = dist.get_world_size()
-    chunks = nn.functional.pad(x.flatten(), (0, -x.numel() % ranks)).reshape(ranks, -1).clone()
-    _reduce_scatter(chunks)
-    _all_gather(chunks)
-    x.copy_(chunks.flatten()[: x.numel()].reshape(x.shape))
-
-
 @contextmanager
-def _right_ones(student, name):
-    """Inside, correct versions of what the questions before ask for stand behind their names."""
-    right = {"reduce_scatter": _reduce_scatter, "all_gather": _all_gather, "all_reduce": _all_reduce}
-    order = [*right, "average"]
-    given = {one: right[one] for one in order[: order.index(name)]} if name not in order[:2] else {}
-    names = student[name].__globals__
-    before = {one: names[one] for one in given if one in names}
+def _given(function, source):
+    """Inside, the functions that ``source`` defines stand behind the names that ``function`` looks up."""
+    made = {"torch": torch, "dist": dist}
+    exec(source, made)
+    given = {name: one for name, one in made.items() if callable(one) and name != "around"}
+    names = function.__globals__
+    before = {name: names[name] for name in given if name in names}
     names.update(given)
     try:
         yield
     finally:
-        for one in given:
-            names.pop(one, None)
+        for name in given:
+            names.pop(name, None)
         names.update(before)
 
 

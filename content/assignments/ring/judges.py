@@ -110,7 +110,7 @@ def _whole(ask: Ask, draw: Draw, even: bool) -> Iterator[tuple[Any, list[Tensor]
         rows = ranks * draw.integer(1, 3) if even else draw.integer(1, 3) * ranks + 1
         for shape in ((rows, 1), (rows,)) if even else ((rows,), (1, ranks - 1), ()):
             given = _tensors(draw, ranks, *shape)
-            yield ask(drivers.changed, name="all_reduce", given=given), given
+            yield ask(drivers.changed, name="all_reduce", given=given, right=checks.HALVES), given
 
 
 @part(
@@ -134,7 +134,7 @@ def uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def carried(ask: Ask, draw: Draw) -> Iterator[Hint]:
     ranks = draw.integer(4, 6)
     given = _tensors(draw, ranks, ranks * draw.integer(5, 9) - 1)
-    told = ask(drivers.changed, name="all_reduce", given=given)
+    told = ask(drivers.changed, name="all_reduce", given=given, right=checks.HALVES)
     yield from checks.wrong_sum(told, given)
     yield from checks.wrong_bytes(told, 8 * (ranks - 1) * -(-given[0].numel() // ranks))
 
@@ -150,7 +150,7 @@ def _averaged(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[list[Any]]]
         at = draw.integer(0, 3)
         for own in gradients:
             own[at] = None
-    return ask(drivers.averaged, weights=weights, gradients=gradients), gradients
+    return ask(drivers.averaged, weights=weights, gradients=gradients, right=checks.WHOLE), gradients
 
 
 @part("average", 2, en="Every gradient is the average over the ranks", zh="每一份梯度都是各个 rank 的平均")

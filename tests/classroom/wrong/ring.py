@@ -87,6 +87,14 @@ WRONG = {
         "second", {"gathered": "chunks", "sent_on": "chunks"}, second("rank - step", "rank - 1 - step"),
     ),
     "nothing is kept": ("second", {"gathered": "unchanged", "sent_on": "unchanged"}, second(put="pass")),
+    "a collective of the group's own": (
+        "first", dict.fromkeys(("sums", "sent", "large"), "collective"),
+        "def reduce_scatter(chunks):\n    dist.group.WORLD.allreduce([chunks]).wait()",
+    ),
+    "the whole by a collective": (
+        "whole", dict.fromkeys(("even", "uneven", "carried"), "collective"),
+        "def all_reduce(x):\n    getattr(dist.group.WORLD, 'all' + 'reduce')([x]).wait()",
+    ),
     "everything twice": (
         "second", {"sent_on": "bytes"}, second(steps="2 * ranks - 2"),
     ),
