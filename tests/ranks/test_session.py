@@ -322,6 +322,23 @@ def test_outside_a_notebook_they_are_printed_as_they_are_in_the_end():
 # Values side by side.
 
 
+def test_ranks_whose_machine_was_closed_end_and_new_ones_begin():
+    """A lesson's first cell run once more: ``begin`` takes a machine anew, under the ranks of before."""
+    labkit.use_gpus(0)
+    old = labkit.ranks(4)
+    old.execute("x = 1")
+    labkit.use_gpus(0)
+    with pytest.raises(RuntimeError, match="no ranks are open"):
+        labkit.ranks()
+    assert old.closed
+    summing = START + "x = torch.ones(1, device=device)\ndist.all_reduce(x)\nx.item()"
+    with labkit.ranks(4) as new:
+        assert new.execute(summing) == [4.0] * 4
+        assert labkit.ranks() is new
+    labkit.use_gpus(2)
+    assert torch.ones(1, device="cuda:1").device.index == 1
+
+
 def test_dicts_of_the_same_keys_are_a_table(session):
     found = session.execute("dict(rows=[rank, rank + 4], noise=0.5, node=rank // 2)")
     lines = [line.split("  ") for line in repr(found).splitlines()]

@@ -43,7 +43,9 @@ _last_size: int | None = None
 
 
 def current() -> Session | None:
-    """The session that is open."""
+    """The session that is open. One whose machine was closed, as ``use_gpus`` does in a lesson's first cell, ends."""
+    if _open is not None and _open.stranded:
+        _open.close()
     return _open
 
 
@@ -72,14 +74,14 @@ def ranks(
     """
     global _open, _last_size
     if size is None:
-        if _open is None:
+        if (now := current()) is None:
             raise RuntimeError(
                 say(
                     en="no ranks are open: labkit.ranks(4) or %%ranks 4 starts four",
                     zh="还没有启动 rank：labkit.ranks(4) 或 %%ranks 4 会启动四个",
                 )
             )
-        return _open
+        return now
     made = Session(size, nodes=nodes, memory=memory, gpu_model=gpu_model)
     _open, _last_size = made, made.size
     return made
@@ -174,6 +176,11 @@ class Session:
     def closed(self) -> bool:
         """Whether the ranks have ended."""
         return self._world.closed
+
+    @property
+    def stranded(self) -> bool:
+        """Whether the machine that the ranks run on was closed under them."""
+        return not self.closed and self._world.machine.closed
 
     def restart(self) -> Session:
         """Begin anew: empty namespaces, a new process group, nothing on the GPUs. Returns the session."""
