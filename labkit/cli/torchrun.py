@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, WORDING, "gpus", gpus={"type": at_least(1)})
     add_memory(parser)
-    add_options(parser, WORDING, "options", timeline={"type": Path}, trace={"type": Path})
+    add_options(
+        parser, WORDING, "options", timeline={"type": Path}, trace={"type": Path}, chakra={"type": Path}
+    )
     translated = chinese() if get_language() == "zh" else {}
     for action in _torchruns():
         action.help = translated.get(action.dest, action.help or "")
@@ -282,7 +284,7 @@ def _taught(code: int, faults: Sequence[str]) -> int:
 
 
 def _drawn(options: argparse.Namespace) -> bool:
-    return bool(options.timeline or options.trace)
+    return bool(options.timeline or options.trace or options.chakra)
 
 
 def _wanted(options: argparse.Namespace) -> Kept | None:
@@ -301,6 +303,13 @@ def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> Non
         write_timeline(options.timeline, kept.trace, title, kept.left_out)
     if options.trace:
         write(options.trace, kept.trace.to_chrome(), "--trace")
+    if options.chakra:
+        try:
+            options.chakra.mkdir(parents=True, exist_ok=True)
+            for name, content in kept.trace.to_chakra().items():
+                (options.chakra / name).write_bytes(content)
+        except OSError as error:
+            print(f"labkit: --chakra: {error}", file=sys.stderr)
 
 
 def summary(kept: Kept, parts: Sequence[Part]) -> str:
