@@ -401,6 +401,9 @@ PRIVATE = [
             "C++'s classes, of which the ranks' own are made; groups by name for each thread; what is asked before "
             "NCCL; tensors that C++ brings to a group; a mesh is a rank's, not a thread's (distributed)",
             probes.ranks_of_threads),
+    Private("torch.distributed.distributed_c10d: _set_pg_timeout, _TORCHCOMM_AVAILABLE",
+            "the timeout of groups of our own; who moves the tensors (distributed)",
+            lambda: True),
     Private("torch._C._distributed_c10d: _dump_fr_trace, _dump_fr_trace_json",
             "a rank's recorded calls are handed out by them, with NCCL by _dump_nccl_trace (distributed.rank.flight)",
             lambda: not torch.distributed.is_available()

@@ -2,13 +2,14 @@
 
 import os
 import time
+import warnings
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import DistBackendError
+from torch.distributed import DistBackendError, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
@@ -294,3 +295,30 @@ def test_messages_are_counted_by_pair_and_gradients_are_of_the_backward_pass():
         }
     assert {event.direction for event in events if event.name == "all_reduce"} == {"backward"}
     assert {event.direction for event in events if event.name == "broadcast"} == {"forward"}
+
+
+def test_a_groups_timeout_is_set_later():
+    def work(rank):
+        begin()
+        distributed_c10d._set_pg_timeout(timedelta(seconds=5))
+        group = dist.new_group([0, 1])
+        distributed_c10d._set_pg_timeout(timedelta(seconds=7), group)
+        return dist.group.WORLD.timeout.seconds, group.timeout.seconds
+
+    with World(2) as world, warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns where it takes no group for one of its own
+        assert world.run(work) == [(5, 7)] * 2
+
+
+def test_torchcomms_changes_nothing(monkeypatch):
+    monkeypatch.setattr(distributed_c10d, "_TORCHCOMM_AVAILABLE", True)
+    monkeypatch.setattr(distributed_c10d.dist_config, "use_torchcomms", True)
+
+    def work(rank):
+        begin()
+        x = torch.ones(2, device="cuda")
+        dist.all_reduce(x)
+        return x.tolist()
+
+    with World(2) as world:
+        assert world.run(work) == [[2, 2]] * 2

@@ -217,6 +217,9 @@ def _of_groups() -> Iterator[Patch]:
         yield Patch(owner, "is_nccl_available", lambda: True)
         yield Patch(owner, "ProcessGroupGloo", GlooGroup)
     yield Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
+    yield Patch(distributed_c10d, "_set_pg_timeout", _timeout_set(distributed_c10d._set_pg_timeout))
+    # TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 chooses other code to move tensors, where it is installed: here ours does.
+    yield Patch(distributed_c10d, "_TORCHCOMM_AVAILABLE", False)
     yield Patch(c10d, "ProcessGroupNCCL", NcclGroup)
     major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it
     yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
@@ -229,6 +232,18 @@ def _of_groups() -> Iterator[Patch]:
     yield Patch(Join, "notify_join_context", staticmethod(_kept(Join.notify_join_context)))
     for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
         yield Patch(dist, name, _of_model(getattr(dist, name)))
+
+
+def _timeout_set(real: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(real)
+    def set_timeout(timeout: timedelta, group: Any = None) -> None:
+        found = distributed_c10d._get_default_group() if group is None else group
+        if isinstance(found, Group):  # which is neither C++'s NCCL nor its gloo
+            found._set_default_timeout(timeout)
+        else:
+            real(timeout, group)
+
+    return set_timeout
 
 
 def _counted(forward: Callable[..., Any]) -> Callable[..., Any]:
