@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -172,3 +173,15 @@ def test_nothing_hidden_is_left_out_of_git():
         check=True,
     ).stdout.split()
     assert len(tracked) >= 9
+
+
+def test_the_action_runs_commands_that_are_here():
+    action = read(ROOT / "action.yml")
+    steps = action["runs"]["steps"]
+    assert all(step.get("uses") or step["shell"] == "bash" for step in steps)
+    commands = "\n".join(step.get("run", "") for step in steps)
+    assert set(re.findall(r"inputs\.([\w-]+)", str(steps))) == set(action["inputs"])
+    assert "labkit check --sarif" in commands
+    command = [sys.executable, "-m", "labkit", "check", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "--sarif FILE" in done.stdout
