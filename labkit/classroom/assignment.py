@@ -93,6 +93,11 @@ class Question:
     def solution(self, numbers: Numbers) -> str:
         return filled(_solved(self.source), numbers)
 
+    def between(self, begin: str, end: str, numbers: Numbers) -> str:
+        """The solution, with lines ``begin`` and ``end`` around what the student does not find."""
+        marked = _REGION.sub(lambda found: f"{found[1]}{begin}\n{found[2]}{found[1]}{end}\n", self.source)
+        return filled(marked.rstrip("\n"), numbers)
+
 
 @dataclass(frozen=True)
 class Assignment:

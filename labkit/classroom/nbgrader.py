@@ -6,7 +6,6 @@ student's code can see the hidden cell while it runs; ``labkit grade`` takes the
 
 from __future__ import annotations
 
-import difflib
 import secrets
 import signal
 import threading
@@ -61,7 +60,7 @@ def source(assignment: Assignment, language: str, seed: str) -> str:
     for cell, following in zip_longest(cells, cells[1:]):
         asked = questions.get(cell.question or "")
         if cell.role == "answer" and asked:
-            cell = replace(cell, source=_between_marks(asked.stub(numbers), asked.solution(numbers)))
+            cell = replace(cell, source=asked.between("### BEGIN SOLUTION", "### END SOLUTION", numbers))
             more[cell.id] = _told(asked.id, solution=True)
         elif cell.role != "free":
             more[cell.id] = _told(f"{cell.id}-given", locked=True)
@@ -92,21 +91,6 @@ def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str 
         total += got
         print(f"{got:g}/{part.points:g}  {part.what}{f': {hint}' if hint else ''}")
     return total
-
-
-def _between_marks(stub: str, solution: str) -> str:
-    """The solution, with nbgrader's marks around the lines that the stub does not have."""
-    empty, full = stub.splitlines(), solution.splitlines()
-    made: list[str] = []
-    for kind, _, _, first, last in difflib.SequenceMatcher(a=empty, b=full, autojunk=False).get_opcodes():
-        lines = full[first:last]
-        if kind == "equal":
-            made += lines
-        elif lines:
-            indents = [line[: len(line) - len(line.lstrip())] for line in lines if line.strip()]
-            indent = min(indents, key=len, default="")
-            made += [f"{indent}### BEGIN SOLUTION", *lines, f"{indent}### END SOLUTION"]
-    return "\n".join(made)
 
 
 def _told(id: str, **said: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ SECRET = b"a secret"
 
 @cache
 def template():
-    return templates.Template(isolation.best(trust=True), ("torch._dynamo",))
+    return templates.template(isolation.best(trust=True), ("torch._dynamo",))
 
 
 def close():

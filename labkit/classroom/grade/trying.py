@@ -76,17 +76,13 @@ def tried(assignment: Assignment, way: str, students: int = 5) -> Iterator[Tried
 def _odd(found: Tried) -> Words | None:
     """Says what is odd about how an answer did, if anything is."""
     full = sum(points >= found.of for points in found.points)
-    some = ", ".join(part for part, count in found.lost.items() if count < len(found.points))
-    key = ""
-    if found.title == "solution":
-        key = "solution" if found.lost else ""
-    elif found.title == "empty":
-        key = "empty" if any(found.points) else ""
-    elif full:
-        key = "sometimes" if found.lost else "never"
-    elif some:
-        key = "uneven"
-    facts = {"lost": ", ".join(found.lost), "full": full, "count": len(found.points), "some": some}
+    some = [part for part, count in found.lost.items() if count < len(found.points)]
+    if found.title in ("solution", "empty"):
+        is_odd = found.lost if found.title == "solution" else any(found.points)
+        key = found.title if is_odd else ""
+    else:
+        key = "never" if not found.lost else "sometimes" if full else "uneven" if some else ""
+    facts = {"lost": ", ".join(found.lost), "full": full, "count": len(found.points), "some": ", ".join(some)}
     return _TEXTS[key,].filled(facts) if key else None
 
 

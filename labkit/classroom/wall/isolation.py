@@ -31,7 +31,7 @@ def best(trust: bool = False) -> str:
         if not why:
             return way
     if trust:
-        return "limits" if sys.platform == "linux" else "bare"
+        return "bare"
     raise Problem(
         en="students' code cannot be kept from your files and the network on this computer "
         "(see labkit grade --isolation): grade on Linux, or, if you would run their code anyway, add "
@@ -48,12 +48,12 @@ def has_wall() -> bool:
 def report() -> str:
     """Says what each way keeps a student's code from, and which of them this computer has."""
     lines = []
-    for way in (*WALLS, "limits", "bare"):
+    for way in (*WALLS, "bare"):
         if way in WALLS:
             why = tried()[way]
             state = _TEXTS["no",](why=why) if why else _TEXTS["works",]()
         else:
-            state = _TEXTS["trusted" if (way == "limits") == (sys.platform == "linux") else "unused",]()
+            state = _TEXTS["trusted",]()
         lines += [f"{way}: {state}", f"    {_TEXTS[way,]()}"]
     return "\n".join(lines if has_wall() else [*lines, _TEXTS["nowhere",]()])
 
@@ -67,7 +67,7 @@ def _try(way: str) -> str:
         python("sandbox.probe", configuration(way)),
         capture_output=True,
         text=True,
-        env=environment(way),
+        env=environment(),
         cwd="/",
         check=False,
     )

@@ -41,17 +41,6 @@ class Group:
                 self._limit.write_text(str(memory + _FILES))
                 Path(f"/proc/{keeper}/oom_score_adj").write_text("1000")
 
-    @property
-    def kills(self) -> int:
-        """How often that has happened."""
-        told = (
-            [self._limit.with_name(name) for name in ("memory.events", "memory.oom_control")]
-            if self._limit
-            else []
-        )
-        lines = [line for path in told if path.exists() for line in path.read_text().splitlines()]
-        return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-
     def close(self) -> None:
         """Takes the group away when its processes have ended."""
         for _ in range(100 if self._limit else 0):

@@ -72,15 +72,13 @@ class Session:
 
     def _ask(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Answer:
         assert self._worker is not None
-        kills = self.template.kills()
         try:
             found = _read(self._worker.request(message, limits, meet))
             return replace(found, met=tuple(self._worker.met))
         except Ended as ended:
+            self.troubles.append((ended.why, str(ended)))
             self.close()
-            why = "memory" if self.template.kills() > kills else ended.why
-            self.troubles.append((why, str(ended)))
-            return Answer(ended=why)
+            return Answer(ended=ended.why)
 
     def close(self) -> None:
         self._in_part = False

@@ -21,7 +21,7 @@ from ...base.language import VARIABLE
 from ..meeting import BELL
 from .inside.processes import children, cpu, descendants, memory, waiting
 from .memory import Group
-from .workers import Bell, Kept, Limits, Started, Worker
+from .workers import Bell, Limits, Worker, by_keeper
 
 PACKAGE = Path(ours.FOLDER).resolve()
 # What of labkit a student's code may read while it is graded: what it computes with, and what runs it. Whatever is not
@@ -43,7 +43,7 @@ class CannotStart(RuntimeError):
 class Template:
     """A process behind the wall, with torch imported, of which workers are forked. Whoever starts one closes it.
 
-    way      see :mod:`.isolation`: "root", "user" or "limits".
+    way      see :mod:`.isolation`: "root" or "user".
     preload  modules to import beforehand.
     hidden   folders of the teacher's that must not be seen, should they lie in one that must (a course inside a
              virtual environment, say).
@@ -60,7 +60,7 @@ class Template:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self.log,
-            env=environment(way),
+            env=environment(),
             cwd="/",
             start_new_session=True,
         )
@@ -112,11 +112,7 @@ class Template:
         here.send(b".")
         pipes = os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0)
         number = os.fstat(bell).st_ino
-        return Worker(self.taken, *pipes, Kept(here), Bell(bell, lambda: self.waiting(number)))
-
-    def kills(self) -> int:
-        """How often the kernel has ended a process that took too much memory."""
-        return self._group.kills if self._group else 0
+        return Worker(self.taken, *pipes, by_keeper(here), Bell(bell, lambda: self.waiting(number)))
 
     def taken(self) -> tuple[float, int]:
         """Gives CPU seconds and bytes of memory of their own of all workers that there are now."""
@@ -157,9 +153,6 @@ class Bare:
     def __init__(self, preload: Sequence[str] = ()) -> None:
         self._preload = list(preload)
 
-    def kills(self) -> int:
-        return 0
-
     def worker(self, limits: Limits, without: Sequence[str] = ()) -> Worker:
         process = subprocess.Popen(
             python("student.bare", self._preload),
@@ -171,8 +164,12 @@ class Bare:
         )
         assert process.stdin
         assert process.stdout
-        nothing = (0.0, 0)
-        worker = Worker(lambda: nothing, process.stdin, process.stdout, Started(process))  # type: ignore[arg-type]
+
+        def end() -> None:
+            process.kill()
+            process.wait()
+
+        worker = Worker(lambda: (0.0, 0), process.stdin, process.stdout, end)  # type: ignore[arg-type]
         worker.request({"do": "take away", "names": list(without)}, replace(limits, wall=_START))
         return worker
 
@@ -209,10 +206,9 @@ def configuration(way: str, hidden: Sequence[Path] = ()) -> dict[str, Any]:
     }
 
 
-def environment(way: str = "root") -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Gives environment variables for a worker: of the teacher's only the language, no keys, no names, no paths."""
-    home = HOME if way in ("root", "user") else "/tmp"
-    known = {"PATH": "/usr/bin:/bin", "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
+    known = {"PATH": "/usr/bin:/bin", "HOME": HOME, "TMPDIR": HOME, "LANG": "C.UTF-8"}
     known |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     known |= {"PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return known | {name: os.environ[name] for name in (VARIABLE,) if name in os.environ}

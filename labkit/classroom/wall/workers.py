@@ -5,13 +5,11 @@ Only this process knows limits and clocks; whatever a worker says of itself is n
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import random
 import secrets
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -60,44 +58,18 @@ class Ended(Exception):
         self.why = why
 
 
-class Kept:
-    """A worker's keeper in the sandbox, at the other end of a socket (see :mod:`.inside.template`)."""
+def by_keeper(here: socket.socket) -> Callable[[], None]:
+    """Gives what ends a worker and all that it started, by its keeper at the other end of ``here``."""
+    here.settimeout(10)
 
-    def __init__(self, here: socket.socket) -> None:
-        self._here = here
-        here.settimeout(10)
-
-    def status(self) -> int | None:
-        """The worker's exit code, negative for a signal; None if it is not known."""
-        try:
-            code = os.waitstatus_to_exitcode(json.loads(self._here.recv(4096))["status"])
-            return code if code <= 128 else 128 - code  # of a part's own process, by a signal
-        except (OSError, ValueError, KeyError):
-            return None
-
-    def kill(self) -> None:
-        """End the worker and all that it started; again is no harm."""
+    def end() -> None:
         with suppress(OSError):
-            self._here.shutdown(socket.SHUT_WR)
-            while self._here.recv(4096):
+            here.shutdown(socket.SHUT_WR)
+            while here.recv(4096):
                 pass
-        self._here.close()
+        here.close()
 
-
-class Started:
-    """Stands for a keeper where there is no sandbox, and holds the worker's process."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def status(self) -> int | None:
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(10)
-        return None
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+    return end
 
 
 class Bell:
@@ -135,17 +107,21 @@ class Bell:
 
 
 class Worker:
-    """One process with a student's code, and the pipes to it. ``bell`` is None where no meeting can be held."""
+    """One process with a student's code, and the pipes to it.
+
+    end    ends it and all that it started; again is no harm.
+    bell   None where no meeting can be held.
+    """
 
     def __init__(
         self,
         taken: Taken,
         requests: BinaryIO,
         replies: BinaryIO,
-        keeper: Kept | Started,
+        end: Callable[[], None],
         bell: Bell | None = None,
     ) -> None:
-        self._taken, self._requests, self._replies, self._keeper = taken, requests, replies, keeper
+        self._taken, self._requests, self._replies, self._end = taken, requests, replies, end
         self._bell = bell
         self.met: list[int] = []  # the numbers given at the meeting of the last request
         self._inbox: queue.Queue[tuple[bytes, bytes] | Exception] = queue.Queue(2)
@@ -181,7 +157,7 @@ class Worker:
         if isinstance(found, frames.Garbled):
             raise found
         if isinstance(found, Exception):
-            raise Ended("died", self._death())
+            raise Ended("died", say(en="its process is gone", zh="它的进程消失了"))
         return found
 
     def _wait(self, limits: Limits, meet: int) -> tuple[bytes, bytes]:
@@ -222,21 +198,9 @@ class Worker:
         except (OSError, ValueError, EOFError) as error:
             self._inbox.put(error)
 
-    def _death(self) -> str:
-        """Asks the keeper how the worker ended, and says it in words."""
-        status = self._keeper.status()
-        if status is None:
-            return say(en="its process is gone", zh="它的进程消失了")
-        if status < 0:
-            return say(en=f"its process was ended by signal {-status}", zh=f"它的进程被信号 {-status} 终止")
-        return say(
-            en=f"its process ended itself with exit code {status}",
-            zh=f"它的进程自己退出了，退出码 {status}",
-        )
-
     def close(self) -> None:
         """Kill it and all that it started, and wait until they are gone."""
-        self._keeper.kill()
+        self._end()
         if self._bell:
             self._bell.close()
         with suppress(OSError):

@@ -31,7 +31,7 @@ _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _RECURSIVE = 1, 2, 4, 0x8000
 _MOUNT_SETATTR = 442
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP = 1, 4, 22, 24
-_SET_SECUREBITS, _SET_SUBREAPER, _SET_NO_NEW_PRIVS = 28, 36, 38
+_SET_SECUREBITS, _SET_NO_NEW_PRIVS = 28, 38
 _NOROOT_LOCKED = 0b101111  # securebits: root is nobody special, and that stays so
 
 # Folders of the system that Python and its libraries read; those that are missing are left out.
@@ -81,7 +81,7 @@ def enter(
 ) -> None:
     """Go behind the wall, as the only thread of this process; returns in a child that is the first process there.
 
-    way       "root" or "user": namespaces; anything else only forks.
+    way       "root" or "user": who makes the namespaces.
     readable  files and folders that stay, to be read only; ``hidden``: what of them is not to be seen, but for
               ``shown`` within it.
     ids       two user ids that nobody has, for the way "root".
@@ -95,7 +95,7 @@ def enter(
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
-    elif way == "user":
+    else:
         user, group = os.geteuid(), os.getegid()
         _call("unshare", _libc.unshare(_WORLD))
         for name, text in ("setgroups", "deny"), ("uid_map", f"1 {user} 1"), ("gid_map", f"1 {group} 1"):
@@ -103,9 +103,8 @@ def enter(
                 stream.write(text)
         _build_root(readable, hidden, shown)
     _fork_and_follow()
-    if way in ("root", "user"):
-        socket.sethostname("sandbox")
-        _loopback()
+    socket.sethostname("sandbox")
+    _loopback()
     _prctl(_SET_DUMPABLE, 0)
 
 
@@ -220,12 +219,9 @@ def _loopback() -> None:
 # -- a worker
 
 
-def alone(way: str) -> None:
+def alone() -> None:
     """For the keeper of one worker: the next child is the first process of a world of its own."""
-    if way in ("root", "user"):
-        _call("unshare", _libc.unshare(_NEWPID | _NEWNS | _NEWIPC))
-    else:
-        _prctl(_SET_SUBREAPER, 1)
+    _call("unshare", _libc.unshare(_NEWPID | _NEWNS | _NEWIPC))
 
 
 def hide(path: str) -> None:
@@ -244,15 +240,14 @@ def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
     """
     os.setsid()
     os.nice(10)  # whoever watches comes first
-    if way in ("root", "user"):
-        for folder in (HOME, "/tmp", "/dev/shm"):
-            # Where something must be seen, an environment in /tmp, say, the folder stays as it is.
-            if not os.listdir(folder):
-                options = f"mode=1777,size={WORKSPACE},nr_inodes={_FILES}"
-                _mount("tmpfs", folder, "tmpfs", _NOSUID | _NODEV, options)
-        _read_only("/", recursive=False)
-        os.chdir(HOME)
-        _drop_rights(way)
+    for folder in (HOME, "/tmp", "/dev/shm"):
+        # Where something must be seen, an environment in /tmp, say, the folder stays as it is.
+        if not os.listdir(folder):
+            options = f"mode=1777,size={WORKSPACE},nr_inodes={_FILES}"
+            _mount("tmpfs", folder, "tmpfs", _NOSUID | _NODEV, options)
+    _read_only("/", recursive=False)
+    os.chdir(HOME)
+    _drop_rights(way)
     _prctl(_SET_NO_NEW_PRIVS, 1)
     for limit, value in (
         (resource.RLIMIT_CPU, cpu),
@@ -267,8 +262,7 @@ def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
         most = resource.getrlimit(limit)[1]
         value = value if most == resource.RLIM_INFINITY else min(value, most)
         resource.setrlimit(limit, (value, value))
-    if way != "limits":
-        _filter_calls()
+    _filter_calls()
     _prctl(_SET_DUMPABLE, 0)
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -322,7 +316,7 @@ def _filter_calls() -> None:
 def probe(config: dict[str, Any]) -> None:
     """Take both steps, and end with code 0 if all of them are allowed here."""
     enter(**config)
-    alone(config["way"])
+    alone()
     child = os.fork()
     if not child:
         code = 1

@@ -7,7 +7,6 @@ answers; the judge takes that as a claim about values and compares.
 from __future__ import annotations
 
 import builtins
-import io
 import os
 import signal
 import sys
@@ -36,22 +35,13 @@ class Namespace(dict[str, Any]):
             raise NameError(f"name {name!r} is not defined") from None
 
 
-class Nowhere(io.TextIOBase):
-    """Stands for stdout and stderr, and drops what is printed."""
-
-    encoding = "utf-8"
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-
 def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) -> None:
     """Answer requests until there are no more: ``define`` runs sources, ``ask`` calls a driver.
 
     Between ``part`` and ``done`` a process of its own answers (``forks``), so that what a part leaves behind is not
     met by the next. Where the answers have started threads, which no fork takes along, this one does.
     """
-    sys.stdout = sys.stderr = Nowhere()
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
     sys.argv = [""]
     student = Namespace()
     drivers: dict[str, dict[str, Any]] = {}
@@ -88,13 +78,12 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) 
 
 
 def _is_another() -> bool:
-    """Forks: True in another process; False in this one when that has ended, unless this one ends as it did."""
+    """Forks: True in another process; False in this one when that is done, if it does not end with it."""
     child = os.fork()
     if not child:
         return True
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code != _PART_DONE:
-        os._exit(code if code >= 0 else 128 - code)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != _PART_DONE:
+        os._exit(1)
     if os.getpid() == 1:  # behind a wall, where all other processes are what it left
         with suppress(OSError):
             os.kill(-1, signal.SIGKILL)
@@ -181,4 +170,4 @@ def bare(preload: list[str]) -> None:
         os.dup2(nowhere, number)
     for name in ("torch", *preload):
         importlib.import_module(name)
-    main(requests, replies)
+    main(requests, replies, forks=sys.platform == "linux")

@@ -1,7 +1,7 @@
 """The template is a process that has imported what answers need, and is forked for each question of a submission.
 
 It runs no student's code itself. For each worker it forks a *keeper*, which forks the worker into a world of its own,
-waits for its end and reports how that came. The judge holds the other end of the keeper's socket: if the judge lets
+and waits for its end. The judge holds the other end of the keeper's socket: if the judge lets
 go of it, or dies, the worker and all that it started are killed.
 """
 
@@ -21,7 +21,6 @@ from typing import Any
 from unittest import mock
 
 from . import banned, sandbox, student
-from .processes import descendants
 
 
 def main(config: dict[str, Any]) -> None:
@@ -85,17 +84,17 @@ def _ban(names: tuple[str, ...]) -> banned.Ban:
 def _keep(
     way: str, order: dict[str, Any], ban: banned.Ban, requests: int, replies: int, bell: int, told: int
 ) -> None:
-    """Starts one worker, waits for its end, and reports on ``told`` how it came."""
+    """Starts one worker and waits for its end, or for the judge to let go of the other end of ``told``."""
     judge = socket.socket(fileno=told)
     judge.send(b"here")  # with it goes who this is
     judge.recv(1)
-    sandbox.alone(way)
+    sandbox.alone()
     child = os.fork()
     if not child:
         code = 70
         try:
             judge.close()
-            ban.take_away(sandbox.hide if way in ("root", "user") else lambda path: None)
+            ban.take_away(sandbox.hide)
             sandbox.confine(way, order["cpu"], order["address_space"], order["processes"])
             requests, replies, bell = _only(requests, replies, bell)
             student.main(requests, replies, bell, forks=True)
@@ -108,11 +107,7 @@ def _keep(
     ready, _, _ = select.select([watched, judge.fileno()], [], [])
     if watched not in ready:
         os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if way not in ("root", "user"):
-        _kill_the_rest()
-    with suppress(OSError):
-        judge.send(json.dumps({"status": status}).encode())
+    os.waitpid(child, 0)
     os._exit(0)
 
 
@@ -129,14 +124,3 @@ def _only(*fds: int) -> tuple[int, ...]:
     for fd in kept:
         os.set_inheritable(fd, False)
     return kept
-
-
-def _kill_the_rest() -> None:
-    """Kills what the worker started and left. Without namespaces that is done one by one, until none is left."""
-    while rest := descendants(os.getpid()):
-        for pid in rest:
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
