@@ -26,7 +26,7 @@ from ..course.answers import Shown, judged
 from ..course.judging import Unreadable
 from ..machine import use_gpus
 from .folders import BUILT_IN, names, package_of
-from .judging import NoAnswer
+from .judging import NoAnswer, shortened
 from .meeting import Meeting as Meeting
 from .source import parsed
 from .verdict import Hint
@@ -165,11 +165,7 @@ def _judge(found: Visible, numbers: Mapping[str, Any]) -> Callable[[Any], Hint |
         except NoAnswer as none:
             raise Unreadable(Words(none.hint.en, none.hint.zh)) from None
         except RuntimeError as error:
-            lines = str(error).strip().splitlines()
-            if len(lines) < 4:
-                raise
-            # A replica's error brings its whole traceback; its last line is what the student's code said.
-            raise RuntimeError(f"{lines[0]} … {lines[-1]}") from error
+            raise RuntimeError(shortened(str(error))) from error
 
     return judge
 

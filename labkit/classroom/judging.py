@@ -142,14 +142,18 @@ def share_kept(hint: Hint | None) -> float:
 def _no_value(answer: Answer) -> Hint:
     """Tells the student why there is no value."""
     if answer.error is not None:
-        kind, lines = answer.error.kind, answer.error.message.strip().splitlines()
-        # An error in a replica comes with a whole traceback; its last line is what the student's code said.
-        message = " ".join(lines if len(lines) < 4 else [lines[0], "…", lines[-1]])[:400]
-        told, line = f"{kind}: {message}" if message else kind, answer.error.line
+        kind, message, line = answer.error.kind, shortened(answer.error.message), answer.error.line
+        told = f"{kind}: {message}" if message else kind
         return _hint("raised", *["line"] * (line is not None), told=told, line=line)
     if answer.ended in ("cpu", "wall"):
         return _hint("time")
     return _hint("memory") if answer.ended == "memory" else _hint("ended", why=answer.ended)
+
+
+def shortened(message: str) -> str:
+    """An error's words in one line: of a traceback, as that in a replica brings, the first and the last."""
+    lines = message.strip().splitlines()
+    return " ".join(lines if len(lines) < 4 else [lines[0], "…", lines[-1]])[:400]
 
 
 def _hint(*words: str, **facts: object) -> Hint:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import secrets
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..base.files import reason
 from ..base.language import say
 from ..base.units import duration
 from .usage import UsageError, add_options, at_least, bad_usage, loading
 from .wording import Wording
+
+if TYPE_CHECKING:
+    from ..classroom.grade.marks import Mark
 
 WORDING = Wording("grade")
 
@@ -56,18 +61,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _class(options: argparse.Namespace, way: str) -> int:
-    from ..classroom.grade.whole_class import Progress, mark_class
+    from ..classroom.grade.whole_class import mark_class
     from ..classroom.handout.folder import open_class
     from ..classroom.results.present import present
     from ..classroom.words import Problem
 
-    def show(progress: Progress) -> None:
-        mark = progress.mark
-        width = len(str(progress.of))
+    shown = itertools.count(1)
+
+    def show(mark: Mark, seconds: float, of: int) -> None:
         points = f"{mark.points:g}/{mark.of:g}"
-        text = (
-            f"[{progress.done:{width}}/{progress.of}] {mark.student}  {points}  {duration(progress.seconds)}"
-        )
+        text = f"[{next(shown):{len(str(of))}}/{of}] {mark.student}  {points}  {duration(seconds)}"
         odd = "".join(f"\n    {str(note).splitlines()[0]}" for note in mark.troubles)
         print(text + odd, flush=True)
 

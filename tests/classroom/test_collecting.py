@@ -12,7 +12,7 @@ import pytest
 
 from labkit.classroom.assignment import Cell
 from labkit.classroom.handout.edition import notebook
-from labkit.classroom.handout.folder import new_class
+from labkit.classroom.handout.folder import ClassFolder
 from labkit.classroom.handout.roster import Student
 from labkit.classroom.intake.collecting import collect, strangers_of
 
@@ -32,7 +32,7 @@ DEADLINE = datetime(2026, 12, 1, 15, 59, tzinfo=UTC)
 
 @pytest.fixture
 def folder(tmp_path):
-    made = new_class(tmp_path / "small", "small", "zh", DEADLINE).with_students(ROSTER)
+    made = ClassFolder(tmp_path / "small", "small", bytes(32), {}, "zh", DEADLINE).with_students(ROSTER)
     made.submitted.mkdir(parents=True)
     return made
 
@@ -201,7 +201,7 @@ def test_other_assignments_and_other_files_are_told(folder):
     put(folder, "ada.pdf", "%PDF-1.4")
     put(folder, "notes.txt", "what I wanted to say")
     found = collect(folder)
-    assert strange(found) == {"ada.ipynb": "other-assignment", "ada.pdf": "wrong-file", "notes.txt": "nobody"}
+    assert strange(found) == {"ada.ipynb": "other-assignment", "ada.pdf": "wrong-file", "notes.txt": "wrong-file"}
     assert found.missing == [student.id for student in ROSTER]
 
 

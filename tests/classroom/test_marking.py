@@ -135,7 +135,7 @@ def test_killed_at_any_moment_no_mark_is_lost_or_doubled(tmp_path, monkeypatch):
         child = os.fork()
         if not child:
             # Each mark is told; the parent kills at the n-th, wherever the child is by then.
-            marking.mark_class(folder, WAY, 1, tell=lambda progress, to=tell: os.write(to, b"."))
+            marking.mark_class(folder, WAY, 1, tell=lambda *mark, to=tell: os.write(to, b"."))
             os._exit(0)
         os.close(tell)
         for _ in range(draw.randint(0, 2)):

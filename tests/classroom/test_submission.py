@@ -45,11 +45,11 @@ def answered(split=RIGHT, scatter=OTHER):
 
 def read(found, name="x.ipynb", given="import torch\nbase = 3"):
     content = found if isinstance(found, bytes) else json.dumps(found).encode()
-    return read_answers(read_document(content, name), "small", QUESTIONS, given)
+    return read_answers(read_document(content), "small", QUESTIONS, given)
 
 
 def claims(found, name="x.ipynb"):
-    return claims_of(read_document(found if isinstance(found, bytes) else json.dumps(found).encode(), name))
+    return claims_of(read_document(found if isinstance(found, bytes) else json.dumps(found).encode()))
 
 
 def kinds(result):
@@ -222,51 +222,9 @@ def test_magics_do_not_make_it_something_else_than_python(source, wanted):
     assert kinds(result) == ["magics"]
 
 
-PERCENT = f"""# %% [markdown]
-# # A small assignment
-# %%
-# labkit: small student=s1 edition=abc
-# labkit: small
-import torch
-
-# %%
-# labkit: small.split
-{RIGHT}
-
-# %%
-# labkit: small.split check
-check('small.split')
-# %%
-mine = 3
-# %%
-# labkit: small.scatter
-{OTHER}
-"""
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        PERCENT,  # VS Code, jupytext
-        PERCENT.replace("# %%\n", "# In[ ]:\n\n\n"),  # nbconvert
-        PERCENT.replace("# %% [markdown]\n", '"""')
-        .replace("assignment\n", 'assignment"""\n')
-        .replace("# %%\n", "\n"),  # Colab
-    ],
-)
-@pytest.mark.parametrize("code", ["utf-8", "utf-8-sig", "utf-16"])
-def test_a_script_made_of_the_notebook_is_read_too(text, code):
-    result = read(text.encode(code), "x.py")
-    assert {name: source.split("\n\nmine")[0] for name, source in result.answers.items()} == {
-        "split": RIGHT,
-        "scatter": OTHER,
-    }
-    assert claims(text.encode(code), "x.py") == [Claim("small", "s1", "abc")]
-
-
 def test_whose_it_is_stands_in_metadata_and_in_a_cell():
     found = answered()
-    assert claims_of(read_document(json.dumps(found).encode(), "x")) == [Claim("small", "s1", "abc")]
+    assert claims_of(read_document(json.dumps(found).encode())) == [Claim("small", "s1", "abc")]
     found["metadata"]["labkit"]["student"] = "s2"
     assert [claim.student for claim in claims(found)] == ["s2", "s1"]
 
@@ -291,7 +249,7 @@ def test_whose_it_is_stands_in_metadata_and_in_a_cell():
 def test_a_wrong_file_is_told_what_it_is(content, words, chinese):
     for language, text in (("en", words), ("zh", chinese)):
         with using(language), pytest.raises(WrongFile) as caught:
-            read_document(content, "x.ipynb")
+            read_document(content)
         with using(language):
             assert text in str(caught.value)
 

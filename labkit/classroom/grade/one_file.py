@@ -24,7 +24,7 @@ OPEN = b"open examples"  # in the place of a secret
 def grade_file(path: Path, way: str, secret: bytes) -> Mark:
     """The marks of a notebook, with cases drawn from ``secret``; ValueError if it is none of an assignment."""
     with open(path, "rb") as stream:
-        document = read_document(stream.read(MOST_BYTES + 1), path.name)
+        document = read_document(stream.read(MOST_BYTES + 1))
     held, claims = assignments_of(document), claims_of(document)
     if not held or held[0] not in names():
         raise Problem(

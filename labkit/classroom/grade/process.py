@@ -20,10 +20,7 @@ from .submission import draws, grade
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Grades each order that comes on stdin, and answers it with a line on stdout, until stdin ends.
-
-    Where the workers' template is lost it ends, and whoever gave the order starts another.
-    """
+    """Grades each order that comes on stdin, and answers it with a line on stdout, until stdin or the template ends."""
     told = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a judge prints is not an answer
     assignment = load(Path(config["assignment"]))

@@ -33,16 +33,6 @@ _Plain = dict[str, Any]  # an order or its reply, as JSON
 _PATIENCE = 1800.0  # seconds for one submission, after which its judge is taken to hang
 
 
-@dataclass(frozen=True)
-class Progress:
-    """One submission done: number ``done`` of ``of``; ``seconds`` it took."""
-
-    done: int
-    of: int
-    mark: Mark
-    seconds: float
-
-
 @dataclass
 class Marking:
     """The outcome of a grading. ``kept``: students whose marks were there, of the same answers."""
@@ -58,9 +48,11 @@ def mark_class(
     way: str,
     jobs: int,
     again: bool = False,
-    tell: Callable[[Progress], None] = lambda progress: None,
+    tell: Callable[[Mark, float, int], None] = lambda mark, seconds, of: None,
 ) -> Marking:
     """Grade all that came back and has no mark yet (``again``: all), ``jobs`` submissions at a time.
+
+    tell   is called with each mark, the seconds that it took, and how many there will be.
 
     Problem or OSError with what to do; a submission that cannot be judged gets a mark that says so, and is tried again
     by the next grading.
@@ -91,7 +83,7 @@ def mark_class(
             mark = Mark(student, found.digest, now(), questions, found.notes, troubles, judged_by, hands)
             add(mark)
             done.graded.append(mark)
-            tell(Progress(len(done.graded), len(orders), mark, seconds))
+            tell(mark, seconds, len(orders))
     return done
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hmac
 import json
 import os
-import secrets
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -98,11 +97,6 @@ class ClassFolder:
     def with_students(self, students: Iterable[Student]) -> ClassFolder:
         """Adds students, and replaces those that it has."""
         return replace(self, students=self.students | {student.id: student for student in students})
-
-
-def new_class(path: Path, assignment: str, language: str, deadline: datetime | None = None) -> ClassFolder:
-    """A class without students, and a secret of its own; nothing is written yet."""
-    return ClassFolder(path, assignment, secrets.token_bytes(32), {}, language, deadline)
 
 
 def open_class(path: Path) -> ClassFolder:

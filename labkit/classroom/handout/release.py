@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from ..assignment import Assignment, load
 from ..draw import Draw
 from ..words import Problem
 from .edition import notebook
-from .folder import CLASS_FILE, ClassFolder, new_class, open_class
+from .folder import CLASS_FILE, ClassFolder, open_class
 from .roster import Student
 
 
@@ -55,7 +56,7 @@ def release(
             zh=f"{path} 已经存在，而且不是班级文件夹：请用 --to 指定别的",
         )
     else:
-        folder = new_class(path, assignment.name, language, deadline)
+        folder = ClassFolder(path, assignment.name, secrets.token_bytes(32), {}, language, deadline)
     named = {student.id for student in students}
     gone = [student for student in folder.students.values() if student.id not in named]
     folder = folder.with_students(students)

@@ -64,7 +64,7 @@ def collect(folder: ClassFolder) -> Collection:
     names = _Names(folder)
     for name, content, when in files_in(folder.submitted, strangers):
         try:
-            document = read_document(content, name)
+            document = read_document(content)
         except WrongFile as wrong:
             # Told with the student's marks where the name says whose it is.
             strangers.append((name, wrong.note))

@@ -1,4 +1,4 @@
-"""Reads cells from a file that a student hands in: a notebook of any tool, or a script that one was turned into.
+"""Reads cells from a file that a student hands in: a notebook of any tool.
 
 Nothing is run, and whatever the file holds, reading it ends soon: bytes, cells and nesting are bounded.
 """
@@ -6,8 +6,7 @@ Nothing is run, and whatever the file holds, reading it ends soon: bytes, cells 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +15,6 @@ from .notes import note
 
 MOST_BYTES = 20_000_000
 _MOST_CELLS = 20_000
-# Where a cell begins in a script: VS Code's and jupytext's `# %%`, nbconvert's `# In[3]:`, Databricks'.
-_CELL = re.compile(r"^# ?(%%(?P<kind>.*)|In ?\[[ \d*]*\]:|COMMAND -+)\s*$")
 # How files of other kinds begin, and the words of ``notes.txt`` for each.
 _KINDS = {
     b"%PDF": "pdf",
@@ -56,8 +53,8 @@ class Document:
     labkit: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_document(content: bytes, name: str, most: int = MOST_BYTES) -> Document:
-    """Reads the cells of a file called ``name``; WrongFile if it is of a kind that has none, or over ``most`` bytes."""
+def read_document(content: bytes, most: int = MOST_BYTES) -> Document:
+    """Reads the cells of a notebook; WrongFile if the file is something else, or over ``most`` bytes."""
     if len(content) > most:
         raise WrongFile("too-large", size=len(content) // 1_000_000, most=most // 1_000_000)
     for start, kind in _KINDS.items():
@@ -65,23 +62,10 @@ def read_document(content: bytes, name: str, most: int = MOST_BYTES) -> Document
             raise WrongFile(kind)
     if not content.strip(b"\0 \t\r\n\xef\xbb\xbf"):
         raise WrongFile("empty")
-    text = _text(content)
-    if text.lstrip().startswith("{"):
+    text = content.decode("utf-8-sig", "replace").lstrip()
+    if text.startswith("{"):
         return _notebook(text)
-    if text.lstrip()[:1] == "<":
-        raise WrongFile("web-page")
-    if name.lower().endswith(".ipynb"):
-        raise WrongFile("text")
-    return Document([Cell(source, code) for source, code in _script(text)])
-
-
-def _text(content: bytes) -> str:
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):  # what Windows' editors may save
-        return content.decode("utf-16", "replace")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("gb18030", "replace")
+    raise WrongFile("web-page" if text.startswith("<") else "text")
 
 
 def _notebook(text: str) -> Document:
@@ -120,16 +104,3 @@ def _plain(source: str) -> str:
     """Replaces halves of surrogate pairs, which no file can hold, and makes all line ends alike."""
     source = source.encode("utf-8", "replace").decode("utf-8")
     return source.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _script(text: str) -> Iterator[tuple[str, bool]]:
-    """Yields (source, whether it is code) of each cell of a script; a script without marks is one cell."""
-    lines: list[str] = []
-    code = True
-    for line in _plain(text).splitlines():
-        if found := _CELL.match(line):
-            yield "\n".join(lines), code
-            lines, code = [], "[markdown]" not in (found["kind"] or "")
-        else:
-            lines.append(line)
-    yield "\n".join(lines), code

@@ -44,7 +44,7 @@ def prepare(path: Path, student: str | None = None) -> HandIn:
 
     Raises Problem, OSError.
     """
-    document = read_document(path.read_bytes(), path.name, _MOST_BYTES)
+    document = read_document(path.read_bytes(), _MOST_BYTES)
     named = assignments_of(document)
     if not named:
         raise Problem(

@@ -15,8 +15,6 @@ from ..intake.collecting import Collection
 from .page import listed, meter, page, points, prose, section, share_of, shown, table, text
 from .similar import Group
 
-_MOST_GROUPS = 100
-
 
 @dataclass(frozen=True)
 class Class:
@@ -124,7 +122,7 @@ def _odd(found: Class) -> str:
 
 def _similar(found: Class) -> str:
     rows = []
-    for group in found.similar[:_MOST_GROUPS]:
+    for group in found.similar:
         who = escape(", ".join(map(found.named, group.students)))
         told = f"<b>{text('as-solution')}</b> " if group.as_solution else ""
         code = f"<pre><code>{escape(chr(10).join(group.lines))}</code></pre>"

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 _RUN = 6  # tokens
-_LEAST = (
-    12.0  # the weight of what two answers must have in common: a run of two in a class of twenty weighs 2.4
-)
+# The weight of what two answers must have in common: a run of two in a class of twenty weighs 2.4.
+_LEAST = 12.0
 _SHARE = 0.8  # of the weight of the shorter answer
 _AS_SOLUTION = 0.9  # of the solution's runs, and of the answer's
 _IGNORED = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
@@ -58,7 +57,12 @@ def similar(
         sources = {student: source for student, mine in answers.items() if (source := mine.get(question))}
         given = set().union(*(_runs(source) for source in stubs.get(question, [])))
         runs = {student: _runs(source).keys() - given for student, source in sources.items()}
-        copied = {s: share for s in runs if (share := _same(runs[s], _solved(solutions, s, question, given)))}
+        copied = {}
+        for student, mine in runs.items():
+            solution = _runs(solutions.get(student, {}).get(question, "")).keys() - given
+            share = len(mine & solution) / max(len(mine), len(solution), 1)
+            if share >= _AS_SOLUTION and len(solution) >= 2 * _RUN:
+                copied[student] = share
         if copied:
             who = tuple(sorted(copied))
             everything = _common(sources[who[0]], runs[who[0]])
@@ -68,18 +72,6 @@ def similar(
     return sorted(
         found, key=lambda group: (not group.as_solution, -group.share, group.question, group.students)
     )
-
-
-def _solved(
-    solutions: Mapping[str, Mapping[str, str]], student: str, question: str, given: set[_Run]
-) -> set[_Run]:
-    return _runs(solutions.get(student, {}).get(question, "")).keys() - given
-
-
-def _same(one: set[_Run], other: set[_Run]) -> float:
-    """The share that two answers have in common, of the longer one; 0 if that is no copy."""
-    share = len(one & other) / max(len(one), len(other), 1)
-    return share if share >= _AS_SOLUTION and len(other) >= 2 * _RUN else 0.0
 
 
 def _groups(question: str, sources: Mapping[str, str], runs: Mapping[str, set[_Run]]) -> list[Group]:

@@ -47,14 +47,9 @@ def has_wall() -> bool:
 
 def report() -> str:
     """Says what each way keeps a student's code from, and which of them this computer has."""
-    lines = []
-    for way in (*WALLS, "bare"):
-        if way in WALLS:
-            why = tried()[way]
-            state = _TEXTS["no",](why=why) if why else _TEXTS["works",]()
-        else:
-            state = _TEXTS["trusted",]()
-        lines += [f"{way}: {state}", f"    {_TEXTS[way,]()}"]
+    states = {way: _TEXTS["no",](why=why) if why else _TEXTS["works",]() for way, why in tried().items()}
+    states["bare"] = _TEXTS["trusted",]()
+    lines = [f"{way}: {state}\n    {_TEXTS[way,]()}" for way, state in states.items()]
     return "\n".join(lines if has_wall() else [*lines, _TEXTS["nowhere",]()])
 
 

@@ -73,9 +73,8 @@ def by_keeper(here: socket.socket) -> Callable[[], None]:
 
 
 class Bell:
-    """Holds a meeting of threads or processes of a worker: it rings when as many wait for it as are to come.
-
-    That they wait, all at once, is seen in the system's own table; nothing that the worker says of it is asked for.
+    """Holds a meeting of a worker's threads or processes: it rings when as many wait as are to come, which is seen in
+    the system's own table.
     """
 
     def __init__(self, pipe: int, waiting: Callable[[], tuple[int, bool]]) -> None:
