@@ -125,10 +125,12 @@ class Template:
 
     def waiting(self, pipe: int) -> tuple[int, bool]:
         """Counts the threads of all workers that wait for this bell, and says whether any other is at work."""
-        found = []
-        for pid in descendants(*children().get(self.process, ())):
-            with suppress(OSError):
-                found.append(waiting(pid, BELL, pipe))
+        below, found = children(), []
+        workers = [worker for keeper in below.get(self.process, ()) for worker in below.get(keeper, ())]
+        for pid in descendants(*below.get(self.process, ())):
+            if pid not in workers or not below.get(pid):  # else it waits for the process of a part
+                with suppress(OSError):
+                    found.append(waiting(pid, BELL, pipe))
         return sum(count for count, _ in found), any(is_awake for _, is_awake in found)
 
     def close(self) -> None:
