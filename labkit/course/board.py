@@ -73,7 +73,7 @@ def score(done: set[str], first: set[str]) -> str:
                 en=f"Lesson {title[:2]}: {here} of {len(ids)} questions answered, {right} at the first try",
                 zh=f"第 {title[:2]} 课：共 {len(ids)} 题，答对 {here} 题，其中 {right} 题一次答对",
             )
-            return told + _repaired(title)
+            return say(en="; ", zh="；").join(filter(None, [told, _repaired(title)]))
     return ""
 
 
@@ -87,8 +87,7 @@ def _exercises() -> list[tuple[str, list[str]]]:
 
 def _repaired(title: str) -> str:
     """The points of a lesson that is scored by repairs: all its questions answered is not all its points."""
-    points = module("repairs.shown").points(title[:2])
-    return f"{say(en='; ', zh='；')}{points}" if points else ""
+    return str(module("repairs.shown").points(title[:2]))
 
 
 def _marks(names: list[str], done: set[str], first: set[str]) -> str:
@@ -124,7 +123,13 @@ def _table(done: set[str], first: set[str], footer: list[str]) -> str:
     head = "".join(f'<th style="text-align:right;padding-left:1.5em">{text}</th>' for text in heads)
     exercises = _exercises()
     rows = [
-        _row(escape(title + _repaired(title)), _marks(names, done, first), names, done, first)
+        _row(
+            escape(" · ".join(filter(None, [title, _repaired(title)]))),
+            _marks(names, done, first),
+            names,
+            done,
+            first,
+        )
         for title, names in exercises
     ]
     every = [name for _, names in exercises for name in names]

@@ -115,7 +115,7 @@ def test_the_lesson_that_has_begun_says_how_it_went_in_one_line(file, monkeypatc
     last = board._widget.value.split("<tr>")[-1]
     assert f">3/{len(ids())}<" in last
     labkit.set_language("en")
-    assert "models?; 0 of 100 points" in board._widget.value
+    assert "models? · 0 of 100 points" in board._widget.value
     begin("09_broken", num_gpus=2, batch_size=30, data_size=100, language="en")
     assert repr(Progress()).splitlines()[0].endswith("at the first try; 0 of 100 points")
     assert ">2<" in last
