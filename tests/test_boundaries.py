@@ -46,10 +46,10 @@ distributed.group     | base machine.features machine.stack machine.ops machine.
 distributed.processes | base turns machine trace distributed.calls distributed.rank distributed.group
 distributed.threads   | base turns machine machine.state trace distributed.calls distributed.rank distributed.group distributed.processes
 distributed.torchrun  | base turns children machine machine.state distributed.calls distributed.rank distributed.processes distributed.threads
-distributed.notebook  | base turns children machine trace distributed.calls distributed.rank distributed.threads
+distributed.notebook  | base turns children cost machine trace distributed.calls distributed.planning distributed.rank distributed.threads
 distributed.testing   | base turns machine distributed.calls distributed.rank distributed.threads distributed.notebook
 distributed.explain   | base distributed.calls distributed.rank
-distributed.planning  | base cost view machine.features machine.state distributed.rank distributed.threads distributed.torchrun
+distributed.planning  | base cost view machine.features machine.state distributed.group distributed.rank distributed.threads distributed.torchrun
 distributed           | machine distributed.threads distributed.pictures
 
 cost              | base plans trace

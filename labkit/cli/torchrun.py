@@ -22,12 +22,14 @@ from ..base.numbers import plural
 from ..base.ours import torch_files
 from ..base.units import bytes_text, duration, told_bytes
 from ..children import told as children
+from ..cost.accelerators import accelerator
 from .ending import MOST_EVENTS, write, write_timeline
 from .usage import UsageError, add_memory, add_options, at_least, bad_usage, checked_path, checked_script
 from .wording import Wording
 
 if TYPE_CHECKING:
     from ..distributed.rank.totals import Kept, Part
+    from ..distributed.threads.world import World
     from ..distributed.torchrun.script import Program
 
 # Arguments of torchrun that change nothing where all ranks share one process on this computer.
@@ -121,6 +123,11 @@ def run(options: argparse.Namespace) -> int:
     machine = _machine(options)
     for name in ("timeline", "trace"):
         checked_path(_typed(name), getattr(options, name))
+    if options.processes and options.times is not None:
+        raise UsageError(
+            en="--times needs ranks that share this process: leave --processes out",
+            zh="--times 要求所有 rank 都在本进程里：请去掉 --processes",
+        )
     if options.processes:
         return _in_processes(options, given, machine)
     _check(options, given, machine)
@@ -237,17 +244,31 @@ def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
 
 def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
     """Run the ranks as threads of this process."""
-    from ..distributed.rank.totals import part_of
-    from ..distributed.threads.world import World
-    from ..distributed.torchrun.in_threads import launch
     from ..distributed.torchrun.script import Program
-    from ..trace import emitting
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
     program = Program(options.training_script, options.training_script_args, options.module)
     kept = _wanted(options)
+    if options.times is not None:
+        from ..distributed.planning.timing import timed
+
+        with bad_usage(ValueError):
+            gpu = accelerator(options.times)
+        with timed(gpu) as by_times:
+            program.runs = by_times(program.runs)
+            return _launched(options, machine, program, kept)
+    return _launched(options, machine, program, kept)
+
+
+def _launched(
+    options: argparse.Namespace, machine: children.Described, program: Program, kept: Kept | None
+) -> int:
+    from ..distributed.rank.totals import part_of
+    from ..distributed.torchrun.in_threads import launch
+    from ..trace import emitting
+
     if kept is None:
         return _taught(launch(program, options, machine), _faults(program))
     parts: list[Part] = []

@@ -187,10 +187,7 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
     layers = -(-sizes.layers // plan.pp)
 
     def product(m: float, k: float, n: float) -> float:
-        share = gpu.product
-        for side in (m, k, n):
-            share *= side / (side + HALF_SIDE)
-        return 2 * m * k * n / (gpu.flops * share)
+        return product_seconds(m, k, n, gpu)
 
     products = (
         product(tokens, hidden, (hidden + 2 * sizes.kv_width) / tp)
@@ -251,6 +248,23 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
         "data": exposed,
         "optimizer": step,
     }
+
+
+def product_seconds(m: float, k: float, n: float, gpu: Accelerator) -> float:
+    """The seconds of a product of an m × k and a k × n matrix in 16 bits."""
+    share = gpu.product
+    for side in (m, k, n):
+        share *= side / (side + HALF_SIDE)
+    return 2 * m * k * n / (gpu.flops * share)
+
+
+def collective_seconds(kind: str, nbytes: float, members: int, span: int, gpu: Accelerator) -> float:
+    """A collective of ``members`` ranks spread over ``span`` GPUs, with ``nbytes`` in all on each."""
+    if kind in ("all_reduce", "reduce"):
+        return _ring(nbytes, members, span, gpu)
+    if kind in ("send", "recv"):
+        return nbytes / (gpu.link if span <= gpu.machine_size else gpu.network / gpu.machine_size) + LATENCY
+    return _gather(nbytes, members, span, gpu, 1)
 
 
 def _longer(one: float, other: float) -> float:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from labkit.cli import main
+from labkit.cost.accelerators import accelerator
+from labkit.cost.plan import collective_seconds
 from labkit.distributed.planning.measuring import measure
 from labkit.distributed.threads.world import World
 from labkit.distributed.torchrun.script import Program
@@ -279,3 +281,50 @@ def test_a_script_that_fails_is_one_line(tmp_path: Path, capfd: pytest.CaptureFi
     assert main(["plan", "--nproc-per-node", "2", str(script)]) == 2
     assert capfd.readouterr().err == "labkit: rank 0 failed: ValueError: no data (train.py:2)\n"
     assert "torch" in sys.modules
+
+
+def test_times_of_the_model_are_the_same_on_every_computer(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two runs wait equally long by the model's clock; a pipeline's first rank waits for its bubble."""
+    script = written(tmp_path, PIPELINE.replace("SCHEDULE\n", "ScheduleGPipe, 1\n"))
+    said = []
+    for _ in range(2):
+        assert main(["torchrun", "--nproc-per-node", "2", "--times", "h100", "--summary", script]) == 0
+        said.append([line for line in capfd.readouterr().err.splitlines() if "waited" in line])
+    assert said[0] == said[1]
+    assert len(said[0]) == 2
+
+
+def test_a_step_takes_its_products_time(tmp_path: Path) -> None:
+    """Two products of 8,192 a side each way: their operations over the share of the peak are most of the step."""
+    large = """
+layer = nn.Linear(8192, 8192, bias=False, device="cuda", dtype=torch.bfloat16)
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+for _ in range(3):
+    layer(torch.ones(8192, 8192, device="cuda", dtype=torch.bfloat16, requires_grad=True)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    gpu = accelerator("h100")
+    one = measure(Program(written(tmp_path, large)), 1, times=gpu)[0]
+    assert one.operations == 3 * 2 * 8192**3
+    ideal = one.operations / gpu.flops
+    assert 1.5 * ideal < one.parts["compute"] < 2.5 * ideal
+    assert one.parts["data"] == 0
+
+
+def test_gradients_on_their_way_are_hidden_behind_backward(tmp_path: Path) -> None:
+    """DDP's sum goes beside backward: less than the whole of it sticks out."""
+    wide = """
+model = DDP(nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(8))).cuda())
+train = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    model(torch.ones(16384, 4096, device="cuda")).sum().backward()
+    train.step()
+    train.zero_grad()
+"""
+    gpu = accelerator("h100")
+    one = measure(Program(written(tmp_path, wide)), 8, times=gpu)[0]
+    whole = collective_seconds("all_reduce", 8 * 4096 * 4096 * 4, 8, 8, gpu)
+    assert 0 < one.parts["data"] < whole / 2

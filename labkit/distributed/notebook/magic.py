@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...base.arguments import in_the_language_in_use
 from ...base.language import say
+from ...cost.accelerators import accelerator
 
 if TYPE_CHECKING:
     from .results import Results
@@ -46,6 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--timeline", en=en, zh=zh)
     en, zh = "say below what is on each rank's GPU, and was at most", "在下方列出每个 rank 的显存用量与峰值"
     add("--summary", en=en, zh=zh)
+    en, zh = "clocks go by this GPU's times: h100, a100, …", "时钟按这种 GPU 的用时走：h100、a100 等"
+    add("--times", metavar="GPU", en=en, zh=zh)
     add("--restart", en="begin anew: empty namespaces, empty GPUs", zh="重新开始：名字和 GPU 都清空")
     add("--close", en="end the ranks", zh="结束这些 rank")
     en, zh = "spread over so many simulated computers", "分布在这么多台模拟的计算机上"
@@ -79,6 +82,7 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
         session = _session(asked, cell=cell is not None)
         chosen = None if asked.rank is None else _numbers(asked.rank, session.size)
         given = _named(asked.names)
+        session.times = None if asked.times is None else accelerator(asked.times)
     except (_Wrong, argparse.ArgumentError, ValueError, TypeError, RuntimeError) as error:
         raise sys.modules["IPython.core.error"].UsageError(f"%%{NAME}: {error}") from None
     if asked.close:

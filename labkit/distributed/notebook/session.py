@@ -22,10 +22,12 @@ from ...base.numbers import MOST_GPUS, must, whole
 from ...base.patches import Patch, Patches
 from ...base.units import parse_bytes
 from ...children.gpu_models import with_model
+from ...cost.accelerators import Accelerator
 from ...machine.tracebacks import without_ours
 from ...trace import emitting
 from ...trace.trace import Trace
 from ...turns import Deadlock
+from ..planning.timing import timed
 from ..rank.rank import Rank, rank_here
 from ..rank.system import run_exit_functions
 from ..threads.world import RanksFailed, World
@@ -92,6 +94,7 @@ class Session:
 
     size, nodes   how many ranks, on how many simulated computers.
     limits        the memory of each GPU, as it was asked for; ``gpu_model`` what it passes for.
+    times         the GPU by whose times the ranks' clocks go (:mod:`..planning.timing`); None: by this computer's.
     trace         what happened in the last :meth:`run` or :meth:`execute`: collectives and copies, by rank.
 
     ``session[2]`` is the namespace of rank 2: ``session[2]["x"]`` looks into it, ``session[2]["x"] = 1`` changes it.
@@ -120,6 +123,7 @@ class Session:
         if _open is not None:
             _open.close()
         self.trace = Trace()
+        self.times: Accelerator | None = None
         self._streams = {name: RankStream(name, getattr(sys, name)) for name in ("stdout", "stderr")}
         self._cells = 0
         self._start()
@@ -285,10 +289,10 @@ class Session:
         to_end   as for :meth:`..threads.world.World.run`.
         """
         world = self._alive()
-        with self._stage(world):
+        with self._stage(world), timed(self.times) as by_times:
             recorded = emitting.begin()
             try:
-                return world.run(notebook.in_cell(function), ranks, to_end=to_end)
+                return world.run(by_times(notebook.in_cell(function)), ranks, to_end=to_end)
             finally:
                 emitting.end(recorded)
                 self.trace = recorded

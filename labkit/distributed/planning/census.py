@@ -25,6 +25,7 @@ from ...machine.state.gpu import Gpu
 from ...machine.state.leaves import Held
 from ...machine.state.placement import parts
 from ..rank.rank import Rank, rank_here
+from .timing import Times
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "buckets")
 _NOTE = "_labkit_note"
@@ -108,7 +109,11 @@ class Census:
     after: dict[str, int] = field(default_factory=dict)
     steps: int = 0
     stepping: bool = False
+    times: Times | None = None
+    step_parts: dict[str, float] = field(default_factory=dict)
+    operations: float = 0.0
     arriving: bool = False  # whether a bucket, which C++ held, is met
+    _told: tuple[dict[str, float], float] = field(default_factory=lambda: ({}, 0.0))
     _known: set[int] = field(default_factory=set)
 
     def take(self, gpu: Gpu, storage: Any, size: int) -> None:
@@ -174,6 +179,11 @@ class Census:
         self.steps += 1
         if gpu is not None:
             self.after = self.now(gpu)
+        if self.times is not None:
+            now = self.times.parts()
+            before, self._told = self._told, (now, self.times.operations)
+            self.step_parts = {part: seconds - before[0].get(part, 0.0) for part, seconds in now.items()}
+            self.operations = self.times.operations - before[1]
 
 
 def _inner(tensor: Any) -> Iterator[Any]:

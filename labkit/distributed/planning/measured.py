@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from ...base.display import Drawn
 from ...base.language import say
-from ...base.units import bytes_text
+from ...base.units import bytes_text, duration
 from ...cost.accelerators import Accelerator
 from ...view import shown
+from ...view.captions import caption
 from ...view.picture import Picture
 from .measuring import RankMemory
 
@@ -66,7 +67,27 @@ class ScriptPlan(Drawn):
                     f"出现在{_PHASES.get(one.phase, one.phase)}（{one.line}）：{kinds}",
                 )
             )
+        lines += self._time()
         return "\n".join(lines)
+
+    def _time(self) -> list[str]:
+        """A line on the step of the slowest rank."""
+        slow = max(self.ranks, key=lambda one: sum(one.parts.values()))
+        took = sum(slow.parts.values())
+        if not took:
+            return []
+        parts = ", ".join(
+            f"{caption('plan', k)} {duration(s)}" for k, s in slow.parts.items() if s > took / 1000
+        )
+        peak = f"{self.gpu.flops / 1e12:.0f} TFLOPS"
+        reached = f"{slow.operations / took / self.gpu.flops:.1%}"
+        return [
+            say(
+                en=f"  a step: about {duration(took)} ({parts}); {reached} of the dense peak, {peak}, with what is "
+                "computed again",
+                zh=f"  一步：约 {duration(took)}（{parts}）；达到稠密峰值 {peak} 的 {reached}，重算的也算在内",
+            )
+        ]
 
     __repr__ = __str__
 

@@ -8,16 +8,18 @@ of one that runs.
 from __future__ import annotations
 
 import io
-from contextlib import redirect_stdout
-from dataclasses import dataclass
+from contextlib import ExitStack, nullcontext, redirect_stdout
+from dataclasses import dataclass, field
 from typing import Any
 
+from ...cost.accelerators import Accelerator
 from ...machine.features.hollow import Hollow, fresh_memory
 from ..rank.rank import Rank
 from ..threads.meeting import NotRunning
 from ..threads.world import RanksFailed, World
 from ..torchrun.script import Program
 from .census import Census, counting
+from .timing import by_model, modelled
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class RankMemory:
 
     allocated   after a step of the optimizer, as memory_allocated says, by kind.
     at_peak     at the most, by kind; ``phase`` ("forward", "backward", "step") and ``line`` are where that was.
+    parts       the seconds of the last step: computing, bytes on their way, waiting for others. ``operations``: in it.
     like        the first rank that was run and holds the same; itself if no other before it does.
     """
 
@@ -35,6 +38,8 @@ class RankMemory:
     phase: str
     line: str
     like: int
+    parts: dict[str, float] = field(default_factory=dict)
+    operations: float = 0.0
 
     @property
     def peak(self) -> int:
@@ -43,10 +48,11 @@ class RankMemory:
 
 def measure(
     program: Program, ranks: int, nodes: int = 1, *, memory: int | str = "80 GiB", gpu_model: str | None = None,
-    steps: int = 2, every: bool = False,
+    steps: int = 2, every: bool = False, times: Accelerator | None = None,
 ) -> list[RankMemory]:  # fmt: skip
     """The memory of each rank's GPU when ``program`` has made ``steps`` steps.
 
+    times   the GPU whose times are reckoned with.
     every   whether each rank is run, alike or not.
 
     Raises RanksFailed if the script fails.
@@ -60,7 +66,7 @@ def measure(
             if group & batch:
                 batch |= group
         try:
-            found |= _run(program, ranks, nodes, batch, memory, gpu_model, steps)
+            found |= _run(program, ranks, nodes, batch, memory, gpu_model, steps, times)
         except RanksFailed as failure:
             if not isinstance(failure.error, NotRunning):
                 raise
@@ -72,7 +78,8 @@ def measure(
 
 
 def _run(
-    program: Program, ranks: int, nodes: int, running: set[int], memory: Any, gpu_model: str | None, steps: int
+    program: Program, ranks: int, nodes: int, running: set[int], memory: Any, gpu_model: str | None, steps: int,
+    times: Accelerator | None,
 ) -> dict[int, Census]:  # fmt: skip
     """Run these ranks together, and count what is on the GPU of each."""
     censuses = {rank: Census() for rank in sorted(running)}
@@ -83,7 +90,13 @@ def _run(
                 gpu.fraction = 1e6  # what does not fit is counted, too
 
         def work(rank: Rank) -> None:
-            with Hollow():
+            census = censuses[rank.number]
+            with ExitStack() as stack:
+                watcher = None
+                if times is not None:
+                    census.times = stack.enter_context(by_model(times, sees=False))
+                    watcher = census.times.saw
+                stack.enter_context(Hollow(watcher))
                 try:
                     program.run(rank.main)
                 except SystemExit as ended:
@@ -92,7 +105,7 @@ def _run(
                 if not censuses[rank.number].steps and rank.gpu is not None:
                     censuses[rank.number].after = censuses[rank.number].now(rank.gpu)
 
-        with counting(censuses, steps):
+        with counting(censuses, steps), modelled(times) if times is not None else nullcontext():
             world.run(work, sorted(running))
     return censuses
 
@@ -100,7 +113,9 @@ def _run(
 def _told(rank: int, found: dict[int, Census]) -> RankMemory:
     seen = found[max(one for one in found if one <= rank)]
     like = next(one for one in sorted(found) if found[one].like(seen))
-    return RankMemory(rank, seen.after, seen.at_peak, seen.phase, seen.line, like)
+    return RankMemory(
+        rank, seen.after, seen.at_peak, seen.phase, seen.line, like, seen.step_parts, seen.operations
+    )
 
 
 def _unlike(found: dict[int, Census]) -> set[int]:

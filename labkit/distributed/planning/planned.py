@@ -43,5 +43,7 @@ def plan(
                 zh=f"{gpus} 块 GPU 分不成 {nodes} 个相同的节点",
             )
         )
-    found = measure(Program(str(path), arguments), gpus, nodes, memory=int(kind.memory), steps=steps)
+    found = measure(
+        Program(str(path), arguments), gpus, nodes, memory=int(kind.memory), steps=steps, times=kind
+    )
     return ScriptPlan(path.name, kind, tuple(found), steps)

@@ -36,12 +36,12 @@ class OwnTime:
             os.close(self._file)
 
 
-_here = threading.local()
+here = threading.local()
 
 
 def own_time() -> OwnTime:
     """The clock of this thread."""
-    found: OwnTime | None = getattr(_here, "time", None)
+    found: OwnTime | None = getattr(here, "time", None)
     if found is None or found.process != os.getpid():  # a child's thread is another
-        found = _here.time = OwnTime()
+        found = here.time = OwnTime()
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ... import turns
@@ -23,16 +23,21 @@ from .logs import WholeLines
 class Program(as_main.Program):
     """A program that ranks run, each to the end of a process.
 
+    runs   runs it as a rank; whoever started them may put something around it.
     told   what labkit told of ranks, which is not shown yet: whoever started them has it said last.
     """
 
     told: tuple[BaseException, ...] = ()
 
+    def __init__(self, script: str, arguments: Sequence[str] = (), module: bool = False) -> None:
+        super().__init__(script, arguments, module)
+        self.runs: Callable[[Rank], object] = lambda rank: self.run(rank.main)
+
     def __call__(self, rank: Rank) -> None:
         """Run it as ``rank``, to the end of a process. What ends it with another code than 0 is shown, and raised."""
         failure: BaseException | None = None
         try:
-            self.run(rank.main)
+            self.runs(rank)
         except (turns.Ended, Left):
             raise  # it is no more: nothing of its own runs any longer
         except BaseException as error:

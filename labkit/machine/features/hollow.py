@@ -62,8 +62,8 @@ _known: dict[Any, _Operator] = {}
 _shapes: dict[Any, Any] = {}
 
 
-class Hollow(OperatorMode):
-    """Inside, large tensors of this thread have no values.
+class Seen(OperatorMode):
+    """Inside, each operator of this thread is seen, and what it makes is on its GPU at once.
 
     watcher   is told of each operator on a GPU: ``(func, args, kwargs, results, gpu)``.
     """
@@ -110,6 +110,15 @@ class Hollow(OperatorMode):
         if func is _TO_COPY and work.whole and work.gpu is None and not work.engine:
             return None  # to the host
         return work.gpu or next(filter(None, map(gpu_of, tensors)), None)
+
+    def _make(
+        self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
+    ) -> Any:
+        return func(*args, **kwargs)
+
+
+class Hollow(Seen):
+    """Inside, large tensors of this thread have no values."""
 
     def _make(
         self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None

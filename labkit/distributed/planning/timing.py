@@ -1,0 +1,232 @@
+"""Ranks' clocks by the model of :mod:`labkit.cost`, in place of this computer's: ``--times h100``.
+
+An operator takes the longer of its operations over the share of the peak that its shape reaches, its bytes over the
+memory's bandwidth, and a kernel's start; a collective what its bytes take on the links between its members, one after
+the other in each group. What runs on another stream, or has not been waited for, goes beside: the clock of a rank is
+that of its first stream.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from ...base.patches import Patch, Patches
+from ...base.tree import tensors_in
+from ...cost.accelerators import Accelerator
+from ...cost.plan import collective_seconds, product_seconds
+from ...machine.features.hollow import Seen
+from ...machine.state.gpu import Gpu
+from ...machine.state.in_use import machine_in_use
+from ...machine.state.streams import Event, Stream
+from ..group.slot import Slot
+from ..group.works import SlotWork
+from ..rank import own_time
+from ..rank.clock import Timed
+from ..rank.rank import rank_here, timed_here
+
+_Part = Callable[[Any], Any]
+_START = 5e-6  # of a kernel
+_PRODUCTS = {torch.ops.aten.mm: 0, torch.ops.aten.addmm: 1, torch.ops.aten.bmm: 0, torch.ops.aten.baddbmm: 1}
+
+
+class Times:
+    """The modelled clock of one rank's thread, which :func:`.own_time.own_time` gives there.
+
+    computed   seconds of operators on the first stream, ``operations`` how many they did.
+    waiting    seconds in which others had not come, ``exposed`` those in which bytes were on their way.
+    """
+
+    def __init__(self, gpu: Accelerator) -> None:
+        self.gpu, self.process = gpu, os.getpid()
+        self.computed = self.operations = self.waiting = self.exposed = 0.0
+        self.busy: dict[int, float] = {}  # other streams, and till when they are, by the rank's clock
+        self.owed = 0.0  # till when bytes are on their way that the end of backward waits for
+
+    def now(self) -> float:
+        return self.computed
+
+    def parts(self) -> dict[str, float]:
+        return {"compute": self.computed, "data": self.exposed, "waiting": self.waiting}
+
+    def saw(self, func: Any, args: Any, kwargs: Any, results: Any, gpu: Gpu) -> None:
+        """An operator ran on ``gpu``."""
+        rank = rank_here()
+        if rank is None:
+            return
+        if self.owed and torch._C._current_graph_task_id() == -1:
+            self.pay(rank)
+        flops, seconds = self._seconds(func, args, kwargs, results)
+        self.operations += flops
+        stream = _side(gpu)
+        if stream is None:
+            self.computed += seconds
+        else:
+            self.busy[stream] = max(self.busy.get(stream, 0.0), rank.clock()) + seconds
+
+    def pay(self, rank: Timed) -> None:
+        before, self.owed, until = rank.clock(), 0.0, self.owed
+        rank.wait_until(until)
+        self.exposed += rank.clock() - before
+
+    def _seconds(self, func: Any, args: Any, kwargs: Any, results: Any) -> tuple[float, float]:
+        moved = sum(one.numel() * one.element_size() for one in tensors_in(args, kwargs, results))
+        seconds = max(_START, moved / self.gpu.bandwidth)
+        packet = func._overloadpacket
+        count = flop_registry.get(packet)
+        if count is None:
+            return 0.0, seconds
+        flops = float(count(*args, **kwargs, out_val=results))
+        first = next(one for one in tensors_in(args))
+        slower = 1 if first.element_size() <= 2 else 2 if torch.backends.cuda.matmul.allow_tf32 else 16
+        if packet in _PRODUCTS:
+            a, b = args[_PRODUCTS[packet] : _PRODUCTS[packet] + 2]
+            many = a.shape[0] if a.dim() == 3 else 1
+            took = many * product_seconds(a.shape[-2], a.shape[-1], b.shape[-1], self.gpu)
+        else:
+            share = self.gpu.attention if "attention" in str(packet) else self.gpu.product
+            took = flops / (self.gpu.flops * share)
+        return flops, max(seconds, took * slower)
+
+
+def _side(gpu: Gpu) -> int | None:
+    """The stream that this thread has chosen on ``gpu``, unless it is the first."""
+    machine = machine_in_use()
+    stream = 0 if machine is None else machine.current.stream(gpu.index).stream_id
+    return stream or None
+
+
+@contextmanager
+def by_model(gpu: Accelerator, *, sees: bool = True) -> Iterator[Times]:
+    """In the thread of a rank: its clock goes by ``gpu``'s times. ``sees``: operators are looked at here."""
+    times, rank = Times(gpu), timed_here()
+    before = own_time.own_time()
+    _set(times, rank)
+    try:
+        if not sees:
+            yield times
+            return
+        with Seen(times.saw):
+            yield times
+    finally:
+        _set(before, rank)
+
+
+def _set(times: Any, rank: Timed | None) -> None:
+    if rank is not None:
+        rank.end_turn()
+    own_time.here.time = times
+    if rank is not None:
+        rank.begin_turn()
+
+
+def _times() -> Times | None:
+    found = getattr(own_time.here, "time", None)
+    return found if isinstance(found, Times) else None
+
+
+def _members(work: Slot) -> tuple[str, float, tuple[int, ...]]:
+    call = next(iter(work.calls.values()))
+    every = call.outputs if call.kind.startswith("all_gather") else call.inputs or call.outputs
+    nbytes = sum(one.numel() * one.element_size() for one in every)
+    return call.kind, nbytes, work.pair or call.ranks
+
+
+@contextmanager
+def modelled(gpu: Accelerator) -> Iterator[None]:
+    """While ranks run: collectives and streams take the times that the model says."""
+    free: dict[Any, float] = {}
+    finish, wait, future = Slot.finish, SlotWork.wait, SlotWork.get_future
+    until, record, waits = Timed.wait_until, Event.record, Event.wait
+
+    def finished(slot: Slot, write: Any) -> None:
+        kind, nbytes, ranks = _members(slot)
+        group = next(iter(slot.calls.values())).group
+        finish(slot, write)
+        each = max(1, len(machine.gpus)) if (machine := machine_in_use()) is not None else 8
+        span = max(ranks) - min(ranks) + 1
+        if min(ranks) // each != max(ranks) // each:
+            span = max(span, gpu.machine_size + 1)
+        begins = max(slot.met, free.get(group, 0.0))
+        slot.finished = begins + collective_seconds(kind, nbytes, len(ranks), span, gpu)
+        free[group] = slot.finished
+
+    def waited(work: SlotWork, timeout: Any = None) -> bool:
+        times, rank = _times(), work.rank
+        began = rank.clock() if rank is not None else 0.0
+        result = wait(work, timeout)
+        if times is not None and rank is not None:
+            passed, late = rank.clock() - began, max(0.0, work.slot.met - began)
+            times.waiting += min(passed, late)
+            times.exposed += max(0.0, passed - late)
+        return result
+
+    def of_future(work: SlotWork) -> Any:
+        times = _times()
+        if times is None:
+            return future(work)
+        times.busy[-1] = 0.0  # the clock stands while C++ takes the Work
+        found = future(work)
+        del times.busy[-1]
+        times.owed = max(times.owed, work.slot.finished)
+        return found
+
+    def wait_until(rank: Timed, time: float) -> None:
+        times = _times()
+        stream = None if times is None or rank is not timed_here() or rank.gpu is None else _side(rank.gpu)
+        if times is not None and -1 in times.busy:
+            return
+        if times is None or stream is None:
+            until(rank, time)
+        else:
+            times.busy[stream] = max(times.busy.get(stream, 0.0), time)
+
+    def recorded(event: Event, stream: Stream | None = None) -> None:
+        record(event, stream)
+        times, rank = _times(), timed_here()
+        if times is not None and rank is not None and event._gpu is not None:
+            at = _side(event._gpu) if stream is None else stream.stream_id
+            event.__dict__["until"] = max(rank.clock(), times.busy.get(at or 0, 0.0)) if at else rank.clock()
+
+    def waits_for(event: Event, stream: Stream | None = None) -> None:
+        waits(event, stream)
+        times, rank, time = _times(), timed_here(), event.__dict__.get("until")
+        if times is None or rank is None or time is None or event._gpu is None:
+            return
+        at = _side(event._gpu) if stream is None else stream.stream_id
+        if at:
+            times.busy[at] = max(times.busy.get(at, 0.0), time)
+        else:
+            before = rank.clock()
+            until(rank, time)
+            times.exposed += rank.clock() - before
+
+    table = [
+        Patch(Slot, "finish", finished), Patch(SlotWork, "wait", waited), Patch(SlotWork, "get_future", of_future),
+        Patch(Timed, "wait_until", wait_until), Patch(Event, "record", recorded), Patch(Event, "wait", waits_for),
+    ]  # fmt: skip
+    with Patches(lambda: table):
+        yield
+
+
+@contextmanager
+def timed(gpu: Accelerator | None) -> Iterator[Callable[[_Part], _Part]]:
+    """While ranks run by ``gpu``'s times (None: by their own): gives what makes a rank's function run so."""
+    if gpu is None:
+        yield lambda function: function
+        return
+
+    def with_times(function: _Part) -> _Part:
+        def part(rank: Any) -> Any:
+            with by_model(gpu):
+                return function(rank)
+
+        return part
+
+    with modelled(gpu):
+        yield with_times
