@@ -14,6 +14,7 @@ from .cost import Workload as Workload
 from .cost import predict_scaling as predict_scaling
 from .cost.plan import Forecast as Forecast
 from .cost.plan import Plan as Plan
+from .cost.plan import forecast as forecast
 from .cost.search import Plans as Plans
 from .cost.sizes import Sizes as Sizes
 from .diagnosis import Diagnosis as Diagnosis

@@ -20,7 +20,7 @@ from functools import cached_property
 
 from ..base.language import say
 from ..base.units import bytes_text
-from .accelerators import Accelerator
+from .accelerators import Accelerator, accelerator
 from .sizes import Sizes
 
 # Fitted to the calibration rows (docs/plan.md). A side of a product at which half of its share is lost; bytes that are
@@ -150,8 +150,11 @@ class Forecast:
         )
 
 
-def forecast(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software | None = None) -> Forecast:
-    """The seconds and bytes of a step of ``plan``."""
+def forecast(
+    sizes: Sizes, plan: Plan, gpu: Accelerator | str = "h100", software: Software | None = None
+) -> Forecast:
+    """The seconds and bytes of a step of ``plan`` on GPUs of one kind, such as "h100"."""
+    gpu = accelerator(gpu) if isinstance(gpu, str) else gpu
     software = software or SOFTWARE["fsdp" if plan.stage == 3 else "megatron"]
     return Forecast(plan, sizes, gpu, _seconds(sizes, plan, gpu, software), memory(sizes, plan, software))
 

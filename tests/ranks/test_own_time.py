@@ -34,7 +34,7 @@ class Clocks:
 def clocks(monkeypatch, tmp_path):
     found = Clocks()
     monkeypatch.setattr(own_time, "perf_counter", lambda: found.wall)
-    monkeypatch.setattr(own_time, "_here", threading.local())
+    monkeypatch.setattr(own_time, "here", threading.local())
     files, opened = {}, os.open
 
     def open_(path, flags):

@@ -89,6 +89,10 @@ class Timed:
         """Let its clock be at ``time``, unless it is later."""
         self._ahead += max(0.0, time - self.clock())
 
+    def set_clock(self, time: float) -> None:
+        """Let its clock be at ``time``."""
+        self._ahead += time - self.clock()
+
     def begin_turn(self) -> None:
         own = own_time()
         self._ran = self._busy(), own, own.now()
