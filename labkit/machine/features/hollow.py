@@ -27,8 +27,8 @@ from ..state.placement import gpu_of, put, put_wrapper
 
 # Up to so many elements of a tensor are computed: on a GPU, and on the host, whose data may steer the script.
 _ON_GPU, _ON_HOST = 4096, 4 * 2**20
-# Operators of these libraries move tensors, or are made of other operators.
-_MOVING, _MADE_OF_OTHERS = frozenset({"c10d", "_c10d_functional", "c10d_functional"}), frozenset({"fsdp"})
+# Operators of these libraries move tensors between ranks.
+_MOVING = frozenset({"c10d", "_c10d_functional", "c10d_functional"})
 # These change what a tensor is, not its values.
 _OF_STORAGES = frozenset({"aten::set_", "aten::resize_", "aten::resize_as_"})
 _TO_COPY = torch.ops.aten._to_copy.default
@@ -44,7 +44,7 @@ class _Operator:
     def __init__(self, func: Any) -> None:
         schema = func._schema
         self.moves = func.namespace in _MOVING or schema.name in _OF_STORAGES
-        self.composed = func.namespace in _MADE_OF_OTHERS
+        self.gathers = schema.name == "fsdp::all_gather_copy_in"
         returned = [one.alias_info for one in schema.returns]
         written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
         self.view = not written and any(info is not None for info in returned)
@@ -90,9 +90,8 @@ class Seen(OperatorMode):
                     # One that wraps another's memory was made before that had its mark.
                     put_wrapper(made, gpu) if is_traceable_wrapper_subclass(made) else put(made, gpu)
                 return results
-            if known.composed:
-                with self:
-                    return func._op_dk(torch._C.DispatchKey.CPU, *args, **kwargs)
+            if known.gathers:
+                return self._gather(func, args, kwargs)
             tensors = tensors_in(args, kwargs)
             gpu = self._home(func, tensors)
             results = self._make(func, known, args, kwargs, tensors, gpu)
@@ -103,6 +102,10 @@ class Seen(OperatorMode):
                 if self.watcher is not None:
                     self.watcher(func, args, kwargs, results, gpu)
             return results
+
+    def _gather(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """FSDP2's own operator, which copies shards into the tensor that is gathered into, and gives both."""
+        return func(*args, **kwargs)
 
     @staticmethod
     def _home(func: Any, tensors: list[Tensor]) -> Gpu | None:
@@ -119,6 +122,10 @@ class Seen(OperatorMode):
 
 class Hollow(Seen):
     """Inside, large tensors of this thread have no values."""
+
+    def _gather(self, func: Any, args: Any, kwargs: Any) -> Any:
+        output, numel, rank = args[1], args[3], args[4]
+        return output.narrow(0, numel * rank, numel), output
 
     def _make(
         self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
