@@ -36,6 +36,10 @@ LATENCY = 4.16e-05
 CROWDING = 0.278
 JITTER = 0.00479
 SHARP = 3.98
+# What bytes are for, and how it is said.
+KINDS = {
+    "weights": "权重", "gradients": "梯度", "optimizer": "优化器状态", "activations": "激活值", "buckets": "通信缓冲区",
+}  # fmt: skip
 STEP_BYTES = 28.0  # moved by the optimizer for a parameter of its own
 
 
@@ -146,7 +150,7 @@ class Forecast:
         most = max(self.memory, key=lambda kind: self.memory[kind])
         return say(
             en=f"{bytes_text(int(self.peak))} of {bytes_text(int(self.gpu.usable))}, most of it {most}",
-            zh=f"需要 {bytes_text(int(self.peak))}，可用 {bytes_text(int(self.gpu.usable))}，最多的是 {most}",
+            zh=f"需要 {bytes_text(int(self.peak))}，可用 {bytes_text(int(self.gpu.usable))}，最多的是{KINDS[most]}",
         )
 
 

@@ -10,7 +10,7 @@ from ..base.language import say
 from ..base.numbers import whole
 from ..base.units import bytes_text, duration
 from .accelerators import Accelerator
-from .plan import Forecast, Plan, forecast
+from .plan import KINDS, Forecast, Plan, forecast
 from .sizes import Sizes
 
 _MICRO = (1, 2, 4, 8, 16)
@@ -72,7 +72,7 @@ class Plans(Drawn):
         if len(self.fitting) > most:
             more = len(self.fitting) - most
             lines.append(say(en=f"  … and {more} more that fit", zh=f"  ……还有 {more} 个放得下的方案"))
-        for kind in ("weights", "gradients", "optimizer", "activations", "buckets") if self.others else ():
+        for kind in KINDS if self.others else ():
             found = [one for one in self.others if max(one.memory, key=lambda k: one.memory[k]) == kind]
             if found:
                 least = min(found, key=lambda one: one.peak)
@@ -80,7 +80,7 @@ class Plans(Drawn):
                 lines.append(
                     say(
                         en=f"{len(found)} do not fit for their {kind}: {least.plan} needs {needed} of {there}",
-                        zh=f"{len(found)} 个因 {kind} 放不下：{least.plan} 需要 {needed}，可用 {there}",
+                        zh=f"{len(found)} 个因{KINDS[kind]}放不下：{least.plan} 需要 {needed}，可用 {there}",
                     )
                 )
         return "\n".join(lines if self.fitting else [self.why_none, *lines[1:]])

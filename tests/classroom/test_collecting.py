@@ -201,7 +201,11 @@ def test_other_assignments_and_other_files_are_told(folder):
     put(folder, "ada.pdf", "%PDF-1.4")
     put(folder, "notes.txt", "what I wanted to say")
     found = collect(folder)
-    assert strange(found) == {"ada.ipynb": "other-assignment", "ada.pdf": "wrong-file", "notes.txt": "wrong-file"}
+    assert strange(found) == {
+        "ada.ipynb": "other-assignment",
+        "ada.pdf": "wrong-file",
+        "notes.txt": "wrong-file",
+    }
     assert found.missing == [student.id for student in ROSTER]
 
 

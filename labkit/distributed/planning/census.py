@@ -21,13 +21,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from ...base.ours import is_our_file, torch_files
 from ...base.patches import Patch, Patches
 from ...base.tree import tensors_in
+from ...cost.plan import KINDS
 from ...machine.state.gpu import Gpu
 from ...machine.state.leaves import Held
 from ...machine.state.placement import parts
 from ..rank.rank import Rank, rank_here
 from .timing import Times
 
-KINDS = ("weights", "gradients", "optimizer", "activations", "buckets")
 _NOTE = "_labkit_note"
 
 _TORCH = os.path.dirname(torch_files("__init__.py")[0]) + os.sep

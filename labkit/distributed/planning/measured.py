@@ -8,6 +8,7 @@ from ...base.display import Drawn
 from ...base.language import say
 from ...base.units import bytes_text, duration
 from ...cost.accelerators import Accelerator
+from ...cost.plan import KINDS
 from ...view import shown
 from ...view.captions import caption
 from ...view.picture import Picture
@@ -57,7 +58,11 @@ class ScriptPlan(Drawn):
             )
         ]
         for one in self.run:
-            kinds = ", ".join(f"{kind} {bytes_text(held)}" for kind, held in one.at_peak.items() if held)
+            kinds = ", ".join(
+                f"{say(en=kind, zh=KINDS[kind])} {bytes_text(held)}"
+                for kind, held in one.at_peak.items()
+                if held
+            )
             after = bytes_text(sum(one.allocated.values()))
             lines.append(
                 say(
