@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import replace
+from typing import Any
 
 from labkit.cost import accelerators, plan
 from labkit.cost.rows import Row, read_rows
@@ -33,13 +34,14 @@ def _put(name: str, value: float) -> None:
         setattr(plan, name, value)
         return
     owner, field = name.split(".")
+    changed: dict[str, Any] = {field: value}
     if name in _GPUS:
         known = accelerators.ACCELERATORS
         for kind in (owner, "a100-40") if owner == "a100" else (owner,):
-            known[kind] = replace(known[kind], **{field: value})
+            known[kind] = replace(known[kind], **changed)
     else:
-        value = min(value, 1.0) if field == "overlap" else value
-        plan.SOFTWARE[owner] = replace(plan.SOFTWARE[owner], **{field: value})
+        changed[field] = min(value, 1.0) if field == "overlap" else value
+        plan.SOFTWARE[owner] = replace(plan.SOFTWARE[owner], **changed)
 
 
 def error(rows: list[Row]) -> float:
