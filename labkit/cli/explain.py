@@ -23,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     loading()
+    from ..diagnosis.result import lesson_line
+    from ..distributed.diagnosis.meaning import TAUGHT
     from ..distributed.explain import BadDump, explain, read
 
     try:
@@ -32,5 +34,10 @@ def run(options: argparse.Namespace) -> int:
     if not dumps:
         raise UsageError(en="there are no files", zh="没有文件")
     found = explain(dumps)
-    print(json.dumps(asdict(found), indent=1, ensure_ascii=False) if options.json else found)
+    topic = TAUGHT.get(found.fault)
+    if options.json:
+        facts = {**asdict(found), "lesson": topic.lesson if topic else ""}
+        print(json.dumps(facts, indent=1, ensure_ascii=False))
+    else:
+        print(found, *([lesson_line(topic.lesson, topic.heading())] if topic else []), sep="\n")
     return int(bool(found.fault))

@@ -296,6 +296,8 @@ def _faults(program: Program) -> list[str]:
 
 def _taught(code: int, faults: Sequence[str]) -> int:
     """Say last which lesson teaches the faults that have ended the ranks; returns ``code``."""
+    if not faults:  # what it takes to know is not loaded
+        return code
     from ..diagnosis.result import lesson_line
     from ..distributed.diagnosis.meaning import TAUGHT
 

@@ -21,10 +21,6 @@ from ..calls.faults import (
 )
 from .dumps import Dump, Told
 
-# The lesson that each fault belongs to.
-_LESSONS = {"uneven_inputs": "12_ddp", "deadlock": "17_mesh", "calls_never_met": "17_mesh"}
-_LESSON = "11_collectives"
-
 
 @dataclass(frozen=True)
 class Explained:
@@ -45,12 +41,10 @@ class Explained:
     call: int | None = None
     lines: tuple[str, ...] = ()
     advice: str = ""
-    lesson: str = ""
 
     def __str__(self) -> str:
         advice = say(en=f"Do: {self.advice}", zh=f"怎么办：{self.advice}")
-        lesson = say(en=f"See lesson {self.lesson}.", zh=f"见课程 {self.lesson}。")
-        return "\n".join([*self.lines, *([advice] * bool(self.advice)), *([lesson] * bool(self.lesson))])
+        return "\n".join([*self.lines, *([advice] * bool(self.advice))])
 
 
 _Key = tuple[str, tuple[int, ...]]  # a group's name and its members
@@ -80,8 +74,7 @@ def explain(dumps: Mapping[int, Dump]) -> Explained:
         )
         return Explained(ranks, absent, lines=(head, nothing))
     _, first = min(problems, key=lambda pair: pair[0])
-    lesson = _LESSONS.get(first.fault, _LESSON)
-    return replace(first, ranks=ranks, absent=absent, lines=(head, *first.lines), lesson=lesson)
+    return replace(first, ranks=ranks, absent=absent, lines=(head, *first.lines))
 
 
 def _groups(dumps: Mapping[int, Dump]) -> dict[_Key, dict[int, dict[int, Told]]]:
