@@ -6,6 +6,7 @@ here is only what they wait at, and nobody knows the numbers before. In a notebo
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import struct
 import threading
@@ -16,10 +17,10 @@ NUMBER = struct.Struct(">q")
 
 
 class Meeting:
-    """``Meeting(3)()`` is 1, 2 or 3 for whoever comes within two seconds with two others; 0 for who is alone."""
+    """``Meeting(3)()`` is 1, 2 or 3 for a thread or forked process that meets two others in two seconds; else 0."""
 
     def __init__(self, count: int) -> None:
-        self._all = threading.Barrier(count)
+        self._all = multiprocessing.Barrier(count)
 
     def __call__(self) -> int:
         try:

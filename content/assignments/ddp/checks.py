@@ -50,6 +50,17 @@ def wrong_group(told: list[Any]) -> Iterator[Hint]:
         )
 
 
+def wrong_exchange(told: list[Any], numbers: list[int]) -> Iterator[Hint]:
+    """Checks that what each rank was given reached all others through their group, in the order of the ranks."""
+    sent = [one["number"] for one in told]
+    if sorted(sent) != numbers or any(one["heard"] != sent for one in told):
+        yield Hint(
+            "apart",
+            "there is no group that carries anything: what one rank sends does not reach the others",
+            "并没有一个能传东西的进程组：一个 rank 发出的数，其他 rank 收不到",
+        )
+
+
 def wrong_device(told: list[Any], gpus: int) -> Iterator[Hint]:
     """Checks the devices of ranks, ``gpus`` to a machine."""
     devices, wanted = [one["device"] for one in told], [f"cuda:{rank % gpus}" for rank in range(len(told))]

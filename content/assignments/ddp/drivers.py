@@ -20,8 +20,11 @@ import labkit
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
-def start(student, nodes, gpus):
-    """Gives of every rank what ``start`` returned, the current GPU, and what the group says of the rank."""
+def start(student, meet, nodes, gpus):
+    """Gives of every rank what ``start`` returned, the current GPU, and what the group says of the rank.
+
+    When all have started, each gets a number that no other knows, and tells those that reach it through the group.
+    """
 
     def work(rank):
         real, asked = dist.init_process_group, []
@@ -38,7 +41,13 @@ def start(student, nodes, gpus):
             except Exception as raised:
                 device, error = None, f"{type(raised).__name__}: {raised}".partition("\n")[0]
         joined = dist.is_initialized()
+        number, heard = meet() if joined else 0, []
+        if number:
+            heard = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+            dist.all_gather(heard, torch.tensor([number]))
         return {
+            "number": number,
+            "heard": [int(one) for one in heard],
             "device": str(device) if isinstance(device, torch.device) else None,
             "kind": type(device).__name__,
             "error": error,

@@ -111,8 +111,8 @@ class Template:
             self._group.limit(limits.memory, _CREDENTIALS.unpack(told_by[0][2])[0])
         here.send(b".")
         pipes = os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0)
-        number = os.fstat(bell).st_ino
-        return Worker(self.taken, *pipes, by_keeper(here), Bell(bell, lambda: self.waiting(number)))
+        pipe = os.fstat(bell).st_ino
+        return Worker(self.taken, *pipes, by_keeper(here), Bell(bell, lambda: self.waiting(pipe)))
 
     def taken(self) -> tuple[float, int]:
         """Gives CPU seconds and bytes of memory of their own of all workers that there are now."""

@@ -79,7 +79,7 @@ class Bell:
 
     def __init__(self, pipe: int, waiting: Callable[[], tuple[int, bool]]) -> None:
         self._pipe, self._waiting = pipe, waiting
-        self._still = 0  # glances in which nobody was at work
+        self._still: float | None = None  # since when nobody is at work
 
     def look(self, count: int) -> list[int] | None:
         """Rings if all ``count`` wait, or if nobody else will come.
@@ -91,9 +91,10 @@ class Bell:
         if here >= count:
             numbers = random.SystemRandom().sample(range(1, 1 << 20), count)
         else:
-            self._still = 0 if is_awake else self._still + 1
-            if self._still * _GLANCE < _PATIENCE:
+            self._still = None if is_awake else self._still or time.monotonic()
+            if self._still is None or time.monotonic() - self._still < _PATIENCE:
                 return None
+        self._still = None
         with suppress(OSError):  # nobody is left to hear it
             os.write(self._pipe, b"".join(map(NUMBER.pack, numbers or [0] * _FOR_ANYBODY)))
         return numbers

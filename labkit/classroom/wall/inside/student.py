@@ -25,16 +25,6 @@ MESSAGE = 2000  # letters kept of an error's text
 _PART_DONE = 42  # the exit code of a process that has answered all questions of a part
 
 
-class Namespace(dict[str, Any]):
-    """The names that the answers define: ``student["split"]``, or ``student.split``."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise NameError(f"name {name!r} is not defined") from None
-
-
 def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) -> None:
     """Answer requests until there are no more: ``define`` runs sources, ``ask`` calls a driver.
 
@@ -43,7 +33,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) 
     """
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
     sys.argv = [""]
-    student = Namespace()
+    student: dict[str, Any] = {}  # the names that the answers define
     drivers: dict[str, dict[str, Any]] = {}
     is_part = False
     while True:
@@ -92,7 +82,7 @@ def _is_another() -> bool:
     return False
 
 
-def _define(student: Namespace, request: dict[str, Any]) -> None:
+def _define(student: dict[str, Any], request: dict[str, Any]) -> None:
     """Run the sources, in order; the last is the answer asked about, whose errors count."""
     module = types.ModuleType("__main__")
     student.update({"__name__": "__main__", "__builtins__": __builtins__, **_left_over()})
@@ -120,7 +110,7 @@ def _left_over() -> dict[str, Any]:
 
 
 def _ask(
-    student: Namespace, drivers: dict[str, dict[str, Any]], request: dict[str, Any], bell: int | None
+    student: dict[str, Any], drivers: dict[str, dict[str, Any]], request: dict[str, Any], bell: int | None
 ) -> Any:
     source = request["module"]
     if source not in drivers:
