@@ -31,7 +31,8 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) 
     Between ``part`` and ``done`` a process of its own answers (``forks``), so that what a part leaves behind is not
     met by the next. Where the answers have started threads, which no fork takes along, this one does.
     """
-    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
+    # What leads nowhere already; a file of its own would be one more.
+    sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.argv = [""]
     student: dict[str, Any] = {}  # the names that the answers define
     drivers: dict[str, dict[str, Any]] = {}
