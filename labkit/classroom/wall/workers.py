@@ -76,19 +76,14 @@ def by_keeper(here: socket.socket) -> Callable[[], None]:
 
 
 class Bell:
-    """Holds a meeting of a worker's threads or processes: it rings when as many wait as are to come, which is seen in
-    the system's own table.
-    """
+    """Holds a meeting of a worker's threads or processes: it rings when the system's table says that all wait."""
 
     def __init__(self, pipe: int, waiting: Callable[[], tuple[int, bool]]) -> None:
         self._pipe, self._waiting = pipe, waiting
         self._still: float | None = None  # since when nobody is at work
 
     def look(self, count: int) -> list[int] | None:
-        """Rings if all ``count`` wait, or if nobody else will come.
-
-        Gives their numbers, [] if they did not meet, None if the meeting goes on.
-        """
+        """Rings if all ``count`` wait, or nobody else will come; gives their numbers, [] if they did not meet."""
         here, is_awake = self._waiting()
         numbers: list[int] = []
         if here >= count:
@@ -114,11 +109,7 @@ class Bell:
 
 
 class Worker:
-    """One process with a student's code, and the pipes to it.
-
-    end    ends it and all that it started; again is no harm.
-    bell   None where no meeting can be held.
-    """
+    """One process with a student's code, and the pipes to it; ``end`` ends it and all that it started."""
 
     def __init__(
         self,
