@@ -68,7 +68,7 @@ classroom.intake  | base classroom classroom.handout
 classroom.grade   | base classroom classroom.wall classroom.handout classroom.intake
 classroom.results | base classroom classroom.handout classroom.intake classroom.grade
 classroom.nbgrader | base classroom classroom.handout
-content.exercises | base diagnosis distributed.calls distributed.rank distributed.threads trace trace.recording turns plans engine machine course
+content.exercises | base cost diagnosis distributed.calls distributed.rank distributed.threads trace trace.recording turns plans engine machine course
 content.repairs | base content course
 content.broken | base course content.repairs diagnosis machine plans
 content.hung | base course content.exercises content.repairs distributed.calls
