@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from labkit.base.language import say
 from labkit.base.texts import Text
 from labkit.course.exercise import derived, judge
 from labkit.course.judging import Hints, Named
@@ -38,9 +39,11 @@ _LINES = {"A": 5, "B": 3, "C": 2, "D": 4, "E": 6, "F": 1}
 
 @judge("05.match", numbers)
 def _match(lines: tuple[int, ...]) -> Hints:
+    if len(lines) == 1:  # typed without anything between: 123456
+        lines = tuple(map(int, str(abs(lines[0]))))
     missing = sorted({*_LINES.values()} - {*lines})
     if missing or len(lines) != len(_LINES):
-        yield Named("six", missing=", ".join(map(str, missing)) or "?")
+        yield Named("six", missing=say(en=", ", zh="、").join(map(str, missing)) or "?")
     for (message, line), given in zip(_LINES.items(), lines, strict=True):
         if given != line:
             yield Named(message)

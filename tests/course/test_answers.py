@@ -277,7 +277,7 @@ RIGHT = {
     "04.travel": [2720],
     "05.ids": [[1, 0], (1, 0), ["cuda:1", "cuda:0"], [torch.device("cuda:1"), 0]],
     "05.output": ["cuda:1", torch.device("cuda:1")],
-    "05.match": [[5, 3, 2, 4, 6, 1], "5 3 2 4 6 1"],
+    "05.match": [[5, 3, 2, 4, 6, 1], "5 3 2 4 6 1", "532461"],
     "05.first": [2, "cuda:2", torch.device("cuda:2")],
     "05.plain": [lambda state: OrderedDict((k.removeprefix("module."), v.clone()) for k, v in state.items())],
     "06.shape": [[260, 8, 5530], (260, 8, 5530), torch.Size([260, 8, 5530])],
@@ -315,7 +315,7 @@ RIGHT = {
 # What learners believe, and the words that name it.
 WRONG = {
     "05.match": [
-        ([5, 3, 2], "six numbers are wanted, each line once: 1, 4, 6 is missing"), ([5, 3, 2, 4, 6, 6], "1 is missing"),
+        ([5, 3, 2], "each line once; still missing: 1, 4, 6"), ([5, 3, 2, 4, 6, 6], "missing: 1"),
         ([4, 3, 2, 5, 6, 1], "A is the wrapper's"), ([5, 1, 2, 4, 6, 3], "where are the outputs of `parallel`"),
         ([5, 3, 1, 4, 6, 2], "C speaks of a matrix product"), ([5, 3, 2, 6, 4, 1], "asks for a GPU that is not there"),
         ("three", "asks for six line numbers"),
