@@ -48,6 +48,8 @@ def _batch_sizes(sizes: tuple[int, ...], rows: int, size: int) -> Hints:
         yield Named("filled_up")
     if sizes == (count,):
         yield Named("count")
+    if sum(sizes) == rows:
+        yield Named("unfilled")
     yield Named("other", total=sum(sizes))
 
 

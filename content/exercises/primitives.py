@@ -47,8 +47,12 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
 
     model = Watched().to(devices[0])
     batch = torch.arange(float(rows)).reshape(rows, 1)
-    got = returned(answer(model, batch, list(devices)))
     case: dict[str, Any] = {"case": Named("case"), "rows": rows, "gpus": len(devices)}
+    try:
+        got = returned(answer(model, batch, list(devices)))
+    except RuntimeError as error:
+        yield Named("raised", error=error, **case)
+        return
     if isinstance(got, (list, tuple)):
         yield Named("not_gathered", pieces=len(got), **case)
     if not isinstance(got, torch.Tensor):

@@ -125,7 +125,7 @@ def _busy_size(size: int, rows: int, gpus: int) -> Hints:
 
 @derived("03.same", gpus=(8, 1, 64), fresh=lambda random: {"gpus": random.randint(3, 16)})
 def _same(gpus: int) -> dict[str, int]:
-    return {"one_more": gpus + 1, "twice": 2 * gpus}
+    return {"one_more": gpus + 1, "twice": 2 * gpus, "thrice": 3 * gpus}
 
 
 @judge("03.rule", a_function("pieces"))

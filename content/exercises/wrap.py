@@ -70,12 +70,16 @@ def _made_for(gpus: int, answer: Callable[..., Any]) -> Hints:
             seen.append((str(x.device), len(x)))
             return super().forward(x)
 
-    made = returned(answer(Watched(5, 2)))
+    home = "cuda:0" if gpus else "cpu"
+    case = {"case": Named("case"), "gpus": gpus, "home": home}
+    try:
+        made = returned(answer(Watched(5, 2)))
+    except (RuntimeError, AssertionError) as error:
+        yield Named("raised", error=error, **case)
+        return
     if not isinstance(made, nn.Module):
         raise wrong_return(made, Text("a model", "一个模型"))
-    home = "cuda:0" if gpus else "cpu"
     places = sorted({str(weight.device) for weight in made.parameters()})
-    case = {"case": Named("case"), "gpus": gpus, "home": home}
     if places != [home]:
         where = Text(", ".join(places), "、".join(places)) if places else Named("nowhere")
         yield Named("misplaced", places=where, **case)

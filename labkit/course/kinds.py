@@ -18,6 +18,7 @@ from .judging import Kind, Unreadable
 
 _MOST_NUMBERS = 200
 _GREATEST = 10**12
+_UNITS = r"rows?|lines?|bytes?|gpus?|batch(?:es)?|pieces?|parameters?|replicas?|行|条|字节|块|个"
 
 
 def whole(answer: object) -> int:
@@ -108,7 +109,7 @@ def typed(text: str) -> object:
 
 
 def readings(answer: object) -> Iterator[object]:
-    """Lists what ``answer`` may mean, the likeliest first; ``20,000``, ``3 3 3`` and ``30x5`` are read as numbers, too.
+    """Lists what ``answer`` may mean, the likeliest first; ``20,000``, ``3 3 3``, ``30x5``, ``10 rows`` are numbers.
 
     Whether ``20,000`` is a number or two is for the kind of answer to say: the first reading that it takes counts.
     """
@@ -121,6 +122,8 @@ def readings(answer: object) -> Iterator[object]:
         yield typed(re.sub("[, ]", "", text))
     if isinstance(value, str):
         yield typed(re.sub(r"(?<=\d)\s*[x×*✕]\s*(?=\d)|(?<=\d)\s+(?=\d)", ", ", text.lower()))
+    if found := re.fullmatch(rf"(.*\d\]?)\s*(?:{_UNITS})", text.lower()):
+        yield from readings(found[1])
 
 
 def a_function(name: str) -> Callable[[object], object]:

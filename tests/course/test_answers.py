@@ -363,7 +363,10 @@ WRONG = {
     "02.lines": [(4, "one line for each batch"), (2, "how many batches"), (12, "printed outside"), (1, "batches ×")],
     "02.anywhere": [
         (lambda model: None, "return"),
-        (lambda model: "x", "a model"), (lambda model: model.to("cuda:0"), "raised"),
+        (lambda model: "x", "a model"),
+        (lambda model: model.to("cuda:0"), "on a computer with 0 GPUs it raises an error: `No CUDA"),
+        (lambda model: torch.nn.DataParallel(model.cuda(), [0, 1]) if torch.cuda.is_available() else model,
+         "on a computer with 1 GPU it raises an error: `"),
         (lambda model: model, "on a computer with 1 GPU the weights are on cpu; a call begins on cuda:0"),
         (lambda model: at_home(model), "on a computer with 3 GPUs `forward` ran on 1 device only"),
         (lambda model: at_home(torch.nn.DataParallel(model)), "on a computer with 0 GPUs the model is wrapped"),
@@ -384,7 +387,7 @@ WRONG = {
         (3.9, "asks for"),
     ],
     "03.last": [(8, "without rows"), (10, "each replica"), ("five", "asks for")],
-    "03.same": [(9, "reach"), (8, "one row each"), (12, "the last GPU"), ("x", "asks for")],
+    "03.same": [(24, "before it"), (9, "reach"), (8, "one row each"), (12, "the last GPU"), ("x", "asks for")],
     "03.busy": [
         (32, "the last has 4 rows"), (25, "pieces of 4, which is enough for 7 of the 8"), (30, "the last has 10 rows"),
         (0, "there is one"), (201, "there is one"), ("x", "asks for"),
@@ -395,7 +398,7 @@ WRONG = {
         (lambda rows, gpus: [rows // gpus + (k < rows % gpus) for k in range(gpus)], "even share"),
         (lambda rows, gpus: [rows // gpus] * (gpus - 1) + [rows - rows // gpus * (gpus - 1)], "rounds 30 / 8 down"),
         (lambda rows, gpus: chunks(rows, gpus) + [0] * (gpus - len(chunks(rows, gpus))), "no piece at all"),
-        (lambda rows, gpus: [1], "rows in all"), (lambda rows, gpus: [], "an empty list"),
+        (lambda rows, gpus: [1], "in all, not 30"), (lambda rows, gpus: [], "an empty list"),
         (lambda rows, gpus: [rows - 1, 1], "but the pieces are"), (lambda rows, gpus: ..., "return"),
         (lambda rows, gpus: 1 / 0, "raised ZeroDivisionError"), ([4, 4], "the function itself"),
     ],
@@ -409,6 +412,7 @@ WRONG = {
     "04.call": [
         (7, "the function itself"), (lambda m, b, d: ..., "return"), (lambda m, b, d: [b], "gather, is missing"),
         (lambda m, b, d: "x", "has to return a tensor; it returned `'x'`"), (lambda m, b, d: b * 2, "never called"),
+        (lambda m, b, d: m(b), "for 7 rows on 3 GPUs it raises an error: `Expected all"),
         (lambda m, b, d: m(b.to(d[0])), "everything ran on cuda:0"), (whole_batch_everywhere, "saw all 7 rows"),
         (lambda m, b, d: one_call(m, b, d, home=-1), "gathered on the first device, cuda:0"),
         (lambda m, b, d: one_call(m, b, d, slice(None, None, -1)), "in the order of its rows"),

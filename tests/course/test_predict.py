@@ -152,7 +152,7 @@ def test_a_wrong_click_leaves_the_others_and_the_right_one_ends_it():
 @pytest.mark.parametrize(
     ("exercise", "facts", "answers"),
     [
-        ("00.bytes", {}, ["20,000", "20 000", "20000", "２０，０００", 20000]),
+        ("00.bytes", {}, ["20,000", "20 000", "20000", "２０，０００", 20000, "20,000 bytes", "20000字节"]),
         ("00.bytes", {"rows": 1_000_000, "columns": 100}, ["400,000,000"]),
         ("00.first_split", {}, ["3 3 3", "3, 3, 3", "(3, 3, 3)", "[3 3 3]", "3、3、3", "3  3 3"]),
         (
@@ -160,6 +160,8 @@ def test_a_wrong_click_leaves_the_others_and_the_right_one_ends_it():
             {},
             ["30x5", "30 x 5", "30×5", "(30, 5)", "30*5", "torch.Size([30, 5])", "30 5", "30X5"],
         ),
+        ("01.dropped", {}, ["10 rows", "10rows", "10 行", "10.0 Rows"]),
+        ("03.idle", {"rows": 18, "gpus": 8}, ["2 GPUs", "2 块"]),
         ("03.which", {"row": 14, "rows": 23, "gpus": 8}, ["cuda:4", "GPU 4", "gpu4", "4"]),
     ],
 )
@@ -169,9 +171,14 @@ def test_answers_are_read_as_people_type_them(exercise, facts, answers):
 
 
 def test_a_list_whose_numbers_look_like_thousands_stays_a_list():
-    assert "hold 1 rows in all" in check("00.first_split", "1,000").text
+    assert "hold 1 row in all" in check("00.first_split", "1,000").text
     assert check("00.bytes", "20,00").right is False, "no thousands: two numbers, where one is asked for"
     assert check("02.wrapping", "cpu").right, "text is text where text is asked for"
+
+
+def test_a_unit_that_changes_the_number_is_not_dropped():
+    for answer in ("20000 kB", "20000 thousand", "bytes", "20000 rows 2"):
+        assert not check("00.bytes", answer).right, answer
 
 
 def test_a_value_is_judged_once_however_it_is_given():
