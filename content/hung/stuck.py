@@ -69,15 +69,33 @@ def _validate(seen: Seen) -> Hints:
 
 
 def _which_mean(seen: Seen) -> Hints:
-    own = changed(repaired.validate, ("        dist.all_reduce(total)\n        dist.all_reduce(rows)\n", ""))
-    means = [torch.cat(one) for one in seen.problem.run(own, seen.setting).results]
-    got = torch.cat(seen.results[0])
+    both = "        dist.all_reduce(total)\n        dist.all_reduce(rows)\n"
+    row, each = " * len(x)\n", "                rows += len(x)\n"
+
+    def loss(*changes: tuple[str, str]) -> list[Tensor]:
+        """The losses of each rank, if the reference is so changed."""
+        return [
+            torch.cat(one)
+            for one in seen.problem.run(changed(repaired.validate, *changes), seen.setting).results
+        ]
+
+    got, means = torch.cat(seen.results[0]), loss((both, ""))
     if close(got, means[0]) and seen.setting.ranks > 1:
         yield Named("rank_0s_share")
     if close(got, torch.stack(means).mean(dim=0)):
         yield Named("mean_of_means")
     if close(got, torch.stack(means).sum(dim=0)):
         yield Named("added")
+    in_loop = both.replace("        dist", "                dist")
+    if seen.setting.plain and close(got, loss((both, ""), (each, each + in_loop))[0]):
+        yield Named("each_batch")
+    batches = ((row, "\n"), (each, each.replace("len(x)", "1")))
+    of_ranks = (
+        both,
+        "        total, rows = total / rows, 1\n        dist.all_reduce(total, op=dist.ReduceOp.AVG)\n",
+    )
+    if any(close(got, loss(*batches, *more)[0]) for more in ((), (of_ranks,))):
+        yield Named("mean_of_batches")
 
 
 # All send first.
