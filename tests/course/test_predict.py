@@ -176,6 +176,10 @@ def test_a_list_whose_numbers_look_like_thousands_stays_a_list():
     assert check("02.wrapping", "cpu").right, "text is text where text is asked for"
 
 
+def test_an_answer_that_may_be_two_mistakes_gets_the_hint_of_the_likelier():
+    assert "how many do not" in check("03.idle", 6, rows=18, gpus=8).text, "6 rows are missing, too"
+
+
 def test_a_unit_that_changes_the_number_is_not_dropped():
     for answer in ("20000 kB", "20000 thousand", "bytes", "20000 rows 2"):
         assert not check("00.bytes", answer).right, answer
