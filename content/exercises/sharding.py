@@ -37,7 +37,7 @@ def _bytes(stage: int, ranks: int) -> float:
 @judge("14.bytes", a_function("bytes_per_parameter"))
 def _per_parameter(function: Callable[..., Any]) -> Hints:
     for stage in range(4):
-        for ranks in (1, 2, 5, 8, 64):
+        for ranks in (5, 2, 8, 64, 1):
             found = returned(function(stage, ranks), A_NUMBER)
             right = _bytes(stage, ranks)
             if _near(found, right):
@@ -109,13 +109,21 @@ def _prepare(prepare: Callable[..., Any]) -> Hints:
         if failure and isinstance(failure.error, _NoPair):
             yield Named("pair")
         if failure and isinstance(failure.error, torch.OutOfMemoryError):
-            gathered = [e.nbytes for e in ran.events if e.nbytes and e.name.startswith("all_gather")]
-            everything = sum(4 * weight.numel() for weight in before)
+            sizes = [4 * weight.numel() for weight in before]
+            everything = sum(sizes)
+            # DDP gathers too, but only the shapes that it compares.
+            gathered = [
+                e.nbytes for e in ran.events if e.name.startswith("all_gather") and e.nbytes >= min(sizes)
+            ]
             name = "not_sharded" if not gathered else "one_unit" if max(gathered) >= everything else "no_room"
             yield Named(name, rank=failure.rank)
-        weights = ran.finished().results[0]
+        everybody = ran.finished().results
+        weights = everybody[0]
         if _apart(weights, before) < 1e-6:
             yield Named("still")
+        others = [_apart(weights, found) for found in everybody]
+        if not ran.events and max(others) > 1e-6:
+            yield Named("alone", rank=others.index(max(others)), by=max(others))
         by = _apart(weights, list(alone.parameters()))
         if by > 1e-3:
             yield Named("other_weights", by=by)

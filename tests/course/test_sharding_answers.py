@@ -61,7 +61,7 @@ def frozen_first(model):
         (lambda model: ([fully_shard(layer) for layer in model] and model, adam(model)), None),
         (before, "still"),
         (lambda model: (fully_shard(model), adam(model)), "one_unit"),
-        (lambda model: (model, adam(model)), "other_weights"),
+        (lambda model: (model, adam(model)), "alone"),
         (lambda model: (torch.nn.parallel.DistributedDataParallel(model), adam(model)), "not_sharded"),
         (frozen_first, "other_weights"),
         (lambda model: by_layers(model), "pair"),
