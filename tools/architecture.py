@@ -63,12 +63,13 @@ _FLOOR = "base"  # everybody stands on it: no line says so
 def rooms(table: str) -> dict[str, set[str]]:
     """The rooms that have a place, and the others that each imports; a room without a place is part of a larger one.
 
-    Raises KeyError that names a room of which no part has a place. What gives others their names is no room.
+    Raises KeyError that names a room of which no part has a place. What gives others their names is no room, nor is
+    pytest's door to them.
     """
     found: dict[str, set[str]] = {}
     for line in filter(None, table.splitlines()):
         name, others = line.split("|")
-        if not name.startswith("__"):
+        if not name.startswith(("__", "pytest_plugin")):
             home = _home(name.strip())
             found.setdefault(home, set()).update(set(map(_home, others.split())) - {home})
     return found
