@@ -120,7 +120,8 @@ def _counts(value: float, ranks: int) -> list[int]:
 def _parts(counts: list[int]) -> Named:
     if not any(counts):
         return Named("something")
-    return Named("gradients", parts=listed([part for part, count in enumerate(counts) if count]))
+    parts = [part for part, count in enumerate(counts) if count]
+    return Named("gradients" if len(parts) > 1 else "gradient", parts=listed(parts))
 
 
 @judge("11.exchange", a_function("exchange"))
@@ -161,7 +162,7 @@ def _bus(answer: Callable[..., Any]) -> Hints:
         facts |= {"factor": want / each, "steps": 2 * (ranks - 1)}
         wrong = {
             "algorithm": each, "inverse": each * each / want, "half": want / 2, "twice": 2 * each,
-            "times_n": want * ranks,
+            "times_n": want * ranks, "giga": want / 1e9,
         }  # fmt: skip
         for name, value in wrong.items():
             if abs(got - value) <= 1e-6 * value:

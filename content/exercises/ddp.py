@@ -98,6 +98,8 @@ def _of_own(ran: Ran, mine: list[list[Tensor]], want: list[Any], full: list[int]
     """Hints on a run: ``want`` are the mean gradients, ``mine`` each rank's own, ``full`` the bytes of the buckets."""
     if other := [kind for kind in ran.called() if kind not in ("all_reduce", "barrier")]:
         yield Named("called", case=case, kind=f"`{other[0]}`")
+    if not ran.count("all_reduce"):
+        yield Named("nothing", case=case)
     for (gradients, _), own in zip(ran.results, mine, strict=True):
         if _near(gradients, want):
             continue
@@ -124,12 +126,13 @@ def _repair(answer: Callable[..., Any]) -> Hints:
         ranks, wide, _ = _fresh()
         rows = torch.randn(ranks, many, _ROWS, wide[0])
 
-        def step(parts: Tensor, wide: list[int] = wide) -> tuple[list[Any], int]:
-            model, at_once = _model(wide).cuda(), [0]
+        def step(parts: Tensor, wide: list[int] = wide) -> tuple[list[Any], int, int]:
+            model, at_once, back = _model(wide).cuda(), [0], list[Tensor]()
+            next(model.parameters()).register_post_accumulate_grad_hook(back.append)
             model.register_forward_pre_hook(lambda _, given: at_once.append(given[0].numel()))
             parallel = DistributedDataParallel(model)
             answer(parallel, parts)
-            return [parameter.grad for parameter in parallel.parameters()], max(at_once)
+            return [parameter.grad for parameter in parallel.parameters()], max(at_once), len(back)
 
         ran = on_ranks(step, ranks, [(own,) for own in rows]).finished()
         case = Named("case", ranks=ranks, parts=many)
@@ -139,16 +142,18 @@ def _repair(answer: Callable[..., Any]) -> Hints:
 
 def _of_repair(ran: Ran, rows: Tensor, wide: list[int], want: list[Tensor], case: Named) -> Hints:
     got, many = ran.count("all_reduce"), rows.size(1)
-    if any(gradient is None for gradients, _ in ran.results for gradient in gradients) or not got:
+    if any(gradient is None for gradients, *_ in ran.results for gradient in gradients) or not got:
         yield Named("none", case=case)
     if ran.results[0][1] > rows[0, 0].numel():
         yield Named("joined", case=case)
-    if not all(_near(gradients, want) for gradients, _ in ran.results):
+    if not all(_near(gradients, want) for gradients, *_ in ran.results):
         last = [gradient / many for gradient in _gradients(_model(wide), rows[:, -1].flatten(0, 1))]
         times = _times(ran.results[0][0], want)
         if any(_near([g * k for g in last], ran.results[0][0]) for k in (1, many)):
             yield Named("part", case=case)
         yield Named("scale", case=case, times=times) if times else Named("other", case=case)
+    if ran.results[0][2] < many:
+        yield Named("at_once", case=case)
     if got == many:
         yield Named("all", case=case, got=got)
     if got != 1:

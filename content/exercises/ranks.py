@@ -18,14 +18,15 @@ from labkit.course.kinds import SOME_WHOLE_NUMBERS, a_function, returned
 from .on_ranks import Failure, on_ranks
 
 _ROWS = 12
+# A cell in a call's place: a file whose name is a number, or what the notebook shows; that number is no news.
+_CELL = r"(?:\d+\.py|Cell In\[\d+\]):(\d+) in (\w+)"
 
 
 def stuck(failure: Failure, most: int = 1) -> str:
     """The first ``most`` of those who wait, or who met with another call, and where, in one line."""
     lines = [" ".join(line.split()) for line in str(failure.error).splitlines() if line.startswith("  rank")]
-    # The cells of a notebook are files whose names are numbers, and where they are called from is no news.
     place = say(en=r"line \1 of \2", zh=r"\2 第 \1 行")
-    return say(en="; ", zh="；").join(re.sub(r"\d+\.py:(\d+) in (\w+)", place, line) for line in lines[:most])
+    return say(en="; ", zh="；").join(re.sub(_CELL, place, line) for line in lines[:most])
 
 
 def _near(one: Tensor, other: Tensor) -> bool:
@@ -162,7 +163,7 @@ def _report(answer: Callable[..., Any]) -> Hints:
         if abs(got - want) < 0.006:
             continue
         said = {"got": f"`{first}`", "ranks": ranks, "want": want}
-        for name, wrong in (("own", losses[0]), ("sum", losses.sum())):
+        for name, wrong in (("own", losses[0]), ("own", losses[0] / ranks), ("sum", losses.sum())):
             if found and abs(got - float(wrong)) < 0.006:
                 yield Named(name, **said)
         yield Named("other", **said)

@@ -159,10 +159,10 @@ WRONG = {
         ([1, 0], "has ranks 0 to 3"), (6, "two numbers"), ("x", "asks for"),
     ],
     "10.start": [
-        (chosen(lambda: variable("RANK")), "on 2 nodes with 2 GPUs each, rank 2 asks for cuda:2"),
+        (chosen(lambda: variable("RANK")), "with 2 × 2 GPUs (nodes × GPUs per node), rank 2 asks for cuda:2"),
         (chosen(lambda: 0), "ranks 0 and 1 share cuda:0 of node 0"),
         (chosen(lambda: variable("RANK") % 4), "rank 2 asks for cuda:2"),
-        (chosen(lambda: variable("RANK") % 2), "on 1 nodes with 4 GPUs each, ranks 0 and 2 share cuda:0"),
+        (chosen(lambda: variable("RANK") % 2), "with 1 × 4 GPUs (nodes × GPUs per node), ranks 0 and 2 share cuda:0"),
         (chosen(lambda: variable("LOCAL_RANK"), choose=lambda gpu: None), "but the current GPU is cuda:0"),
         (chosen(lambda: variable("LOCAL_RANK"), told=lambda gpu: None), "the number of its GPU is wanted"),
         (chosen(lambda: variable("MY_GPU")), "rank 0 fails: KeyError"), (3, "the function itself"),
@@ -170,7 +170,7 @@ WRONG = {
     "10.report": [
         (reported(where=lambda: dist.get_rank() == 0), "it still hangs: rank 0 waits for ranks 1–3"),
         (reported(speaks=lambda: True), "rank 1 returns a text, too"), (reported(divided=False), "the sum of 4 losses"),
-        (reported(summed=False, divided=False), "its own loss"),
+        (reported(summed=False, divided=False), "only its own loss"), (reported(summed=False), "only its own loss"),
         (reported(speaks=lambda: False), "a text that ends in"),
         (3, "the function itself"),
     ],
@@ -188,7 +188,7 @@ WRONG = {
         (stepping(adds=lambda step, ranks: True), "should it still be added"),
         (stepping(chunk=lambda rank, step: rank), "which chunk has been sent a second time"),
         (stepping(lasts=lambda step, ranks: step < ranks), "finished chunks have to go round"),
-        (stepping(chunk=lambda rank, step: rank + 1 + step), "it should hold the gradients of ranks"),
+        (stepping(chunk=lambda rank, step: rank + 1 + step), "it should hold the gradient of rank 0."),
         (stepping(kept=lambda own, box: (own + box).round()), "on other numbers"), (3, "the function itself"),
     ],
     "11.exchange": [
@@ -205,6 +205,7 @@ WRONG = {
         (lambda nbytes, seconds, ranks: 2 * nbytes / seconds, "two whole gradients"),
         (lambda nbytes, seconds, ranks: 2 * (ranks - 1) * nbytes / seconds, "all links together"),
         (lambda nbytes, seconds, ranks: 2 * (ranks - 1) / ranks * nbytes / seconds + (ranks < 2), "answer is 0, not 1"),
+        (lambda nbytes, seconds, ranks: 2e-9 * (ranks - 1) / ranks * nbytes / seconds, "that is right in GB/s"),
         (lambda nbytes, seconds, ranks: 1.0, "it should be"), (lambda *_: None, "return"), (3, "the function itself"),
     ],
     "11.floor": [(1280, "what were the 40"), (100, "closer to"), (30, "in less time"), ("x", "asks for a number of")],

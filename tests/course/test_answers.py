@@ -182,6 +182,10 @@ def accumulated(
     return step
 
 
+def back_at_once(parallel, parts):
+    sum(parallel(part).square().mean() / len(parts) for part in parts).backward()
+
+
 def all_at_once(parallel, parts):
     parallel(parts.flatten(0, 1)).square().mean().backward()
 
@@ -495,6 +499,7 @@ WRONG = {
         ((in_buckets(received=True), last_bucket), "`receive` is called while backward still computes"),
         ((in_buckets(), lambda bucket, sent: [DDP["receive"](*one) for one in sent]), "that is not full when backward"),
         ((in_buckets(), lambda bucket, sent: None), "still hold gradients of their own rows"),
+        ((lambda *_: None, lambda *_: None), "no all-reduce was made at all"),
         ((lambda gradient, *_: torch.distributed.broadcast(gradient, 0), lambda *_: None), "called `broadcast`"),
         ((lambda *_: 1 / 0, last_bucket), "ZeroDivisionError"), (in_buckets(), "asks for your two functions"),
     ],
@@ -502,7 +507,8 @@ WRONG = {
         (accumulated(inside=False), "At which of the two"), (accumulated(inside=True, last=None), "nothing is sent"),
         (accumulated(inside=True, scale=lambda n: 1), "times the right one"),
         (accumulated(inside=True, passes=lambda parts: []), "that of the last part alone"),
-        (all_at_once, "the GPU has no room for more"), (1, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
+        (all_at_once, "the GPU has no room for more"), (back_at_once, "go back in a single `backward()`"),
+        (1, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
     ],
     "12.rows": [(64, "which line of the script would share"), (1024, "depends on the rank"), ("x", "asks for")],
     "13.rows": [
@@ -514,7 +520,7 @@ WRONG = {
         (prepared(noise=0), "draw the same noise"), (prepared(noise=None), "draw the same noise"),
         (prepared(drawn=lambda seed: torch.manual_seed(seed % 2)), "draw the same noise"),
         (lambda seed: (*prepared()(seed)[:2], torch.rand(4, generator=UNREPEATABLE)), "nobody could repeat"),
-        (lambda seed: prepared()(0), "what becomes of it in your function"), (lambda seed: 1 / 0, "ZeroDivision"),
+        (lambda seed: prepared()(0), "which of weight, order and noise"), (lambda seed: 1 / 0, "ZeroDivision"),
         (lambda seed: torch.zeros(3), "three tensors"), (3, "the function itself"),
     ],
     "13.means": [(2, "over all ten tokens"), (14, "their sum"), (1, "divided by 4"), ("x", "asks for")],

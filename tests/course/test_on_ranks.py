@@ -1,5 +1,7 @@
 """Functions of learners, run on ranks: what judges of part two stand on."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,6 +11,7 @@ from labkit.content import module
 from labkit.course.judging import Unreadable
 
 on_ranks = module("exercises.on_ranks").on_ranks
+stuck = module("exercises.ranks").stuck
 
 
 def passed_on(x):
@@ -115,3 +118,11 @@ def test_memory_can_be_short():
         return torch.empty(2 << 20, dtype=torch.uint8, device="cuda").sum()
 
     assert "out of memory" in on_ranks(fills, 2, memory="1 MiB").failure.words
+
+
+@pytest.mark.parametrize("cell", ["3812.py", "Cell In[32]"])
+def test_who_waits_is_told_with_the_line_of_the_learners_function(cell):
+    failure = SimpleNamespace(
+        error=f"no rank can go on\n  rank 0  waits in recv from rank 3  at {cell}:4 in exchange"
+    )
+    assert stuck(failure) == "rank 0 waits in recv from rank 3 at line 4 of exchange"

@@ -22,8 +22,8 @@ def test_the_rank_as_the_number_of_a_gpu_is_wrong_from_the_second_node_on():
     picture = world_picture(2, 2, "RANK")
     assert [box.hatched for box in picture.boxes] == [False, False, True, True]
     assert "cuda:2 ?" in texts(picture)
-    assert "rank 2–3 would need a GPU that its node does not have" in picture.description
-    assert "does not have" not in world_picture(1, 4, "RANK").description
+    assert "ranks 2–3 ask for a number that no GPU of a node has" in picture.description
+    assert "ask for" not in world_picture(1, 4, "RANK").description
 
 
 def test_where_nobody_chooses_all_ranks_of_a_node_are_on_its_first_gpu():

@@ -44,7 +44,8 @@ def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
                 sketch.add(Text(middle, line, words, fits, "middle", gpu=colour, bold=at == 1))
     described = [caption("world", **facts)]
     if chosen_by == "RANK" and nodes > 1:
-        described.append(caption("world", "absent", ranks=_span(range(each, size))))
+        absent = say(en="ranks " if size - each > 1 else "rank ", zh="rank ") + _span(range(each, size))
+        described.append(caption("world", "absent", ranks=absent))
     elif chosen_by == "" and each > 1:
         described.append(caption("world", "shared"))
     return sketch.picture(lane.y(nodes) + 8, say(en=" ", zh="").join(described))
