@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from ...base.patches import Patch, Patches
 from ...base.tree import tensors_in
@@ -78,6 +77,9 @@ class Times:
         moved = sum(one.numel() * one.element_size() for one in tensors_in(args, kwargs, results))
         seconds = max(_START, moved / self.gpu.bandwidth)
         packet = func._overloadpacket
+        # Imported late: without triton it prints a warning, which would stand in everybody's first cell of ranks.
+        from torch.utils.flop_counter import flop_registry
+
         count = flop_registry.get(packet)
         if count is None:
             return 0.0, seconds
