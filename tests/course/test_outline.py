@@ -29,6 +29,7 @@ TRIED = [
     r"\[384, 192\]",  # 15
     r"\[78, 78\]",  # 16
     r"\['waits', 'ended'\]",  # 17
+    r"133",  # 18
     r"\['waits', 'waits', 'ended'\]",  # 19
 ]  # fmt: skip
 
