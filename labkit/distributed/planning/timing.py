@@ -8,9 +8,11 @@ that of its first stream.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -32,6 +34,21 @@ from ..rank.rank import rank_here, timed_here
 _Part = Callable[[Any], Any]
 _START = 5e-6  # of a kernel
 _PRODUCTS = {torch.ops.aten.mm: 0, torch.ops.aten.addmm: 1, torch.ops.aten.bmm: 0, torch.ops.aten.baddbmm: 1}
+
+
+@cache
+def _operations() -> Mapping[Any, Callable[..., Any]]:
+    """Operators, with the functions by which torch counts their operations.
+
+    Loading it warns where there is no triton, of whose kernels a rank has none: the warning is not let through.
+    """
+    log = logging.getLogger("torch.utils.flop_counter")
+    log.disabled = True
+    try:
+        from torch.utils.flop_counter import flop_registry
+    finally:
+        log.disabled = False
+    return flop_registry
 
 
 class Times:
@@ -77,10 +94,7 @@ class Times:
         moved = sum(one.numel() * one.element_size() for one in tensors_in(args, kwargs, results))
         seconds = max(_START, moved / self.gpu.bandwidth)
         packet = func._overloadpacket
-        # Imported late: without triton it prints a warning, which would stand in everybody's first cell of ranks.
-        from torch.utils.flop_counter import flop_registry
-
-        count = flop_registry.get(packet)
+        count = _operations().get(packet)
         if count is None:
             return 0.0, seconds
         flops = float(count(*args, **kwargs, out_val=results))
