@@ -60,7 +60,7 @@ def test_its_links_lead_somewhere_and_every_lesson_has_its_place(language):
     text = TEXTS[language]
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert (ROOT / "docs" / link).resolve().exists(), link
-    plan = "\n".join(line for line in text.splitlines() if re.match(r"\| [1-5] \|", line))
+    plan = "\n".join(line for line in text.splitlines() if re.match(r"\| \d+ \|", line))
     assert [entry.number for entry in lessons() if entry.number not in plan] == []
 
 
