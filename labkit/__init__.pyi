@@ -12,6 +12,7 @@ from .cost import Scaling as Scaling
 from .cost import Step as Step
 from .cost import Workload as Workload
 from .cost import predict_scaling as predict_scaling
+from .cost.accelerators import Accelerator as Accelerator
 from .cost.plan import Forecast as Forecast
 from .cost.plan import Plan as Plan
 from .cost.plan import forecast as forecast
@@ -26,6 +27,8 @@ from .distributed.calls.waits import WaitForGraph as WaitForGraph
 from .distributed.notebook.session import Session as Session
 from .distributed.notebook.session import ranks as ranks
 from .distributed.pictures.chapters import draw_waits as draw_waits
+from .distributed.planning.measured import ScriptPlan as ScriptPlan
+from .distributed.planning.measuring import RankPlan as RankPlan
 from .distributed.planning.planned import plan as plan
 from .engine import DataParallel as DataParallel
 from .engine import data_parallel as data_parallel
@@ -62,6 +65,7 @@ from .plans.footprint import Footprint as Footprint
 from .plans.footprint import Footprints as Footprints
 from .plans.footprint import data_parallel_memory as data_parallel_memory
 from .plans.pipeline import Pipeline as Pipeline
+from .plans.pipeline import Task as Task
 from .plans.pipeline import pipeline as pipeline
 from .plans.placement import Placement as Placement
 from .plans.placement import placement as placement

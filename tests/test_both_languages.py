@@ -22,7 +22,6 @@ PYTORCHS = (
 )  # fmt: skip
 # Sentences in one language, by module and beginning, each with its reason.
 ONE_LANGUAGE = {
-    ("classroom.wall", "is not defined"): "Python's own words for a name that is missing",
     ("machine.machine", "No CUDA GPUs are available"): "PyTorch's own",
     ("engine.data_parallel", "There is an imbalance between your GPUs"): "PyTorch's own",
     ("engine.functions", "Was asked to gather along dimension 0"): "PyTorch's own",

@@ -60,7 +60,7 @@ distributed.diagnosis | base turns diagnosis machine.handlers machine.ops machin
 
 content           |
 course            | base content machine diagnosis plans
-classroom         | base machine content course
+classroom         | base turns machine content course
 classroom.wall.inside | classroom
 classroom.wall    | base content classroom classroom.wall.inside
 classroom.handout | base classroom

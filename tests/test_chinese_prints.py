@@ -11,6 +11,7 @@ from torch import nn
 
 import labkit
 from labkit.cost.hardware import PROFILES
+from labkit.cost.sizes import MODELS
 from labkit.distributed.calls.waits import Wait, WaitForGraph
 from labkit.plans.footprint import Occupancy, data_parallel_memory
 from labkit.plans.ring import ring_all_reduce, star_all_reduce
@@ -24,7 +25,8 @@ LABKIT = Path(labkit.__file__).parent
 NAMES = {
     "GPU", "rank", "cuda", "cpu", "DDP", "Trace", "Call", "WaitForGraph", "scatter", "replicate", "parallel", "apply",
     "gather", "forward", "backward", "ms", "s", "B", "one", "two", "all", "reduce", "train", "py", "copy",
-    "V", "NVLink", "Gb", "InfiniBand",
+    "V", "NVLink", "Gb", "InfiniBand", "GPipe", "W", "dp", "tp", "pp", "zero", "micro", "MFU", "TFLOPS", "GiB", "token",
+    "H", "SXM", "Llama", "recompute",
 }  # fmt: skip
 
 
@@ -64,6 +66,10 @@ SHOWN = {
     "Cut": lambda: [Cut((("one", (7, 2)), ("two", (3,))), 2)],
     "Curves": lambda: [Curves(one=[1.0, 0.5], two=[1.0, 0.25])],
     "Call": lambda: [*a_call().calls()],
+    "HeatMaps": lambda: [labkit.HeatMaps({"W1": [[1.0, 2.0], [3.0, 4.0]]})],
+    "Pipeline": lambda: [labkit.pipeline("GPipe", 2, 4)],
+    "Plan": lambda: [str(labkit.Plan(dp=8, stage=3, recompute=True))],
+    "Plans": lambda: [labkit.plan(MODELS["8B"], gpus=8, batch=64), labkit.plan(MODELS["70B"], gpus=2, batch=2)],
     "WaitForGraph": lambda: [WAITS],
     "Scaling": lambda: [labkit.predict_scaling(labkit.Workload(0.01, 100), next(iter(PROFILES.values())))],
 }  # fmt: skip
@@ -101,7 +107,7 @@ def test_what_a_chinese_reader_prints_is_chinese(name):
     labkit.set_language("zh")
     for shown in SHOWN[name]():
         text = shown if isinstance(shown, str) else repr(shown)
-        assert name in ("Curves", "Cut") or re.search("[\u4e00-\u9fff]", text), (
+        assert name in ("Curves", "Cut", "HeatMaps", "Plan") or re.search("[\u4e00-\u9fff]", text), (
             text
         )  # names and numbers alone
         words = set(re.findall(r"[A-Za-z]+", re.sub(r"\S+Error", "", text)))

@@ -98,7 +98,7 @@ def _of_own(ran: Ran, mine: list[list[Tensor]], want: list[Any], full: list[int]
     """Hints on a run: ``want`` are the mean gradients, ``mine`` each rank's own, ``full`` the bytes of the buckets."""
     if other := [kind for kind in ran.called() if kind not in ("all_reduce", "barrier")]:
         yield Named("called", case=case, kind=f"`{other[0]}`")
-    if not ran.count("all_reduce"):
+    if len(full) > 1 and not ran.count("all_reduce"):
         yield Named("nothing", case=case)
     for (gradients, _), own in zip(ran.results, mine, strict=True):
         if _near(gradients, want):

@@ -42,13 +42,17 @@ REFERENCE = (
     (
         "Plans", "切分计划",
         "split Split Piece placement Placement batches Batches ring_all_reduce star_all_reduce Ring "
-        "Star Send pipeline Pipeline data_parallel_memory Footprints Footprint",
+        "Star Send pipeline Pipeline Task data_parallel_memory Footprints Footprint",
     ),
     (
         "What happened", "发生了什么",
-        "record Trace Call Curves Event Meeting MemoryTimeline MemorySample WaitForGraph Wait",
+        "record Trace Call Curves HeatMaps Event Meeting MemoryTimeline MemorySample WaitForGraph Wait",
     ),
-    ("What a step costs", "一步的代价", "predict_scaling Scaling Step Workload Hardware PROFILES"),
+    (
+        "What a step costs", "一步的代价",
+        "plan Plans ScriptPlan RankPlan forecast Forecast Plan Sizes Accelerator predict_scaling Scaling Step "
+        "Workload Hardware PROFILES",
+    ),
     (
         "Pictures", "图",
         "draw_split draw_placement draw_batches draw_flow draw_shapes draw_timeline draw_memory draw_scaling "
@@ -57,7 +61,8 @@ REFERENCE = (
     (
         "Explorers", "探索器",
         "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer "
-        "RingExplorer StarExplorer RaceExplorer BucketExplorer PipelineExplorer MeshExplorer WorldExplorer",
+        "RingExplorer StarExplorer RaceExplorer BucketExplorer PipelineExplorer MeshExplorer WorldExplorer "
+        "ShardingExplorer SlicesExplorer PlanExplorer",
     ),
     ("Language", "语言", "set_language get_language"),
 )  # fmt: skip

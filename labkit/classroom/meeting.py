@@ -11,6 +11,9 @@ import os
 import struct
 import threading
 from collections.abc import Callable
+from functools import partial
+
+from ..turns import here
 
 BELL = 5  # of a worker, the file it hears the bell by (:func:`.wall.inside.template._only`)
 NUMBER = struct.Struct(">q")
@@ -23,8 +26,10 @@ class Meeting:
         self._all = multiprocessing.Barrier(count)
 
     def __call__(self) -> int:
+        wait = partial(self._all.wait, 2)
         try:
-            return self._all.wait(2) + 1
+            # Replicas on simulated GPUs take turns: the others shall go on while this one waits.
+            return (wait() if here.member is None else here.member.away(wait)) + 1
         except threading.BrokenBarrierError:
             return 0
 

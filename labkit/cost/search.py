@@ -59,14 +59,15 @@ class Plans(Drawn):
         """The fastest plans as a table, and below it why the others do not fit."""
         head = say(
             en="  dp  tp  pp  zero  micro  recompute   GiB  step       tokens/s/GPU  MFU",
-            zh="  dp  tp  pp  zero  micro  recompute   GiB  每步       token/s/GPU   MFU",
+            zh="  dp  tp  pp  zero  micro  重算       GiB  每步       token/s/GPU   MFU",
         )
+        yes = say(en="yes", zh="是")
         lines = [head]
         for one in self.fitting[:most]:
             plan = one.plan
             lines.append(
                 f"{plan.dp:>4}{plan.tp:>4}{plan.pp:>4}{plan.stage:>6}  {f'{plan.micro}×{plan.many}':<7}"
-                f"{'yes' if plan.recompute else '-':<9}{one.peak / 2**30:>6.1f}  {duration(one.seconds):<9}"
+                f"{yes if plan.recompute else '-':<9}{one.peak / 2**30:>6.1f}  {duration(one.seconds):<9}"
                 f"{one.tokens:>12,.0f}  {one.mfu:>5.1%}"
             )
         if len(self.fitting) > most:

@@ -117,5 +117,5 @@ WRONG = {
         ([whole, lambda *given: opened(*given, names=["model"])], "What decides how the weights change"),
         ([whole], "asks for two functions"),
     ],
-    "17.llama": [(4, "older text"), (128, "right without CP"), (16, "multiply to the number")],
+    "17.llama": [(4, "earlier versions"), (128, "right without CP"), (16, "multiply to the number")],
 }  # fmt: skip

@@ -128,7 +128,7 @@ def test_it_says_where_each_stands_on_which_line_and_what_to_do(hang, capsys):
     )
     assert "rank 1 never came to this line" in told
     assert "Do: " in told
-    assert "See lesson 10_ranks: The first hang" in told
+    assert "See lesson 10_ranks: Only rank 0 prints" in told
 
 
 def test_a_call_that_was_skipped_or_made_once_more_is_named(hang):

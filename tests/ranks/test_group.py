@@ -312,7 +312,6 @@ def test_a_groups_timeout_is_set_later():
 
 def test_torchcomms_changes_nothing(monkeypatch):
     monkeypatch.setattr(distributed_c10d, "_TORCHCOMM_AVAILABLE", True)
-    monkeypatch.setattr(distributed_c10d.dist_config, "use_torchcomms", True)
 
     def work(rank):
         begin()
@@ -320,5 +319,5 @@ def test_torchcomms_changes_nothing(monkeypatch):
         dist.all_reduce(x)
         return x.tolist()
 
-    with World(2) as world:
+    with distributed_c10d.dist_config.patch(use_torchcomms=True), World(2) as world:
         assert world.run(work) == [[2, 2]] * 2

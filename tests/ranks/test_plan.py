@@ -247,6 +247,16 @@ for _ in range(1000):
     assert one.allocated["weights"] == 32 * 2**30
     assert one.allocated["optimizer"] >= 64 * 2**30
     assert one.peak > 128 * 2**30
+    large_ones = [
+        line for line in Path("/proc/self/maps").read_text().splitlines() if _size(line) >= 32 * 2**30
+    ]
+    assert [line for line in large_ones if " rw-p " in line] == [], "nobody can fork beside one"
+
+
+def _size(line: str) -> int:
+    """Of a mapping of memory, the bytes."""
+    start, stop = line.split()[0].split("-")
+    return int(stop, 16) - int(start, 16)
 
 
 def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from ...cost.plan import KINDS
 from ...view import shown
 from ...view.captions import caption
 from ...view.picture import Picture
-from .measuring import RankMemory
+from .measuring import RankPlan
 
 _PHASES = {"forward": "前向", "backward": "反向", "step": "优化器更新"}
 
@@ -23,7 +23,7 @@ class ScriptPlan(Drawn):
 
     script: str
     gpu: Accelerator
-    ranks: tuple[RankMemory, ...]
+    ranks: tuple[RankPlan, ...]
     steps: int
 
     @property
@@ -31,7 +31,7 @@ class ScriptPlan(Drawn):
         return all(one.peak <= self.gpu.memory for one in self.ranks)
 
     @property
-    def run(self) -> tuple[RankMemory, ...]:
+    def run(self) -> tuple[RankPlan, ...]:
         """The ranks that were run."""
         return tuple(one for one in self.ranks if one.like == one.rank)
 

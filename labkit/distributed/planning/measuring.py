@@ -7,6 +7,7 @@ of one that runs.
 
 from __future__ import annotations
 
+import gc
 import io
 from contextlib import ExitStack, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from .timing import by_model, modelled
 
 
 @dataclass(frozen=True)
-class RankMemory:
+class RankPlan:
     """The memory of one rank's GPU, in bytes.
 
     allocated   after a step of the optimizer, as memory_allocated says, by kind.
@@ -49,7 +50,7 @@ class RankMemory:
 def measure(
     program: Program, ranks: int, nodes: int = 1, *, memory: int | str = "80 GiB", gpu_model: str | None = None,
     steps: int = 2, every: bool = False, times: Accelerator | None = None,
-) -> list[RankMemory]:  # fmt: skip
+) -> list[RankPlan]:  # fmt: skip
     """The memory of each rank's GPU when ``program`` has made ``steps`` steps.
 
     times   the GPU whose times are reckoned with.
@@ -73,6 +74,9 @@ def measure(
             together.add(frozenset(failure.error.ranks))
             wanted |= {*failure.error.ranks}
             continue
+        finally:
+            # Modules are cycles. Beside a hollow tensor that is larger than the computer's memory nobody can fork.
+            gc.collect()
         wanted = _unlike(found)
     return [_told(rank, found) for rank in range(ranks)]
 
@@ -106,14 +110,18 @@ def _run(
                     censuses[rank.number].after = censuses[rank.number].now(rank.gpu)
 
         with counting(censuses, steps), modelled(times) if times is not None else nullcontext():
-            world.run(work, sorted(running))
+            try:
+                world.run(work, sorted(running))
+            finally:
+                for rank in world.ranks:
+                    rank.main.__dict__.clear()  # what a script leaves is as large as the GPUs
     return censuses
 
 
-def _told(rank: int, found: dict[int, Census]) -> RankMemory:
+def _told(rank: int, found: dict[int, Census]) -> RankPlan:
     seen = found[max(one for one in found if one <= rank)]
     like = next(one for one in sorted(found) if found[one].like(seen))
-    return RankMemory(
+    return RankPlan(
         rank, seen.after, seen.at_peak, seen.phase, seen.line, like, seen.step_parts, seen.operations
     )
 

@@ -93,7 +93,7 @@ class Times:
     def _seconds(self, func: Any, args: Any, kwargs: Any, results: Any) -> tuple[float, float]:
         moved = sum(one.numel() * one.element_size() for one in tensors_in(args, kwargs, results))
         seconds = max(_START, moved / self.gpu.bandwidth)
-        packet = func._overloadpacket
+        packet = func.overloadpacket
         count = _operations().get(packet)
         if count is None:
             return 0.0, seconds
