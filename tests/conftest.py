@@ -43,6 +43,10 @@ def _clean_slate():
     labkit.set_language("en")
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("labkit", "replica"))]
     assert not left, f"threads that go on: {left}"
+    turns = sys.modules.get("labkit.turns.member")
+    if turns is not None:
+        stale, turns.here.member = turns.here.member, None
+        assert stale is None, f"this thread still takes part in turns, as {stale.name}"
 
 
 @pytest.fixture
