@@ -338,3 +338,39 @@ for _ in range(3):
     one = measure(Program(written(tmp_path, wide)), 8, times=gpu)[0]
     whole = collective_seconds("all_reduce", 8 * 4096 * 4096 * 4, 8, 8, gpu)
     assert 0 < one.parts["data"] < whole / 2
+
+
+def test_what_this_computer_takes_is_no_part_of_a_plan(tmp_path: Path) -> None:
+    """Ranks that compute in Python, wait for one another's files or have threads: as if none of it took time."""
+    slow = """
+import fcntl, threading, time
+sum(range(2_000_000 * (rank + 1)))
+with open(os.path.join(os.path.dirname(__file__), "lock"), "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    sum(range(500_000))
+helper = threading.Thread(target=lambda: sum(range(3_000_000)))
+helper.start()
+helper.join()
+"""
+    script, other = SCRIPTS["DDP"], tmp_path / "slow"
+    other.mkdir()
+    found, again = (
+        measure(Program(written(folder, text)), 4, times=accelerator("h100"), every=True, steps=1)
+        for folder, text in ((tmp_path, script), (other, slow + script))
+    )
+    assert [one.parts for one in again] == [one.parts for one in found]
+    assert [one.parts["waiting"] for one in found] == pytest.approx([0.0] * 4, abs=1e-12)
+
+
+def test_messages_between_other_ranks_take_other_links(tmp_path: Path) -> None:
+    pairs = """
+layer = nn.Linear(8, 8).cuda()
+large = torch.zeros(2**24, device="cuda")
+for _ in range(2):
+    dist.recv(large, rank - 1) if rank % 2 else dist.send(large, rank + 1)
+    layer(torch.ones(1, 8, device="cuda")).sum().backward()
+    stepped(torch.optim.SGD(layer.parameters(), 0.1))
+"""
+    found = measure(Program(written(tmp_path, pairs)), 4, times=accelerator("h100"), every=True)
+    taken = [one.parts["data"] for one in found]
+    assert taken == pytest.approx([collective_seconds("send", 2**26, 2, 2, accelerator("h100"))] * 4)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -29,7 +29,7 @@ from ..group.slot import Slot
 from ..group.works import SlotWork
 from ..rank import own_time
 from ..rank.clock import Timed
-from ..rank.rank import rank_here, timed_here
+from ..rank.rank import Rank, rank_here, timed_here
 
 _Part = Callable[[Any], Any]
 _START = 5e-6  # of a kernel
@@ -118,27 +118,31 @@ def _side(gpu: Gpu) -> int | None:
 
 
 @contextmanager
-def by_model(gpu: Accelerator, *, sees: bool = True) -> Iterator[Times]:
-    """In the thread of a rank: its clock goes by ``gpu``'s times. ``sees``: operators are looked at here."""
-    times, rank = Times(gpu), timed_here()
-    before = own_time.own_time()
-    _set(times, rank)
-    try:
-        if not sees:
-            yield times
-            return
-        with Seen(times.saw):
-            yield times
-    finally:
-        _set(before, rank)
+def by_model(gpu: Accelerator, *, begins: float = 0.0, sees: bool = True) -> Iterator[Times]:
+    """In the thread of a rank: its clock goes by ``gpu``'s times, and begins at ``begins``.
 
-
-def _set(times: Any, rank: Timed | None) -> None:
+    What this computer took until here counts nothing, nor does the rank's waiting for pipes, files and children.
+    ``sees``: operators are looked at here.
+    """
+    times, rank, before = Times(gpu), timed_here(), own_time.own_time()
     if rank is not None:
         rank.end_turn()
-    own_time.here.time = times
-    if rank is not None:
+        _of[rank] = times
         rank.begin_turn()
+        rank.set_clock(begins)
+    try:
+        with Seen(times.saw) if sees else nullcontext():
+            yield times
+    finally:
+        if rank is not None:
+            rank.end_turn()
+            del _of[rank]
+            own_time.here.time = before
+            rank.begin_turn()
+
+
+# The modelled clock of each rank that has one: all its threads have it.
+_of: dict[Timed, Times] = {}
 
 
 def _times() -> Times | None:
@@ -159,6 +163,7 @@ def modelled(gpu: Accelerator) -> Iterator[None]:
     free: dict[Any, float] = {}
     finish, wait, future = Slot.finish, SlotWork.wait, SlotWork.get_future
     until, record, waits = Timed.wait_until, Event.record, Event.wait
+    away, begin_turn = Rank._away, Timed.begin_turn
 
     def finished(slot: Slot, write: Any) -> None:
         kind, nbytes, ranks = _members(slot)
@@ -168,9 +173,9 @@ def modelled(gpu: Accelerator) -> Iterator[None]:
         span = max(ranks) - min(ranks) + 1
         if min(ranks) // each != max(ranks) // each:
             span = max(span, gpu.machine_size + 1)
-        begins = max(slot.met, free.get(group, 0.0))
-        slot.finished = begins + collective_seconds(kind, nbytes, len(ranks), span, gpu)
-        free[group] = slot.finished
+        way = group, slot.pair  # messages between other ranks take other links
+        begins = max(slot.met, free.get(way, 0.0))
+        slot.finished = free[way] = begins + collective_seconds(kind, nbytes, len(ranks), span, gpu)
 
     def waited(work: SlotWork, timeout: Any = None) -> bool:
         times, rank = _times(), work.rank
@@ -222,9 +227,22 @@ def modelled(gpu: Accelerator) -> Iterator[None]:
             until(rank, time)
             times.exposed += rank.clock() - before
 
+    def begun(rank: Timed) -> None:
+        if rank in _of:
+            own_time.here.time = _of[rank]  # type: ignore[assignment]  # which tells the time, too
+        begin_turn(rank)
+
+    def stood(rank: Rank, wait: Callable[[], Any]) -> Any:
+        before = rank.clock()
+        result = away(rank, wait)
+        if rank in _of:
+            rank.set_clock(before)
+        return result
+
     table = [
         Patch(Slot, "finish", finished), Patch(SlotWork, "wait", waited), Patch(SlotWork, "get_future", of_future),
         Patch(Timed, "wait_until", wait_until), Patch(Event, "record", recorded), Patch(Event, "wait", waits_for),
+        Patch(Timed, "begin_turn", begun), Patch(Rank, "_away", stood),
     ]  # fmt: skip
     with Patches(lambda: table):
         yield
@@ -241,9 +259,8 @@ def timed(gpu: Accelerator | None) -> Iterator[Callable[[_Part], _Part]]:
 
     def with_times(function: _Part) -> _Part:
         def part(rank: Any) -> Any:
-            with by_model(gpu):
-                begins.append(rank.clock())
-                rank.set_clock(begins[0])
+            begins.append(rank.clock())
+            with by_model(gpu, begins=begins[0]):
                 return function(rank)
 
         return part

@@ -90,8 +90,9 @@ class Timed:
         self._ahead += max(0.0, time - self.clock())
 
     def set_clock(self, time: float) -> None:
-        """Let its clock be at ``time``."""
-        self._ahead += time - self.clock()
+        """Let its clock be at ``time``, exactly."""
+        _, own, _ = self._ran
+        self._ran, self._ahead = (0.0, own, 0.0 if own is None else own.now()), time
 
     def begin_turn(self) -> None:
         own = own_time()
