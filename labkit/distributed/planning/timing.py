@@ -229,7 +229,7 @@ def modelled(gpu: Accelerator) -> Iterator[None]:
 
     def begun(rank: Timed) -> None:
         if rank in _of:
-            own_time.here.time = _of[rank]  # type: ignore[assignment]  # which tells the time, too
+            own_time.here.time = _of[rank]  # which tells the time, too
         begin_turn(rank)
 
     def stood(rank: Rank, wait: Callable[[], Any]) -> Any:
