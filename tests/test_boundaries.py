@@ -40,7 +40,8 @@ machine.features  | base children machine.hooks machine.handlers machine.stack m
 machine           | base turns children machine.stack machine.state machine.ops machine.features machine.torch_api plans
 
 distributed.calls     | base machine.state
-distributed.pictures  | base trace view distributed.calls
+distributed.plans     | base plans
+distributed.pictures  | base plans cost trace view distributed.calls distributed.plans
 distributed.rank      | base turns children machine.state trace distributed.calls
 distributed.group     | base machine.features machine.stack machine.ops machine.state trace distributed.calls distributed.rank
 distributed.processes | base turns machine trace distributed.calls distributed.rank distributed.group
@@ -50,7 +51,7 @@ distributed.notebook  | base turns children cost machine trace distributed.calls
 distributed.testing   | base turns machine distributed.calls distributed.rank distributed.threads distributed.notebook
 distributed.explain   | base distributed.calls distributed.rank
 distributed.planning  | base cost view machine.features machine.state distributed.group distributed.rank distributed.threads distributed.torchrun
-distributed           | machine distributed.threads distributed.pictures
+distributed           | base plans cost explore view machine distributed.plans distributed.threads distributed.pictures
 
 cost              | base plans trace
 view              | base plans trace cost
@@ -68,7 +69,7 @@ classroom.intake  | base classroom classroom.handout
 classroom.grade   | base classroom classroom.wall classroom.handout classroom.intake
 classroom.results | base classroom classroom.handout classroom.intake classroom.grade
 classroom.nbgrader | base classroom classroom.handout
-content.exercises | base cost diagnosis distributed.calls distributed.rank distributed.threads trace trace.recording turns plans engine machine course
+content.exercises | base cost diagnosis distributed.calls distributed.plans distributed.rank distributed.threads trace trace.recording turns plans engine machine course
 content.repairs | base content course
 content.broken | base course content.repairs diagnosis machine plans
 content.hung | base course content.exercises content.repairs distributed.calls

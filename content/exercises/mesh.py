@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from labkit.course.exercise import derived, judge
 from labkit.course.judging import Hints, Named, Unreadable
 from labkit.course.kinds import a_function, returned
-from labkit.plans.mesh import Mesh
+from labkit.distributed.plans.mesh import Mesh
 
 from .on_ranks import Ran, on_ranks
 

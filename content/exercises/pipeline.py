@@ -18,7 +18,7 @@ from labkit.base.texts import Text
 from labkit.course.exercise import derived, judge
 from labkit.course.judging import Hints, Named, Unreadable
 from labkit.course.kinds import a_function, number, returned
-from labkit.plans.pipeline import Pipeline, pipeline
+from labkit.distributed.plans.pipeline import Pipeline, pipeline
 from labkit.turns import Deadlock
 
 from .on_ranks import Ran, on_ranks

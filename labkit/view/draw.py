@@ -14,13 +14,11 @@ from ..cost import Race, Scaling
 from ..cost.search import Plans
 from ..plans.batches import Batches, batches
 from ..plans.footprint import Footprint, Footprints, Occupancy
-from ..plans.pipeline import Pipeline
 from ..plans.placement import Placement
 from ..plans.ring import AllReduce, Ring, Star, ring_all_reduce
 from ..plans.shapes import Cut, Shape
 from ..plans.split import Split, split
 from ..trace.curves import Curves
-from ..trace.heat import HeatMaps
 from ..trace.memory import MemoryTimeline
 from ..trace.trace import Call, Trace
 from . import shown
@@ -28,13 +26,11 @@ from .page import timeline_of
 from .picture import Picture
 from .pictures.batch_lanes import batches_picture
 from .pictures.call_flow import flow_picture
-from .pictures.heat_maps import heat_picture
 from .pictures.input_lanes import inputs_picture
 from .pictures.loss_curves import curves_picture
 from .pictures.machine_lanes import occupancy_picture
 from .pictures.memory_lanes import memory_picture
 from .pictures.memory_time import memory_time_picture
-from .pictures.pipeline_lanes import pipelines_picture
 from .pictures.placement_lanes import placement_picture
 from .pictures.plan_stacks import plans_picture
 from .pictures.race_charts import race_picture
@@ -63,9 +59,7 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Scaling: scaling_picture,
     Plans: plans_picture,
     Curves: curves_picture,
-    HeatMaps: heat_picture,
     Cut: inputs_picture,
-    Pipeline: lambda found: pipelines_picture([found]),
 }
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import labkit
+from labkit.distributed.pictures.heat_maps import heat_picture
+from labkit.distributed.pictures.shard_lanes import shards_picture
+from labkit.distributed.plans.slices import column_row
 from labkit.plans.shards import KINDS, Shards
-from labkit.plans.slices import column_row
-from labkit.view.pictures.heat_maps import heat_picture
-from labkit.view.pictures.shard_lanes import shards_picture
 
 BILLION = 10**9
 

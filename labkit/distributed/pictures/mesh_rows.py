@@ -6,10 +6,10 @@ from dataclasses import replace
 from math import prod
 
 from ...base.language import say
-from ...plans.mesh import Mesh
-from ..captions import caption
-from ..layout import BASELINE, Lanes, sized
-from ..picture import Picture, Sketch, Text
+from ...view.layout import BASELINE, Lanes, sized
+from ...view.picture import Picture, Sketch, Text
+from ..plans.mesh import Mesh
+from .captions import caption
 
 _TALL = 8  # up to so many computers have high rows, with coordinates
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ...base.language import say
 from ...base.numbers import plural
-from ...trace.heat import HeatMaps
-from ..captions import caption
-from ..layout import BASELINE, Lanes, shortened, sized
-from ..picture import WIDTH, Box, Picture, Sketch, Text
+from ...view.layout import BASELINE, Lanes, shortened, sized
+from ...view.picture import WIDTH, Box, Picture, Sketch, Text
+from ..plans.heat import HeatMaps
+from .captions import caption
 
 _LEFT, _RIGHT, _TOP, _GAP = 62, 8, 34, 14
 _WIDE, _HIGH, _LANE = 26.0, 14.0, 132  # the most that a cell may take, and a lane

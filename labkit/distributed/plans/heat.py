@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..base.display import Drawn
-from ..base.numbers import must
+from ...base.display import Drawn
+from ...base.numbers import must
 
 Matrix = list[list[float | None]]
 MOST = 64

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ...base.language import say
 from ...plans.shards import KINDS, Shards
-from ..captions import caption
-from ..layout import lanes, legend, shortened
-from ..picture import Box, Picture, Sketch
+from ...view.captions import caption as named
+from ...view.layout import lanes, legend, shortened
+from ...view.picture import Box, Picture, Sketch
+from .captions import caption
 
 _LEFT, _RIGHT, _TOP, _GAP = 62, 120, 40, 8
 _HEIGHTS = ((4, 44, 13.0, 4.0), (16, 30, 12.0, 3.0))
@@ -27,13 +28,13 @@ def shards_picture(plan: Shards) -> Picture:
         x = float(_LEFT)
         for colour, (kind, nbytes) in enumerate(wholes.items()):
             held, wide = (plan.held(kind) if kind in KINDS else nbytes) * scale, nbytes * scale
-            tip = f"rank {rank} · {caption(kind)} · {_gigabytes(round(held / scale))}"
+            tip = f"rank {rank} · {named(kind)} · {_gigabytes(round(held / scale))}"
             sketch.add(lane.bar(at, x, wide, dashed=True, label=f"rank {rank} whole {kind}"))
             start = x + min(rank * held, wide - held) if held < wide else x
             sketch.add(lane.bar(at, start, held, colour, label=f"rank {rank} {kind}", tip=tip))
             x += wide + _GAP
     marks = [
-        (caption(kind), [Box(0, 12, 18, 12, colour, f"legend {kind}")]) for colour, kind in enumerate(wholes)
+        (named(kind), [Box(0, 12, 18, 12, colour, f"legend {kind}")]) for colour, kind in enumerate(wholes)
     ]
     sketch.add(*legend(_LEFT, 22, marks, mark=24, gap=18))
     words = caption("shards", plan=plan, each=each, model=_gigabytes(sum(plan.whole.values())))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ...base.language import say
-from ...plans.pipeline import Pipeline
-from ..captions import caption
-from ..layout import BASELINE, Lanes, text_width
-from ..palette import CPU
-from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ...view.layout import BASELINE, Lanes, text_width
+from ...view.palette import CPU
+from ...view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ..plans.pipeline import Pipeline
+from .captions import caption
 
 _LEFT, _RIGHT, _HEAD, _TALL, _PALE = 76, 96, 30, 84, 0.55  # a backward is so much paler
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...base.language import say
 from ...base.numbers import one_of
-from ..captions import caption
-from ..layout import BASELINE, Lanes, sized
-from ..picture import Box, Picture, Sketch, Text
+from ...view.layout import BASELINE, Lanes, sized
+from ...view.picture import Box, Picture, Sketch, Text
+from .captions import caption
 
 _LEFT, _TOP, _HIGH, _GAP = 76, 34, 78, 6
 # What a script may read the number of its GPU from; "" for one that never chooses a GPU.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .split import split
+from ...plans.split import split
 
 Matrix = list[list[int | None]]
 ROWS, WIDTH, HIDDEN = 2, 3, 8

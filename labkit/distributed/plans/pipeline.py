@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
-from ..base.display import Drawn
-from ..base.language import say
-from ..base.numbers import MOST_GPUS, must, one_of, whole
+from ...base.display import Drawn
+from ...base.language import say
+from ...base.numbers import MOST_GPUS, must, one_of, whole
 
 Order = Callable[[int, int, int], Sequence[str]]
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from ...base.language import say
 from ...base.units import bytes_text, duration
 from ...cost import Overlap
-from ..captions import caption
-from ..layout import Lanes, TimeAxis, legend
-from ..palette import CPU
-from ..picture import Box, Line, Picture, Sketch
+from ...view.layout import Lanes, TimeAxis, legend
+from ...view.palette import CPU
+from ...view.picture import Box, Line, Picture, Sketch
+from .captions import caption
 
 _LEFT, _RIGHT, _TOP, _HIGH = 96, 72, 54, 58
 _PALE = 0.55
