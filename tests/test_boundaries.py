@@ -75,7 +75,7 @@ content.broken | base course content.repairs diagnosis machine plans
 content.hung | base course content.exercises content.repairs distributed.calls
 content.assignments | engine machine.torch_api plans course classroom distributed.threads
 
-cli               | base children cost distributed.planning distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis distributed.explain classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.torch_api machine.state trace trace.recording view diagnosis
+cli               | base children cost distributed.planning distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis distributed.explain classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.features machine.ops machine.torch_api machine.state trace trace.recording view diagnosis
 __init__          | base machine view distributed.processes distributed.notebook
 pytest_plugin     | base distributed.testing
 __main__          | cli

@@ -154,6 +154,8 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, 
         (["run", "-c"], "-c needs a program"),
         (["run", "-I", "x.py"], "-E, -I and -S keep Python from reading its environment"),
         (["run", "--timeline", "no/where.html", "-c", ""], "--timeline: cannot write no/where.html"),
+        (["run", "--times", "h100", "-c", ""], "--times is for a timeline: add --timeline FILE.html"),
+        (["run", "--times", "tpu", "--timeline", "t.html", "-c", ""], "no hardware called 'tpu'"),
         (["fly"], "invalid choice: 'fly'"),
         (
             ["lab", "missing.ipynb"],

@@ -17,6 +17,7 @@ from types import TracebackType
 from ..base.language import say
 from ..base.numbers import plural
 from ..base.units import told_bytes
+from ..cost.accelerators import accelerator
 from ..trace.events import Event
 from ..trace.first import First
 from ..trace.trace import Trace
@@ -44,10 +45,11 @@ MOST_EVENTS = 50_000
 
 @dataclass(frozen=True)
 class Wanted:
-    """The path of the timeline that is asked for, and whether a summary is."""
+    """The path of the timeline that is asked for, whether a summary is, and the GPU whose times it has."""
 
     timeline: str | None
     summary: bool
+    times: str | None = None
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -93,6 +95,10 @@ def begin(text: str) -> None:
     trace = recording.__enter__()
     counted = Counted(MOST_EVENTS if wanted.timeline else 0)
     trace.events = counted.events
+    if wanted.times is not None:
+        from . import times
+
+        times.begin(wanted.times, trace)
     look = memory.watch(trace, MOST_EVENTS) if wanted.timeline else None
 
     def end() -> None:
@@ -103,15 +109,16 @@ def begin(text: str) -> None:
             print(summary(counted), file=sys.stderr)
         if wanted.timeline:
             title = Path(sys.argv[0]).name or "python"
-            write_timeline(Path(wanted.timeline), trace, title, counted.left_out)
+            write_timeline(Path(wanted.timeline), trace, title, counted.left_out, wanted.times)
 
     atexit.register(end)
 
 
-def write_timeline(path: Path, trace: Trace, title: str, left_out: int) -> None:
+def write_timeline(path: Path, trace: Trace, title: str, left_out: int, times: str | None) -> None:
     from ..view.page import timeline_page
 
-    write(path, timeline_page(trace, title, left_out), "--timeline")
+    gpu = accelerator(times).name if times else ""
+    write(path, timeline_page(trace, title, left_out, gpu), "--timeline")
 
 
 def write(path: Path, text: str, option: str) -> None:

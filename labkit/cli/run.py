@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..base.language import say
 from ..children import told as children
+from ..cost.accelerators import accelerator
 from . import ending
 from .usage import UsageError, add_gpus, add_memory, add_options, bad_usage, checked_path, checked_script
 from .wording import Wording
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         order={"default": None},
         backing={"default": "cpu"},
         timeline={"type": Path},
+        times={},
         m={"dest": "module", "nargs": argparse.REMAINDER},
         c={"dest": "code", "nargs": argparse.REMAINDER},
     )
@@ -55,7 +57,17 @@ def run(options: argparse.Namespace) -> int:
     command = [sys.executable, *_flags(options), *_program(options)]
     checked_path("--timeline", options.timeline)
     # The script may go to another folder.
-    wanted = ending.Wanted(options.timeline and str(options.timeline.resolve()), options.summary)
+    if options.times is not None:
+        if options.timeline is None:
+            raise UsageError(
+                en="--times is for a timeline: add --timeline FILE.html",
+                zh="--times 用于时间线：请加上 --timeline FILE.html",
+            )
+        with bad_usage(ValueError):
+            accelerator(options.times)
+    wanted = ending.Wanted(
+        options.timeline and str(options.timeline.resolve()), options.summary, options.times
+    )
     told = children.told(os.environ, _machine(options).text())
     environment = {**told, children.RUN: f"{ending.__name__}:begin {wanted.text()}"}
     sys.stdout.flush()

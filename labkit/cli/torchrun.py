@@ -323,7 +323,7 @@ def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> Non
         print(summary(kept, parts), file=sys.stderr)
     if options.timeline:
         title = Path(options.training_script).name
-        write_timeline(options.timeline, kept.trace, title, kept.left_out)
+        write_timeline(options.timeline, kept.trace, title, kept.left_out, options.times)
     if options.trace:
         write(options.trace, kept.trace.to_chrome(), "--trace")
     if options.chakra:

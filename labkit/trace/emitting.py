@@ -106,6 +106,11 @@ def end(trace: Trace) -> None:
         trace.events.sort(key=lambda event: event.start)
 
 
+def lasted(started: float, phase: str, device: str, **facts: Any) -> tuple[float, float]:
+    """When an event began that ends now, and its seconds: by this computer's clock."""
+    return started, perf_counter() - started
+
+
 def emit(phase: str, device: str, *, started: float, replica: int | None = None, **facts: Any) -> None:
     """Add an event that began at ``started`` (a ``time.perf_counter`` reading) and ends now.
 
@@ -116,7 +121,7 @@ def emit(phase: str, device: str, *, started: float, replica: int | None = None,
     here = _place.get()
     if phase == "copy" and here.verb is not None:
         return
-    seconds = perf_counter() - started
+    began, seconds = lasted(started, phase, device, **facts)
     rank, now = _rank_here() or (None, 0.0)
     replica = here.replica if replica is None else replica
     event = Event(phase, device, seconds=seconds, replica=replica, rank=rank, **facts)
@@ -125,7 +130,7 @@ def emit(phase: str, device: str, *, started: float, replica: int | None = None,
             trace, numbers = open_.trace, open_.numbers
             call = None if here.call is None else numbers.setdefault(here.call, len(numbers))
             parent = numbers.get(here.call.parent) if here.call and here.call.parent else None
-            start = started - trace.origin if rank is None else now - seconds
+            start = began - trace.origin if rank is None else now - seconds
             trace.events.append(replace(event, start=start, call=call, parent=parent))
 
 

@@ -30,12 +30,13 @@ input[name=language] { margin-left: 1rem }
 """
 
 
-def timeline_page(trace: Trace, title: str, left_out: int = 0) -> str:
+def timeline_page(trace: Trace, title: str, left_out: int = 0, times: str = "") -> str:
     """A trace in time, as HTML: the whole of it, its first call and its last.
 
     Of ranks the whole, its beginning and its end, who waited for whom, and how much memory each had in use.
 
     left_out   how many later events of the run are not in ``trace``: the page says so.
+    times      the GPU whose times these are by the model; "" for this computer's own.
     """
     now = get_language()
     switch = "".join(
@@ -54,7 +55,7 @@ def timeline_page(trace: Trace, title: str, left_out: int = 0) -> str:
     parts = []
     for key in LANGUAGES:
         with using(key):
-            parts.append(f'<section lang="{key}">{_told(trace, title)}{_note(left_out)}</section>')
+            parts.append(f'<section lang="{key}">{_told(trace, title, times)}{_note(left_out)}</section>')
     return (
         f'<!DOCTYPE html>\n<html lang="{now}">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -64,10 +65,12 @@ def timeline_page(trace: Trace, title: str, left_out: int = 0) -> str:
     )
 
 
-def _told(trace: Trace, title: str) -> str:
+def _told(trace: Trace, title: str, times: str) -> str:
     heading = say(en=f"Timeline of {title}", zh=f"{title} 的时间线")
     chapters = timeline_of(trace).chapters(trace)
     whose = caption("page", "times", *["ranks"] * bool(trace.ranks))
+    if times:
+        whose = caption("page", "times", "model", gpu=times)
     return f"<h1>{escape(heading)}</h1><p>{escape(whose)}</p>" + "".join(
         f'<h2>{escape(name)}</h2><div class="picture">{to_svg(picture)}</div>'
         + (f"<pre>{escape(words)}</pre>" if words else "")

@@ -1,26 +1,23 @@
 """Ranks' clocks by the model of :mod:`labkit.cost`, in place of this computer's: ``--times h100``.
 
-An operator takes the longer of its operations over the share of the peak that its shape reaches, its bytes over the
-memory's bandwidth, and a kernel's start; a collective what its bytes take on the links between its members, one after
-the other in each group. What runs on another stream, or has not been waited for, goes beside: the clock of a rank is
-that of its first stream.
+An operator takes what :mod:`labkit.cost.operators` says; a collective what its bytes take on the links between its
+members, one after the other in each group. What runs on another stream, or has not been waited for, goes beside: the
+clock of a rank is that of its first stream.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cache
 from typing import Any
 
 import torch
 
 from ...base.patches import Patch, Patches
-from ...base.tree import tensors_in
 from ...cost.accelerators import Accelerator
-from ...cost.plan import collective_seconds, product_seconds
+from ...cost.operators import operator_seconds
+from ...cost.plan import collective_seconds
 from ...machine.features.hollow import Seen
 from ...machine.state.gpu import Gpu
 from ...machine.state.in_use import machine_in_use
@@ -32,23 +29,6 @@ from ..rank.clock import Timed
 from ..rank.rank import Rank, rank_here, timed_here
 
 _Part = Callable[[Any], Any]
-_START = 5e-6  # of a kernel
-_PRODUCTS = {torch.ops.aten.mm: 0, torch.ops.aten.addmm: 1, torch.ops.aten.bmm: 0, torch.ops.aten.baddbmm: 1}
-
-
-@cache
-def _operations() -> Mapping[Any, Callable[..., Any]]:
-    """Operators, with the functions by which torch counts their operations.
-
-    Loading it warns where there is no triton, of whose kernels a rank has none: the warning is not let through.
-    """
-    log = logging.getLogger("torch.utils.flop_counter")
-    log.disabled = True
-    try:
-        from torch.utils.flop_counter import flop_registry
-    finally:
-        log.disabled = False
-    return flop_registry
 
 
 class Times:
@@ -77,7 +57,7 @@ class Times:
             return
         if self.owed and torch._C._current_graph_task_id() == -1:
             self.pay(rank)
-        flops, seconds = self._seconds(func, args, kwargs, results)
+        flops, seconds = operator_seconds(func, args, kwargs, results, self.gpu)
         self.operations += flops
         stream = _side(gpu)
         if stream is None:
@@ -89,25 +69,6 @@ class Times:
         before, self.owed, until = rank.clock(), 0.0, self.owed
         rank.wait_until(until)
         self.exposed += rank.clock() - before
-
-    def _seconds(self, func: Any, args: Any, kwargs: Any, results: Any) -> tuple[float, float]:
-        moved = sum(one.numel() * one.element_size() for one in tensors_in(args, kwargs, results))
-        seconds = max(_START, moved / self.gpu.bandwidth)
-        packet = func.overloadpacket
-        count = _operations().get(packet)
-        if count is None:
-            return 0.0, seconds
-        flops = float(count(*args, **kwargs, out_val=results))
-        first = next(one for one in tensors_in(args))
-        slower = 1 if first.element_size() <= 2 else 2 if torch.backends.cuda.matmul.allow_tf32 else 16
-        if packet in _PRODUCTS:
-            a, b = args[_PRODUCTS[packet] : _PRODUCTS[packet] + 2]
-            many = a.shape[0] if a.dim() == 3 else 1
-            took = many * product_seconds(a.shape[-2], a.shape[-1], b.shape[-1], self.gpu)
-        else:
-            share = self.gpu.attention if "attention" in str(packet) else self.gpu.product
-            took = flops / (self.gpu.flops * share)
-        return flops, max(seconds, took * slower)
 
 
 def _side(gpu: Gpu) -> int | None:

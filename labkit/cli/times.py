@@ -1,0 +1,83 @@
+"""A run's timeline by the times of a model, in place of this computer's: ``labkit run --times h100``."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import Any
+
+from ..base.patches import Patch, Patches
+from ..cost.accelerators import Accelerator, accelerator
+from ..cost.operators import operator_seconds
+from ..cost.plan import LATENCY
+from ..machine.features.hollow import Seen
+from ..machine.ops import moves
+from ..machine.state.gpu import Gpu
+from ..machine.torch_api import collectives
+from ..trace import emitting, recording
+from ..trace.trace import Trace
+from . import memory
+
+_HOST = 25e9  # bytes a second between the host and a GPU: what PCIe 4.0 x16 gives to pinned memory
+_KEPT = 50_000  # moments: nothing lasts longer
+
+
+class Clock:
+    """Each device's time until which it works, in seconds of the run.
+
+    An operator adds its own to its GPU's; a copy begins when both its ends are free, and takes its bytes over the link.
+    So what GPUs do at once is at once, and the host's Python takes no time. A reading of the clock is the number of a
+    moment: by the device of its event it is known later whose time counts.
+    """
+
+    def __init__(self, gpu: Accelerator) -> None:
+        self.gpu, self.until = gpu, defaultdict[str, float](float)
+        self._moments: dict[int, dict[str, float]] = {}
+        self._read = 0
+
+    def saw(self, func: Any, args: Any, kwargs: Any, results: Any, gpu: Gpu) -> None:
+        """An operator ran on ``gpu``."""
+        self.until[f"cuda:{gpu.index}"] += operator_seconds(func, args, kwargs, results, self.gpu)[1]
+
+    def read(self) -> float:
+        self._read += 1
+        self._moments[self._read] = dict(self.until)
+        self._moments.pop(self._read - _KEPT, None)
+        return self._read
+
+    def lasted(
+        self, started: float, phase: str, device: str, source: str | None = None, nbytes: int = 0, **_: Any
+    ) -> tuple[float, float]:
+        """When an event began that ends now, and its seconds."""
+        before = self._moments.get(int(started), {})
+        if phase == "parallel_apply":
+            begins = before.get(device, 0.0)
+            return begins, self.until[device] - begins
+        if source is None or not nbytes:
+            return self.until[device], 0.0
+        speed = self.gpu.link if device.startswith("cuda") and source.startswith("cuda") else _HOST
+        # Weights go as a pipeline through all GPUs at the same time, rows in turn.
+        ends = [before.get(one, 0.0) if phase == "replicate" else self.until[one] for one in (source, device)]
+        begins, seconds = max(ends), nbytes / speed + LATENCY
+        for one in (source, device):
+            self.until[one] = max(self.until[one], begins + seconds)
+        return begins, seconds
+
+
+def begin(called: str, trace: Trace) -> None:
+    """From now on ``trace`` has the times of the GPU ``called`` so."""
+    clock = Clock(accelerator(called))
+    bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def entered(thread: threading.Thread) -> None:
+        with Seen(clock.saw):
+            bootstrap(thread)
+
+    table = [Patch(module, "perf_counter", clock.read) for module in (recording, moves, collectives)]
+    table += [
+        Patch(emitting, "lasted", clock.lasted), Patch(threading.Thread, "_bootstrap_inner", entered),
+        Patch(memory, "perf_counter", lambda: max(clock.until.values(), default=0.0)),
+    ]  # fmt: skip
+    Patches(lambda: table).put_in()
+    Seen(clock.saw).__enter__()
+    trace.origin = 0.0

@@ -1,0 +1,59 @@
+"""The seconds of an ATen operator on a GPU.
+
+The longer of its operations over the share of the peak that its shape reaches, its bytes over the memory's bandwidth,
+and a kernel's start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..base.tree import tensors_in
+from .accelerators import Accelerator
+from .plan import product_seconds
+
+_START = 5e-6  # of a kernel
+_PRODUCTS = {torch.ops.aten.mm: 0, torch.ops.aten.addmm: 1, torch.ops.aten.bmm: 0, torch.ops.aten.baddbmm: 1}
+
+
+@cache
+def _operations() -> Mapping[Any, Callable[..., Any]]:
+    """Operators, with the functions by which torch counts their operations.
+
+    Loading it warns where there is no triton, of whose kernels nothing runs here: the warning is not let through.
+    """
+    log = logging.getLogger("torch.utils.flop_counter")
+    log.disabled = True
+    try:
+        from torch.utils.flop_counter import flop_registry
+    finally:
+        log.disabled = False
+    return flop_registry
+
+
+def operator_seconds(
+    func: Any, args: Any, kwargs: Any, results: Any, gpu: Accelerator
+) -> tuple[float, float]:
+    """How many operations ``func`` does, and the seconds that it takes."""
+    moved = sum(one.numel() * one.element_size() for one in tensors_in(args, kwargs, results))
+    seconds = max(_START, moved / gpu.bandwidth)
+    packet = func.overloadpacket
+    count = _operations().get(packet)
+    if count is None:
+        return 0.0, seconds
+    flops = float(count(*args, **kwargs, out_val=results))
+    first = next(one for one in tensors_in(args))
+    slower = 1 if first.element_size() <= 2 else 2 if torch.backends.cuda.matmul.allow_tf32 else 16
+    if packet in _PRODUCTS:
+        a, b = args[_PRODUCTS[packet] : _PRODUCTS[packet] + 2]
+        many = a.shape[0] if a.dim() == 3 else 1
+        took = many * product_seconds(a.shape[-2], a.shape[-1], b.shape[-1], gpu)
+    else:
+        share = gpu.attention if "attention" in str(packet) else gpu.product
+        took = flops / (gpu.flops * share)
+    return flops, max(seconds, took * slower)
