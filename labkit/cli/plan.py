@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from ..base.language import say
 from ..cost.accelerators import accelerator
@@ -43,7 +44,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         top=number | {"default": 12},
     )
     add_options(parser, WORDING, "rows", check={"type": Path})
+    for name in ("--cp", "--ep", "--processes"):
+        parser.add_argument(name, nargs="?", action=_NotCovered, help=argparse.SUPPRESS)
     add_options(parser, WORDING, "program", program={"nargs": argparse.REMAINDER})
+
+
+class _NotCovered(argparse.Action):
+    """An option that one might expect."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if option_string == "--processes":
+            raise UsageError(
+                en="--processes is not covered: ranks that share this process are planned, on hollow tensors",
+                zh="不支持 --processes：规划时所有 rank 都在本进程里，用空心张量运行",
+            )
+        raise UsageError(
+            en=f"{option_string} is not covered: plans share a model by dp, tp and pp alone (docs/plan.md says what "
+            "is left out)",
+            zh=f"不支持 {option_string}：方案只按 dp、tp、pp 划分（docs/plan.md 列出了没有考虑的内容）",
+        )
 
 
 def run(options: argparse.Namespace) -> int:

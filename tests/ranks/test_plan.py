@@ -274,6 +274,9 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
         ([], "no script given"),
         (["--model", "nowhere.toml", "--gpus", "8"], "nowhere.toml"),
         (["--check", "nowhere.csv"], "nowhere.csv"),
+        (["--cp", "2", "--model", "nowhere.toml"], "--cp is not covered"),
+        (["--processes", "train.py"], "--processes is not covered"),
+        (["--nproc-per-node", "0", "train.py"], "at least 1"),
     ],
 )
 def test_what_cannot_be_planned_is_one_line(
@@ -374,3 +377,33 @@ for _ in range(2):
     found = measure(Program(written(tmp_path, pairs)), 4, times=accelerator("h100"), every=True)
     taken = [one.parts["data"] for one in found]
     assert taken == pytest.approx([collective_seconds("send", 2**26, 2, 2, accelerator("h100"))] * 4)
+
+
+def test_tensors_on_another_ranks_gpu_are_counted_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that chooses no GPU has all on the first; one that chooses late, after a first tensor, on its own."""
+    script = """
+import os, torch, torch.nn as nn
+first = torch.zeros(8).cuda()
+CHOOSES
+layer = nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+for _ in range(3):
+    layer(torch.ones(4, 256, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    path = tmp_path / "alone.py"
+    path.write_text(script.replace("CHOOSES", ""), "utf-8")
+    found = measure(Program(str(path)), 3)
+    assert [one.elsewhere for one in found] == ["", "cuda:0", "cuda:0"]
+    assert [sum(one.allocated.values()) for one in found] == [sum(found[0].allocated.values())] * 3
+    assert min(one.allocated["weights"] for one in found) == 256 * 256 * 4 + 1024
+    assert main(["plan", "--nproc-per-node", "3", str(path)]) == 0
+    assert "    on cuda:0, which is not its own" in capsys.readouterr().out
+    path.write_text(
+        script.replace("CHOOSES", 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'), "utf-8"
+    )
+    chosen = measure(Program(str(path)), 3)
+    assert [one.elsewhere for one in chosen] == [""] * 3
+    assert [one.allocated["weights"] for one in chosen] == [found[0].allocated["weights"]] * 3

@@ -77,18 +77,18 @@ def _place(whole: bool = False) -> tuple[str, str]:
 class Note:
     """That a storage of ``size`` bytes lives and is ``kind``."""
 
-    __slots__ = ("census", "kind", "size")
+    __slots__ = ("kind", "live", "size")
 
-    def __init__(self, census: Census, kind: str, size: int) -> None:
-        self.census, self.kind, self.size = census, kind, size
-        census.live[kind] += size
+    def __init__(self, live: dict[str, int], kind: str, size: int) -> None:
+        self.live, self.kind, self.size = live, kind, size
+        live[kind] += size
 
     def __del__(self) -> None:
-        self.census.live[self.kind] -= self.size
+        self.live[self.kind] -= self.size
 
     def become(self, kind: str) -> None:
-        self.census.live[self.kind] -= self.size
-        self.census.live[kind] += self.size
+        self.live[self.kind] -= self.size
+        self.live[kind] += self.size
         self.kind = kind
 
 
@@ -96,11 +96,15 @@ class Note:
 class Census:
     """The bytes on one rank's GPU: now by kind, and when they were most.
 
+    gpu     its own; before that is used, and if it never is, the first that the rank uses. ``all`` has every rank's.
     peak    the most bytes, ``at_peak`` what they were, ``phase`` and ``line`` where the script stood.
     after   the bytes by kind after the last step of the optimizer.
     steps   how many steps there were.
+    elsewhere   the GPU, if it is not its own.
     """
 
+    all: dict[int, Census] = field(default_factory=dict)
+    gpu: Gpu | None = None
     live: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     peak: int = 0
     at_peak: dict[str, int] = field(default_factory=dict)
@@ -108,6 +112,7 @@ class Census:
     line: str = ""
     after: dict[str, int] = field(default_factory=dict)
     steps: int = 0
+    elsewhere: str = ""
     stepping: bool = False
     times: Times | None = None
     step_parts: dict[str, float] = field(default_factory=dict)
@@ -116,8 +121,12 @@ class Census:
     _told: tuple[dict[str, float], float] = field(default_factory=lambda: ({}, 0.0))
     _known: set[int] = field(default_factory=set)
 
-    def take(self, gpu: Gpu, storage: Any, size: int) -> None:
-        """``storage`` was put on the GPU."""
+    def take(self, gpu: Gpu, storage: Any, size: int, own: bool) -> None:
+        """``storage`` was put on ``gpu``, which is the rank's ``own`` or not."""
+        if self.gpu is None or (own and gpu is not self.gpu):
+            self.gpu, self.live, self.peak = gpu, dict.fromkeys(KINDS, 0), 0
+        if gpu is not self.gpu:
+            return
         kind, _ = _place()
         if self.stepping:
             kind = "optimizer"
@@ -126,28 +135,31 @@ class Census:
         old = getattr(storage, _NOTE, None)
         if old is not None:
             kind = old.kind
-        setattr(storage, _NOTE, Note(self, kind, size))
+        setattr(storage, _NOTE, Note(self.live, kind, size))
         if sum(self.live.values()) > self.peak:
-            self._look(gpu)
+            self._look()
 
-    def _look(self, gpu: Gpu) -> None:
+    def _look(self) -> None:
         """Keep what there is, if it is more than ever: what C++ holds is DDP's buckets."""
-        now = self.now(gpu)
+        now = self.now()
         if (total := sum(now.values())) > self.peak:
             self.peak, self.at_peak = total, now
             making, self.line = _place(whole=True)
             backward = making == "gradients" or torch._C._current_graph_task_id() != -1
             self.phase = "step" if self.stepping else "backward" if backward else "forward"
 
-    def now(self, gpu: Gpu) -> dict[str, int]:
-        """The bytes by kind. They add up to ``memory_allocated``."""
+    def now(self) -> dict[str, int]:
+        """The bytes by kind. They add up to ``memory_allocated``, less what other ranks have on the same GPU."""
         found = dict(self.live)
-        found["buckets"] += gpu.live() - sum(found.values())
+        if self.gpu is not None:
+            known = sum(sum(one.live.values()) for one in self.all.values() if one.gpu is self.gpu)
+            found["buckets"] += self.gpu.live() - known
         return found
 
     def like(self, other: Census) -> bool:
         """Whether two ranks hold the same."""
-        return (self.after, self.at_peak, self.line) == (other.after, other.at_peak, other.line)
+        mine, theirs = ((one.after, one.at_peak, one.line, not one.elsewhere) for one in (self, other))
+        return mine == theirs
 
     def know(self, tensors: Iterable[Any], kind: str, *, only: str = "") -> None:
         """These are ``kind``; with ``only``, those that were taken for that."""
@@ -173,12 +185,11 @@ class Census:
         # A plain view is of a bucket of DDP's, which stays.
         self.know((g for g in grads if hasattr(g, "_local_tensor") or not g._is_view()), "gradients")
 
-    def after_step(self, optimizer: Any, gpu: Gpu | None) -> None:
+    def after_step(self, optimizer: Any) -> None:
         self.stepping = False
         self.know(tensors_in(*map(dict, optimizer.state.values())), "optimizer")
         self.steps += 1
-        if gpu is not None:
-            self.after = self.now(gpu)
+        self.after = self.now()
         if self.times is not None:
             now = self.times.parts()
             before, self._told = self._told, (now, self.times.operations)
@@ -207,9 +218,9 @@ def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
     def take(gpu: Gpu, storage: Any) -> None:
         real(gpu, storage)
         rank = rank_here()
-        census = None if rank is None or gpu is not rank.gpu else censuses.get(rank.number)
-        if census is not None:
-            census.take(gpu, storage, storage._labkit_mark.block)
+        census = None if rank is None else censuses.get(rank.number)
+        if rank is not None and census is not None:
+            census.take(gpu, storage, storage._labkit_mark.block, gpu is rank.gpu)
 
     def release(held: Held, gpu: Any = None, size: int = 0) -> bool:
         met = let_go(held, gpu, size)
@@ -234,7 +245,7 @@ def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
 
     def ends(optimizer: Any, *_: Any) -> None:
         if (found := here()) is not None:
-            found[1].after_step(optimizer, found[0].gpu)
+            found[1].after_step(optimizer)
 
     with ExitStack() as stack:
         for handle in (

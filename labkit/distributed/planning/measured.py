@@ -72,6 +72,15 @@ class ScriptPlan(Drawn):
                     f"出现在{_PHASES.get(one.phase, one.phase)}（{one.line}）：{kinds}",
                 )
             )
+            if one.elsewhere:
+                lines.append(
+                    say(
+                        en=f"    on {one.elsewhere}, which is not its own and holds this for each of its ranks: "
+                        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) at the beginning of the script',
+                        zh=f"    都在 {one.elsewhere} 上，那不是它自己的 GPU；用它的每个 rank 都要占这么多："
+                        '在脚本开头写上 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+                    )
+                )
         lines += self._time()
         return "\n".join(lines)
 

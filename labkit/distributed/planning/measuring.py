@@ -30,6 +30,7 @@ class RankPlan:
     allocated   after a step of the optimizer, as memory_allocated says, by kind.
     at_peak     at the most, by kind; ``phase`` ("forward", "backward", "step") and ``line`` are where that was.
     parts       the seconds of the last step: computing, bytes on their way, waiting for others. ``operations``: in it.
+    elsewhere   the GPU that has these bytes, where that is not the rank's own.
     like        the first rank that was run and holds the same; itself if no other before it does.
     """
 
@@ -41,6 +42,7 @@ class RankPlan:
     like: int
     parts: dict[str, float] = field(default_factory=dict)
     operations: float = 0.0
+    elsewhere: str = ""
 
     @property
     def peak(self) -> int:
@@ -86,7 +88,8 @@ def _run(
     times: Accelerator | None,
 ) -> dict[int, Census]:  # fmt: skip
     """Run these ranks together, and count what is on the GPU of each."""
-    censuses = {rank: Census() for rank in sorted(running)}
+    censuses: dict[int, Census] = {}
+    censuses |= {rank: Census(censuses) for rank in sorted(running)}
     options = {"nodes": nodes, "memory": memory, "gpu_model": gpu_model, "running": running}
     with fresh_memory(), redirect_stdout(io.StringIO()), World(ranks, **options) as world:
         for rank in world.ranks:
@@ -106,8 +109,10 @@ def _run(
                 except SystemExit as ended:
                     if ended.code not in (None, 0):
                         raise
-                if not censuses[rank.number].steps and rank.gpu is not None:
-                    censuses[rank.number].after = censuses[rank.number].now(rank.gpu)
+                if not census.steps:
+                    census.after = census.now()
+                if census.gpu is not None and census.gpu is not rank.gpu:
+                    census.elsewhere = str(census.gpu.device)
 
         with counting(censuses, steps), modelled(times) if times is not None else nullcontext():
             try:
@@ -122,8 +127,9 @@ def _told(rank: int, found: dict[int, Census]) -> RankPlan:
     seen = found[max(one for one in found if one <= rank)]
     like = next(one for one in sorted(found) if found[one].like(seen))
     return RankPlan(
-        rank, seen.after, seen.at_peak, seen.phase, seen.line, like, seen.step_parts, seen.operations
-    )
+        rank, seen.after, seen.at_peak, seen.phase, seen.line, like, seen.step_parts, seen.operations,
+        seen.elsewhere,
+    )  # fmt: skip
 
 
 def _unlike(found: dict[int, Census]) -> set[int]:
