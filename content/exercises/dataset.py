@@ -55,7 +55,8 @@ def _batch_sizes(sizes: tuple[int, ...], rows: int, size: int) -> Hints:
 
 @derived("01.dropped", rows=_ROWS, size=_SIZE, fresh=_another_dataset)
 def _dropped(rows: int, size: int) -> dict[str, int]:
-    return {"full": rows // size, "rest": rows % size, "seen": rows - rows % size}
+    rest = rows % size
+    return {"full": rows // size, "rest": rest, "seen": rows - rest, "in_all": 50 * rest}
 
 
 @judge("01.last_batch", a_function("last_batch"))

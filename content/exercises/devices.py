@@ -1,7 +1,8 @@
-"""Exercises of lesson 05: which device_ids, whose messages, the first row's GPU, and keys without ``module.``."""
+"""Exercises of lesson 05: which device_ids, whose messages, and keys without ``module.``."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from labkit.base.language import say
 from labkit.base.texts import Text
-from labkit.course.exercise import derived, judge
+from labkit.course.exercise import judge
 from labkit.course.judging import Hints, Named
 from labkit.course.kinds import a_function, gpu_number, numbers, returned, wrong_return
 
@@ -37,7 +38,13 @@ def _ids(ids: tuple[int, ...]) -> Hints:
 _LINES = {"A": 5, "B": 3, "C": 2, "D": 4, "E": 6, "F": 1}
 
 
-@judge("05.match", numbers)
+def _lines(answer: object) -> tuple[int, ...]:
+    """The lines in the order of the messages; each may be written beside its letter, ``A5 B3`` or ``F: 1, A: 5``."""
+    beside = re.findall(r"([a-f])\W{0,3}(\d)", answer.lower()) if isinstance(answer, str) else []
+    return numbers([int(line) for _, line in sorted(beside)] if beside else answer)
+
+
+@judge("05.match", _lines)
 def _match(lines: tuple[int, ...]) -> Hints:
     if len(lines) == 1:  # typed without anything between: 123456
         lines = tuple(map(int, str(abs(lines[0]))))
@@ -47,11 +54,6 @@ def _match(lines: tuple[int, ...]) -> Hints:
     for (message, line), given in zip(_LINES.items(), lines, strict=True):
         if given != line:
             yield Named(message)
-
-
-@derived("05.first", gpus=(3, 1, 64))
-def _first(gpus: int) -> dict[str, object]:
-    return {"ids": [*reversed(range(gpus))], "first": gpus - 1}
 
 
 @judge("05.plain", a_function("plain"))
