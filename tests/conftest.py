@@ -22,6 +22,10 @@ def _language_of_the_tests():
     os.environ["LANG"] = "C.UTF-8"
 
 
+# Python's own, before any machine.
+_BOOTSTRAP = threading.Thread._bootstrap_inner
+
+
 @pytest.fixture(autouse=True)
 def _clean_slate():
     """Checks after each test that no machine, no change in torch and no thread is left; sets the language back."""
@@ -40,8 +44,14 @@ def _clean_slate():
         )
         called = torch.nn.DataParallel.forward.__globals__["__name__"]
         assert called == "torch.nn.parallel.data_parallel", "a recording goes on"
+    assert threading.Thread._bootstrap_inner is _BOOTSTRAP, "changes in Python's threads are still there"
     labkit.set_language("en")
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("labkit", "replica"))]
+    ours = [
+        thread for thread in threading.enumerate() if thread.name.startswith(("labkit", "replica", "rank "))
+    ]
+    for thread in ours:
+        thread.join(5)  # of closed ranks it is about to end
+    left = [thread.name for thread in ours if thread.is_alive()]
     assert not left, f"threads that go on: {left}"
     turns = sys.modules.get("labkit.turns.member")
     if turns is not None:

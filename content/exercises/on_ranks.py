@@ -20,7 +20,7 @@ from labkit.diagnosis.errors import short_text, user_line
 from labkit.distributed.calls.faults.deadlock import Unmet
 from labkit.distributed.calls.faults.mismatch import Mismatch
 from labkit.distributed.rank.rank import Rank
-from labkit.distributed.threads.world import RanksFailed, World, set_aside
+from labkit.distributed.threads.world import RanksFailed, World
 from labkit.machine import simulate
 from labkit.trace.events import Event
 from labkit.trace.recording import record
@@ -123,7 +123,6 @@ def on_ranks(
         warnings.catch_warnings(),
         redirect_stdout(io.StringIO()),
         redirect_stderr(io.StringIO()),
-        set_aside(),
         simulate(gpus=ranks // nodes, memory=memory),
         World(ranks, nodes=nodes, memory=memory) as world,
         record() as trace,

@@ -68,6 +68,7 @@ class Machine:
         self.numbers = tuple(range(gpus) if numbers is None else numbers)
         self.told = self._described().text() if told is None else told
         self._patches = Patches(lambda: table(self))
+        self._layers: list[Patches] = []
         self._in_block = False
         # The thread that opened it, and another one that ended it.
         self._thread = threading.current_thread()
@@ -197,15 +198,36 @@ class Machine:
         for gpu in self.gpus:
             gpu.resume()
         self.entered().__enter__()
+        for layer in self._layers:
+            layer.put_in()
 
     def deactivate(self) -> None:
         """From now on torch is as it really is."""
+        for layer in reversed(self._layers):
+            layer.take_out()
         use(None)
         # A thread that is still running may have the mode on its stack: it must do nothing from now on.
         self._patches.take_out()
         for gpu in self.gpus:
             gpu.suspend()
         leave(self.mode)
+
+    def lay(self, patches: Patches) -> None:
+        """Put ``patches`` in on top of the machine's own, now and whenever it comes back into use."""
+        if machine_in_use() is self:
+            patches.put_in()
+        self._layers.append(patches)
+
+    def lift(self, patches: Patches) -> None:
+        """Undo :meth:`lay`."""
+        at = self._layers.index(patches)
+        above = self._layers[at + 1 :]
+        del self._layers[at]
+        if machine_in_use() is self:
+            for one in (*reversed(above), patches):
+                one.take_out()
+            for one in above:  # each was made from what it found
+                one.put_in()
 
     def stale_text(self, gpu: Gpu) -> str:
         """The words for a tensor on ``gpu`` while this machine is not the one in use."""

@@ -69,7 +69,9 @@ def test_the_course_opens_in_a_copy_and_the_repository_stays_clean(course, brows
         assert not json.loads((folder / "zh" / "02_wrap.ipynb").read_text("utf-8"))["cells"][2].get("outputs")
 
         shown.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for(timeout=60_000)
-        for _ in range(8):  # while JupyterLab connects a kernel, it drops what it is told to run
+        for _ in range(8):  # while JupyterLab connects a kernel, it drops what it is told, or asks about it
+            for asked in page.locator("dialog.jp-Dialog .jp-mod-accept").all():
+                asked.click()
             shown.locator(".jp-CodeCell .cm-content").first.click()
             for _ in range(3):  # parameters, the folded installation, begin
                 page.keyboard.press("Shift+Enter")

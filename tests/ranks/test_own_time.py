@@ -103,6 +103,27 @@ def test_who_lost_the_processor_is_no_straggler_and_who_computes_longer_is(clock
     assert [round(found[rank], 1) for rank in range(3)] == waited
 
 
+@pytest.mark.parametrize("read", ["perf_counter", "pread"])
+def test_who_loses_the_processor_within_a_reading_reads_no_time_that_is_not_over(clocks, monkeypatch, read):
+    """It is ready before either of the two readings, for 30 seconds."""
+    rank = Timed(0, 0, 0)
+    rank.begin_turn()
+    clocks.computes(1)
+    where = own_time if read == "perf_counter" else own_time.os
+    reads = getattr(where, read)
+
+    def late(*args):
+        clocks.is_kept_waiting(30)
+        return reads(*args)
+
+    with monkeypatch.context() as once:
+        once.setattr(where, read, late)
+        assert 0 <= rank.clock() <= 1
+    assert rank.clock() == pytest.approx(1)
+    clocks.computes(2)
+    assert rank.clock() == pytest.approx(3)
+
+
 def test_where_the_system_does_not_tell_it_is_the_clock_on_the_wall(monkeypatch):
     monkeypatch.setattr(own_time, "_FILE", "/nowhere")
     before = perf_counter()

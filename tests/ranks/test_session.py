@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import sys
+import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +18,8 @@ from labkit.distributed.calls.faults.words import listed
 from labkit.distributed.notebook.cell import Cell
 from labkit.distributed.notebook.output import Lines
 from labkit.distributed.notebook.results import as_html, as_text, together
+from labkit.distributed.threads.world import World
+from labkit.machine import machine_in_use
 from labkit.turns import Deadlock
 
 START = "import torch\nimport torch.distributed as dist\n"
@@ -78,6 +81,28 @@ def test_a_group_of_the_ranks_own_takes_the_place_of_the_one_that_was_made(sessi
     assert session.execute(own) == [4.0] * 4
     with pytest.raises(ValueError, match="trying to initialize the default process group twice"):
         session.execute(own)
+
+
+def test_torch_is_as_it_was_in_whatever_order_machines_and_ranks_end():
+    bootstrap, begin = threading.Thread._bootstrap_inner, dist.init_process_group
+    session = labkit.ranks(2)
+    assert dist.init_process_group is not begin
+    with labkit.simulate(gpus=3):  # another machine, and ranks on it
+        assert dist.init_process_group is begin
+        with World(3) as world:
+            assert world.run(lambda rank: torch.cuda.device_count()) == [3, 3, 3]
+    results = session.run(lambda: (dist.get_rank(), torch.ones(1).cuda().device.index))
+    assert list(results) == [(0, 0), (1, 1)]
+    first = World(2, nodes=2)
+    second = World(2, nodes=2)
+    first.close()
+    assert second.run(lambda rank: rank.number) == [0, 1]
+    second.close()
+    machine_in_use().close()  # under the session
+    with labkit.simulate(gpus=1):
+        session.close()
+        assert threading.Thread._bootstrap_inner is not bootstrap
+    assert (threading.Thread._bootstrap_inner, dist.init_process_group) == (bootstrap, begin)
 
 
 def test_await_and_the_end_of_a_cell():

@@ -200,7 +200,7 @@ class Session:
         if not self._world.closed:
             if rank_here() is None:
                 self._end_ranks()
-            self._patches.take_out()
+            self._world.machine.lift(self._patches)
             self._world.close()
         if _open is self:
             _open = None
@@ -219,7 +219,7 @@ class Session:
         self._patches = Patches(self._patches_of_init)
         # The process groups that were made for the ranks, until they make their own.
         self._groups: dict[int, Any] = {}
-        self._patches.put_in()
+        self._world.machine.lay(self._patches)
         try:
             with self._stage(self._world):
                 self._world.run(self._begin)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ...base.patches import Patch, Patches
+from ...machine.state.gpu import TheMachine
 from ..rank.rank import rank_here
 
 _MODULE = "torch.distributed.tensor._sharding_prop"
@@ -49,7 +50,8 @@ class _Meshes:
 class Shardings:
     """The shardings that ranks of one world have found. In use from :meth:`look` on, once DTensor is imported."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: TheMachine) -> None:
+        self._machine = machine
         self._found: dict[Any, Any] = {}
         self._patches = Patches(self._patch)
         self._in = False
@@ -57,13 +59,13 @@ class Shardings:
     def look(self) -> None:
         if not self._in and hasattr(sys.modules.get(_MODULE), "ShardingPropagator"):
             self._in = True
-            self._patches.put_in()
+            self._machine.lay(self._patches)
 
     def close(self) -> None:
         self._found.clear()
         if self._in:
             self._in = False
-            self._patches.take_out()
+            self._machine.lift(self._patches)
 
     def _patch(self) -> list[Patch]:
         kind: Any = sys.modules[_MODULE].ShardingPropagator

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -47,22 +47,6 @@ _isolate_threads: Any = torch._C._distributed_c10d._set_thread_isolation_mode  #
 # The worlds that are open: one may be made beside another for a moment, and what the process has of ranks ends with
 # the last.
 _open: dict[World, None] = {}
-
-
-@contextmanager
-def set_aside() -> Iterator[None]:
-    """Inside, torch is without the worlds that are open: another machine and another world may be made, and closed.
-
-    A world changes some of what its machine has changed. A machine that comes back afterwards would undo that.
-    """
-    worlds = list(_open)
-    for world in reversed(worlds):
-        world._patches.take_out()
-    try:
-        yield
-    finally:
-        for world in worlds:
-            world._patches.put_in()
 
 
 class RanksFailed(RuntimeError):
@@ -143,10 +127,10 @@ class World:
         self._nodes = Nodes(self.machine, self.nodes, memory)
         for rank in self.ranks:
             rank.see(self._nodes.sight(rank.node, rank.seed))
-        self.shardings = Shardings()
+        self.shardings = Shardings(self.machine)
         self._patches = Patches(lambda: patches(self.shardings.look))
         try:
-            self._patches.put_in()
+            self.machine.lay(self._patches)
             self.shardings.look()
             _open[self] = None
             trace.tell_ranks(_number_and_clock)
@@ -339,7 +323,7 @@ class World:
         if not _open:
             trace.tell_ranks(None)
             _isolate_threads(False)
-        self._patches.take_out()
+        self.machine.lift(self._patches)
         self._close_machine()
 
     def _close_machine(self) -> None:
