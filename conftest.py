@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -82,6 +83,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 (at for at, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST)
             )
         )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leaves 10,000 collected tests out of every garbage collection: walking through them takes 0.4 s each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

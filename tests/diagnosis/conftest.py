@@ -1,20 +1,10 @@
 """What the tests of diagnose share."""
 
-import gc
 import re
 
 import pytest
 
 from labkit.base.language import using
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _little_to_collect():
-    """Every check-up has the garbage collected: what was there before the first test is not walked through."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -11,20 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import labkit
 from labkit.machine.state import host
 
-pytestmark = pytest.mark.usefixtures("quick_collections", "gpus")
+pytestmark = pytest.mark.usefixtures("gpus")
 HUGE = 2**45  # elements: more bytes than addresses
 OUT = r"^CUDA out of memory\. Tried to allocate .* GPU 1 has a total capacity of 16\.00 GiB of which "
 linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="Linux alone promises more than it has"
 )
-
-
-@pytest.fixture(scope="module")
-def quick_collections():
-    """A full GPU has garbage collected, which takes long where as much is imported as in a test."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def wide():
