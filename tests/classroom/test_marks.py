@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from labkit.course import glossary
 sys.path.insert(0, str(Path(__file__).parent))
 import engine  # noqa: E402
 
-ASSIGNMENTS = {name: load(name) for name in names()}
+assignment_of = cache(load)
 
 
 def answers(name):
@@ -47,7 +48,7 @@ def lost(mark):
 
 def graded(name, question, source, student="s1"):
     """What one answer of a student loses."""
-    assignment = ASSIGNMENTS[name]
+    assignment = assignment_of(name)
     source = filled(source, engine.numbers_of(assignment, student))
     mark = engine.marked(assignment, {question: source}, student)[question]
     assert mark.state == "judged"
@@ -56,7 +57,7 @@ def graded(name, question, source, student="s1"):
 
 @pytest.mark.parametrize("name", names())
 def test_the_solutions_get_all_points(name):
-    assignment, student = ASSIGNMENTS[name], "20230001"
+    assignment, student = assignment_of(name), "20230001"
     numbers = engine.numbers_of(assignment, student)
     answers = {question.id: question.solution(numbers) for question in assignment.questions}
     marks = engine.marked(assignment, answers, student)
@@ -66,7 +67,7 @@ def test_the_solutions_get_all_points(name):
 
 @pytest.mark.parametrize("name", names())
 def test_the_untouched_edition_gets_nothing(name):
-    assignment = ASSIGNMENTS[name]
+    assignment = assignment_of(name)
     numbers = engine.numbers_of(assignment, "s")
     answers = {question.id: question.stub(numbers) + "\n# not yet" for question in assignment.questions}
     marks = engine.marked(assignment, answers, "s")
@@ -91,15 +92,15 @@ def test_another_way_to_be_right_costs_nothing(name, title):
 def test_there_are_enough_mistakes_in_every_question(name):
     asked = [question for question, _, _ in ANSWERS[name].WRONG.values()]
     assert len(asked) >= 12
-    assert {question.id for question in ASSIGNMENTS[name].questions} == set(asked)
+    assert {question.id for question in assignment_of(name).questions} == set(asked)
     lost = {(question, part) for question, loses, _ in ANSWERS[name].WRONG.values() for part in loses}
-    parts = {(question.id, part.id) for question in ASSIGNMENTS[name].questions for part in question.parts}
+    parts = {(question.id, part.id) for question in assignment_of(name).questions for part in question.parts}
     assert lost == parts, "each part is lost by some mistake"
 
 
 @pytest.mark.parametrize("name", names())
 def test_the_texts_use_the_terms(name):
-    assignment = ASSIGNMENTS[name]
+    assignment = assignment_of(name)
     english, chinese = (assignment.cells(language, assignment.numbers(None)) for language in ("en", "zh"))
     for one, other in zip(english, chinese, strict=True):
         if one.kind == "text":

@@ -11,6 +11,7 @@ import torch
 from labkit.content.hung import repaired, scripts
 from labkit.content.hung.judging import Setting, changed, settings
 from labkit.content.repairs import problems, score
+from labkit.content.repairs.comparing import close
 
 import labkit
 from labkit.base.language import using
@@ -91,6 +92,15 @@ def test_a_wrong_repair_gets_the_hint_for_its_misconception_in_both_languages(na
     assert "labkit" not in found.hint.en
     english, chinese = (text.partition("\n```")[0] for text in (found.hint.en, found.hint.zh))
     assert glossary.problems(english, chinese) == []
+
+
+def test_a_result_that_is_no_number_is_like_no_other():
+    """What is received too soon is what lay in the memory before: it can be anything."""
+    one, nan, endless = torch.ones(2), torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.inf])
+    assert close(endless, endless)
+    assert not any(close(*pair) for pair in [(one, nan), (nan, one), (one, endless), (5 * endless, endless)])
+    assert close(one + 1e-5, one)
+    assert close(torch.zeros(0), torch.zeros(0))
 
 
 def cells():
