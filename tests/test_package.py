@@ -160,6 +160,7 @@ def installed(built, tmp_path_factory):
                 scripts / "python",
                 "install",
                 "-q",
+                "--no-compile",
                 "--no-deps",
                 "--no-index",
                 built[1],

@@ -68,7 +68,7 @@ def test_a_prediction_is_clicked_or_typed_and_says_why(lab, shot, language, them
     shot(page.locator(".jp-Notebook"), f"predict-{language}-{theme}")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.more)])
 def test_every_button_can_be_read_in_every_state(lab, shot, theme):
     page = lab(
         f"contrast-{theme}.ipynb",

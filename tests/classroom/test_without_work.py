@@ -43,7 +43,11 @@ def test_no_points_without_work(name):
     assert earned <= set(honest.split()), {part.id: part.hint for part in mark.parts}
 
 
-@pytest.mark.parametrize("name", UNUSUAL)
+# Of the many odd ways to be right `make test` tries every third.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.more if at % 3 else ()) for at, name in enumerate(UNUSUAL)],
+)
 def test_whatever_does_the_work_earns_all(name):
     question, source = UNUSUAL[name]
     mark = engine.marked(PRIMITIVES, {question: source}, "s1")[question]

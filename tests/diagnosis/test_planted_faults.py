@@ -1460,7 +1460,7 @@ class Buffered(Does):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_advice_mends_the_fault(fault, kinds_found, in_both_languages):
+def test_the_advice_mends_the_fault(fault, kinds_found, told):
     key, broken, mended = FAULTS[fault]
     name = KINDS[key].name
 
@@ -1469,7 +1469,7 @@ def test_the_advice_mends_the_fault(fault, kinds_found, in_both_languages):
         return checked(*broken())
 
     with labkit.simulate(gpus=4) if key == "several_devices" else nullcontext():
-        found = in_both_languages(drawn)
+        found = told(drawn)
         assert names(found) - BESIDE.get(key, {"batch_norm", "home_memory"} - {name}) == {name}, found
         assert key in {made for made, _ in kinds_found.values()}
         found = checked(*mended())

@@ -35,16 +35,26 @@ def eight():
         yield
 
 
-def cases(count):
-    """The same ``count`` cases in every run."""
-    return settings(
-        max_examples=count,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
-    )
+def cases(count, /, **drawn):
+    """``count`` cases, the same in every run; `make test` tries the first quarter of them."""
+
+    def made(test):
+        @pytest.mark.parametrize("of", [4, pytest.param(1, marks=pytest.mark.more)])
+        def all_of_them(of):
+            limited = settings(
+                max_examples=count // of,
+                derandomize=True,
+                database=None,
+                deadline=None,
+                phases=[Phase.generate, Phase.shrink],
+                suppress_health_check=list(HealthCheck),
+            )
+            limited(given(**drawn)(test))()
+
+        all_of_them.__name__ = test.__name__
+        return all_of_them
+
+    return made
 
 
 # Models. Each builder draws its sizes and gives (model, input, keyword inputs) on the CPU.
@@ -397,8 +407,8 @@ def agree(call, exact=True):
         assert type(error) is type(our_error), f"{error!r}, {our_error!r}"
 
 
-@cases(300)
-@given(
+@cases(
+    300,
     data=st.data(),
     family=st.sampled_from(sorted(FAMILIES)),
     rows=st.integers(1, 20),
@@ -510,8 +520,8 @@ class Returns(nn.Module):
         return filled((*inputs, kwargs), output)
 
 
-@cases(350)
-@given(
+@cases(
+    350,
     inputs=st.lists(trees(cuts() | cuts() | PLAIN), max_size=3),
     kwargs=st.dictionaries(st.sampled_from(["x", "mask", "options"]), trees(cuts() | PLAIN), max_size=2),
     rows=ROWS,
@@ -542,8 +552,8 @@ def test_structures(inputs, kwargs, rows, places, numbers, mode):
     agree(lambda engine: run(engine, lambda: build(engine), mode))
 
 
-@cases(400)
-@given(
+@cases(
+    400,
     tree=trees(cuts(1) | PLAIN),
     rows=st.lists(ROWS, min_size=1, max_size=2),
     dim=st.sampled_from([0, 1, -1]),
@@ -570,8 +580,8 @@ def test_scatter_and_gather(tree, rows, dim, devices, count, target):
 # The verbs alone, and DataParallel's other options.
 
 
-@cases(150)
-@given(
+@cases(
+    150,
     data=st.data(),
     family=st.sampled_from(sorted(FAMILIES)),
     devices=st.permutations(range(GPUS)),
@@ -615,8 +625,8 @@ def _compared(value):
     return isinstance(value, kinds) or (isinstance(value, list) and all(isinstance(v, kinds) for v in value))
 
 
-@cases(150)
-@given(
+@cases(
+    150,
     rows=ROWS,
     places=places(),
     recurrent=st.booleans(),
@@ -638,8 +648,8 @@ def test_other_dimensions(rows, places, recurrent, mode, dim):
     agree(lambda engine: run(engine, build, mode))
 
 
-@cases(300)
-@given(
+@cases(
+    300,
     sizes=st.lists(st.integers(0, 3), min_size=1, max_size=GPUS),
     tails=st.lists(st.lists(st.integers(1, 2), max_size=2), min_size=1, max_size=2),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.complex64]),
@@ -673,8 +683,8 @@ def test_gather(sizes, tails, dtype, dim, target, learned, scalars, channels_las
     agree(call)
 
 
-@cases(150)
-@given(
+@cases(
+    150,
     rows=ROWS,
     places=places(),
     failing=st.sets(st.integers(0, GPUS - 1), max_size=3),

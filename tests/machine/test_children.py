@@ -179,7 +179,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.more)])
 def test_tensors_on_gpus_go_to_other_processes_and_come_back(tmp_path, method):
     path = tmp_path / "sent.py"
     path.write_text(SENT)

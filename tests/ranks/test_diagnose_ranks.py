@@ -669,7 +669,7 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("language", [pytest.param("en", marks=pytest.mark.more), "zh"])
 @pytest.mark.parametrize("program", SECOND, ids=lambda program: program.__name__)
 def test_the_finding_names_the_line_in_both_languages(program, language):
     with using(language):
