@@ -12,7 +12,7 @@ from .cost import Scaling as Scaling
 from .cost import Step as Step
 from .cost import Workload as Workload
 from .cost import predict_scaling as predict_scaling
-from .cost.accelerators import Accelerator as Accelerator
+from .cost.hardware import Accelerator as Accelerator
 from .cost.plan import Forecast as Forecast
 from .cost.plan import Plan as Plan
 from .cost.plan import forecast as forecast

@@ -7,7 +7,7 @@ from math import isclose
 from typing import Any
 
 from labkit.base.texts import Text
-from labkit.cost.accelerators import ACCELERATORS
+from labkit.cost.hardware import ACCELERATORS
 from labkit.cost.plan import Plan, forecast
 from labkit.cost.search import every, plans
 from labkit.cost.sizes import MODELS

@@ -17,7 +17,7 @@ from types import TracebackType
 from ..base.language import say
 from ..base.numbers import plural
 from ..base.units import told_bytes
-from ..cost.accelerators import accelerator
+from ..cost.hardware import accelerator
 from ..trace.events import Event
 from ..trace.first import First
 from ..trace.trace import Trace

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.language import say
-from ..cost.accelerators import accelerator
+from ..cost.hardware import accelerator
 from ..cost.rows import Errors, errors, read_rows
 from ..cost.search import plans
 from ..cost.sizes import read_sizes
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     from ..distributed.threads.world import RanksFailed
 
     try:
-        each = options.nproc_per_node or kind.machine_size
+        each = options.nproc_per_node or kind.links.machine_size
         told = plan(
             script, *arguments, gpus=each * options.nnodes, nodes=options.nnodes, hardware=options.hardware,
             steps=options.steps,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..base.language import say
 from ..children import told as children
-from ..cost.accelerators import accelerator
+from ..cost.hardware import accelerator
 from . import ending
 from .usage import UsageError, add_gpus, add_memory, add_options, bad_usage, checked_path, checked_script
 from .wording import Wording

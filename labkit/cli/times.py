@@ -7,9 +7,8 @@ from collections import defaultdict
 from typing import Any
 
 from ..base.patches import Patch, Patches
-from ..cost.accelerators import Accelerator, accelerator
+from ..cost.hardware import Accelerator, accelerator
 from ..cost.operators import operator_seconds
-from ..cost.plan import LATENCY
 from ..machine.features.hollow import Seen
 from ..machine.ops import moves
 from ..machine.state.gpu import Gpu
@@ -55,10 +54,14 @@ class Clock:
             return begins, self.until[device] - begins
         if source is None or not nbytes:
             return self.until[device], 0.0
-        speed = self.gpu.link if device.startswith("cuda") and source.startswith("cuda") else _HOST
+        speed = (
+            self.gpu.links.reduce_bandwidth
+            if device.startswith("cuda") and source.startswith("cuda")
+            else _HOST
+        )
         # Weights go as a pipeline through all GPUs at the same time, rows in turn.
         ends = [before.get(one, 0.0) if phase == "replicate" else self.until[one] for one in (source, device)]
-        begins, seconds = max(ends), nbytes / speed + LATENCY
+        begins, seconds = max(ends), nbytes / speed + self.gpu.links.start
         for one in (source, device):
             self.until[one] = max(self.until[one], begins + seconds)
         return begins, seconds

@@ -22,7 +22,7 @@ from ..base.numbers import plural
 from ..base.ours import torch_files
 from ..base.units import bytes_text, duration, told_bytes
 from ..children import told as children
-from ..cost.accelerators import accelerator
+from ..cost.hardware import accelerator
 from .ending import MOST_EVENTS, write, write_timeline
 from .usage import UsageError, add_memory, add_options, at_least, bad_usage, checked_path, checked_script
 from .wording import Wording

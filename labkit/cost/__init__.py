@@ -2,6 +2,8 @@
 
 from .hardware import PROFILES as PROFILES
 from .hardware import Hardware as Hardware
+from .hardware import all_reduce_seconds as all_reduce_seconds
+from .hardware import star_seconds as star_seconds
 from .overlap import Overlap as Overlap
 from .overlap import overlap as overlap
 from .race import Race as Race
@@ -11,9 +13,7 @@ from .scaling import doublings as doublings
 from .scaling import predict_scaling as predict_scaling
 from .step import Step as Step
 from .step import Workload as Workload
-from .step import all_reduce_seconds as all_reduce_seconds
 from .step import data_parallel_step as data_parallel_step
 from .step import ddp_step as ddp_step
 from .step import perfect_step as perfect_step
-from .step import star_seconds as star_seconds
 from .step_trace import step_trace as step_trace

@@ -1,10 +1,18 @@
-"""The speed of the links between GPUs: a profile, and those of machines for which figures were published."""
+"""GPUs and the links between them, and what sums and gathers over these links take: one model for DDP and for plans.
+
+A ring's time is its bytes over its slowest link, and a latency for each of its steps; what goes beside computing slows
+it. The numbers were fitted to published measurements (:mod:`.published`, docs/plan.md) or are the makers' own.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from ..base.language import say
 from ..base.numbers import amount
+
+# Seconds of a step of a ring that gathers or scatters, inside a machine and between two: NCCL's own (its tuning.cc).
+HOP, NETWORK_HOP = 3.4e-6, 9.6e-6
 
 
 @dataclass(frozen=True)
@@ -19,6 +27,10 @@ class Hardware:
     network_latency    of one message between machines.
     replica_overhead   seconds of Python for each replica of DataParallel (threads take turns at the interpreter).
     ddp_overhead       share by which DDP's hooks and buckets lengthen computing.
+    ddp_contention     share by which sums that go beside backward lengthen it, however short they are: their
+                       kernels take a part of the GPU.
+    start              seconds that a collective takes for each doubling of its members.
+    crowding           by how much the network's bandwidth falls with each doubling of the machines.
     """
 
     name: str
@@ -30,12 +42,97 @@ class Hardware:
     network_latency: float = 20e-6
     replica_overhead: float = 2e-3
     ddp_overhead: float = 0.03
+    ddp_contention: float = 0.045
+    start: float = 0.0
+    crowding: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self)[1:]:
             positive = field.name.endswith("bandwidth") or field.name == "machine_size"
             if (value := getattr(self, field.name)) is not None or field.name != "network_bandwidth":
                 amount(field.name, value, above=positive)
+
+    def message_seconds(self, nbytes: float, span: int) -> float:
+        """A message over the slowest link that joins ``span`` GPUs next to each other.
+
+        Raises ValueError where so many are not joined.
+        """
+        if span <= self.machine_size:
+            return nbytes / self.reduce_bandwidth + self.latency
+        if self.network_bandwidth is None:
+            most = self.machine_size
+            raise ValueError(
+                say(
+                    en=f"gpus must be at most {most}, the GPUs of {self.name}, which has no network, got {span}",
+                    zh=f"gpus 不能大于 {most}：{self.name} 只有一台机器，没有网络；现在是 {span}",
+                )
+            )
+        shared = 1 + self.crowding * (self.machines(span).bit_length() - 1)
+        return nbytes * shared / min(self.reduce_bandwidth, self.network_bandwidth) + self.network_latency
+
+    def machines(self, span: int) -> int:
+        return -(-span // self.machine_size)
+
+
+def all_reduce_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int = 0) -> float:
+    """A ring all-reduce of ``nbytes`` over ``gpus`` GPUs, spread over ``span`` (by default next to each other)."""
+    if gpus == 1:
+        return 0.0
+    steps = 2 * (gpus - 1) * hardware.message_seconds(nbytes / gpus, span or gpus)
+    return steps + hardware.start * gpus.bit_length()
+
+
+def star_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
+    """The same sum through GPU 0: all others send it ``nbytes``, one after the other, and it sends as many back."""
+    return 2 * (gpus - 1) * hardware.message_seconds(nbytes, gpus)
+
+
+def gather_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int, messages: int = 1) -> float:
+    """All-gathers, or reduce-scatters, of ``nbytes`` in all, in so many messages: rings, whatever their size."""
+    if gpus == 1:
+        return 0.0
+    between = min(hardware.machines(span), gpus) - 1
+    hops = (gpus - 1 - between) * HOP + between * NETWORK_HOP
+    return (gpus - 1) * hardware.message_seconds(nbytes / gpus, span) + messages * (hardware.start + hops)
+
+
+def collective_seconds(kind: str, nbytes: float, members: int, span: int, hardware: Hardware) -> float:
+    """A collective of ``members`` ranks spread over ``span`` GPUs, with ``nbytes`` in all on each."""
+    if kind in ("all_reduce", "reduce"):
+        return all_reduce_seconds(nbytes, hardware, members, span)
+    if kind in ("send", "recv"):
+        return send_seconds(nbytes, hardware, span)
+    return gather_seconds(nbytes, hardware, members, span)
+
+
+def send_seconds(nbytes: float, hardware: Hardware, span: int) -> float:
+    """A message between two GPUs of ``span``; between machines by the network of one GPU alone."""
+    between = (hardware.network_bandwidth or 0.0) / hardware.machine_size
+    return nbytes / (hardware.reduce_bandwidth if span <= hardware.machine_size else between) + hardware.start
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A GPU, and the ``links`` of machines that have it. Bandwidth in bytes a second.
+
+    flops       dense peak in 16 bits. (Twice that stands in data sheets, for sparse matrices.)
+    memory      bytes, of which ``usable`` can be allocated.
+    bandwidth   of its memory.
+    product     the share of the peak that a large product reaches, ``attention`` flash attention's.
+    """
+
+    name: str
+    flops: float
+    memory: float
+    bandwidth: float
+    product: float
+    attention: float
+    links: Hardware
+
+    @property
+    def usable(self) -> float:
+        """What is left beside CUDA's context, NCCL's buffers and pieces between blocks: 92 %."""
+        return 0.92 * self.memory
 
 
 # Link speeds are the makers' figures per direction, where no measurement is named in labkit.cost.published;
@@ -52,7 +149,7 @@ PROFILES = {
         "2 × TITAN RTX, NVLink", copy_bandwidth=50e9, reduce_bandwidth=40e9, machine_size=2, replica_overhead=5e-3
     ),
     "titan-pcie": Hardware(
-        "2 × TITAN RTX, PCIe", copy_bandwidth=10e9, reduce_bandwidth=1.02e9, machine_size=2,
+        "2 × TITAN RTX, PCIe", copy_bandwidth=10e9, reduce_bandwidth=1.01e9, machine_size=2,
         replica_overhead=5e-3,
     ),
     "h200": Hardware(
@@ -60,3 +157,34 @@ PROFILES = {
         network_bandwidth=382e9, network_latency=7e-6,
     ),
 }  # fmt: skip
+
+
+def _links(name: str, inside: float, between: float) -> Hardware:
+    return Hardware(
+        name, inside, inside, latency=0.0, network_bandwidth=between, network_latency=0.0, start=4.16e-05,
+        crowding=0.278,
+    )  # fmt: skip
+
+
+_A100, _H100 = _links("A100", 180e9, 83.4e9), _links("H100", 365e9, 281e9)
+ACCELERATORS = {
+    "a100-40": Accelerator("A100 40 GB", 312e12, 40 * 2**30, 1555e9, 0.742, 0.319, _A100),
+    "a100": Accelerator("A100 80 GB", 312e12, 80 * 2**30, 2039e9, 0.742, 0.319, _A100),
+    "h100": Accelerator("H100 SXM", 989e12, 80 * 2**30, 3352e9, 0.603, 0.176, _H100),
+    "h200": Accelerator("H200 SXM", 989e12, 141e9, 4800e9, 0.603, 0.176, _links("H200", 366e9, 281e9)),
+    "b200": Accelerator("B200", 2250e12, 180e9, 8000e9, 0.603, 0.176, _links("B200", 680e9, 380e9)),
+}
+
+
+def accelerator(called: str) -> Accelerator:
+    """The GPU that a user names ("h100", "A100-40"). Raises ValueError otherwise."""
+    found = ACCELERATORS.get(called.lower().replace("_", "-").removesuffix("-80"))
+    if found is None:
+        known = ", ".join(ACCELERATORS)
+        raise ValueError(
+            say(
+                en=f"no hardware called {called!r}: there is {known}",
+                zh=f"没有名为 {called!r} 的硬件，可用的有：{known}",
+            )
+        )
+    return found

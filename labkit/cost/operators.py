@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..base.tree import tensors_in
-from .accelerators import Accelerator
+from .hardware import Accelerator
 from .plan import product_seconds
 
 _START = 5e-6  # of a kernel

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .hardware import Hardware
-from .step import Workload, all_reduce_seconds, computing_seconds
+from .hardware import Hardware, all_reduce_seconds
+from .step import Workload, ddp_computing
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ def overlap(
 
     Backward's time is shared out by bytes: a gradient is there when as large a share of it is over.
     """
-    extra = 1 + hardware.ddp_overhead
-    forward, backward = (seconds * extra for seconds in computing_seconds(work, rows, 1))
-    total, made, free = sum(map(sum, buckets)), 0, 0.0
-    sums = []
-    for bucket in buckets:
-        made += sum(bucket)
-        start = max(free, forward + backward * made / total)
-        free = start + all_reduce_seconds(sum(bucket), hardware, gpus)
-        sums.append((sum(bucket), start, free))
+    sizes = [sum(bucket) for bucket in buckets]
+    lasting = [all_reduce_seconds(size, hardware, gpus) for size in sizes]
+    forward, backward = ddp_computing(work, hardware, rows, sum(lasting[:-1]) > 0)
+    made, free, sums = 0, 0.0, []
+    for size, seconds in zip(sizes, lasting, strict=True):
+        made += size
+        start = max(free, forward + backward * made / sum(sizes))
+        free = start + seconds
+        sums.append((size, start, free))
     return Overlap(forward, backward, tuple(sums))

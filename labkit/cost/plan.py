@@ -15,25 +15,22 @@ The model, and what it leaves out:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..base.language import say
 from ..base.units import bytes_text
-from .accelerators import Accelerator, accelerator
+from .hardware import Accelerator, accelerator, all_reduce_seconds, gather_seconds, send_seconds
 from .sizes import Sizes
 
 # Fitted to the calibration rows (docs/plan.md). A side of a product at which half of its share is lost; bytes that are
 # moved in forward for each number of a layer's input, and of the scores, where attention is not one kernel; the share
-# by which what goes beside the computing slows it; seconds of a ring's step; how the network's bandwidth falls with
-# each doubling of the machines; how much longer Python's part is where tp ranks wait for the last; how sharply the
-# longer of two counts.
+# by which what goes beside the computing slows it; how much longer Python's part is where tp ranks wait for the last;
+# how sharply the longer of two counts.
 HALF_SIDE = 160
 LAYER_BYTES = 51.1
 SCORE_BYTES = 13
 CONTENTION = 0.166
-LATENCY = 4.16e-05
-CROWDING = 0.278
 JITTER = 0.00479
 SHARP = 3.98
 # What bytes are for, and how it is said.
@@ -41,6 +38,8 @@ KINDS = {
     "weights": "权重", "gradients": "梯度", "optimizer": "优化器状态", "activations": "激活值", "buckets": "通信缓冲区",
 }  # fmt: skip
 STEP_BYTES = 28.0  # moved by the optimizer for a parameter of its own
+# Of a layer: ZeRO-1 gives a rank whole ones, and each is sent by itself (InternEvo's optimizer).
+TENSORS = 9
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ def memory(sizes: Sizes, plan: Plan, software: Software | None = None) -> dict[s
 
 
 def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> dict[str, float]:
-    tokens, hidden, tp = plan.micro * sizes.seq, sizes.hidden, plan.tp
+    tokens, hidden, tp, links = plan.micro * sizes.seq, sizes.hidden, plan.tp, gpu.links
     layers = -(-sizes.layers // plan.pp)
 
     def product(m: float, k: float, n: float) -> float:
@@ -210,7 +209,7 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
     if software.scores:
         moved += SCORE_BYTES * scores / gpu.bandwidth
         attention *= 0.5
-    sums = 2 * _ring(2.0 * tokens * hidden, tp, tp, gpu)
+    sums = 2 * all_reduce_seconds(2.0 * tokens * hidden, links, tp)
     start = software.start * (1 + JITTER * (tp - 1) ** 2)  # all wait for the last at each sum
     one_way, other = products + attention + moved, 2 * products + 2.5 * attention + 2 * moved
     forward, backward = _longer(one_way + sums, start) - sums, _longer(other + sums, start) - sums
@@ -225,28 +224,29 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
     waits = layers * sums
     passed = 0.0
     if plan.pp > 1:  # to the next stage and back, each micro-batch
-        hop = gpu.link if plan.gpus <= gpu.machine_size else gpu.network / gpu.machine_size
-        passed = 2 * plan.chunks * (2.0 * tokens * hidden / hop + LATENCY)
+        passed = 2 * plan.chunks * send_seconds(2.0 * tokens * hidden, links, plan.gpus)
     micro = computed + waits + passed
     # Weights and gradients on their way. Ranks of one shard of tensors are next to each other.
     held = (
         layers * sizes.layer_parameters + sizes.vocab * hidden * (1 if sizes.tied or plan.pp > 1 else 2)
     ) / tp
+
+    def gathered(messages: int) -> float:
+        return gather_seconds(2 * held, links, plan.shards, plan.shards * tp, messages)
+
     beside = 0.0
     if plan.dp > 1 and plan.stage == 3:
-        gathers = 2 * _gather(2 * held, plan.shards, plan.shards * tp, gpu, layers)
-        reduced = _gather(2 * held, plan.shards, plan.shards * tp, gpu, layers)
-        beside = plan.many * (gathers + reduced)
+        beside = 3 * plan.many * gathered(layers)  # twice the weights, once the gradients
         if plan.shards < plan.dp:
-            beside += _ring(2 * held / plan.shards, plan.dp // plan.shards, plan.gpus, gpu)
+            beside += all_reduce_seconds(2 * held / plan.shards, links, plan.dp // plan.shards, plan.gpus)
     elif plan.dp > 1:
-        beside = _ring(2 * held, plan.dp, plan.dp * tp, gpu)
+        beside = all_reduce_seconds(2 * held, links, plan.dp, plan.dp * tp)
     computing = plan.many * computed
     room = software.overlap * (computing if plan.stage == 3 else computed * 0.7)
     exposed = max(beside - room, 0.02 * beside) + CONTENTION * min(beside, room)
     step = software.step + STEP_BYTES * held / (plan.shards if plan.stage else 1) / gpu.bandwidth
     if plan.stage in (1, 2) and plan.dp > 1:
-        exposed += _gather(2 * held, plan.shards, plan.shards * tp, gpu, layers)
+        exposed += gathered(layers * (TENSORS if plan.stage == 1 else 1))
     return {
         "compute": computing + plan.many * head,
         "tensor": plan.many * waits,
@@ -265,44 +265,6 @@ def product_seconds(m: float, k: float, n: float, gpu: Accelerator) -> float:
     return 2 * m * k * n / (gpu.flops * share)
 
 
-def collective_seconds(kind: str, nbytes: float, members: int, span: int, gpu: Accelerator) -> float:
-    """A collective of ``members`` ranks spread over ``span`` GPUs, with ``nbytes`` in all on each."""
-    if kind in ("all_reduce", "reduce"):
-        return _ring(nbytes, members, span, gpu)
-    if kind in ("send", "recv"):
-        return nbytes / (gpu.link if span <= gpu.machine_size else gpu.network / gpu.machine_size) + LATENCY
-    return _gather(nbytes, members, span, gpu, 1)
-
-
 def _longer(one: float, other: float) -> float:
     """The longer of two that go on at once, and a little more where they are alike."""
     return float((one**SHARP + other**SHARP) ** (1 / SHARP))
-
-
-def _bus(span: int, gpu: Accelerator) -> float:
-    """The bus bandwidth of a ring through ``span`` GPUs next to each other."""
-    if span <= gpu.machine_size:
-        return gpu.link
-    machines = -(-span // gpu.machine_size)
-    return gpu.network / (1 + CROWDING * (machines.bit_length() - 1))
-
-
-def _ring(nbytes: float, members: int, span: int, gpu: Accelerator) -> float:
-    """An all-reduce of ``nbytes`` by ``members`` that are spread over ``span`` GPUs."""
-    return (
-        2 * (members - 1) / members * nbytes / _bus(span, gpu) + LATENCY * members.bit_length()
-        if members > 1
-        else 0.0
-    )
-
-
-def _gather(nbytes: float, members: int, span: int, gpu: Accelerator, messages: int) -> float:
-    """An all-gather, or a reduce-scatter, of ``nbytes`` in all, in so many messages."""
-    if members == 1:
-        return 0.0
-    return (members - 1) / members * nbytes / _bus(span, gpu) + messages * LATENCY * members.bit_length()
-
-
-def with_micro(plan: Plan, batch: int) -> Plan:
-    """``plan`` with as many micro-batches as a batch of ``batch`` sequences takes."""
-    return replace(plan, many=max(1, batch // (plan.dp * plan.micro)))

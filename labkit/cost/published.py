@@ -16,7 +16,7 @@ RESNET50 = Workload(0.097 / 32, 25_557_032 * 4, input_bytes=3 * 224 * 224 * 4, o
 BERT = Workload(1 / 119.6, 109_500_000 * 4, input_bytes=128 * 8, output_bytes=2 * 4)
 # Fitted to DDP with NVLink. The logits, 1,024 positions of 50,257 words, are gathered; no gradient goes back to them.
 GPT2 = Workload(
-    0.494 / 4, 124_439_808 * 4, input_bytes=1024 * 8, output_bytes=1024 * 50257 * 4, gradient_bytes=0
+    0.479 / 4, 124_439_808 * 4, input_bytes=1024 * 8, output_bytes=1024 * 50257 * 4, gradient_bytes=0
 )
 # GPT-2's gradients, in bytes, in the order in which backward has them: of the last layer norm, of twelve blocks (second
 # and first layer of the MLP, norm, attention's output, attention, norm), of positions and of words.
@@ -63,8 +63,18 @@ FIGURES = (
     *(
         Figure(_DDP, "ResNet-50", RESNET50, PROFILES["v100-nvlink"], "ddp", gpus, 32, seconds, fitted)
         for gpus, seconds, fitted in (
-            (1, 0.100, "ddp_overhead"), (2, 0.103, ""), (4, 0.103, ""), (8, 0.104, ""), (16, 0.104, ""),
+            (1, 0.100, "ddp_overhead"), (2, 0.103, "ddp_contention"), (4, 0.103, "ddp_contention"),
+            (8, 0.104, "ddp_contention"), (16, 0.104, "ddp_contention"),
         )
+    ),
+    *(
+        Figure(_DDP, what, Workload(alone / 32, 4 * numbers), PROFILES["v100-nvlink"], "ddp", gpus, 32, seconds)
+        for what, alone, numbers, measured in (
+            ("ResNet-101", 0.162, 44_549_160, (0.171, 0.176, 0.176, 0.179, 0.179)),
+            ("ResNeXt-50", 0.145, 25_028_904, (0.147, 0.153, 0.153, 0.157, 0.157)),
+            ("ResNeXt-101", 0.415, 88_791_336, (0.425, 0.438, 0.439, 0.447, 0.450)),
+        )
+        for gpus, seconds in zip((1, 2, 4, 8, 16), measured, strict=True)
     ),
     *(
         Figure(_DLPERF, "BERT-base", BERT, PROFILES["v100-dlperf"], "ddp", gpus, 32, 32 * gpus / speed, fitted)

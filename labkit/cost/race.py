@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ..base.display import Drawn
 from ..base.numbers import instance, whole
 from ..plans.ring import ring_all_reduce, star_all_reduce
-from .hardware import Hardware
-from .step import all_reduce_seconds, star_seconds
+from .hardware import Hardware, all_reduce_seconds, star_seconds
 
 
 @dataclass(frozen=True)

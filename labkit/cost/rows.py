@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.language import say
-from .accelerators import ACCELERATORS, Accelerator
+from .hardware import ACCELERATORS, Accelerator
 from .plan import SOFTWARE, Forecast, Plan, forecast
 from .sizes import Sizes
 

@@ -9,7 +9,7 @@ from ..base.display import Drawn
 from ..base.language import say
 from ..base.numbers import whole
 from ..base.units import bytes_text, duration
-from .accelerators import Accelerator
+from .hardware import Accelerator
 from .plan import KINDS, Forecast, Plan, forecast
 from .sizes import Sizes
 
@@ -125,7 +125,7 @@ def plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int | None = None) -
 def every(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int) -> Iterator[Plan]:
     """The plans that there are: tensors within a machine, whole heads, layers over stages, batches without a rest."""
     for tp in _divisors(gpus):
-        if tp > gpu.machine_size or sizes.heads % tp or (sizes.kv_heads or tp) % tp:
+        if tp > gpu.links.machine_size or sizes.heads % tp or (sizes.kv_heads or tp) % tp:
             continue
         for pp in _divisors(gpus // tp):
             dp = gpus // tp // pp

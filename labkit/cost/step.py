@@ -5,8 +5,8 @@ The model, and what it leaves out:
 * Computing takes time in proportion to rows, two thirds of it backward; the slowest GPU sets the pace.
 * DataParallel does one thing after the other: scatter, broadcast of the weights, forward, gather, and back.
   A broadcast, and the sum of the gradients, run as a pipeline through all GPUs: the weights pass a link once.
-* DDP's all-reduce is a ring, 2 (n - 1) / n of the weights over each link. It runs beside backward; what sticks
-  out is what backward is too short for, and at least the last bucket.
+* DDP's all-reduce is a ring, 2 (n - 1) / n of the weights over each link. It runs beside backward, which it slows; what
+  sticks out is what backward is too short for, and at least the last bucket.
 * The loader, the optimizer and the loss on the home device take no time here.
 """
 
@@ -16,12 +16,11 @@ from dataclasses import dataclass, fields
 
 from ..base.language import say
 from ..base.numbers import amount
+from ..plans.buckets import BUCKET  # the last one is sent when backward is over
 from ..plans.split import split
-from .hardware import Hardware
+from .hardware import Hardware, all_reduce_seconds
 
 _BACKWARD = 2 / 3
-# DDP's default bucket, in bytes: the last one is sent when backward is over.
-_BUCKET = 25 * 2**20
 
 
 @dataclass(frozen=True)
@@ -108,37 +107,18 @@ def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int)
 
 def ddp_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
     """A step of ``DistributedDataParallel`` with ``rows`` in all on ``gpus`` GPUs, on as many machines as it takes."""
-    forward, backward = computing_seconds(work, rows, gpus)
-    extra = 1 + hardware.ddp_overhead
-    forward, backward = forward * extra, backward * extra
     reduce = all_reduce_seconds(work.parameter_bytes, hardware, gpus)
-    last = reduce * min(1.0, _BUCKET / max(work.parameter_bytes, 1))
+    last = reduce * min(1.0, BUCKET / max(work.parameter_bytes, 1))
+    forward, backward = ddp_computing(work, hardware, -(-rows // gpus), reduce > last)
     return Step((("forward", forward), ("backward", backward), ("all-reduce", max(last, reduce - backward))))
 
 
-def all_reduce_seconds(nbytes: int, hardware: Hardware, gpus: int) -> float:
-    """A ring all-reduce of ``nbytes`` over ``gpus`` GPUs. Raises ValueError where so many are not joined."""
-    return 2 * (gpus - 1) * _message_seconds(nbytes / gpus, hardware, gpus)
-
-
-def star_seconds(nbytes: int, hardware: Hardware, gpus: int) -> float:
-    """The same sum through GPU 0: all others send it ``nbytes``, one after the other, and it sends as many back."""
-    return 2 * (gpus - 1) * _message_seconds(nbytes, hardware, gpus)
-
-
-def _message_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
-    """A message over the slowest link that joins ``gpus`` GPUs."""
-    if gpus <= hardware.machine_size:
-        return nbytes / hardware.reduce_bandwidth + hardware.latency
-    if hardware.network_bandwidth is None:
-        most = hardware.machine_size
-        raise ValueError(
-            say(
-                en=f"gpus must be at most {most}, the GPUs of {hardware.name}, which has no network, got {gpus}",
-                zh=f"gpus 不能大于 {most}：{hardware.name} 只有一台机器，没有网络；现在是 {gpus}",
-            )
-        )
-    return nbytes / min(hardware.reduce_bandwidth, hardware.network_bandwidth) + hardware.network_latency
+def ddp_computing(work: Workload, hardware: Hardware, rows: int, beside: bool) -> tuple[float, float]:
+    """Seconds of forward and backward of DDP; ``beside``: sums go beside backward, and slow it."""
+    forward, backward = (
+        seconds * (1 + hardware.ddp_overhead) for seconds in computing_seconds(work, rows, 1)
+    )
+    return forward, backward * (1 + hardware.ddp_contention * beside)
 
 
 def computing_seconds(work: Workload, rows: int, gpus: int) -> tuple[float, float]:

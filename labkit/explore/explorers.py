@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..base.language import say
 from ..base.numbers import instance, whole
 from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, race, step_trace
-from ..cost.accelerators import ACCELERATORS
+from ..cost.hardware import ACCELERATORS
 from ..cost.plan import Plan, forecast
 from ..cost.published import BERT, RESNET50
 from ..cost.sizes import MODELS
@@ -249,7 +249,7 @@ class PlanExplorer(Explorer):
     stage       of ZeRO, 0 to 3 (FSDP).
     micro       how often the sequences of a micro-batch are doubled; ``batch`` are in a step.
     recompute   whether activations are computed again: "no", "yes".
-    model, hardware   keys of ``labkit.cost.sizes.MODELS`` and of ``labkit.cost.accelerators.ACCELERATORS``.
+    model, hardware   keys of ``labkit.cost.sizes.MODELS`` and of ``labkit.cost.hardware.ACCELERATORS``.
     """
 
     limits = {"doublings": (0, 12), "tp": (0, 3), "pp": (0, 4), "stage": (0, 3), "micro": (0, 4)}

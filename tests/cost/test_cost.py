@@ -31,9 +31,17 @@ def test_the_model_beats_perfect_scaling_on_what_it_was_not_fitted_to():
     kept = tuple(figure for figure in FIGURES if not figure.fitted)
     error, null = mean_errors(kept)
     assert len(kept) >= 8
-    assert error < 0.03
-    assert null > 0.08
-    assert all(abs(figure.error) < abs(figure.null_error) for figure in kept)
+    assert error < 0.02
+    assert null > 0.07
+    assert all(abs(figure.error) < abs(figure.null_error) for figure in kept if figure.gpus > 1)
+
+
+def test_sums_beside_backward_slow_it_on_models_that_were_not_fitted_to():
+    """Three ResNets on 1 to 16 GPUs: 1.6 %; without contention, which one GPU does not have, 3.6 %."""
+    kept = [figure for figure in FIGURES if figure.work is not RESNET50 and figure.what.startswith("ResNe")]
+    without = [replace(figure, hardware=replace(figure.hardware, ddp_contention=0.0)) for figure in kept]
+    errors = [sum(abs(figure.error) for figure in some) / 15 for some in (kept, without)]
+    assert errors == pytest.approx([0.0164, 0.036], abs=0.001)
 
 
 def test_what_was_fitted_fits():
@@ -44,8 +52,8 @@ def test_the_report_has_every_figure_with_both_errors():
     lines = report().splitlines()
     assert len(lines) == len(FIGURES) + 2
     assert "fitted: ddp_overhead" in lines[1]
-    assert "model 2." in lines[-1]
-    assert "null 8." in lines[-1]
+    assert "model 1." in lines[-1]
+    assert "null 7." in lines[-1]
 
 
 def test_an_all_reduce_on_eight_h200():
@@ -66,7 +74,7 @@ def test_dataparallel_can_be_ahead_where_all_reduce_is_slow():
     work = replace(GPT2, output_bytes=4)
     slow = PROFILES["titan-pcie"]
     assert data_parallel_step(work, slow, 8, 2).seconds < ddp_step(work, slow, 8, 2).seconds
-    assert data_parallel_step(work, NVLINK, 8, 2).seconds > ddp_step(work, NVLINK, 8, 2).seconds
+    assert data_parallel_step(work, NVLINK, 32, 8).seconds > ddp_step(work, NVLINK, 32, 8).seconds
 
 
 @pytest.mark.parametrize("gpus", [2, 3, 8])
@@ -105,7 +113,7 @@ def test_the_trace_of_a_step_lasts_as_long_as_the_step(rows, gpus):
 WORK = Workload(0.003, 10**8, input_bytes=10**6, output_bytes=10**5, gradient_bytes=2 * 10**5)
 LINKS = Hardware(
     "x", copy_bandwidth=1e9, reduce_bandwidth=2e9, latency=1e-3, machine_size=4, network_bandwidth=5e8,
-    network_latency=2e-3, replica_overhead=5e-3, ddp_overhead=0.1,
+    network_latency=2e-3, replica_overhead=5e-3, ddp_overhead=0.1, ddp_contention=0.2,
 )  # fmt: skip
 
 
@@ -125,10 +133,10 @@ def test_every_part_of_a_dataparallel_step_has_its_seconds():
 
 def test_every_part_of_a_ddp_step_has_its_seconds():
     reduce = 6 * (10**8 / 4 / 2e9 + 1e-3)  # each of 4 ranks sends 6 of 4 quarters
-    short = {"forward": 0.0033, "backward": 0.0066, "all-reduce": reduce - 0.0066}
+    short = {"forward": 0.0033, "backward": 0.0066 * 1.2, "all-reduce": reduce - 0.0066 * 1.2}
     assert dict(ddp_step(WORK, LINKS, 10, 4).parts) == pytest.approx(short)
     # Where backward is long enough, the last bucket still comes after it.
-    long = {"forward": 0.11, "backward": 0.22, "all-reduce": reduce * 25 * 2**20 / 10**8}
+    long = {"forward": 0.11, "backward": 0.22 * 1.2, "all-reduce": reduce * 25 * 2**20 / 10**8}
     assert dict(ddp_step(WORK, LINKS, 400, 4).parts) == pytest.approx(long)
     assert all_reduce_seconds(10**8, LINKS, 5) == pytest.approx(8 * (10**8 / 5 / 5e8 + 2e-3))
     # A ring is as fast as its slowest link, which may be inside a machine.

@@ -7,7 +7,7 @@ import pytest
 
 import labkit
 from labkit.cli import main
-from labkit.cost.accelerators import ACCELERATORS, accelerator
+from labkit.cost.hardware import ACCELERATORS, accelerator
 from labkit.cost.plan import Plan, forecast, memory
 from labkit.cost.rows import errors, read_rows
 from labkit.cost.search import plans

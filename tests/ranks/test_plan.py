@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from labkit.cli import main
-from labkit.cost.accelerators import accelerator
-from labkit.cost.plan import collective_seconds
+from labkit.cost.hardware import accelerator, collective_seconds
 from labkit.distributed.planning.measuring import measure
 from labkit.distributed.threads.world import World
 from labkit.distributed.torchrun.script import Program
@@ -339,7 +338,7 @@ for _ in range(3):
 """
     gpu = accelerator("h100")
     one = measure(Program(written(tmp_path, wide)), 8, times=gpu)[0]
-    whole = collective_seconds("all_reduce", 8 * 4096 * 4096 * 4, 8, 8, gpu)
+    whole = collective_seconds("all_reduce", 8 * 4096 * 4096 * 4, 8, 8, gpu.links)
     assert 0 < one.parts["data"] < whole / 2
 
 
@@ -376,7 +375,7 @@ for _ in range(2):
 """
     found = measure(Program(written(tmp_path, pairs)), 4, times=accelerator("h100"), every=True)
     taken = [one.parts["data"] for one in found]
-    assert taken == pytest.approx([collective_seconds("send", 2**26, 2, 2, accelerator("h100"))] * 4)
+    assert taken == pytest.approx([collective_seconds("send", 2**26, 2, 2, accelerator("h100").links)] * 4)
 
 
 def test_tensors_on_another_ranks_gpu_are_counted_and_it_is_said(

@@ -11,22 +11,28 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from labkit.cost import accelerators, plan
+from labkit.cost import plan
+from labkit.cost.hardware import ACCELERATORS
 from labkit.cost.rows import Row, read_rows
 
-_CONSTANTS = "HALF_SIDE LAYER_BYTES SCORE_BYTES CONTENTION LATENCY CROWDING JITTER SHARP".split()
-_GPUS = "a100.product a100.attention a100.link a100.network h100.product h100.attention h100.network".split()
+_CONSTANTS = "HALF_SIDE LAYER_BYTES SCORE_BYTES JITTER SHARP".split()
+_GPUS = (
+    "a100.product a100.attention a100.reduce_bandwidth a100.network_bandwidth h100.product h100.attention "
+    "h100.network_bandwidth"
+).split()
 _SOFTWARE = (
     "fsdp.start fsdp.overlap fsdp.step megatron.start megatron.overlap megatron.step megatron.moved "
     "megatron-2021.start megatron-2021.overlap megatron-2021.step"
 ).split()
+_LINKS = ("reduce_bandwidth", "network_bandwidth")
 
 
 def _get(name: str) -> float:
     if "." not in name:
         return float(getattr(plan, name))
     owner, field = name.split(".")
-    return float(getattr((accelerators.ACCELERATORS if name in _GPUS else plan.SOFTWARE)[owner], field))
+    found: Any = ACCELERATORS[owner] if name in _GPUS else plan.SOFTWARE[owner]
+    return float(getattr(found.links if field in _LINKS else found, field))
 
 
 def _put(name: str, value: float) -> None:
@@ -35,13 +41,14 @@ def _put(name: str, value: float) -> None:
         return
     owner, field = name.split(".")
     changed: dict[str, Any] = {field: value}
-    if name in _GPUS:
-        known = accelerators.ACCELERATORS
-        for kind in (owner, "a100-40") if owner == "a100" else (owner,):
-            known[kind] = replace(known[kind], **changed)
-    else:
+    if name not in _GPUS:
         changed[field] = min(value, 1.0) if field == "overlap" else value
         plan.SOFTWARE[owner] = replace(plan.SOFTWARE[owner], **changed)
+        return
+    if field in _LINKS:
+        changed = {"links": replace(ACCELERATORS[owner].links, **changed)}
+    for kind in (owner, "a100-40") if owner == "a100" else (owner,):
+        ACCELERATORS[kind] = replace(ACCELERATORS[kind], **changed)
 
 
 def error(rows: list[Row]) -> float:

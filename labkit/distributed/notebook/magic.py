@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...base.arguments import in_the_language_in_use
 from ...base.language import say
-from ...cost.accelerators import accelerator
+from ...cost.hardware import accelerator
 
 if TYPE_CHECKING:
     from .results import Results

@@ -22,7 +22,7 @@ from ...base.numbers import MOST_GPUS, must, whole
 from ...base.patches import Patch, Patches
 from ...base.units import parse_bytes
 from ...children.gpu_models import with_model
-from ...cost.accelerators import Accelerator
+from ...cost.hardware import Accelerator
 from ...machine.tracebacks import without_ours
 from ...trace import emitting
 from ...trace.trace import Trace

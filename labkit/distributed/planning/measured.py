@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...base.display import Drawn
 from ...base.language import say
 from ...base.units import bytes_text, duration
-from ...cost.accelerators import Accelerator
+from ...cost.hardware import Accelerator
 from ...cost.plan import KINDS
 from ...view import shown
 from ...view.captions import caption

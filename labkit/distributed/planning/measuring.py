@@ -13,7 +13,7 @@ from contextlib import ExitStack, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...cost.accelerators import Accelerator
+from ...cost.hardware import Accelerator
 from ...machine.features.hollow import Hollow, fresh_memory
 from ..rank.rank import Rank
 from ..threads.meeting import NotRunning

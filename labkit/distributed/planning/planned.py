@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...base.language import say
-from ...cost.accelerators import accelerator
+from ...cost.hardware import accelerator
 from ...cost.search import Plans, plans
 from ...cost.sizes import Sizes, read_sizes
 from ..torchrun.script import Program

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 
 from ...base.patches import Patch, Patches
-from ...cost.accelerators import Accelerator
+from ...cost.hardware import Accelerator, collective_seconds
 from ...cost.operators import operator_seconds
-from ...cost.plan import collective_seconds
 from ...machine.features.hollow import Seen
 from ...machine.state.gpu import Gpu
 from ...machine.state.in_use import machine_in_use
@@ -133,10 +132,10 @@ def modelled(gpu: Accelerator) -> Iterator[None]:
         each = max(1, len(machine.gpus)) if (machine := machine_in_use()) is not None else 8
         span = max(ranks) - min(ranks) + 1
         if min(ranks) // each != max(ranks) // each:
-            span = max(span, gpu.machine_size + 1)
+            span = max(span, gpu.links.machine_size + 1)
         way = group, slot.pair  # messages between other ranks take other links
         begins = max(slot.met, free.get(way, 0.0))
-        slot.finished = free[way] = begins + collective_seconds(kind, nbytes, len(ranks), span, gpu)
+        slot.finished = free[way] = begins + collective_seconds(kind, nbytes, len(ranks), span, gpu.links)
 
     def waited(work: SlotWork, timeout: Any = None) -> bool:
         times, rank = _times(), work.rank
