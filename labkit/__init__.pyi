@@ -33,8 +33,8 @@ from .distributed.explorers import WorldExplorer as WorldExplorer
 from .distributed.notebook.session import Session as Session
 from .distributed.notebook.session import ranks as ranks
 from .distributed.pictures.chapters import draw_waits as draw_waits
-from .distributed.planning.measured import ScriptPlan as ScriptPlan
 from .distributed.planning.measuring import RankPlan as RankPlan
+from .distributed.planning.planned import ScriptPlan as ScriptPlan
 from .distributed.planning.planned import plan as plan
 from .distributed.plans.heat import HeatMaps as HeatMaps
 from .distributed.plans.pipeline import Pipeline as Pipeline

@@ -71,7 +71,7 @@ def _beat(plan: Plan) -> Hints:
         return
     mine, best = forecast(sizes, plan, gpu), plans(sizes, gpus, gpu, batch).best
     if not mine.fits:
-        most = max(mine.memory, key=lambda kind: mine.memory[kind])
+        most = mine.largest
         yield Named(f"full_{most}" if most in ("activations", "optimizer") else "full", why=mine.why_not)
     elif mine.seconds > 1.1 * best.seconds:
         slow = max((k for k in mine.parts if k != "compute"), key=lambda k: mine.parts[k])

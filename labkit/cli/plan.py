@@ -7,10 +7,11 @@ Of a script for torchrun, by running it on hollow tensors; of a model's sizes, b
 from __future__ import annotations
 
 import argparse
+import traceback
 from pathlib import Path
 from typing import Any
 
-from ..base.language import say
+from ..base.language import get_language, say
 from ..cost.hardware import accelerator
 from ..cost.rows import Errors, errors, read_rows
 from ..cost.search import plans
@@ -34,15 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser, WORDING, "script",
         nproc_per_node=number | {"default": None}, nnodes=number | {"default": 1}, steps=number | {"default": 2},
     )  # fmt: skip
-    add_options(
-        parser,
-        WORDING,
-        "sizes",
-        model={"type": Path},
-        gpus=number,
-        batch=number,
-        top=number | {"default": 12},
-    )
+    top = number | {"default": 12}
+    add_options(parser, WORDING, "sizes", model={"type": Path}, gpus=number, batch=number, top=top)
     add_options(parser, WORDING, "rows", check={"type": Path})
     for name in ("--cp", "--ep", "--processes"):
         parser.add_argument(name, nargs="?", action=_NotCovered, help=argparse.SUPPRESS)
@@ -94,12 +88,9 @@ def run(options: argparse.Namespace) -> int:
             steps=options.steps,
         )  # fmt: skip
     except RanksFailed as failure:
-        where = failure.error.__traceback__
-        line = ""
-        while where is not None:
-            if Path(where.tb_frame.f_code.co_filename).name == Path(script).name:
-                line = f" ({Path(script).name}:{where.tb_lineno})"
-            where = where.tb_next
+        frames = traceback.extract_tb(failure.error.__traceback__)
+        lines = [one.lineno for one in frames if Path(one.filename).name == Path(script).name]
+        line = f" ({Path(script).name}:{lines[-1]})" if lines else ""
         raise UsageError(f"{failure}{line}") from None
     print(told)
     return 0 if told.fits else 1  # type: ignore[union-attr]  # of a script
@@ -111,15 +102,12 @@ def _checked(found: list[Errors]) -> str:
         raise ValueError(
             say(en="no row that names sizes, a GPU and a plan", zh="没有一行同时给出模型大小、GPU 和方案")
         )
-    lines = [
-        say(
-            en="set                 rows   time: mean   worst   peak: mean   worst   regret: mean (problems)",
-            zh="集合                行数   时间：平均   最差   峰值：平均   最差   遗憾：平均（问题数）",
-        )
-    ]
+    lines = [WORDING.entry("errors").code.splitlines()[get_language() == "zh"]]
     for one in found:
-        time = f"{one.time[0]:>10.1%} {one.time[1]:>7.1%}" if one.time else f"{'-':>10} {'-':>7}"
-        peak = f"{one.peak[0]:>11.1%} {one.peak[1]:>7.1%}" if one.peak else f"{'-':>11} {'-':>7}"
+        time, peak = (
+            f"{pair[0]:>10.1%} {pair[1]:>7.1%}" if pair else f"{'-':>10} {'-':>7}"
+            for pair in (one.time, one.peak)
+        )
         regret = f"{one.regret[0]:>12.1%} ({one.regret[1]})" if one.regret else f"{'-':>12}"
-        lines.append(f"{one.set:<18} {one.rows:>5} {time} {peak} {regret}")
+        lines.append(f"{one.set:<18} {one.rows:>5} {time}  {peak} {regret}")
     return "\n".join(lines)

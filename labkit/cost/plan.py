@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..base.language import say
+from ..base.texts import Text
 from ..base.units import bytes_text
 from .hardware import Accelerator, accelerator, all_reduce_seconds, gather_seconds, send_seconds
 from .sizes import Sizes
@@ -35,7 +36,11 @@ JITTER = 0.00479
 SHARP = 3.98
 # What bytes are for, and how it is said.
 KINDS = {
-    "weights": "权重", "gradients": "梯度", "optimizer": "优化器状态", "activations": "激活值", "buckets": "通信缓冲区",
+    kind: Text(kind, zh)
+    for kind, zh in (
+        ("weights", "权重"), ("gradients", "梯度"), ("optimizer", "优化器状态"), ("activations", "激活值"),
+        ("buckets", "通信缓冲区"),
+    )
 }  # fmt: skip
 STEP_BYTES = 28.0  # moved by the optimizer for a parameter of its own
 # Of a layer: ZeRO-1 gives a rank whole ones, and each is sent by itself (InternEvo's optimizer).
@@ -142,14 +147,20 @@ class Forecast:
         return self.tokens * self.sizes.token_flops() / self.gpu.flops
 
     @property
+    def largest(self) -> str:
+        """The kind that takes most of the memory."""
+        return max(self.memory, key=lambda kind: self.memory[kind])
+
+    @property
     def why_not(self) -> str:
         """Why it does not fit; "" if it does."""
         if self.fits:
             return ""
-        most = max(self.memory, key=lambda kind: self.memory[kind])
+        needed, there, most = (
+            bytes_text(int(self.peak)), bytes_text(int(self.gpu.usable)), KINDS[self.largest],
+        )  # fmt: skip
         return say(
-            en=f"{bytes_text(int(self.peak))} of {bytes_text(int(self.gpu.usable))}, most of it {most}",
-            zh=f"需要 {bytes_text(int(self.peak))}，可用 {bytes_text(int(self.gpu.usable))}，最多的是{KINDS[most]}",
+            en=f"{needed} of {there}, most of it {most}", zh=f"需要 {needed}，可用 {there}，最多的是{most}"
         )
 
 

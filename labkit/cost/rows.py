@@ -18,6 +18,11 @@ _MPT = {
     "125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16), "3b": (32, 2560, 20),
     "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56), "70b": (80, 8192, 64),
 }  # fmt: skip
+# What of a GPU's name says which it is, and of the word for sharding which stage.
+_GPUS = {
+    "h200": "h200", "h100": "h100", "b200": "b200", "a100_40": "a100-40", "a100": "a100", "a800": "a100",
+}  # fmt: skip
+_STAGES = ((3, "full_shard|fsdp"), (2, "shard_grad"), (1, "zero1"))
 _INTERN = {"7b": (32, 4096, 32, 11008), "20b": (60, 5120, 40, 13824)}
 
 
@@ -66,7 +71,7 @@ def _whole(text: str | None, other: int = 0) -> int:
 
 
 def _row(one: Mapping[str, str]) -> Row | None:
-    gpu = next((name for mark, name in _GPUS if mark in one["gpu"].lower()), None)
+    gpu = next((name for mark, name in _GPUS.items() if mark in one["gpu"].lower()), None)
     sizes = _sizes(one)
     if gpu is None or sizes is None or one.get("precision") == "amp_fp8":
         return None
@@ -77,15 +82,7 @@ def _row(one: Mapping[str, str]) -> Row | None:
     shard, checkpoint = (one.get("shard") or "").lower(), (one.get("act_ckpt") or "").lower()
     micro = _whole(one["mbs"], 1)
     batch = _whole(one.get("gbs_seqs")) or dp * micro * 4  # where nothing is said
-    stage = (
-        3
-        if "full_shard" in shard or "fsdp" in shard
-        else 2
-        if "shard_grad" in shard
-        else 1
-        if "zero1" in shard
-        else 0
-    )
+    stage = next((stage for stage, mark in _STAGES if re.search(mark, shard)), 0)
     group = re.search(r"group ([0-9]+)", shard)
     plan = Plan(
         dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), checkpoint.startswith(("true", "full")),
@@ -97,27 +94,9 @@ def _row(one: Mapping[str, str]) -> Row | None:
     tokens = plan.dp * plan.micro * plan.many * sizes.seq / plan.gpus
     took = tokens / float(speed) if speed else float(seconds) if seconds else None
     peak = float(one["mem_GiB"]) * 2**30 if one.get("mem_GiB") else None
-    problem = (
-        one["set"],
-        gpu,
-        str(gpus),
-        sizes.name,
-        str(sizes.layers),
-        str(sizes.hidden),
-        str(sizes.seq),
-        str(batch),
-    )
+    told = (gpus, sizes.name, sizes.layers, sizes.hidden, sizes.seq, batch)
+    problem = (one["set"], gpu, *map(str, told))
     return Row(one["set"], one.get("line") or "", problem, gpu, sizes, plan, software, took, peak)
-
-
-_GPUS = (
-    ("h200", "h200"),
-    ("h100", "h100"),
-    ("b200", "b200"),
-    ("a100_40", "a100-40"),
-    ("a100", "a100"),
-    ("a800", "a100"),
-)
 
 
 def _sizes(one: Mapping[str, str]) -> Sizes | None:

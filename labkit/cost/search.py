@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from ..base.display import Drawn
 from ..base.language import say
 from ..base.numbers import whole
+from ..base.texts import texts_beside
 from ..base.units import bytes_text, duration
 from .hardware import Accelerator
 from .plan import KINDS, Forecast, Plan, forecast
 from .sizes import Sizes
 
+_TEXTS = texts_beside(__file__)
 _MICRO = (1, 2, 4, 8, 16)
 _STAGES = (0, 1, 2, 3)
 
@@ -39,12 +41,8 @@ class Plans(Drawn):
     def why_none(self) -> str:
         """The plan that needs the least, where none fits."""
         least = min(self.others, key=lambda one: one.peak)
-        return say(
-            en=f"none of {len(self.others)} plans fits {self.gpus} × {self.gpu.name}; the smallest, {least.plan}, "
-            f"needs {least.why_not}",
-            zh=f"{len(self.others)} 个方案在 {self.gpus} × {self.gpu.name} 上都放不下；最省的 {least.plan}，"
-            f"{least.why_not}",
-        )
+        facts = {"count": len(self.others), "gpus": self.gpus, "gpu": self.gpu.name}
+        return _TEXTS["none",](**facts, plan=least.plan, needs=least.why_not)
 
     @property
     def front(self) -> tuple[Forecast, ...]:
@@ -57,12 +55,7 @@ class Plans(Drawn):
 
     def table(self, most: int = 12) -> str:
         """The fastest plans as a table, and below it why the others do not fit."""
-        head = say(
-            en="  dp  tp  pp  zero  micro  recompute   GiB  step       tokens/s/GPU  MFU",
-            zh="  dp  tp  pp  zero  micro  重算       GiB  每步       token/s/GPU   MFU",
-        )
-        yes = say(en="yes", zh="是")
-        lines = [head]
+        lines, yes = [f"  {_TEXTS['head',]}"], str(_TEXTS["yes",])
         for one in self.fitting[:most]:
             plan = one.plan
             lines.append(
@@ -71,30 +64,21 @@ class Plans(Drawn):
                 f"{one.tokens:>12,.0f}  {one.mfu:>5.1%}"
             )
         if len(self.fitting) > most:
-            more = len(self.fitting) - most
-            lines.append(say(en=f"  … and {more} more that fit", zh=f"  ……还有 {more} 个放得下的方案"))
-        for kind in KINDS if self.others else ():
-            found = [one for one in self.others if max(one.memory, key=lambda k: one.memory[k]) == kind]
+            lines.append(f"  {_TEXTS['more',](count=len(self.fitting) - most)}")
+        for kind, called in KINDS.items() if self.others else ():
+            found = [one for one in self.others if one.largest == kind]
             if found:
                 least = min(found, key=lambda one: one.peak)
                 needed, there = bytes_text(int(least.peak)), bytes_text(int(self.gpu.usable))
-                lines.append(
-                    say(
-                        en=f"{len(found)} do not fit for their {kind}: {least.plan} needs {needed} of {there}",
-                        zh=f"{len(found)} 个因{KINDS[kind]}放不下：{least.plan} 需要 {needed}，可用 {there}",
-                    )
-                )
+                facts = {"count": len(found), "plan": least.plan, "needed": needed, "there": there}
+                lines.append(_TEXTS["why",](kind=called, **facts))
         return "\n".join(lines if self.fitting else [self.why_none, *lines[1:]])
 
     def __str__(self) -> str:
-        what = self.sizes.name or say(en="model", zh="模型")
-        billions = self.sizes.parameters / 1e9
-        head = say(
-            en=f"{what}, {billions:.3g} billion parameters, {self.gpus} × {self.gpu.name}, {self.batch} sequences of "
-            f"{self.sizes.seq} tokens a step; MFU of {self.gpu.flops / 1e12:.0f} TFLOPS (dense)",
-            zh=f"{what}，{billions:.3g}B 参数，{self.gpus} × {self.gpu.name}，每步 {self.batch} 条序列、"
-            f"每条 {self.sizes.seq} 个 token；MFU 按稠密峰值 {self.gpu.flops / 1e12:.0f} TFLOPS 算",
-        )
+        head = _TEXTS["plans",](
+            what=self.sizes.name or _TEXTS["model",], billions=self.sizes.parameters / 1e9, gpus=self.gpus,
+            gpu=self.gpu.name, batch=self.batch, seq=self.sizes.seq, peak=self.gpu.flops / 1e12,
+        )  # fmt: skip
         return f"{head}\n{self.table()}"
 
     __repr__ = __str__

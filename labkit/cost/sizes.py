@@ -90,22 +90,15 @@ def read_sizes(path: Path) -> Sizes:
     wrong = sorted(found.keys() - known)
     missing = sorted({"layers", "hidden", "heads", "ffn", "vocab", "seq"} - found.keys())
     if wrong or missing:
+        between, colon = say(en=", ", zh="、"), say(en=": ", zh=" ")
+        words = ((say(en="unknown", zh="不认识"), wrong), (say(en="missing", zh="缺少"), missing))
+        told = [f"{word}{colon}{between.join(names)}" for word, names in words if names]
         raise ValueError(
             say(
-                en=f"{path}: " + "; ".join(
-                    filter(None, [
-                        f"unknown: {', '.join(wrong)}" if wrong else "",
-                        f"missing: {', '.join(missing)}" if missing else "",
-                    ])
-                ) + f" (known: {', '.join(known)})",
-                zh=f"{path}：" + "；".join(
-                    filter(None, [
-                        f"不认识 {'、'.join(wrong)}" if wrong else "",
-                        f"缺少 {'、'.join(missing)}" if missing else "",
-                    ])
-                ) + f"（可用：{'、'.join(known)}）",
+                en=f"{path}: {'; '.join(told)} (known: {', '.join(known)})",
+                zh=f"{path}：{'；'.join(told)}（可用：{'、'.join(known)}）",
             )
-        )  # fmt: skip
+        )
     return Sizes(**{"name": path.stem, **found})
 
 

@@ -45,6 +45,7 @@ class Explorer:
     limits    for a state that is a whole number: the least and the greatest. A slider moves it.
     choices   for any other state: its values. A list shows them.
     unfolds   the state that readers of a stored notebook can move, without a kernel (see :mod:`labkit.explore.static`).
+    stays     states that no reader moves there: each of their values would be as many pictures again.
     even      states of which values evenly apart are kept there; of others the small ones are closer together.
     plays     the state that a Play button runs through; "" for none.
     labels    for a state that means something of its own here: which entry of explorer.txt names its control.
@@ -53,6 +54,7 @@ class Explorer:
     limits: dict[str, tuple[int, int]] = {}
     choices: dict[str, tuple[str, ...]] = {}
     unfolds: str = ""
+    stays: tuple[str, ...] = ()
     even: tuple[str, ...] = ()
     plays: str = ""
     labels: dict[str, str] = {}
@@ -183,12 +185,13 @@ class Explorer:
             return make()
 
     def html(self, *, most: int = 300, budget: int = 90_000) -> str:
-        """The explorer as a piece of HTML in which every control works without a kernel, for a page of one's own.
+        """The explorer as a piece of HTML in which its controls work without a kernel, for a page of one's own.
 
         most     how many pictures are made for it, at most; the sliders keep as many of their values as that allows.
         budget   how many characters they may take.
         """
-        return self._still(tuple(self._state), most=most, budget=budget)
+        moving = tuple(name for name in self._state if name not in self.stays)
+        return self._still(moving, most=most, budget=budget)
 
     def _still(self, names: tuple[str, ...], **bounds: int) -> str:
         """The explorer without a kernel: the controls ``names`` move, the others stay; and so does the state."""

@@ -255,6 +255,7 @@ class PlanExplorer(Explorer):
     limits = {"doublings": (0, 12), "tp": (0, 3), "pp": (0, 4), "stage": (0, 3), "micro": (0, 4)}
     choices = {"recompute": ("no", "yes"), "model": tuple(MODELS), "hardware": tuple(ACCELERATORS)}
     unfolds = "stage"
+    stays = ("model", "hardware")
     labels = {"tp": "tp-doublings", "pp": "pp-doublings", "stage": "zero-stage"}
 
     def __init__(

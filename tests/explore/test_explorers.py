@@ -314,3 +314,12 @@ def test_it_keeps_its_language_with_and_without_a_kernel():
     explorer.gpus = 2
     assert "批次" in explorer._picture.value + explorer._sentence.value
     assert labkit.get_language() == "en"
+
+
+def test_a_page_of_plans_moves_every_slider_and_leaves_the_model_alone():
+    """With three models on five GPUs in it, each slider would keep two values."""
+    html = labkit.PlanExplorer().html(most=800, budget=250_000)
+    (data,) = re.findall(r'<script type="application/json">(.*?)</script>', html, re.DOTALL)
+    controls = json.loads(data)["controls"]
+    assert [one["listed"] for one in controls] == [False] * 5 + [True]
+    assert all(len(one["names"]) >= 3 for one in controls if not one["listed"])

@@ -1,16 +1,91 @@
-"""``labkit.plan``: what a training run needs, and how fast it will be."""
+"""``labkit.plan``: what a training run needs, and how fast it will be, as an object that shows itself."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
+from ...base.display import Drawn
 from ...base.language import say
-from ...cost.hardware import accelerator
+from ...base.texts import texts_beside
+from ...base.units import bytes_text, duration
+from ...cost.hardware import Accelerator, accelerator
+from ...cost.plan import KINDS
 from ...cost.search import Plans, plans
 from ...cost.sizes import Sizes, read_sizes
+from ...view import shown
+from ...view.captions import caption
+from ...view.picture import Picture
 from ..torchrun.script import Program
-from .measured import ScriptPlan
-from .measuring import measure
+from .measuring import RankPlan, measure
+
+_TEXTS = texts_beside(__file__)
+
+
+@dataclass(frozen=True)
+class ScriptPlan(Drawn):
+    """The memory of each rank's GPU when ``script`` has made ``steps`` steps. ``gpu`` is what it is to fit on."""
+
+    script: str
+    gpu: Accelerator
+    ranks: tuple[RankPlan, ...]
+    steps: int
+
+    @property
+    def fits(self) -> bool:
+        return all(one.peak <= self.gpu.memory for one in self.ranks)
+
+    @property
+    def run(self) -> tuple[RankPlan, ...]:
+        """The ranks that were run."""
+        return tuple(one for one in self.ranks if one.like == one.rank)
+
+    def like(self, rank: int) -> str:
+        """``rank`` and those that are taken for it: "0–31"."""
+        same = [one.rank for one in self.ranks if one.like == rank]
+        return f"{same[0]}" + f"–{same[-1]}" * (len(same) > 1)
+
+    def __str__(self) -> str:
+        most = max(self.ranks, key=lambda one: one.peak)
+        gpu, peak = self.gpu.name, bytes_text(most.peak)
+        verdict = (
+            _TEXTS["fits",](gpu=gpu) if self.fits else _TEXTS["too-much",](gpu=gpu, rank=most.rank, peak=peak)
+        )
+        size, facts = bytes_text(int(self.gpu.memory)), {"ranks": len(self.ranks), "steps": self.steps}
+        lines = [_TEXTS["head",](script=self.script, verdict=verdict, size=size, **facts)]
+        for one in self.run:
+            kinds = [f"{KINDS[kind]} {bytes_text(held)}" for kind, held in one.at_peak.items() if held]
+            told = _TEXTS["rank",](
+                ranks=self.like(one.rank), after=bytes_text(sum(one.allocated.values())), line=one.line,
+                peak=bytes_text(one.peak), phase=_TEXTS.get(("phase", one.phase), ""), kinds=", ".join(kinds),
+            )  # fmt: skip
+            lines.append(f"  {told}")
+            if one.elsewhere:
+                lines.append(f"    {_TEXTS['elsewhere',](gpu=one.elsewhere)}")
+        return "\n".join(lines + self._time())
+
+    def _time(self) -> list[str]:
+        """A line on the step of the slowest rank."""
+        slow = max(self.ranks, key=lambda one: sum(one.parts.values()))
+        took = sum(slow.parts.values())
+        if not took:
+            return []
+        parts = [f"{caption('plan', k)} {duration(s)}" for k, s in slow.parts.items() if s > took / 1000]
+        reached = slow.operations / took / self.gpu.flops
+        facts = {"peak": self.gpu.flops / 1e12, "reached": reached, "parts": ", ".join(parts)}
+        return [f"  {_TEXTS['step',](took=duration(took), **facts)}"]
+
+    __repr__ = __str__
+
+
+def _picture(found: ScriptPlan) -> Picture:
+    from ...view.pictures.plan_stacks import ranks_memory_picture
+
+    rows = [(f"rank {found.like(one.rank)}", one.at_peak) for one in found.run]
+    return ranks_memory_picture(rows, found.gpu.memory, str(found).split("\n")[0])
+
+
+shown.pictures[ScriptPlan] = _picture
 
 
 def plan(
