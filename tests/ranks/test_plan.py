@@ -406,3 +406,32 @@ for _ in range(3):
     chosen = measure(Program(str(path)), 3)
     assert [one.elsewhere for one in chosen] == [""] * 3
     assert [one.allocated["weights"] for one in chosen] == [found[0].allocated["weights"]] * 3
+
+
+def test_a_step_of_an_optimizer_that_has_another_is_one_step(tmp_path: Path) -> None:
+    """ZeRO-1's step is AdamW's and more: forward and backward are in it, as in that of plain DDP."""
+    zero, plain = (
+        measure(Program(written(tmp_path, SCRIPTS[name])), 2, times=accelerator("h100"))[0]
+        for name in ("ZeRO-1", "DDP")
+    )
+    assert zero.operations == plain.operations > 0
+    assert zero.parts["compute"] > plain.parts["compute"] / 2
+
+
+def test_two_optimizers_make_one_step(tmp_path: Path) -> None:
+    both = """
+model = DDP(Model().cuda())
+halves = list(model.parameters())[::2], list(model.parameters())[1::2]
+pair = [torch.optim.AdamW(half) for half in halves]
+for _ in range(3):
+    loss_of(model, data()).backward()
+    for one in pair:
+        one.step()
+        one.zero_grad()
+"""
+    two, plain = (
+        measure(Program(written(tmp_path, text)), 2, times=accelerator("h100"))[0]
+        for text in (both, SCRIPTS["DDP"])
+    )
+    assert two.operations == plain.operations
+    assert sum(two.allocated.values()) == pytest.approx(sum(plain.allocated.values()), rel=0.3)

@@ -113,12 +113,13 @@ class Census:
     after: dict[str, int] = field(default_factory=dict)
     steps: int = 0
     elsewhere: str = ""
-    stepping: bool = False
+    stepping: int = 0  # an optimizer may step another, as ZeRO-1 does
     times: Times | None = None
     step_parts: dict[str, float] = field(default_factory=dict)
     operations: float = 0.0
     arriving: bool = False  # whether a bucket, which C++ held, is met
-    _told: tuple[dict[str, float], float] = field(default_factory=lambda: ({}, 0.0))
+    # Of each optimizer, of which there may be several, by its first parameter: its steps, and the time and operations until the last.
+    _told: dict[int, tuple[int, dict[str, float], float]] = field(default_factory=dict)
     _known: set[int] = field(default_factory=set)
 
     def take(self, gpu: Gpu, storage: Any, size: int, own: bool) -> None:
@@ -178,7 +179,7 @@ class Census:
             self.know((tensor for tensor in own if tensor is not None), "weights", only=only)
 
     def before_step(self, optimizer: Any) -> None:
-        self.stepping = True
+        self.stepping += 1
         held = [one for group in optimizer.param_groups for one in group["params"]]
         self.know(held, "weights")
         grads = [one.grad for one in held if one.grad is not None]
@@ -186,15 +187,20 @@ class Census:
         self.know((g for g in grads if hasattr(g, "_local_tensor") or not g._is_view()), "gradients")
 
     def after_step(self, optimizer: Any) -> None:
-        self.stepping = False
+        self.stepping -= 1
         self.know(tensors_in(*map(dict, optimizer.state.values())), "optimizer")
-        self.steps += 1
+        if self.stepping:
+            return
+        first = id(optimizer.param_groups[0]["params"][0])  # an optimizer may be made anew for each step
+        count, before, did = self._told.get(first, (0, {}, 0.0))
+        self.steps = max(self.steps, count + 1)
         self.after = self.now()
+        now, operations = {}, 0.0
         if self.times is not None:
-            now = self.times.parts()
-            before, self._told = self._told, (now, self.times.operations)
-            self.step_parts = {part: seconds - before[0].get(part, 0.0) for part, seconds in now.items()}
-            self.operations = self.times.operations - before[1]
+            now, operations = self.times.parts(), self.times.operations
+            self.step_parts = {part: seconds - before.get(part, 0.0) for part, seconds in now.items()}
+            self.operations = operations - did
+        self._told[first] = (count + 1, now, operations)
 
 
 def _inner(tensor: Any) -> Iterator[Any]:
