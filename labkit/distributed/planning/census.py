@@ -118,7 +118,7 @@ class Census:
     step_parts: dict[str, float] = field(default_factory=dict)
     operations: float = 0.0
     arriving: bool = False  # whether a bucket, which C++ held, is met
-    # Of each optimizer, of which there may be several, by its first parameter: its steps, the time and operations till now.
+    # Of each optimizer, of which there may be several, by its first parameter: steps, time, operations.
     _told: dict[int, tuple[int, dict[str, float], float]] = field(default_factory=dict)
     _known: set[int] = field(default_factory=set)
 
