@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,14 @@ WAY = walled.way()
 def mark(student, points=2.0, **more):
     parts = [PartMark("rule", points / 2, 2, None if points == 2 else "rule", "wrong", "错")]
     return Mark(student, "d", "2026-11-22T09:00:00+08:00", {"split": QuestionMark(points, 2, parts)}, **more)
+
+
+def test_a_mark_says_to_the_second_and_with_its_zone_when_it_was_made():
+    before = datetime.now(UTC).replace(microsecond=0)
+    told = datetime.fromisoformat(marks.now())
+    assert told.utcoffset() is not None
+    assert told.microsecond == 0
+    assert before <= told <= datetime.now(UTC)
 
 
 def test_marks_are_read_as_they_were_written(tmp_path):

@@ -80,6 +80,15 @@ def test_the_figure_takes_and_returns_the_axes():
     plt.close("all")
 
 
+def test_the_batch_is_on_the_first_dimension_if_nothing_else_is_said():
+    import matplotlib.pyplot as plt
+
+    one, other = (labkit.draw_shapes((32, 65), 4, **given) for given in ({}, {"batch_dim": 0}))
+    assert [text.get_text() for text in one.texts] == [text.get_text() for text in other.texts]
+    assert "✗" not in "".join(text.get_text() for text in one.texts)
+    plt.close("all")
+
+
 def test_in_a_chinese_figure_signs_are_set_in_a_font_that_has_them(monkeypatch):
     import matplotlib.pyplot as plt
 
