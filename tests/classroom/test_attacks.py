@@ -139,6 +139,7 @@ def test_an_attack_is_blocked(name, assignment, template, home, neighbours):
     assert not outlived(template), "something has outlived its answer"
 
 
+@pytest.mark.more
 @pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="the tests above are by a user already"
 )

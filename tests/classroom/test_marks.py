@@ -27,7 +27,18 @@ def answers(name):
 
 
 ANSWERS = {name: answers(name) for name in names()}
-WRONG = [(name, title) for name, module in ANSWERS.items() for title in module.WRONG]
+
+
+def mistakes():
+    """Each mistake; where others before it have lost the same parts for the same reasons, it is a repeat."""
+    for name, module in ANSWERS.items():
+        shown = set()
+        for title, (question, loses, _) in module.WRONG.items():
+            reasons = {(question, *reason) for reason in loses.items()}
+            yield pytest.param(name, title, marks=() if reasons - shown else pytest.mark.more)
+            shown |= reasons
+
+
 RIGHT = [(name, title) for name, module in ANSWERS.items() for title in getattr(module, "ALSO_RIGHT", {})]
 
 
@@ -75,7 +86,7 @@ def test_the_untouched_edition_gets_nothing(name):
     assert {mark.points for mark in marks.values()} == {0}
 
 
-@pytest.mark.parametrize(("name", "title"), WRONG)
+@pytest.mark.parametrize(("name", "title"), mistakes())
 def test_a_mistake_costs_what_the_rubric_says(name, title):
     question, loses, source = ANSWERS[name].WRONG[title]
     said = {part: hint if isinstance(hint, tuple) else (hint, 0.0) for part, hint in loses.items()}

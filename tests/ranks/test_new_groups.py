@@ -118,6 +118,7 @@ def test_numbers_of_groups_are_alike_again_after_a_run_that_failed():
         ranks.execute("dist.barrier(dist.new_group([0, 1]))\ndist.new_group([0]); dist.new_group([1])")
 
 
+@pytest.mark.more
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 def test_processes_are_told_the_same(as_command):
     options = "--processes", "--nproc-per-node", "4"

@@ -256,7 +256,7 @@ def test_a_deadlock_ends_at_once(folder, capsys):
     assert err.count("no rank can go on") == 1
 
 
-@pytest.mark.parametrize("mode", [(), ("--processes",)], ids=["threads", "processes"])
+@pytest.mark.parametrize("mode", [(), pytest.param(("--processes",), marks=pytest.mark.more)])
 def test_the_last_that_is_said_is_what_labkit_told(as_command, mode):
     text = (
         "import sys, torch, torch.distributed as dist\n"
@@ -431,7 +431,9 @@ def test_other_errors_do_not():
     assert hint_of(KeyError()) is None
 
 
-@pytest.mark.parametrize("more", [[], ["--processes"], ["--nnodes", "2"]])
+@pytest.mark.parametrize(
+    "more", [pytest.param(["--processes"], marks=pytest.mark.more), [], ["--nnodes", "2"]]
+)
 def test_the_gpus_of_all_ranks_pass_for_a_model(tmp_path, more):
     (tmp_path / "script.py").write_text("import torch\nprint(torch.cuda.get_device_name(1))\n")
     command = [

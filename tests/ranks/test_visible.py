@@ -35,7 +35,7 @@ def test_cuda_0_is_the_gpu_that_the_rank_has_listed(as_command, mode):
     assert err.count("cuda:0  peak") == 4
 
 
-@pytest.mark.parametrize("mode", [(), ("--processes",)], ids=["threads", "processes"])
+@pytest.mark.parametrize("mode", [(), pytest.param(("--processes",), marks=pytest.mark.more)])
 def test_two_ranks_that_list_one_gpu_are_told_so(as_command, mode):
     text = SCRIPT.replace('os.environ["LOCAL_RANK"]', '"1"')
     code, _, err = as_command(text, options=(*mode, "--nproc-per-node", "2"))
@@ -60,7 +60,7 @@ def test_memory_and_random_numbers_are_of_what_each_sees():
     assert torch.cuda.device_count() != 2  # outside of ranks nothing has changed
 
 
-@pytest.mark.parametrize("mode", [(), ("--processes",)], ids=["threads", "processes"])
+@pytest.mark.parametrize("mode", [(), pytest.param(("--processes",), marks=pytest.mark.more)])
 def test_an_environment_is_copied_as_ever(as_command, mode):
     text = (
         "import copy, os, pickle\nbefore = copy.deepcopy(os.environ)\nassert before == os.environ\n"
