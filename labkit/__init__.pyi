@@ -27,6 +27,7 @@ from .distributed.calls.waits import WaitForGraph as WaitForGraph
 from .distributed.explorers import BucketExplorer as BucketExplorer
 from .distributed.explorers import MeshExplorer as MeshExplorer
 from .distributed.explorers import PipelineExplorer as PipelineExplorer
+from .distributed.explorers import PlanExplorer as PlanExplorer
 from .distributed.explorers import ShardingExplorer as ShardingExplorer
 from .distributed.explorers import SlicesExplorer as SlicesExplorer
 from .distributed.explorers import WorldExplorer as WorldExplorer
@@ -49,7 +50,6 @@ from .engine import scatter as scatter
 from .explore.explorer import Explorer as Explorer
 from .explore.explorers import CallExplorer as CallExplorer
 from .explore.explorers import MemoryExplorer as MemoryExplorer
-from .explore.explorers import PlanExplorer as PlanExplorer
 from .explore.explorers import RaceExplorer as RaceExplorer
 from .explore.explorers import RingExplorer as RingExplorer
 from .explore.explorers import ScalingExplorer as ScalingExplorer

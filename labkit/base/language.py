@@ -89,3 +89,8 @@ def using(language: str) -> Iterator[None]:
 def say(*, en: str, zh: str) -> str:
     """The one of the two texts that is in the language in use."""
     return zh if get_language() == "zh" else en
+
+
+def wrong(kind: type[Exception] = ValueError, *, en: str, zh: str) -> Exception:
+    """The error ``kind`` with the text that is in the language in use: ``raise wrong(en=…, zh=…)``."""
+    return kind(say(en=en, zh=zh))

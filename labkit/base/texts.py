@@ -15,7 +15,7 @@ that begins with ``#`` is a comment.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -133,6 +133,16 @@ def texts_beside(module: str) -> dict[tuple[str, ...], Text]:
     """The texts in the file ``.txt`` beside a module's ``.py``, by the words of their ``%%`` lines."""
     entries = parse(Path(module).with_suffix(".txt").read_text("utf-8"))
     return {entry.words: entry.texts[""] for entry in entries}
+
+
+def wording(module: str) -> Callable[..., str]:
+    """The function that gives a text beside ``module`` by its words, in the language in use, with its facts."""
+    texts = texts_beside(module)
+
+    def worded(*words: str, **facts: object) -> str:
+        return str(texts[words].filled(facts) if facts else texts[words])
+
+    return worded
 
 
 def columns(text: str) -> int:

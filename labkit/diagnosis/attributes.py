@@ -30,31 +30,16 @@ _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 def unregistered_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors in plain attributes, containers and objects of modules: ``.to()`` does not move them."""
     registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-    return _once(
-        (where, value)
-        for where, value in _held(model)
-        if isinstance(value, Tensor) and id(value) not in registered
-    )
+    return {where: one for where, one in _held(model, Tensor) if id(one) not in registered}
 
 
 def unregistered_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return the modules with weights or buffers in plain lists, dicts and objects: the model does not know of them."""
     known = {id(module) for module in model.modules()}
-    return _once(
-        (where, value)
-        for where, value in _held(model)
-        if isinstance(value, nn.Module)
-        and id(value) not in known
-        and any(True for _ in (*value.parameters(), *value.buffers()))
-    )
-
-
-def _once(found: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """Return each value once, by the first way to it."""
-    first: dict[int, tuple[str, T]] = {}
-    for where, value in found:
-        first.setdefault(id(value), (where, value))
-    return dict(first.values())
+    found = {where: one for where, one in _held(model, nn.Module) if id(one) not in known}
+    return {
+        where: one for where, one in found.items() if any(True for _ in (*one.parameters(), *one.buffers()))
+    }
 
 
 def move_unregistered(
@@ -114,8 +99,8 @@ class Contents:
 
     def with_tensors(self) -> list[str]:
         """Return the names of the attributes that hold tensors."""
-        values = {name: found.values() for name, found in self._found.items()}
-        return [name for name, held in values.items() if any(isinstance(one, Tensor) for one in held)]
+        found = self._found.items()
+        return [name for name, held in found if any(isinstance(one, Tensor) for one in held.values())]
 
 
 def _leaves(value: object, path: str, depth: int = _DEPTH) -> Iterator[tuple[str, object]]:
@@ -150,17 +135,19 @@ def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
         if isinstance(module, jit.ScriptModule):
             continue  # what stands there is TorchScript's; a scripted forward cannot reach other Python objects
         for name, value in module.__dict__.items():
-            computed = (
-                name.startswith("_forward_") or {f"{name}_g", f"{name}_orig"} & module._parameters.keys()
-            )
-            if name not in _OWN and not computed:
+            computed = {f"{name}_g", f"{name}_orig"} & module._parameters.keys()
+            if name not in _OWN and not computed and not name.startswith("_forward_"):
                 yield f"{path}.{name}".lstrip("."), value
 
 
-def _held(model: nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield everything in attributes of modules, with the way to it: ``heads[0]``, ``cache.keys``."""
+def _held(model: nn.Module, kind: type[T]) -> Iterable[tuple[str, T]]:
+    """Return each ``kind`` in attributes of modules once, by the first way to it: ``heads[0]``, ``cache.keys``."""
+    first: dict[int, tuple[str, T]] = {}
     for where, value in attributes_of(model):
-        yield from everything_in(value, where, _DEPTH)
+        for way, held in everything_in(value, where, _DEPTH):
+            if isinstance(held, kind):
+                first.setdefault(id(held), (way, held))
+    return first.values()
 
 
 def everything_in(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:

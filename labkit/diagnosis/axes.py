@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, islice, product
 from time import monotonic
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..base.tree import tensors
 from ..plans.split import Piece, split
+from .comparison import Comparison
 from .inputs import ModelInputs
 from .rounding import is_number
 
@@ -77,22 +77,15 @@ def batch_of(inputs: ModelInputs, dim: int = 0) -> int:
     return max(sizes, key=lambda size: (sizes.count(size), -sizes.index(size)), default=0)
 
 
-@dataclass(frozen=True)
 class Search:
-    """A search for the dimensions of the batch.
+    """A search for the dimensions of the batch, by runs of the model on one GPU."""
 
-    run     the model on one device, the same for the same inputs.
-    whole   what it gives for ``inputs``.
-    agree   whether two tensors are the same up to rounding.
-    dim     the dimension along which DataParallel cuts and glues.
-    """
-
-    run: Callable[[ModelInputs], Any]
-    inputs: ModelInputs
-    whole: Any
-    gpus: int
-    agree: Callable[[Tensor, Tensor], bool]
-    dim: int = 0
+    def __init__(self, mode: Comparison) -> None:
+        self.run, self.agree, self.inputs = mode.evaluated, mode.same, mode.inputs
+        self.gpus, self.dim = len(mode.ids), mode.subject.dim
+        self.outputs, self.whole = mode.one.outputs, mode.one.tensors
+        self.batch = batch_of(self.inputs, self.dim)
+        self._usual = partial(_cut, self.inputs, _along_rows(self.inputs, self.batch, self.dim))
 
     def layout(self, numbers: bool = False) -> Layout | None:
         """Return the layout nearest to DataParallel's under which pieces give the rows of ``whole``, or None.
@@ -103,8 +96,7 @@ class Search:
         if listed := self._list_layout():
             return listed
         began = monotonic()
-        whole = tensors(self.whole, "output")
-        numbers = numbers and bool(whole) and all(map(is_number, whole.values()))
+        numbers = numbers and bool(self.whole) and all(map(is_number, self.whole.values()))
         for batch, axes in _candidates(self.inputs, self.dim):
             if monotonic() - began > _SECONDS:
                 return None
@@ -113,20 +105,20 @@ class Search:
                 usual = all(axis == self.dim for axis in axes.values())
                 outputs = None if usual else self._numbers(batch, cut)
             else:
-                outputs = self._outputs(batch, cut)
+                outputs = self._lying(batch, cut)
             if outputs and not self._leaves_rows(axes, outputs):
                 return Layout(batch, axes, outputs)
         return None
 
     def _leaves_rows(self, axes: Axes, outputs: Axes) -> bool:
         """Whether rows that DataParallel would cut get through whole: what merely refuses some of them, does so too."""
-        size = (batch_of(self.inputs, self.dim),)
+        size = (self.batch,)
 
         def rows(found: dict[str, Tensor]) -> list[str]:
             return [path for path, tensor in found.items() if tensor.shape[self.dim : self.dim + 1] == size]
 
         kept = any(axes.get(path) != self.dim for path in rows(self.inputs.scattered()))
-        return kept and any(outputs[path] is WHOLE for path in rows(tensors(self.whole, "output")))
+        return kept and any(outputs[path] is WHOLE for path in rows(self.whole))
 
     def _numbers(self, batch: int, cut: Callable[[Piece], ModelInputs]) -> Axes | None:
         """Return the outputs, all of them numbers, if each is the mean or the sum of what the pieces give."""
@@ -135,41 +127,35 @@ class Search:
             found = [result for _, result in self._results(pieces, cut)]
         except _Refused:
             return None
-        whole = tensors(self.whole, "output")
         rows = torch.tensor([piece.rows for piece in pieces]).double()
-        for path, one in whole.items():
+        for path, one in self.whole.items():
             parts = torch.stack([result[path].double().reshape(()).cpu() for result in found])
             ways = parts.sum(), (parts * rows).sum() / batch
             if not any(self.agree(one, way.to(one).reshape(one.shape)) for way in ways):
                 return None
             if all(self.agree(one, result[path]) for result in found):
                 return None  # nothing is cut that it comes from
-        return dict.fromkeys(whole, WHOLE)
+        return dict.fromkeys(self.whole, WHOLE)
 
     def fits(self) -> dict[str, Fit]:
         """Cut the inputs as DataParallel does and return the fit of each output; none if the model fails on a piece.
 
         Inputs with another number of rows than the batch are given whole.
         """
-        batch = batch_of(self.inputs, self.dim)
-        pieces = split(batch, self.gpus).pieces[:_PIECES]
         try:
-            results = list(
-                self._results(pieces, partial(_cut, self.inputs, _along_rows(self.inputs, batch, self.dim)))
-            )
+            results = list(self._results(split(self.batch, self.gpus).pieces[:_PIECES], self._usual))
         except _Refused:
             return {}
-        return {
-            path: self._fit(whole, [(found[path], piece) for piece, found in results], batch)
-            for path, whole in tensors(self.whole, "output").items()
-        }
+        fits = {}
+        for path, whole in self.whole.items():
+            fits[path] = self._fit(whole, [(found[path], piece) for piece, found in results], self.batch)
+        return fits
 
     def piece_refused(self) -> bool:
         """Whether the model fails with a piece of the batch on one device too."""
-        batch = batch_of(self.inputs, self.dim)
-        for piece in split(batch, self.gpus).pieces[:_PIECES]:
+        for piece in split(self.batch, self.gpus).pieces[:_PIECES]:
             try:
-                self.run(_cut(self.inputs, _along_rows(self.inputs, batch, self.dim), piece))
+                self.run(self._usual(piece))
             except Exception:
                 return True
         return False
@@ -183,36 +169,36 @@ class Search:
                 found = tensors(self.run(cut(piece)), "output")
             except Exception as error:
                 raise _Refused from error
-            if found.keys() != tensors(self.whole, "output").keys():
+            if found.keys() != self.whole.keys():
                 raise _Refused
             yield piece, found
 
-    def _outputs(self, batch: int, cut: Callable[[Piece], ModelInputs]) -> Axes | None:
+    def _lying(self, batch: int, cut: Callable[[Piece], ModelInputs]) -> Axes | None:
         """Return the dimension in which the pieces' results lie in ``whole``, for each output; None if they do not."""
         pieces = split(batch, self.gpus).pieces
         # The first and the last: they are the most unlike, and two runs are quick.
-        chosen = dict.fromkeys((pieces[0], pieces[-1]))
+        chosen = list(dict.fromkeys((pieces[0], pieces[-1])))
         agreed: dict[str, set[int | None]] = {}
         try:
-            for piece, found in self._results(list(chosen), cut):
-                for path, whole in tensors(self.whole, "output").items():
+            for piece, found in self._results(chosen, cut):
+                for path, whole in self.whole.items():
                     fitting = self._fitting(found[path], whole, piece, batch)
                     agreed[path] = agreed.get(path, fitting) & fitting
                 if not all(agreed.values()):
                     return None
         except _Refused:
             return None
-        axes = {
-            path: min(found, key=lambda axis: (axis is None, axis != self.dim, axis or 0))
-            for path, found in agreed.items()
-        }
+        axes = {path: min(found, key=self._nearest) for path, found in agreed.items()}
         return axes if any(axis is not None for axis in axes.values()) else None
+
+    def _nearest(self, axis: int | None) -> tuple[bool, bool, int]:
+        """The order of dimensions: first that which DataParallel cuts, then the others, last none."""
+        return axis is None, axis != self.dim, axis or 0
 
     def _fit(self, whole: Tensor, found: list[tuple[Tensor, Piece]], batch: int) -> Fit:
         axes = set.intersection(*(self._fitting(result, whole, piece, batch) for result, piece in found))
         if axes - {WHOLE}:
-            known = (axis for axis in axes if axis is not None)
-            return Fit(min(known, key=lambda axis: (axis != self.dim, axis)))
+            return Fit(min(axes, key=self._nearest))
         if all(self._begins(whole, result, piece, batch) for result, piece in found):
             return Fit(None, "short")
         if all(self._is_block(whole, result, piece, batch) for result, piece in found):
@@ -265,10 +251,10 @@ class Search:
             if not all(tensors(item, dataclasses=False) for item in value):
                 continue
             rows, cut = len(value), partial(_cut_list, self.inputs, at)
-            if isinstance(self.whole, (list, tuple)) and len(self.whole) == rows:
+            if isinstance(self.outputs, (list, tuple)) and len(self.outputs) == rows:
                 if self._list_matches(cut, rows):
                     return Layout(rows, {}, {}, (f"input {at}",))
-            elif outputs := self._outputs(rows, cut):
+            elif outputs := self._lying(rows, cut):
                 return Layout(rows, {}, outputs, (f"input {at}",))
         return None
 
@@ -279,7 +265,7 @@ class Search:
             result = self.run(cut(piece))
         except Exception:
             return False
-        wanted = tensors(list(self.whole[piece.start : piece.stop]))
+        wanted = tensors(list(self.outputs[piece.start : piece.stop]))
         found = tensors(list(result)) if isinstance(result, (list, tuple)) else {}
         return wanted.keys() == found.keys() and all(self.agree(wanted[path], found[path]) for path in wanted)
 
@@ -303,10 +289,8 @@ def _cut_list(inputs: ModelInputs, at: int, piece: Piece) -> ModelInputs:
 
 def _along_rows(inputs: ModelInputs, batch: int, dim: int = 0) -> Axes:
     """Cut along dimension ``dim`` every input that has ``batch`` rows there, and leave the others whole."""
-    return {
-        path: dim if tensor.dim() > dim and tensor.size(dim) == batch else WHOLE
-        for path, tensor in inputs.scattered().items()
-    }
+    found = inputs.scattered()
+    return {path: dim if tensor.shape[dim : dim + 1] == (batch,) else WHOLE for path, tensor in found.items()}
 
 
 def _candidates(inputs: ModelInputs, dim: int) -> Iterator[tuple[int, Axes]]:
@@ -318,16 +302,10 @@ def _candidates(inputs: ModelInputs, dim: int) -> Iterator[tuple[int, Axes]]:
     batches = [batch for batch in dict.fromkeys([usual, *others]) if batch > 1]
     for batch in batches:
         # Of each tensor first what DataParallel does, then the other dimensions of that size, then the whole.
-        choices = [
-            [
-                *sorted(
-                    (axis for axis, size in enumerate(tensor.shape) if size == batch),
-                    key=lambda axis: axis != dim,
-                ),
-                WHOLE,
-            ]
-            for tensor in found.values()
-        ]
+        sized = (
+            [axis for axis, size in enumerate(tensor.shape) if size == batch] for tensor in found.values()
+        )
+        choices = [[*sorted(axes, key=lambda axis: axis != dim), WHOLE] for axes in sized]
         for axes in islice(_nearest_first(choices, (dim, int(not dim))), _MOST // len(batches)):
             if any(axis is not None for axis in axes):
                 yield batch, dict(zip(found, axes, strict=True))

@@ -14,13 +14,13 @@ from typing import Any
 
 from torch import nn
 
-from ..base.language import say
+from ..base.language import say, wrong
 from ..base.numbers import MOST_GPUS, must, whole
 from ..base.units import parse_bytes
 from .findings import listed
 from .inputs import ModelInputs
 from .own_machine import undisturbed
-from .probes import in_order
+from .probes import PROBES
 from .result import SEVERITIES, Diagnosis, Finding
 from .runs import Runs
 from .subject import Subject
@@ -61,11 +61,10 @@ def diagnose(
     """
     if kwargs is not None and not isinstance(kwargs, dict):
         kind = type(kwargs).__name__
-        raise TypeError(
-            say(
-                en=f"kwargs must be a dict of keyword inputs, got {kind}",
-                zh=f"kwargs 必须是关键字输入的字典，现在是 {kind}",
-            )
+        raise wrong(
+            TypeError,
+            en=f"kwargs must be a dict of keyword inputs, got {kind}",
+            zh=f"kwargs 必须是关键字输入的字典，现在是 {kind}",
         )
     capacity = None if memory is None else parse_bytes(memory)
     with _alone:
@@ -73,11 +72,9 @@ def diagnose(
         _check(model, given, loss)
         gpus, dim, output = _wrapping(model, gpus, dim)
         if not any(tensor.dim() > dim for tensor in given.tensors().values()):
-            raise ValueError(
-                say(
-                    en=f"dim is {dim}, and no input has such a dimension: the first is 0",
-                    zh=f"dim 是 {dim}，但没有哪个输入有这一维（从 0 开始编号）",
-                )
+            raise wrong(
+                en=f"dim is {dim}, and no input has such a dimension: the first is 0",
+                zh=f"dim 是 {dim}，但没有哪个输入有这一维（从 0 开始编号）",
             )
         with undisturbed(gpus, lambda: Subject(model, given, dim, output)) as subject:
             try:
@@ -94,28 +91,22 @@ def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, in
         ids, own = list(model.device_ids), getattr(model, "dim", None)
         output = getattr(model, "output_device", None)
         if ids != list(range(len(ids))):
-            raise ValueError(
-                say(
-                    en=f"model is wrapped for device_ids={ids}, and the check-up wraps it for the first GPUs, in "
-                    "order: give its .module, or wrap it for device_ids=[0, 1, …]",
-                    zh=f"model 包装时用的是 device_ids={ids}，而检查会按顺序用前几块 GPU 来包装："
-                    "请给出它的 .module，或者用 device_ids=[0, 1, …] 包装",
-                )
+            raise wrong(
+                en=f"model is wrapped for device_ids={ids}, and the check-up wraps it for the first GPUs, in "
+                "order: give its .module, or wrap it for device_ids=[0, 1, …]",
+                zh=f"model 包装时用的是 device_ids={ids}，而检查会按顺序用前几块 GPU 来包装："
+                "请给出它的 .module，或者用 device_ids=[0, 1, …] 包装",
             )
     gpus = whole("gpus", (len(ids) if len(ids) > 1 else 8) if gpus is None else gpus, 2, MOST_GPUS)
     if output is not None and not 0 <= output < gpus:
-        raise ValueError(
-            say(
-                en=f"model is wrapped with output_device={output}, and gpus={gpus} has no such GPU",
-                zh=f"model 包装时用的是 output_device={output}，而 gpus={gpus} 里没有这块 GPU",
-            )
+        raise wrong(
+            en=f"model is wrapped with output_device={output}, and gpus={gpus} has no such GPU",
+            zh=f"model 包装时用的是 output_device={output}，而 gpus={gpus} 里没有这块 GPU",
         )
     if dim is not None and own is not None and dim != own:
-        raise ValueError(
-            say(
-                en=f"dim is {dim}, and model is wrapped with dim={own}: give one of them",
-                zh=f"dim 是 {dim}，而 model 包装时用的是 dim={own}：只给其中一个",
-            )
+        raise wrong(
+            en=f"dim is {dim}, and model is wrapped with dim={own}: give one of them",
+            zh=f"dim 是 {dim}，而 model 包装时用的是 dim={own}：只给其中一个",
         )
     dim = whole("dim", (own or 0) if dim is None else dim, 0)
     return gpus, dim, output or None
@@ -129,20 +120,14 @@ def _asked(runs: Runs) -> Diagnosis:
     if runs.subject.training and not any(finding.severity == "error" for finding in runs.findings):
         _log.info(say(en="the same in training mode", zh="在训练模式下再来一遍"))
         runs.mode = runs.training
-        runs.names -= {probe.name for probe in in_order() if probe.asked == "each"}
+        runs.names -= {probe.name for probe in PROBES if probe.asked == "each"}
         _ask(runs, "each")
     _log.info(say(en="a training step, its memory, and what is left", zh="训练一步、显存，以及其余的检查"))
     _ask(runs, "last")
     runs.say_how()
     findings = sorted(_joined(runs.findings), key=lambda finding: SEVERITIES.index(finding.severity))
-    return Diagnosis(
-        runs.subject.name,
-        runs.plan,
-        tuple(findings),
-        runs.memory,
-        tuple(runs.compared),
-        tuple(runs.uncompared),
-    )
+    told = tuple(runs.compared), tuple(runs.uncompared)
+    return Diagnosis(runs.subject.name, runs.plan, tuple(findings), runs.memory, *told)
 
 
 def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -155,14 +140,12 @@ def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
         where = listed(list(dict.fromkeys(one.where for one in group if one.where)))
         alike.setdefault((name, fix), []).append(replace(group[0], where=where))
     for group in alike.values():
-        if len(group) <= _FEW:
-            yield from group
-        else:
-            yield replace(group[0], where=listed([one.where for one in group]))
+        all_of_them = replace(group[0], where=listed([one.where for one in group]))
+        yield from group if len(group) <= _FEW else [all_of_them]
 
 
 def _ask(runs: Runs, *asked: str) -> None:
-    for probe in in_order():
+    for probe in PROBES:
         if probe.asked not in asked or runs.has(*probe.explained_by):
             continue
         if probe.wants_outputs and runs.mode.one.error is not None:
@@ -181,41 +164,31 @@ def _check(model: object, inputs: ModelInputs, loss: object) -> None:
     if loss is not None and not callable(loss):
         raise TypeError(must("loss", loss, en="a function of the output", zh="是以输出为参数的函数"))
     for path in inputs.packed():
-        raise ValueError(
-            say(
-                en=f"{path} is a PackedSequence, which DataParallel cannot scatter: "
-                "pass the padded tensor and the lengths",
-                zh=f"{path} 是 PackedSequence，DataParallel 无法分发它：请传填充后的张量和各行的长度",
-            )
+        raise wrong(
+            en=f"{path} is a PackedSequence, which DataParallel cannot scatter: "
+            "pass the padded tensor and the lengths",
+            zh=f"{path} 是 PackedSequence，DataParallel 无法分发它：请传填充后的张量和各行的长度",
         )
     for path, tensor in inputs.tensors().items():
         if tensor.is_meta:
-            raise ValueError(
-                say(
-                    en=f"{path} is on the meta device: it has no values to compare, make it on the CPU",
-                    zh=f"{path} 在 meta 设备上，没有可以比较的数值：请在 CPU 上创建",
-                )
+            raise wrong(
+                en=f"{path} is on the meta device: it has no values to compare, make it on the CPU",
+                zh=f"{path} 在 meta 设备上，没有可以比较的数值：请在 CPU 上创建",
             )
         if tensor.is_nested:
-            raise ValueError(
-                say(
-                    en=f"{path} is a nested tensor, which has no dimension to cut: pass a padded one",
-                    zh=f"{path} 是嵌套张量，没有可以切分的维度：请传填充后的张量",
-                )
+            raise wrong(
+                en=f"{path} is a nested tensor, which has no dimension to cut: pass a padded one",
+                zh=f"{path} 是嵌套张量，没有可以切分的维度：请传填充后的张量",
             )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
-            raise ValueError(
-                say(
-                    en=f"model: {name} is on the meta device, without values: make it on the CPU",
-                    zh=f"model：{name} 在 meta 设备上，没有数值：请在 CPU 上创建",
-                )
+            raise wrong(
+                en=f"model: {name} is on the meta device, without values: make it on the CPU",
+                zh=f"model：{name} 在 meta 设备上，没有数值：请在 CPU 上创建",
             )
     if not any(tensor.dim() for tensor in inputs.tensors().values()):
-        raise ValueError(
-            say(
-                en="inputs must hold at least one tensor with rows: give a batch as training would, "
-                "labkit.diagnose(model, batch)",
-                zh="inputs 里至少要有一个带行的张量：像训练时那样给一个批次，labkit.diagnose(model, batch)",
-            )
+        raise wrong(
+            en="inputs must hold at least one tensor with rows: give a batch as training would, "
+            "labkit.diagnose(model, batch)",
+            zh="inputs 里至少要有一个带行的张量：像训练时那样给一个批次，labkit.diagnose(model, batch)",
         )

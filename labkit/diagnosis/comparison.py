@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.language import say
+from ..base.language import wrong
 from ..base.tree import mapped, tensors
 from .copies import deep_copy
 from .inputs import ModelInputs
@@ -25,6 +25,10 @@ from .subject import Subject
 
 # The GPU from which DataParallel replicates: device_ids[0].
 SOURCE = "cuda:0"
+
+# What makes one number of a vector: torch.mean, torch.sum.
+Reduction = Callable[[Tensor], Tensor]
+Loss = Callable[[Any], Any]
 
 # Numbers no further apart than this, in units of the larger, are one but for rounding.
 _SURE = 1e-6
@@ -46,7 +50,7 @@ class Outcome:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     error: Exception | None = None
     least: torch.dtype = torch.float64
-    model: nn.Module | None = None
+    model: Any = None
     live: Any = None
     replaced: frozenset[str] = frozenset()
 
@@ -60,9 +64,7 @@ class Comparison:
     random    whether outputs are random nevertheless, so that only their shapes can be compared.
     """
 
-    def __init__(
-        self, subject: Subject, ids: list[int], loss: Callable[[Any], Any] | None, training: bool
-    ) -> None:
+    def __init__(self, subject: Subject, ids: list[int], loss: Loss | None, training: bool) -> None:
         self.subject, self.ids, self.loss, self.training = subject, ids, loss, training
         self.inputs = subject.inputs.moved(SOURCE)
         self.draws = Draws()
@@ -73,7 +75,7 @@ class Comparison:
         model = self.subject.copied_to(device)
         if not self.training:
             model.eval()
-        for norm in batch_norms(model):
+        for _, norm in batch_norms(model):
             norm.eval()
         return self.draws.in_every_thread(model)
 
@@ -98,7 +100,7 @@ class Comparison:
         subject = copy.copy(self.subject)
         subject.model = deep_copy(subject.model).double()
         subject.inputs = subject.inputs.mapped(
-            lambda path, tensor: tensor.double() if tensor.is_floating_point() else tensor
+            lambda _, one: one.double() if one.is_floating_point() else one
         )
         other = Comparison(subject, self.ids, self.loss, self.training)
         other.draws = self.draws
@@ -180,7 +182,7 @@ class Comparison:
             return ""
         dim = self.subject.dim
         kept = [
-            {path: (*one.shape[:dim], *one.shape[dim + 1 :]) for path, one in run.items()} for run in found
+            {path: [*one.shape[:dim], *one.shape[dim + 1 :]] for path, one in run.items()} for run in found
         ]
         if any(one != kept[0] for one in kept):
             return "sizes"
@@ -205,17 +207,17 @@ class Comparison:
 
     def all_same(self, found: dict[str, Tensor]) -> bool:
         """Whether ``found`` are the outputs that one GPU gives."""
-        expected = self.one.tensors
-        return expected.keys() == found.keys() and all(
-            self.same(expected[path], found[path]) for path in expected
+        whole = self.one.tensors
+        return whole.keys() == found.keys() and all(
+            self.same(one, found[path]) for path, one in whole.items()
         )
 
     @cached_property
-    def reductions(self) -> dict[str, Callable[[Tensor], Tensor]] | None:
+    def reductions(self) -> dict[str, Reduction] | None:
         """Return the reductions of the vectors that numbers became on n GPUs; None if other outputs differ too."""
         if self.many.error is not None or self.one.tensors.keys() != self.many.tensors.keys():
             return None
-        found: dict[str, Callable[[Tensor], Tensor]] = {}
+        found: dict[str, Reduction] = {}
         for path, one in self.one.tensors.items():
             many = self.many.tensors[path]
             if self.same(one, many):
@@ -228,24 +230,20 @@ class Comparison:
                 return None
         return found
 
-    def ways(self, path: str) -> list[Callable[[Tensor], Tensor]]:
+    def ways(self, path: str) -> list[Reduction]:
         """Return which of mean and sum makes the number ``path`` again of the vector that it became on n GPUs.
 
         Before it is trained, a model loses as much by every row: means that are biased agree to four digits. What is
         so near, but no nearer than rounding explains, double precision decides.
         """
         one, many = self.one.tensors[path].reshape(()), self.many.tensors[path]
-        measured = one.is_floating_point() or one.is_complex()
-        reduced: tuple[Callable[[Tensor], Tensor], ...] = (
-            (torch.mean, torch.sum) if measured else (torch.sum,)
-        )
+        reduced: list[Reduction] = [torch.mean, torch.sum]
+        if not (one.is_floating_point() or one.is_complex()):
+            reduced = [torch.sum]
         found = [way for way in reduced if self.same(one, way(many).to(one.dtype))]
-        if (
-            not found
-            or not one.is_floating_point()
-            or self.random
-            or difference(one, found[0](many)) <= _SURE
-        ):
+        if not found or not one.is_floating_point() or self.random:
+            return found
+        if difference(one, found[0](many)) <= _SURE:
             return found
         precise = self.in_double
         if path not in precise.one.tensors or path not in precise.many.tensors:
@@ -261,38 +259,32 @@ class Comparison:
 
 
 def loss_of(
-    outputs: Any,
-    loss: Callable[[Any], Any] | None,
-    subject: Subject,
-    reductions: dict[str, Callable[[Tensor], Tensor]],
+    outputs: Any, loss: Loss | None, subject: Subject, reductions: dict[str, Reduction]
 ) -> Tensor | None:
     """Compute the loss and run its backward; None if the outputs have no gradient."""
-    value: Tensor | None
     if loss is None:
-        value = _weighted_sum(outputs, reductions)
+        value: Any = _weighted_sum(outputs, reductions)
     else:
         value = loss(mapped(outputs, lambda path, tensor: tensor.to(subject.inputs_at)))
         if not isinstance(value, Tensor):
-            raise TypeError(
-                say(
-                    en=f"loss must return a tensor of one number, it returned {value!r}",
-                    zh=f"loss 必须返回只含一个数的张量，现在返回的是 {value!r}",
-                )
+            raise wrong(
+                TypeError,
+                en=f"loss must return a tensor of one number, it returned {value!r}",
+                zh=f"loss 必须返回只含一个数的张量，现在返回的是 {value!r}",
             )
         if not is_number(value):
-            raise ValueError(
-                say(
-                    en=f"loss must return one number, it returned a tensor of shape {list(value.shape)}",
-                    zh=f"loss 必须返回一个数，现在返回的张量形状是 {list(value.shape)}",
-                )
+            raise wrong(
+                en=f"loss must return one number, it returned a tensor of shape {list(value.shape)}",
+                zh=f"loss 必须返回一个数，现在返回的张量形状是 {list(value.shape)}",
             )
     if value is None or not value.requires_grad:
         return None
     value.reshape(()).backward()
-    return value.detach().reshape(())
+    number: Tensor = value.detach().reshape(())
+    return number
 
 
-def _weighted_sum(outputs: Any, reductions: dict[str, Callable[[Tensor], Tensor]]) -> Tensor | None:
+def _weighted_sum(outputs: Any, reductions: dict[str, Reduction]) -> Tensor | None:
     """Stand for a loss: add up all output values, each with a weight of its own, so that no difference is lost.
 
     Where forward computes the loss, a number among its outputs, that alone is it: beside the outputs it would hide.
@@ -316,10 +308,10 @@ def _registered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers()
 
 
-def batch_norms(model: nn.Module) -> list[nn.Module]:
-    """Return the BatchNorms that are in training mode."""
+def batch_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the BatchNorms of all sorts, with the way to each."""
     kind = nn.modules.batchnorm._BatchNorm
-    return [module for module in model.modules() if isinstance(module, kind) and module.training]
+    yield from ((name, module) for name, module in model.named_modules() if isinstance(module, kind))
 
 
 @contextmanager

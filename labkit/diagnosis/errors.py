@@ -45,6 +45,8 @@ def is_beyond(error: Exception) -> bool:
     return isinstance(error, NotSimulated) or bool(_NO_KERNEL.search(words(error)))
 
 
+# The functions of scripts and notebooks that call the check-up.
+_CALLERS = ("diagnose", "<module>")
 _IN_A_FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
@@ -55,21 +57,19 @@ def line_of(error: Exception) -> str:
 
 def user_line(text: str) -> str:
     """Return the last line of the user's own code in a traceback; of a library's, but torch's, if there is none."""
-    frames = [found for found in _IN_A_FILE.findall(text) if not is_our_file(found[0])]
-    inside = [
-        found
-        for found in frames
-        if not re.search(r"[\\/]site-packages[\\/]", found[0])
-        and not found[0].startswith(("<frozen", sysconfig.get_path("stdlib")))
-        and found[2] not in ("diagnose", "<module>")
-    ]
-    # A model that is all a library's has no line of theirs.
-    inside = inside or [
-        found for found in frames if re.search(r"[\\/]site-packages[\\/](?!torch[\\/])", found[0])
-    ]
-    if not inside:
+    own: tuple[str, str, str] | None = None
+    libraries: tuple[str, str, str] | None = None
+    for found in _IN_A_FILE.findall(text):
+        path, _, function = found
+        if is_our_file(path):
+            continue
+        if library := re.search(r"[\\/]site-packages[\\/](torch[\\/])?", path):
+            libraries = libraries if library[1] else found
+        elif not path.startswith(("<frozen", sysconfig.get_path("stdlib"))) and function not in _CALLERS:
+            own = found
+    if not (last := own or libraries):  # a model that is all a library's has no line of theirs
         return ""
-    path, line, function = inside[-1]
+    path, line, function = last
     name = re.split(r"[\\/]", path)[-1]
     # A notebook's cells are files with a number for a name, another one every time.
     name = say(en="the notebook", zh="笔记本") if re.fullmatch(r"\d+\.py", name) else name

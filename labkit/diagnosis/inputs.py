@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..base.language import say
+from ..base.language import wrong
 from ..base.tree import children, leaves, rebuilt, tensors
 from .attributes import everything_in
 from .errors import words
@@ -30,18 +30,14 @@ class ModelInputs:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors among the inputs, also those in objects of any class, by the way to each."""
-        return {
-            **self.scattered(),
-            **{way: one for held in self._in_objects.values() for way, one in held.items()},
-        }
+        found = self.scattered()
+        for held in self._in_objects.values():
+            found |= held
+        return found
 
     def scattered(self) -> dict[str, Tensor]:
         """Return the tensors that DataParallel cuts: scatter does not look into dataclasses and other objects."""
-        return {
-            path: found
-            for name, value in self._named()
-            for path, found in tensors(value, name, dataclasses=False).items()
-        }
+        return {path: leaf for path, leaf in self._leaves() if isinstance(leaf, Tensor)}
 
     def mapped(self, change: Callable[[str, Tensor], Tensor]) -> ModelInputs:
         """Return the inputs with other tensors. Raises ValueError for an object with tensors that cannot be copied."""
@@ -57,10 +53,8 @@ class ModelInputs:
 
     def of(self, module: nn.Module) -> Any:
         """Call ``module`` with a copy of these inputs, which it may change in place, or take keys out of."""
-        copies = {
-            id(tensor): tensor.detach().clone().requires_grad_(tensor.requires_grad)
-            for tensor in self.tensors().values()
-        }
+        there = self.tensors().values()
+        copies = {id(one): one.detach().clone().requires_grad_(one.requires_grad) for one in there}
         try:
             args, kwargs = copy.deepcopy((self.args, self.kwargs), dict(copies))
         except Exception:  # something beside the tensors cannot be copied
@@ -79,13 +73,8 @@ class ModelInputs:
     @cached_property
     def _in_objects(self) -> dict[str, dict[str, Tensor]]:
         """The tensors in objects, by the way to each, by the way to the object."""
-        found = {
-            path: _held(leaf, path)
-            for name, value in self._named()
-            for path, leaf in leaves(value, name, dataclasses=False)
-            if not isinstance(leaf, Tensor)
-        }
-        return {path: held for path, held in found.items() if held}
+        others = ((path, leaf) for path, leaf in self._leaves() if not isinstance(leaf, Tensor))
+        return {path: held for path, leaf in others if (held := _held(leaf, path))}
 
     def uncut(self, batch: int) -> list[str]:
         """Return the inputs that have an item for each row and are no tensors: every replica gets all of them."""
@@ -94,12 +83,14 @@ class ModelInputs:
             if isinstance(value, (list, tuple)) and len(value) == batch and not tensors(value):
                 found.append(name)
             else:
-                found += [
-                    path
-                    for path, leaf in leaves(value, name)
-                    if not isinstance(leaf, Tensor) and tuple(getattr(leaf, "shape", ()))[:1] == (batch,)
-                ]
+                others = ((path, leaf) for path, leaf in leaves(value, name) if not isinstance(leaf, Tensor))
+                found += [path for path, one in others if tuple(getattr(one, "shape", ()))[:1] == (batch,)]
         return found
+
+    def _leaves(self) -> Iterator[tuple[str, Any]]:
+        """What stands in the inputs where DataParallel looks for tensors, with the way to each."""
+        for name, value in self._named():
+            yield from leaves(value, name, dataclasses=False)
 
     def _named(self) -> Iterator[tuple[str, Any]]:
         yield from ((f"input {at}", value) for at, value in enumerate(self.args))
@@ -128,11 +119,9 @@ def _mapped(value: Any, change: Callable[[str, Tensor], Tensor], path: str) -> A
     try:
         return copy.deepcopy(value, others)
     except Exception as error:
-        raise ValueError(
-            say(
-                en=f"{path}: this {type(value).__name__} holds tensors and cannot be copied by copy.deepcopy "
-                f"({type(error).__name__}: {words(error)}), and the check-up runs copies only: pass its tensors",
-                zh=f"{path}：这个 {type(value).__name__} 里有张量，却不能用 copy.deepcopy 复制"
-                f"（{type(error).__name__}：{words(error)}），而检查只在副本上运行：请直接传它的张量",
-            )
+        raise wrong(
+            en=f"{path}: this {type(value).__name__} holds tensors and cannot be copied by copy.deepcopy "
+            f"({type(error).__name__}: {words(error)}), and the check-up runs copies only: pass its tensors",
+            zh=f"{path}：这个 {type(value).__name__} 里有张量，却不能用 copy.deepcopy 复制"
+            f"（{type(error).__name__}：{words(error)}），而检查只在副本上运行：请直接传它的张量",
         ) from error

@@ -104,9 +104,8 @@ def _functions_of(model: nn.Module) -> Iterator[Any]:
             yield from getattr(module, hooks, {}).values()
         kinds |= dict.fromkeys(type(module).__mro__)
     yield from kinds
-    yield from (
-        value for _, value in attributes_of(model) if callable(value) and not isinstance(value, nn.Module)
-    )
+    held = (value for _, value in attributes_of(model))
+    yield from (value for value in held if callable(value) and not isinstance(value, nn.Module))
 
 
 class _Reached:
@@ -147,10 +146,8 @@ class _Reached:
                     if isinstance(inside, (*_FUNCTIONS, type)):
                         self.follow(inside, depth - 1)
                     elif isinstance(inside, (int, float, str, tuple, Tensor)) or _keeps(inside):
-                        at = cell, "cell_contents"
-                        self.variables.append(
-                            Variable(name, inside, partial(getattr, *at), partial(setattr, *at))
-                        )
+                        get, put = (partial(do, cell, "cell_contents") for do in (getattr, setattr))
+                        self.variables.append(Variable(name, inside, get, put))
             self._globals(function.__globals__, names_in(function.__code__), depth)
 
     def _globals(self, around: dict[str, Any], names: Iterable[str], depth: int) -> None:
@@ -173,11 +170,8 @@ class _Reached:
 
 def _data(kind: type) -> dict[str, Any]:
     """Return what a class shares with its objects beside functions, and what Python itself keeps there."""
-    return {
-        name: value
-        for name, value in vars(kind).items()
-        if not name.startswith(("__", "_abc_")) and not callable(value) and not hasattr(value, "__get__")
-    }
+    own = {name: value for name, value in vars(kind).items() if not name.startswith(("__", "_abc_"))}
+    return {name: one for name, one in own.items() if not callable(one) and not hasattr(one, "__get__")}
 
 
 def _keeps(value: object) -> bool:

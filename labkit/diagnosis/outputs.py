@@ -24,11 +24,8 @@ def opened(value: Any) -> Any:
         items = _items(value)
         return tuple(map(opened, items)) if tensors(items) else value
     items = [opened(item) for _, item in inside]
-    return (
-        value
-        if all(new is old for new, (_, old) in zip(items, inside, strict=True))
-        else rebuilt(value, items)
-    )
+    same = all(new is old for new, (_, old) in zip(items, inside, strict=True))
+    return value if same else rebuilt(value, items)
 
 
 def _items(value: Any) -> list[Any]:

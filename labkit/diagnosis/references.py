@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..base.tree import tensors
-from .inputs import ModelInputs
+from .comparison import Comparison
 
 # Fewer rows can be in the right order by chance.
 _FEWEST = 3
@@ -34,40 +32,22 @@ class Reference:
     kind: str
 
 
-@dataclass(frozen=True)
-class _Trial:
-    run: Callable[[ModelInputs], Any]
-    inputs: ModelInputs
-    whole: dict[str, Tensor]
-    agree: Callable[[Tensor, Tensor], bool]
-
-    def changed(self, change: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
-        """Return the outputs for changed inputs; none if the model fails with them."""
-        try:
-            found = tensors(self.run(self.inputs.mapped(change)), "output")
-        except Exception:
-            return {}
-        return found if found.keys() == self.whole.keys() else {}
-
-
-def reference(
-    run: Callable[[ModelInputs], Any],
-    inputs: ModelInputs,
-    whole: Any,
-    agree: Callable[[Tensor, Tensor], bool],
-) -> Reference | None:
-    """Return the first input that holds places in another one, if there is any.
-
-    run     the model on one device, the same for the same inputs.
-    whole   what it gives for ``inputs``.
-    agree   whether two tensors are the same up to rounding.
-    """
-    trial = _Trial(run, inputs, tensors(whole, "output"), agree)
-    for path, values, of, rows in _pairs(inputs.tensors()):
+def reference(mode: Comparison) -> Reference | None:
+    """Return the first input that holds places in another one, if there is any."""
+    for path, values, of, rows in _pairs(mode.inputs.tensors()):
         for kind, holds in (("rows", _names_rows), ("starts", _names_starts), ("groups", _names_groups)):
-            if holds(trial, path, values, rows):
+            if holds(mode, path, values, rows):
                 return Reference(path, of, kind)
     return None
+
+
+def _changed(mode: Comparison, change: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
+    """Return the outputs on one GPU for changed inputs; none if the model fails with them."""
+    try:
+        found = tensors(mode.evaluated(mode.inputs.mapped(change)), "output")
+    except Exception:
+        return {}
+    return found if found.keys() == mode.one.tensors.keys() else {}
 
 
 def _pairs(found: dict[str, Tensor]) -> Iterator[tuple[str, Tensor, str, int]]:
@@ -87,66 +67,61 @@ def _pairs(found: dict[str, Tensor]) -> Iterator[tuple[str, Tensor, str, int]]:
                 yield path, values, sized[rows], rows
 
 
-def _names_rows(trial: _Trial, path: str, values: Tensor, rows: int) -> bool:
+def _names_rows(mode: Comparison, path: str, values: Tensor, rows: int) -> bool:
     """Whether only the order of the result's rows changes when rows, and with them ``values``, change places."""
     if int(values.max()) >= rows:
         return False
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
     places = order.argsort()
 
-    def ordered(name: str, tensor: Tensor, renamed: bool) -> Tensor:
-        if name == path and renamed:
-            tensor = places.to(tensor.device, tensor.dtype)[tensor.long()]
-        return tensor[order.to(tensor.device)] if tensor.dim() and tensor.size(0) == rows else tensor
+    def ordered(tensor: Tensor) -> Tensor:
+        return tensor[order.to(tensor.device)] if tensor.shape[:1] == (rows,) else tensor
 
-    def alike(found: dict[str, Tensor]) -> bool:
-        return bool(found) and all(
-            trial.agree(whole, found[name])
-            or (
-                whole.dim() > 0
-                and whole.size(0) == rows
-                and trial.agree(whole[order.to(whole.device)], found[name])
-            )
-            for name, whole in trial.whole.items()
-        )
+    def alike(renamed: bool) -> bool:
+        def change(name: str, tensor: Tensor) -> Tensor:
+            if name == path and renamed:
+                tensor = places.to(tensor.device, tensor.dtype)[tensor.long()]
+            return ordered(tensor)
+
+        found = _changed(mode, change)
+        pairs = [(whole, found[name]) for name, whole in mode.one.tensors.items() if found]
+        return bool(found) and all(mode.same(one, it) or mode.same(ordered(one), it) for one, it in pairs)
 
     # Values that mean something else, such as classes, want no other names, or are not looked at.
-    return alike(trial.changed(partial(ordered, renamed=True))) and not alike(
-        trial.changed(partial(ordered, renamed=False))
-    )
+    return alike(renamed=True) and not alike(renamed=False)
 
 
-def _names_starts(trial: _Trial, path: str, values: Tensor, rows: int) -> bool:
+def _names_starts(mode: Comparison, path: str, values: Tensor, rows: int) -> bool:
     """Whether the first few ``values``, with the rows that they cover, give the first few rows of the result."""
     if values.dim() != 1 or len(values) < 2 or len(values) == rows or not _rises_from_zero(values):
         return False
     groups = len(values) // 2
     stop = int(values[groups])
-    return stop > 0 and any(_begins(trial, path, rows, stop, kept, groups) for kept in (groups, groups + 1))
+    return stop > 0 and any(_begins(mode, path, rows, stop, kept, groups) for kept in (groups, groups + 1))
 
 
-def _names_groups(trial: _Trial, path: str, values: Tensor, rows: int) -> bool:
+def _names_groups(mode: Comparison, path: str, values: Tensor, rows: int) -> bool:
     """Whether the rows of the first few groups give the first few rows of the result."""
     if values.dim() != 1 or len(values) != rows or not _rises_from_zero(values):
         return False
     groups = (int(values[-1]) + 1) // 2
     stop = int((values < groups).sum())
-    return 0 < groups < stop < rows and _begins(trial, path, rows, stop, stop, groups)
+    return 0 < groups < stop < rows and _begins(mode, path, rows, stop, stop, groups)
 
 
-def _begins(trial: _Trial, path: str, rows: int, stop: int, kept: int, groups: int) -> bool:
+def _begins(mode: Comparison, path: str, rows: int, stop: int, kept: int, groups: int) -> bool:
     """Whether ``kept`` values and ``stop`` rows give the result's first rows: one for each group, or for each row."""
 
     def first(name: str, tensor: Tensor) -> Tensor:
         if name == path:
             return tensor[:kept]
-        return tensor[:stop] if tensor.dim() and tensor.size(0) == rows else tensor
+        return tensor[:stop] if tensor.shape[:1] == (rows,) else tensor
 
-    found = trial.changed(first)
+    found = _changed(mode, first)
     fewer = False
     for name, part in found.items():
-        whole = trial.whole[name]
-        if not (part.dim() and whole.dim()) or not trial.agree(whole[: part.size(0)], part):
+        whole = mode.one.tensors[name]
+        if not (part.dim() and whole.dim()) or not mode.same(whole[: part.size(0)], part):
             return False
         if part.size(0) != whole.size(0):
             fewer = True

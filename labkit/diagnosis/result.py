@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass
 from html import escape
 
 from ..base.language import say
-from ..base.numbers import plural
+from ..base.texts import wording
 from ..base.units import told_bytes
 from ..machine.state.gpu import PEAK_STEP
 from ..plans.split import Split
 
+_told = wording(__file__)
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -106,10 +107,7 @@ class Diagnosis:
         if self.ok:
             verdict = say(en="nothing wrong was found", zh="没有发现问题")
         elif errors + warnings:
-            verdict = say(
-                en=f"{plural(errors, 'error')}, {plural(warnings, 'warning')}",
-                zh=f"{errors} 个错误，{warnings} 个警告",
-            )
+            verdict = _told("counted", errors=errors, warnings=warnings)
         else:
             verdict = say(en="could not be compared", zh="无法比较")
         return self._subject() + verdict
@@ -124,11 +122,8 @@ class Diagnosis:
 
     def _comparisons(self) -> list[tuple[str, tuple[str, ...]]]:
         """The lines of what was compared and of what could not be, each under its title."""
-        found = [
-            (say(en="What was compared:", zh="比较过的内容："), self.compared),
-            (say(en="What could not be compared:", zh="没能比较的内容："), self.uncompared),
-        ]
-        return [(title, lines) for title, lines in found if lines]
+        found = {"compared": self.compared, "uncompared": self.uncompared}
+        return [(_told(title), lines) for title, lines in found.items() if lines]
 
     def __repr__(self) -> str:
         lines = [self.summary()]
@@ -143,15 +138,10 @@ class Diagnosis:
         for title, facts in self._comparisons():
             lines += ["", title, *(f"  {line}" for line in facts)]
         if self.memory:
-            lines += ["", say(en="Memory during a training step:", zh="一步训练中的显存：")]
-            lines += [
-                f"  {one.device}  "
-                + say(
-                    en=f"{_peak(one.peak)} at most, {told_bytes(one.weights)} of weights kept",
-                    zh=f"峰值 {_peak(one.peak)}，常驻权重 {told_bytes(one.weights)}",
-                )
-                for one in self.memory
-            ]
+            lines += ["", _told("step")]
+            for one in self.memory:
+                peak, weights = _peak(one.peak), told_bytes(one.weights)
+                lines.append("  " + _told("memory", device=one.device, peak=peak, weights=weights))
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -185,11 +175,7 @@ class Diagnosis:
 
 def label(severity: str) -> str:
     """The severity in the language in use."""
-    return {
-        "error": say(en="Error", zh="错误"),
-        "warning": say(en="Warning", zh="警告"),
-        "note": say(en="Note", zh="提示"),
-    }[severity]
+    return _told(severity)
 
 
 def _peak(count: int) -> str:
@@ -205,7 +191,4 @@ def _code(text: str) -> str:
 
 def lesson_line(lesson: str, section: str) -> str:
     """The line that says where to read more: ``See lesson 06_batch_dim: Let it be found``."""
-    return say(
-        en=f"See lesson {lesson}: {section}",
-        zh=f"见第 {lesson[:2]} 课（{lesson}.ipynb）：{section}",
-    )
+    return _told("lesson", lesson=lesson, number=lesson[:2], section=section)

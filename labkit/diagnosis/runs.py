@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 
 from ..plans.split import Split, split
 from .axes import batch_of
-from .comparison import SOURCE, Comparison, batch_norms, loss_of, quiet
+from .comparison import SOURCE, Comparison, Loss, batch_norms, loss_of, quiet
 from .findings import PHRASES, gap_text
 from .result import Finding, GpuMemory
 from .subject import Subject
@@ -29,14 +27,11 @@ class Runs:
     memory      of each GPU during a training step, once it was measured.
     """
 
-    def __init__(
-        self, subject: Subject, gpus: int, loss: Callable[[Any], Any] | None, capacity: int | None
-    ) -> None:
+    def __init__(self, subject: Subject, gpus: int, loss: Loss | None, capacity: int | None) -> None:
         self.subject, self.gpus, self.loss, self.capacity = subject, gpus, loss, capacity
         self.ids = list(range(gpus))
-        self.evaluation, self.training = (
-            Comparison(subject, self.ids, loss, training) for training in (False, True)
-        )
+        self.evaluation = Comparison(subject, self.ids, loss, training=False)
+        self.training = Comparison(subject, self.ids, loss, training=True)
         self.mode = self.evaluation
         self.inputs = self.mode.inputs
         self.batch = batch_of(self.inputs, subject.dim)
@@ -105,7 +100,7 @@ class Runs:
             self.compared.append(PHRASES["compared.given_in_eval"]())
         elif not self.mode.training:
             self.compared.append(PHRASES["compared.eval_is_wrong"]())
-        elif any(batch_norms(self.subject.model)):
+        elif any(norm.training for _, norm in batch_norms(self.subject.model)):
             self.compared.append(PHRASES["compared.batch_norm"]())
 
     def say_outputs(self) -> None:
@@ -120,12 +115,9 @@ class Runs:
 
     def say_compared(self, what: str, gap: float, agree: bool) -> None:
         """Note that ``what`` was compared between 1 and n GPUs, in the mode that is asked about."""
-        what = self._in_mode(what)
-        self.compared.append(
-            PHRASES["compared.same"](what=what, gpus=self.gpus)
-            if agree
-            else PHRASES["compared.apart"](what=what, gpus=self.gpus, gap=gap_text(gap))
-        )
+        facts = {"what": self._in_mode(what), "gpus": self.gpus}
+        apart = PHRASES["compared.apart"](gap=gap_text(gap), **facts)
+        self.compared.append(PHRASES["compared.same"](**facts) if agree else apart)
 
     def _in_mode(self, what: str) -> str:
         return PHRASES["in_training_mode" if self.mode.training else "in_eval_mode"](what=what)

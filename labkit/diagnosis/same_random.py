@@ -151,7 +151,7 @@ def seed_python(seed: int) -> None:
         numpy.random.seed(seed)
 
 
-def _fill(values: Callable[[Draws, Tensor, dict[str, Any]], Tensor]) -> Rule:
+def _fill(values: Callable[[Draws, Tensor, dict[str, Any]], Any]) -> Rule:
     """Return a rule that replaces the drawn values by ``values``, computed in double precision."""
 
     def rule(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
@@ -161,13 +161,15 @@ def _fill(values: Callable[[Draws, Tensor, dict[str, Any]], Tensor]) -> Rule:
     return rule
 
 
-def _between(draws: Draws, result: Tensor, low: float | None, high: float | None) -> Tensor:
-    low = 0 if low is None else low
+@_fill
+def _integers(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+    low, high = given.get("low", given.get("from")) or 0, given.get("high", given.get("to"))
     high = low + 100 if high is None else high
     return (low + (high - low) * draws.uniform(result)).floor()
 
 
-def _multinomial(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+@_fill
+def _multinomial(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
     weights: Tensor = given["self"].detach().double()
     if given["replacement"]:
         edges: Tensor = weights.cumsum(-1)
@@ -205,66 +207,68 @@ def _backwards(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
     return result
 
 
-def _chance(given: dict[str, Any]) -> Any:
+@_fill
+def _coins(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
     p = given.get("p")
-    return given["self"] if p is None else p
+    return draws.uniform(result) < (given["self"] if p is None else p)
 
 
-def _exponential(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+@_fill
+def _exponential(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
     return -(-draws.uniform(result)).log1p() / float(given["lambd"])
 
 
-def _geometric(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+@_fill
+def _geometric(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
     failing = torch.log1p(torch.tensor(-given["p"]))
     return ((-draws.uniform(result)).log1p() / failing).ceil().clamp(min=1)
 
 
-def _cauchy(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+@_fill
+def _cauchy(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
     angle = torch.pi * (draws.uniform(result) - 0.5)
     return angle.tan() * float(given["sigma"]) + float(given["median"])
 
 
-_uniform = _fill(lambda draws, result, given: draws.uniform(result))
-_normal = _fill(lambda draws, result, given: draws.normal(result))
-_normal_of = _fill(lambda draws, result, given: given["mean"] + given["std"] * draws.normal(result))
-_integers = _fill(lambda draws, result, given: _between(draws, result, given.get("low"), given["high"]))
-_coins = _fill(lambda draws, result, given: draws.uniform(result) < _chance(given))
+@_fill
+def _uniform(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+    low, high = given.get("from", 0), given.get("to", 1)
+    return low + (high - low) * draws.uniform(result)
+
+
+@_fill
+def _normal(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+    return given.get("mean", 0) + given.get("std", 1) * draws.normal(result)
+
+
+@_fill
+def _log_normal(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+    return (given["mean"] + given["std"] * draws.normal(result)).exp()
+
+
+@_fill
+def _dirichlet(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+    return given["self"] / given["self"].sum(-1, keepdim=True)
+
 
 RULES: dict[str, Rule] = {
-    "rand": _uniform,
-    "rand_like": _uniform,
-    "uniform_": _fill(
-        lambda draws, result, given: given["from"] + (given["to"] - given["from"]) * draws.uniform(result)
-    ),
-    "randn": _normal,
-    "randn_like": _normal,
-    "normal": _normal_of,
-    "normal_": _normal_of,
-    "log_normal_": _fill(
-        lambda draws, result, given: (given["mean"] + given["std"] * draws.normal(result)).exp()
-    ),
-    "cauchy_": _fill(_cauchy),
-    "exponential_": _fill(_exponential),
-    "geometric_": _fill(_geometric),
-    "randint": _integers,
-    "randint_like": _integers,
-    "random_": _fill(
-        lambda draws, result, given: _between(draws, result, given.get("from"), given.get("to"))
-    ),
+    **dict.fromkeys(("rand", "rand_like", "uniform_"), _uniform),
+    **dict.fromkeys(("randn", "randn_like", "normal", "normal_"), _normal),
+    "log_normal_": _log_normal,
+    "cauchy_": _cauchy,
+    "exponential_": _exponential,
+    "geometric_": _geometric,
+    **dict.fromkeys(("randint", "randint_like", "random_"), _integers),
     # Backwards: what mixes the rows of a batch by chance is seen to mix them.
     "randperm": _fill(lambda draws, result, given: torch.arange(len(result) - 1, -1, -1)),
-    "bernoulli": _coins,
-    "bernoulli_": _coins,
-    "multinomial": _fill(_multinomial),
+    **dict.fromkeys(("bernoulli", "bernoulli_"), _coins),
+    "multinomial": _multinomial,
     "poisson": _fill(lambda draws, result, given: given["self"].round()),
     "binomial": _fill(lambda draws, result, given: (given["count"] * given["prob"]).round()),
     "_standard_gamma": _fill(lambda draws, result, given: given["self"]),
-    "_sample_dirichlet": _fill(
-        lambda draws, result, given: given["self"] / given["self"].sum(-1, keepdim=True)
-    ),
+    "_sample_dirichlet": _dirichlet,
     "native_dropout": _dropped,
-    "rrelu_with_noise": _rrelu,
-    "rrelu_with_noise_": _rrelu,
+    **dict.fromkeys(("rrelu_with_noise", "rrelu_with_noise_"), _rrelu),
 }
 
 # What is done with drawn values and is drawn too, or is chance.

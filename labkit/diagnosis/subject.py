@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..base.language import say
+from ..base.language import wrong
 from .attributes import attributes_of, everything_in, move_unregistered, unregistered_tensors
 from .copies import deep_copy
 from .errors import is_mix, words
@@ -52,9 +52,8 @@ class Subject:
         self.inputs_at = next((t.device for t in inputs.tensors().values()), torch.device("cpu"))
         self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
         self.outside = OuterVariables(model, kept=True)
-        self._on_host = [
-            name for name, one in unregistered_tensors(model).items() if one.device.type == "cpu"
-        ]
+        loose = unregistered_tensors(model).items()
+        self._on_host = [name for name, one in loose if one.device.type == "cpu"]
         self.staying: frozenset[str] = frozenset()
         self.model = _copied(model).to("cpu")
         if isinstance(self.model, torch.jit.ScriptModule):  # it takes no hooks, which the check-up needs
@@ -106,24 +105,18 @@ class _Caller(nn.Module):
 def _copied(model: nn.Module) -> nn.Module:
     """Return a deep copy. Python cannot copy tensors with a history; of those, the values are copied."""
     values = [value for module in model.modules() for value in vars(module).values()]
-    kept = {
-        id(leaf): leaf.detach().clone()
-        for value in values
-        for _, leaf in everything_in(value, "", _DEPTH)
-        if isinstance(leaf, Tensor) and not leaf.is_leaf
-    }
+    held = [leaf for value in values for _, leaf in everything_in(value, "", _DEPTH)]
+    kept = {id(one): one.detach().clone() for one in held if isinstance(one, Tensor) and not one.is_leaf}
     try:
         return deep_copy(model, kept)
     except Exception as error:
         culprits = [where for where, value in attributes_of(model) if not _can_be_copied(value)]
         kind, why, odd = type(model).__name__, type(error).__name__, ", ".join(culprits)
-        raise ValueError(
-            say(
-                en=f"model: {kind} cannot be copied by copy.deepcopy ({why}: {words(error)}), and the check-up runs "
-                f"copies only: {f'set {odd} to None for it' if odd else 'give a model that can be copied'}",
-                zh=f"model：{kind} 不能用 copy.deepcopy 复制（{why}：{words(error)}），而检查只在副本上运行："
-                f"{f'检查时先把 {odd} 设为 None' if odd else '请给一个能复制的模型'}",
-            )
+        raise wrong(
+            en=f"model: {kind} cannot be copied by copy.deepcopy ({why}: {words(error)}), and the check-up runs "
+            f"copies only: {f'set {odd} to None for it' if odd else 'give a model that can be copied'}",
+            zh=f"model：{kind} 不能用 copy.deepcopy 复制（{why}：{words(error)}），而检查只在副本上运行："
+            f"{f'检查时先把 {odd} 设为 None' if odd else '请给一个能复制的模型'}",
         ) from error
 
 
@@ -137,20 +130,20 @@ def _can_be_copied(value: object) -> bool:
 
 def _unwrap(model: nn.Module) -> tuple[list[str], list[str]]:
     """Take data-parallel wrappers and compiled modules inside ``model`` out of it; return the names of both."""
-    wrapped, compiled = [], []
-    for name, module in model.named_modules():
-        if isinstance(module, nn.DataParallel):
-            wrapped.append(name)
-        elif _plain(module) is not module:
-            compiled.append(name)
-    for module in list(model.modules()):
+    every = list(model.named_modules())
+    wrapped = [name for name, module in every if isinstance(module, nn.DataParallel)]
+    compiled = [name for name, module in every if name not in wrapped and _plain(module) is not module]
+    for _, module in every:
         for name, child in list(module.named_children()):
-            while (
-                inside := child.module if isinstance(child, nn.DataParallel) else _plain(child)
-            ) is not child:
-                child = inside
-                setattr(module, name, child)
+            if (inside := _inside(child)) is not child:
+                setattr(module, name, inside)
     return wrapped, compiled
+
+
+def _inside(module: nn.Module) -> nn.Module:
+    """Return what stands in data-parallel wrappers and compiled modules; another module itself."""
+    inside = module.module if isinstance(module, nn.DataParallel) else _plain(module)
+    return module if inside is module else _inside(inside)
 
 
 def _plain(module: nn.Module) -> nn.Module:

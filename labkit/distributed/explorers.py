@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from ..base.language import say
+from ..base.numbers import whole
 from ..cost import PROFILES, overlap
+from ..cost.hardware import ACCELERATORS
+from ..cost.plan import Plan, forecast
 from ..cost.published import GPT2, GPT2_GRADIENTS
+from ..cost.sizes import MODELS
 from ..explore.explorer import Explorer
 from ..explore.explorers import LinkedExplorer
 from ..plans.buckets import BUCKET, FIRST, MIB, buckets
@@ -14,6 +18,7 @@ from .pictures.bucket_lanes import bucket_picture
 from .pictures.heat_maps import heat_picture
 from .pictures.mesh_rows import mesh_picture
 from .pictures.pipeline_lanes import pipelines_picture
+from .pictures.plan_stacks import forecast_picture
 from .pictures.shard_lanes import shards_picture
 from .pictures.world_lanes import CHOSEN_BY, world_picture
 from .plans.heat import HeatMaps
@@ -151,3 +156,58 @@ class MeshExplorer(Explorer):
         names = tuple(self.order.split(", "))
         mesh = Mesh(names, tuple(getattr(self, name) for name in names), self.node)
         return mesh_picture(mesh, self.lit, min(self.rank, self.span("rank")[1]))
+
+
+class PlanExplorer(Explorer):
+    """A model's step on 2 to the ``doublings`` (0 to 12) GPUs: its memory and its time, by parts.
+
+    tp, pp      how often the ranks that share a layer's tensors, and the stages of a pipeline, are doubled; the rest of
+                the GPUs are data parallel.
+    stage       of ZeRO, 0 to 3 (FSDP).
+    micro       how often the sequences of a micro-batch are doubled; ``batch`` are in a step.
+    recompute   whether activations are computed again: "no", "yes".
+    model, hardware   keys of ``labkit.cost.sizes.MODELS`` and of ``labkit.cost.hardware.ACCELERATORS``.
+    """
+
+    limits = {"doublings": (0, 12), "tp": (0, 3), "pp": (0, 4), "stage": (0, 3), "micro": (0, 4)}
+    choices = {"recompute": ("no", "yes"), "model": tuple(MODELS), "hardware": tuple(ACCELERATORS)}
+    unfolds = "stage"
+    stays = ("model", "hardware")
+    labels = {"tp": "tp-doublings", "pp": "pp-doublings", "stage": "zero-stage"}
+
+    def __init__(
+        self, doublings: int = 3, tp: int = 0, pp: int = 0, stage: int = 3, micro: int = 0, recompute: str = "no",
+        *, model: str = "8B", hardware: str = "h100", batch: int = 512,
+    ) -> None:  # fmt: skip
+        self._batch = whole("batch", batch, 1)
+        self._state = {"doublings": doublings, "tp": tp}  # of these depends how many stages there can be
+        super().__init__(
+            model=model, hardware=hardware, doublings=doublings, tp=tp, pp=pp, stage=stage, micro=micro,
+            recompute=recompute,
+        )  # fmt: skip
+
+    def span(self, name: str) -> tuple[int, int]:
+        least, most = super().span(name)
+        doublings, tp = (self._state.get(one, 0) for one in ("doublings", "tp"))
+        left = {"tp": doublings, "pp": max(0, doublings - tp)}
+        return least, min(most, left.get(name, most))
+
+    def called(self, name: str) -> dict[str, str]:
+        if name == "model":
+            return {key: sizes.name for key, sizes in MODELS.items()}
+        if name == "hardware":
+            return {key: gpu.name for key, gpu in ACCELERATORS.items()}
+        return super().called(name)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is shown."""
+        tp = min(self.tp, self.span("tp")[1])
+        pp = min(self.pp, self.doublings - tp)
+        dp, micro = 2 ** (self.doublings - tp - pp), 2**self.micro
+        many = max(1, self._batch // (dp * micro))
+        return Plan(dp, 2**tp, 2**pp, self.stage if dp > 1 else 0, micro, many, self.recompute == "yes")
+
+    def drawn(self) -> Picture:
+        sizes = MODELS[self.model]
+        return forecast_picture([(sizes.name, forecast(sizes, self.plan, ACCELERATORS[self.hardware]))])

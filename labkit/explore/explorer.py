@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 from typing import Any, TypeVar
 
 import ipywidgets as widgets
@@ -26,17 +27,7 @@ _WIDTH = "min(140px, 36%)"  # how wide they are
 _STYLE = PAGE_STYLE + "<style>.labkit-explorer svg{min-width:460px}</style>"
 # ipywidgets gives neither its sliders nor the buttons of Play a name that a screen reader could say. An image's event
 # is the one way for a piece of HTML in a widget to do so; the rest of the explorer may come later than it.
-_NAMES = """<img alt="" src="data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEAAAAALAAAAAABAAEAAAI=" data-play="PLAY"
-onload="(image => { let left = 100; const name = () => {
-  const all = image.closest('.labkit-explorer'), sliders = all ? [...all.querySelectorAll('.widget-hslider')] : [];
-  if (!sliders.length || !sliders.every(s => s.querySelector('.noUi-handle'))) return left-- && setTimeout(name, 50);
-  for (const s of sliders) for (const part of s.querySelectorAll('.noUi-handle, .widget-readout'))
-    part.setAttribute('aria-label', s.querySelector('.widget-label').textContent);
-  for (const r of all.querySelectorAll('.widget-readout')) r.setAttribute('role', 'textbox');
-  const words = image.dataset.play.split('|');
-  all.querySelectorAll('.labkit-play button').forEach((b, at) => { b.title = words[at];
-    b.setAttribute('aria-label', words[at]); });
-}; name(); })(this)">"""
+_NAMES = Path(__file__).with_suffix(".html").read_text("utf-8").rstrip()
 
 
 class Explorer:
@@ -79,8 +70,8 @@ class Explorer:
         self._show()
 
     def called(self, name: str) -> dict[str, str]:
-        """The names of the values of the choice ``name``; by default the values themselves."""
-        return {value: value for value in self.choices[name]}
+        """The names of the values of the choice ``name``: what explorer.txt calls them, or else they themselves."""
+        return {value: str(_LABELS.get((name, value), value)) for value in self.choices[name]}
 
     def drawn(self) -> Picture:
         """The picture of the state."""

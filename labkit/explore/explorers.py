@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..base.language import say
-from ..base.numbers import instance, whole
+from ..base.numbers import instance
 from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, race, step_trace
-from ..cost.hardware import ACCELERATORS
-from ..cost.plan import Plan, forecast
 from ..cost.published import BERT, RESNET50
-from ..cost.sizes import MODELS
 from ..plans.footprint import OPTIMIZERS, million_parameters
 from ..plans.ring import AllReduce, Ring, Star
 from ..plans.split import split
@@ -18,7 +14,6 @@ from ..trace.trace import Trace
 from ..view.picture import Picture
 from ..view.pictures.call_flow import STEPS, flow_picture
 from ..view.pictures.memory_lanes import memory_picture
-from ..view.pictures.plan_stacks import forecast_picture
 from ..view.pictures.race_charts import race_picture
 from ..view.pictures.ring_steps import all_reduce_picture
 from ..view.pictures.scaling_charts import scaling_picture
@@ -171,14 +166,6 @@ class MemoryExplorer(Explorer):
         self._sizes = {"activations": activations, "outputs": outputs, "capacity": capacity}
         super().__init__(rows=rows, gpus=gpus, parameters=parameters, optimizer=optimizer, moment=moment)
 
-    def called(self, name: str) -> dict[str, str]:
-        if name == "optimizer":
-            return {"SGD": "SGD", "momentum": say(en="SGD, momentum", zh="SGD（带动量）"), "Adam": "Adam"}
-        return {
-            "running": say(en="during a call", zh="调用期间"),
-            "between": say(en="between two calls", zh="两次调用之间"),
-        }
-
     def drawn(self) -> Picture:
         memory = million_parameters(
             self.rows, self.gpus, self.parameters, self.optimizer, running=self.moment == "running", **self._sizes
@@ -239,58 +226,3 @@ class TimelineExplorer(Explorer):
         if trace is None:
             trace = step_trace(self._work, self._hardware, self.rows, self.gpus)
         return timeline_picture(trace, moment_of(trace, self.moment / 100))
-
-
-class PlanExplorer(Explorer):
-    """A model's step on 2 to the ``doublings`` (0 to 12) GPUs: its memory and its time, by parts.
-
-    tp, pp      how often the ranks that share a layer's tensors, and the stages of a pipeline, are doubled; the rest of
-                the GPUs are data parallel.
-    stage       of ZeRO, 0 to 3 (FSDP).
-    micro       how often the sequences of a micro-batch are doubled; ``batch`` are in a step.
-    recompute   whether activations are computed again: "no", "yes".
-    model, hardware   keys of ``labkit.cost.sizes.MODELS`` and of ``labkit.cost.hardware.ACCELERATORS``.
-    """
-
-    limits = {"doublings": (0, 12), "tp": (0, 3), "pp": (0, 4), "stage": (0, 3), "micro": (0, 4)}
-    choices = {"recompute": ("no", "yes"), "model": tuple(MODELS), "hardware": tuple(ACCELERATORS)}
-    unfolds = "stage"
-    stays = ("model", "hardware")
-    labels = {"tp": "tp-doublings", "pp": "pp-doublings", "stage": "zero-stage"}
-
-    def __init__(
-        self, doublings: int = 3, tp: int = 0, pp: int = 0, stage: int = 3, micro: int = 0, recompute: str = "no",
-        *, model: str = "8B", hardware: str = "h100", batch: int = 512,
-    ) -> None:  # fmt: skip
-        self._batch = whole("batch", batch, 1)
-        self._state = {"doublings": doublings, "tp": tp}  # of these depends how many stages there can be
-        super().__init__(
-            model=model, hardware=hardware, doublings=doublings, tp=tp, pp=pp, stage=stage, micro=micro,
-            recompute=recompute,
-        )  # fmt: skip
-
-    def span(self, name: str) -> tuple[int, int]:
-        least, most = super().span(name)
-        doublings, tp = (self._state.get(one, 0) for one in ("doublings", "tp"))
-        left = {"tp": doublings, "pp": max(0, doublings - tp)}
-        return least, min(most, left.get(name, most))
-
-    def called(self, name: str) -> dict[str, str]:
-        if name == "recompute":
-            return {"no": say(en="no", zh="否"), "yes": say(en="yes", zh="是")}
-        if name == "model":
-            return {key: sizes.name for key, sizes in MODELS.items()}
-        return {key: gpu.name for key, gpu in ACCELERATORS.items()}
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that is shown."""
-        tp = min(self.tp, self.span("tp")[1])
-        pp = min(self.pp, self.doublings - tp)
-        dp, micro = 2 ** (self.doublings - tp - pp), 2**self.micro
-        many = max(1, self._batch // (dp * micro))
-        return Plan(dp, 2**tp, 2**pp, self.stage if dp > 1 else 0, micro, many, self.recompute == "yes")
-
-    def drawn(self) -> Picture:
-        sizes = MODELS[self.model]
-        return forecast_picture([(sizes.name, forecast(sizes, self.plan, ACCELERATORS[self.hardware]))])

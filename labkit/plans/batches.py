@@ -64,7 +64,7 @@ class Batches(Drawn, Sequence[Split]):
             return tuple(self[at] for at in range(self.total)[number])
         return self.kinds[0 if range(self.total)[number] < self.full else -1][0]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         sizes = listed(self.batch_size, self.full, self.short or None)
         return say(
             en=f"{self.rows} rows in batches of {self.batch_size}: {sizes}"
@@ -74,8 +74,6 @@ class Batches(Drawn, Sequence[Split]):
             + f"；丢弃 {self.dropped} 行" * bool(self.dropped)
             + f"（{self.gpus} 块 GPU）" * (self.gpus > 1),
         )
-
-    __repr__ = __str__
 
 
 def batches(rows: int, batch_size: int, *, gpus: int = 1, drop_last: bool = False) -> Batches:

@@ -59,12 +59,10 @@ class Footprints(Drawn):
             return ()
         return tuple(gpu for gpu, found in enumerate(self.gpus) if found.total > self.capacity)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         shown = [f"cuda:{gpu} {found.total:,} B" for gpu, found in enumerate(self.gpus[:4])]
         listed = ", ".join(shown + ["…"] * (len(self.gpus) > 4))
         return say(en=f"{plural(len(self.gpus), 'GPU')}: {listed}", zh=f"{len(self.gpus)} 块 GPU：{listed}")
-
-    __repr__ = __str__
 
 
 @dataclass(frozen=True)

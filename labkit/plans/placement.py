@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -46,19 +46,17 @@ class Placement(Drawn):
             f"but found one of them on device: {self.module}"
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if self.error:
             return f"RuntimeError: {self.error}"
-        rows = ", ".join(
-            f"{name} {piece.rows}" for name, piece in zip(self.replicas, self.plan.pieces, strict=False)
+        pairs = zip(self.replicas, self.plan.pieces, strict=False)
+        rows = (
+            ", ".join(f"{name} {piece.rows}" for name, piece in pairs) or f"{self.module} {self.plan.batch}"
         )
-        rows = rows or f"{self.module} {self.plan.batch}"
         return say(
             en=f"home {self.home}; rows: {rows}; output on {self.output}",
             zh=f"主设备 {self.home}；行数：{rows}；输出在 {self.output} 上",
         )
-
-    __repr__ = __str__
 
 
 def placement(
@@ -87,25 +85,19 @@ def placement(
     elif isinstance(model, (list, tuple, range)):
         ids, places = list(model), [] if module is None else [_name("module", module)]
     else:
-        raise TypeError(
-            must(
-                "model",
-                model,
-                en="a model wrapped in DataParallel, or a list of GPU numbers",
-                zh="是 DataParallel 包装的模型，或 GPU 编号的列表",
-                typed=True,
-            )  # fmt: skip
+        en, zh = (
+            "a model wrapped in DataParallel, or a list of GPU numbers",
+            "是 DataParallel 包装的模型，或 GPU 编号的列表",
         )
+        raise TypeError(must("model", model, en=en, zh=zh, typed=True))
     replicas = tuple(_name("device_ids", number) for number in ids)
     if len(set(replicas)) != len(replicas) or "cpu" in replicas:
         raise ValueError(must("device_ids", ids, en="GPUs, each named once", zh="是 GPU，每块只写一次"))
     home = replicas[0] if replicas else next(iter(places), "cpu")
     if not isinstance(batch, str):
         if not getattr(batch, "shape", None) or not hasattr(batch, "device"):
-            raise TypeError(
-                must("batch", batch, en="a tensor with rows, or the name of a device",
-                     zh="是带有行的张量，或设备名", typed=True)
-            )  # fmt: skip
+            en, zh = "a tensor with rows, or the name of a device", "是带有行的张量，或设备名"
+            raise TypeError(must("batch", batch, en=en, zh=zh, typed=True))
         rows, batch = batch.shape[0], str(batch.device)
     output = home if output_device is None else _name("output_device", output_device)
     found = Placement(
@@ -115,7 +107,7 @@ def placement(
     named = {*replicas, found.module, found.batch, found.output} - {"cpu"}
     least = max((int(name.partition(":")[2]) for name in named), default=-1) + 1
     count = least if gpus is None else whole("gpus", gpus, least, MOST_GPUS)
-    return Placement(**{**vars(found), "gpus": count})
+    return replace(found, gpus=count)
 
 
 def _name(argument: str, device: object) -> str:

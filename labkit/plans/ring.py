@@ -103,15 +103,13 @@ class Ring(AllReduce):
     def carried(self) -> Fraction:
         return Fraction(self.chunks_sent, self.ranks)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return say(
             en=f"ring all-reduce over {plural(self.ranks, 'rank')}: {self.steps} steps, "
             f"each rank sends {self.chunks_sent}/{self.ranks} of its gradient",
             zh=f"{self.ranks} 个 rank 的环形全归约：{self.steps} 步，"
             f"每个 rank 发出自己梯度的 {self.chunks_sent}/{self.ranks}",
         )
-
-    __repr__ = __str__
 
 
 @dataclass(frozen=True)
@@ -136,14 +134,12 @@ class Star(AllReduce):
     def carried(self) -> Fraction:
         return Fraction(self.ranks - 1)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return say(
             en=f"all-reduce through rank 0 over {plural(self.ranks, 'rank')}: {self.steps} steps, "
             f"rank 0 receives and sends {plural(self.ranks - 1, 'gradient')}",
             zh=f"{self.ranks} 个 rank 经 rank 0 的全归约：{self.steps} 步，rank 0 收、发各 {self.ranks - 1} 份梯度",
         )
-
-    __repr__ = __str__
 
 
 def ring_all_reduce(ranks: int, step: int | None = None) -> Ring:

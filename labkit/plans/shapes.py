@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..base.display import Drawn
-from ..base.language import say
+from ..base.language import wrong
 from ..base.numbers import must, whole
 from .split import split
 
@@ -59,13 +59,11 @@ def gathered_shape(shapes: Sequence[Shape], dim: int = 0) -> Shape:
     dim = dimension("dim", dim, len(shapes[0]))
     for at, shape in enumerate(shapes):
         if (shape[:dim], shape[dim + 1 :]) != (shapes[0][:dim], shapes[0][dim + 1 :]):
-            raise ValueError(
-                say(
-                    en=f"pieces cannot be glued along dimension {dim}: piece 0 is {list(shapes[0])}, "
-                    f"piece {at} is {list(shape)}; all other dimensions must be equal",
-                    zh=f"这些分块不能沿第 {dim} 维拼接：第 0 块是 {list(shapes[0])}，"
-                    f"第 {at} 块是 {list(shape)}；其余各维必须相等",
-                )
+            raise wrong(
+                en=f"pieces cannot be glued along dimension {dim}: piece 0 is {list(shapes[0])}, "
+                f"piece {at} is {list(shape)}; all other dimensions must be equal",
+                zh=f"这些分块不能沿第 {dim} 维拼接：第 0 块是 {list(shapes[0])}，"
+                f"第 {at} 块是 {list(shape)}；其余各维必须相等",
             )
     return (*shapes[0][:dim], sum(shape[dim] for shape in shapes), *shapes[0][dim + 1 :])
 
@@ -78,10 +76,8 @@ def shape_text(shape: Shape) -> str:
 def dimension(name: str, dim: int, dims: int) -> int:
     """``dim`` counted from the front, or an error that names it."""
     if not dims:
-        raise ValueError(
-            say(
-                en=f"{name} names a dimension, but a scalar has none",
-                zh=f"{name} 指的是某一维，而标量没有维度",
-            )
+        raise wrong(
+            en=f"{name} names a dimension, but a scalar has none",
+            zh=f"{name} 指的是某一维，而标量没有维度",
         )
     return whole(name, dim, -dims, dims - 1) % dims

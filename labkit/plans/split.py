@@ -82,7 +82,7 @@ class Split(Drawn):
         short = self.short
         return listed(self.chunk, len(self.pieces) - (short is not None), short.rows if short else None)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         idle = [f"cuda:{gpu}" for gpu in self.idle]
         few = len(idle) <= _LONG
         english = ", ".join(idle) if few else f"{idle[0]} to {idle[-1]}"
@@ -92,8 +92,6 @@ class Split(Drawn):
             + f"; idle: {english}" * bool(idle),
             zh=f"{self.batch} 行分给 {self.gpus} 块 GPU：{self.listed}" + f"；空闲：{chinese}" * bool(idle),
         )
-
-    __repr__ = __str__
 
 
 def split(batch: int, gpus: int) -> Split:

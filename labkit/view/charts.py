@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, log2, log10
@@ -24,10 +24,16 @@ _UNITS = {"s": "秒", "ms": "毫秒", "µs": "微秒"}
 
 
 @dataclass(frozen=True)
-class Style:
-    """The look of one method's line. ``mark``: "disc", "square", or "" for none."""
+class Curve:
+    """One method's line: ``name`` in full, ``short`` at its end. ``mark``: "disc", "square", or "" for none.
+
+    values   for each chart a value for each count, None where there is none.
+    """
 
     key: str
+    name: str
+    short: str
+    values: Sequence[Sequence[float | None]]
     dashed: bool = False
     strong: bool = False
     mark: str = ""
@@ -61,15 +67,46 @@ class Axis:
         return [self.bottom * 10**at for at in range(0, decades + 1, 1 + decades // 8)]
 
 
-def times(
-    en: str, zh: str, seconds: Mapping[str, Sequence[float | None]]
-) -> tuple[Axis, Mapping[str, Sequence[float | None]]]:
-    """The chart of times: its axis, called so and in the unit that suits the longest, and the values in that unit."""
-    longest = max(s for found in seconds.values() for s in found if s is not None)
+@dataclass(frozen=True)
+class Counts:
+    """What is to the right: ``numbers`` of ``unit``, called ``title``. GPUs stand so that each doubling is equally far,
+    anything else so that each step is.
+    """
+
+    numbers: Sequence[int]
+    title: str
+    unit: str = "GPU"
+
+    @property
+    def even(self) -> bool:
+        return self.unit != "GPU"
+
+    def places(self, left: float, across: float) -> list[float]:
+        """Where each of them stands."""
+        at = [float(count) if self.even else log2(count) for count in self.numbers]
+        low, high = min(at), max(at)
+        if high == low:
+            return [left + across / 2] * len(at)
+        return [left + 8 + (across - 16) * (place - low) / (high - low) for place in at]
+
+    def under(self, places: list[float]) -> list[Text]:
+        """As many as there is room for under the axis, the last one always; of even steps the round ones."""
+        last, texts, edge = self.numbers[-1], list[Text](), -1e9
+        apart = next(a for a in (1, 2, 5, 10, 20, 50, 100, last + 1) if last / a <= 12) if self.even else 1
+        free = places[-1] - text_width(str(last), 11) / 2 - 4
+        for at, (count, x) in enumerate(zip(self.numbers, places, strict=True)):
+            half = text_width(str(count), 11) / 2
+            if at == len(places) - 1 or (count % apart == 0 and x - half > edge and x + half < free):
+                texts.append(Text(x, TOP + TALL + 18, str(count), 11, "middle", muted=True))
+                edge = x + half + 4
+        return texts
+
+
+def times(en: str, zh: str, longest: float) -> tuple[Axis, float]:
+    """The axis of times, called so and in the unit that suits the longest, and how many of that unit a second has."""
     scale, unit = time_unit(longest)
     title = say(en=f"{en}, {unit}", zh=f"{zh}（{_UNITS[unit]}）")
-    axis = Axis(title, nice(longest * scale or 1.0), "{:.4g}".format, f"{{:.4g}} {unit}".format)
-    return axis, {way: [s and s * scale for s in found] for way, found in seconds.items()}
+    return Axis(title, nice(longest * scale or 1.0), "{:.4g}".format, f"{{:.4g}} {unit}".format), scale
 
 
 def decades(values: Sequence[float]) -> tuple[float, float]:
@@ -79,89 +116,64 @@ def decades(values: Sequence[float]) -> tuple[float, float]:
     return 10.0**low, 10.0 ** max(high, low + 1)
 
 
-def _key(styles: Sequence[Style], names: Mapping[str, str]) -> list[Box | Line | Text]:
+def _key(curves: Sequence[Curve]) -> list[Box | Line | Text]:
     """The legend over the charts."""
     marks: list[tuple[str, list[Box | Line]]] = []
-    for style in styles:
-        line = Line(0, 20, 32, 20, dashed=style.dashed, strong=style.strong)
-        marks.append((names[style.key], [line, *_marked(16, 20, style, f"legend {style.key}")]))
+    for curve in curves:
+        line = Line(0, 20, 32, 20, dashed=curve.dashed, strong=curve.strong)
+        marks.append((curve.name, [line, *_marked(16, 20, curve, f"legend {curve.key}")]))
     return legend(CHARTS[0][0], 24, marks, mark=40, gap=24, size=12)
 
 
 def _chart(
-    span: tuple[float, float],
-    axis: Axis,
-    counts: Sequence[int],
-    under: str,
-    curves: Sequence[tuple[Style, Sequence[float | None], str, str]],
-    unit: str,
+    at: int, span: tuple[float, float], axis: Axis, counts: Counts, curves: Sequence[Curve]
 ) -> list[Box | Line | Text]:
-    """A chart in ``span``, the left edge and the width of what its axes span.
-
-    under    what the counts are called, below the axis.
-    curves   style, a value for each count (None where there is none), name in full, name at its end.
-    unit     what is counted: with "GPU" each doubling is equally far, else each step is.
-    """
+    """Chart number ``at`` in ``span``, the left edge and the width of what its axes span."""
     left, across = span
-    even = unit != "GPU"
-    places = _places(counts, left, across, even=even)
+    places = counts.places(left, across)
     found: list[Box | Line | Text] = [Text(left - 46, TOP - 18, axis.title, 12, bold=True)]
     for tick in axis.ticks():
         y = TOP + TALL * (1 - axis.share(tick) if tick else 1)
         found.append(Line(left, y, left + across, y, muted=True))
         found.append(Text(left - 6, y + 4, axis.tick(tick), 11, "end", muted=True))
-    found += _under(counts, places, even=even)
-    found.append(Text(left + across / 2, TOP + TALL + 38, under, 11, "middle", muted=True))
+    found += counts.under(places)
+    found.append(Text(left + across / 2, TOP + TALL + 38, counts.title, 11, "middle", muted=True))
     ends = []
-    for style, values, name, short in curves:
+    for curve in curves:
         points = [
             (x, TOP + TALL * (1 - axis.share(value)), count, value)
-            for x, count, value in zip(places, counts, values, strict=True)
+            for x, count, value in zip(places, counts.numbers, curve.values[at], strict=True)
             if value is not None and (value or not axis.bottom)
         ]  # fmt: skip
         # Without marks the line may be one stroke where it is straight; its dashes then stay whole.
-        flat = not style.mark and len({round(y, 3) for _, y, *_ in points}) == 1
+        flat = not curve.mark and len({round(y, 3) for _, y, *_ in points}) == 1
         for one, other in pairwise([points[0], points[-1]] if flat else points):
-            found.append(Line(*one[:2], *other[:2], dashed=style.dashed, strong=style.strong))
-        for x, y, count, value in points[:: 1 + len(points) // 20 if even else 1]:
-            tip = f"{name} · {count} {unit} · {axis.told(value)}"
-            found += _marked(x, y, style, f"{style.key} {count} {axis.title}", tip)
+            found.append(Line(*one[:2], *other[:2], dashed=curve.dashed, strong=curve.strong))
+        for x, y, count, value in points[:: 1 + len(points) // 20 if counts.even else 1]:
+            tip = f"{curve.name} · {count} {counts.unit} · {axis.told(value)}"
+            found += _marked(x, y, curve, f"{curve.key} {count} {axis.title}", tip)
         if points:
-            ends.append((points[-1][0] + 9, points[-1][1], short))
+            ends.append((points[-1][0] + 9, points[-1][1], curve.short))
     return found + _apart(ends)
 
 
 def charts_picture(
-    styles: Sequence[Style],
-    names: Mapping[str, str],
-    ends: Mapping[str, str],
-    counts: Sequence[int],
-    under: str,
-    measured: Sequence[tuple[Axis, Mapping[str, Sequence[float | None]]]],
-    note: str,
-    description: str,
-    unit: str = "GPU",
+    curves: Sequence[Curve], axes: Sequence[Axis], counts: Counts, note: str, description: str
 ) -> Picture:
-    """One chart, or two side by side, of the same methods: ``names`` in full, ``ends`` at the ends of their lines.
-
-    measured   for each chart its axis, and by method a value for each count.
-    note       what stands at the foot.
-    unit       what is counted; of anything but "GPU" each step is equally far.
-    """
+    """One chart, or two side by side, of the same methods; ``note`` stands at the foot."""
     sketch = Sketch()
-    sketch.add(*_key(styles, names))
-    for span, (axis, values) in zip(CHARTS if len(measured) > 1 else WIDE, measured, strict=True):
-        curves = [(style, values[style.key], names[style.key], ends[style.key]) for style in styles]
-        sketch.add(*_chart(span, axis, counts, under, curves, unit))
+    sketch.add(*_key(curves))
+    for at, span in enumerate(CHARTS if len(axes) > 1 else WIDE):
+        sketch.add(*_chart(at, span, axes[at], counts, curves))
     sketch.add(Text(12, HEIGHT - 10, note, 11, muted=True))
     return sketch.picture(HEIGHT, description)
 
 
-def _marked(x: float, y: float, style: Style, label: str, tip: str = "") -> list[Box]:
-    if not style.mark:
+def _marked(x: float, y: float, curve: Curve, label: str, tip: str = "") -> list[Box]:
+    if not curve.mark:
         return []
     half = _MARK / 2
-    return [Box(x - half, y - half, _MARK, _MARK, CPU, label, tip=tip, round=style.mark == "disc")]
+    return [Box(x - half, y - half, _MARK, _MARK, CPU, label, tip=tip, round=curve.mark == "disc")]
 
 
 def _apart(ends: list[tuple[float, float, str]]) -> list[Text]:
@@ -176,29 +188,6 @@ def _apart(ends: list[tuple[float, float, str]]) -> list[Text]:
         ys[at] = min(ys[at], floor)
         floor = ys[at] - high
     return [Text(x, y + 3.5, words, size) for (x, _, words), y in zip(ordered, ys, strict=True)]
-
-
-def _places(counts: Sequence[int], left: float, across: float, *, even: bool) -> list[float]:
-    """The places of the counts: each doubling is equally far, or if ``even`` each step."""
-    at = [float(count) if even else log2(count) for count in counts]
-    low, high = min(at), max(at)
-    if high == low:
-        return [left + across / 2] * len(counts)
-    return [left + 8 + (across - 16) * (place - low) / (high - low) for place in at]
-
-
-def _under(counts: Sequence[int], places: list[float], *, even: bool) -> list[Text]:
-    """The counts under the axis, as many as there is room for, the last one always; of even steps the round ones."""
-    apart = next(a for a in (1, 2, 5, 10, 20, 50, 100, counts[-1] + 1) if counts[-1] / a <= 12) if even else 1
-    texts: list[Text] = []
-    free = places[-1] - text_width(str(counts[-1]), 11) / 2 - 4
-    edge = -1e9
-    for at, (count, x) in enumerate(zip(counts, places, strict=True)):
-        half = text_width(str(count), 11) / 2
-        if at == len(counts) - 1 or (count % apart == 0 and x - half > edge and x + half < free):
-            texts.append(Text(x, TOP + TALL + 18, str(count), 11, "middle", muted=True))
-            edge = x + half + 4
-    return texts
 
 
 def nice(value: float) -> float:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ..base.extras import need
 from ..base.numbers import MOST_GPUS, instance, must, whole
 from ..cost import Race, Scaling
-from ..cost.search import Plans
 from ..plans.batches import Batches, batches
 from ..plans.footprint import Footprint, Footprints, Occupancy
 from ..plans.placement import Placement
@@ -32,7 +31,6 @@ from .pictures.machine_lanes import occupancy_picture
 from .pictures.memory_lanes import memory_picture
 from .pictures.memory_time import memory_time_picture
 from .pictures.placement_lanes import placement_picture
-from .pictures.plan_stacks import plans_picture
 from .pictures.race_charts import race_picture
 from .pictures.ring_steps import all_reduce_picture
 from .pictures.scaling_charts import scaling_picture
@@ -57,7 +55,6 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Call: flow_picture,
     MemoryTimeline: memory_time_picture,
     Scaling: scaling_picture,
-    Plans: plans_picture,
     Curves: curves_picture,
     Cut: inputs_picture,
 }
@@ -65,7 +62,8 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
 
 def svg_of(data: object) -> str | None:
     """The picture of a plan, a trace or a prediction, on a panel so that it reads on any background; else None."""
-    make = _SHOWN.get(type(data)) or shown.pictures.get(type(data))
+    kind = type(data)
+    make = _SHOWN.get(kind) or shown.pictures.get(f"{kind.__module__}.{kind.__qualname__}")
     return make and to_svg(make(data), panel=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..base.language import say
+from ..base.language import wrong
 from ..base.numbers import whole
 from ..plans.shapes import Shape, cut_shape, gathered_shape
 from ..plans.split import Split
@@ -53,13 +53,11 @@ def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
     """
     calls = [one for one in trace.calls() if len(one.only(phase="scatter", direction="forward"))]
     if not calls:
-        raise ValueError(
-            say(
-                en="trace holds no data-parallel call: record one, as in "
-                "`with labkit.record() as trace: labkit.DataParallel(model)(batch)`",
-                zh="trace 中没有数据并行调用：请先录制一次，例如 "
-                "`with labkit.record() as trace: labkit.DataParallel(model)(batch)`",
-            )
+        raise wrong(
+            en="trace holds no data-parallel call: record one, as in "
+            "`with labkit.record() as trace: labkit.DataParallel(model)(batch)`",
+            zh="trace 中没有数据并行调用：请先录制一次，例如 "
+            "`with labkit.record() as trace: labkit.DataParallel(model)(batch)`",
         )
     found = calls[whole("call", call, -len(calls), len(calls) - 1)]
     given: dict[str, tuple[Shape, ...]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
+from pathlib import Path
 
 from ..base.language import LANGUAGES, get_language, say, using
 from ..trace.trace import Trace
@@ -14,20 +15,7 @@ from .pictures.timeline import timeline_picture
 from .shown import Chapter, Timeline
 from .svg import to_svg
 
-_STYLE = """
-:root { color-scheme: light dark }
-body { font: 16px/1.6 system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'PingFang SC', 'Microsoft YaHei',
-  'Noto Sans CJK SC', sans-serif; background: Canvas; color: CanvasText; max-width: 60rem; margin: 1.5rem auto;
-  padding: 0 1rem }
-.picture { overflow: auto; max-height: 85vh }
-svg { width: 100%; height: auto; max-width: none !important }
-@media (max-width: 600px) { svg { min-width: 720px } }
-#zoom2:checked ~ section svg { width: 200% } #zoom4:checked ~ section svg { width: 400% }
-#zoom8:checked ~ section svg { width: 800% } label { margin-right: 0.5rem }
-pre { overflow-x: auto }
-h1, h2 { line-height: 1.25; text-wrap: balance }
-input[name=language] { margin-left: 1rem }
-"""
+_STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
 
 
 def timeline_page(trace: Trace, title: str, left_out: int = 0, times: str = "") -> str:
@@ -59,7 +47,7 @@ def timeline_page(trace: Trace, title: str, left_out: int = 0, times: str = "") 
     return (
         f'<!DOCTYPE html>\n<html lang="{now}">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)} – labkit</title>\n<style>{_STYLE}{shown}</style>\n<body>\n{switch}\n"
+        f"<title>{escape(title)} – labkit</title>\n<style>\n{_STYLE}{shown}</style>\n<body>\n{switch}\n"
         + "\n".join(parts)
         + "\n</body>\n</html>\n"
     )

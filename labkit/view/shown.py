@@ -24,8 +24,8 @@ class Timeline:
     chapters: Callable[[Trace], Iterable[Chapter]]
 
 
-# The picture that a bare object at the end of a cell shows, by its type.
-pictures: dict[type, Callable[[Any], Picture]] = {}
+# The picture that a bare object at the end of a cell shows, by the full name of its type, which need not be loaded.
+pictures: dict[str, Callable[[Any], Picture]] = {}
 # Where ranks ran; None as long as nothing that runs ranks is loaded.
 of_ranks: Timeline | None = None
 

@@ -1,9 +1,8 @@
-"""What every kind of finding says: declared whole, in both languages, and made by the probes that declare it."""
+"""What every kind of finding says: declared whole, in both languages."""
 
 import json
 import re
 from functools import cache
-from graphlib import CycleError
 from pathlib import Path
 from string import Formatter
 
@@ -16,7 +15,7 @@ from labkit.course.glossary import problems
 from labkit.course.outline import lessons
 from labkit.diagnosis.findings import KINDS, PHRASES, listed
 from labkit.diagnosis.findings.kind import UNTAUGHT, declared
-from labkit.diagnosis.probes import PROBES, Probe, in_order
+from labkit.diagnosis.probes import PROBES
 from labkit.distributed.calls import faults
 from labkit.distributed.diagnosis import meaning
 
@@ -179,24 +178,12 @@ def test_texts_go_on_in_the_lines_below(tmp_path):
         entry.texts[""]()
 
 
-def test_every_kind_has_its_probe_and_every_probe_its_place():
-    assert {kind for probe in PROBES for kind in probe.finds} == set(KINDS)
-    assert len({probe.name for probe in PROBES}) == len(PROBES)
-    order = in_order()
-    assert set(order) == set(PROBES)
-    for at, probe in enumerate(order):
+def test_what_explains_a_probe_stands_before_it():
+    names = [probe.name for probe in PROBES]
+    assert len(set(names)) == len(names)
+    for at, probe in enumerate(PROBES):
         assert probe.look.__doc__.startswith("Runs ")
-        assert set(probe.after) <= {earlier.name for earlier in order[:at]}
-        assert set(probe.explained_by) <= {one.name for one in PROBES} | set(KINDS)
-        explaining = set(probe.explained_by)
-        assert not [later for later in order[at + 1 :] if {later.name, *later.finds} & explaining]
-
-
-def test_probes_that_wait_for_one_another_are_refused():
-    one = Probe(lambda runs: [], ("list_cut",), explained_by=("idle_gpus",))
-    other = Probe(lambda runs: [], ("idle_gpus",), explained_by=("list_cut",))
-    with pytest.raises(CycleError):
-        in_order((one, other))
+        assert set(probe.explained_by) <= {*names[:at], *KINDS}
 
 
 def test_many_names_are_shortened():

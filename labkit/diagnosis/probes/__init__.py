@@ -1,31 +1,51 @@
-"""The probes: each asks one thing of the runs. They are declared here, and ordered by what they wait for."""
+"""The probes: each asks one thing of the runs. They stand here in the order in which they are asked."""
 
-from graphlib import TopologicalSorter
+from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..result import Finding
+from ..runs import Runs
 from .alone import alone, model, returned, state
 from .layout import idle, layout, rows, unexplained
-from .probe import Probe
 from .replicas import devices, references, replicas
 from .training import gradients, kept, training_step
 
+
+@dataclass(frozen=True)
+class Probe:
+    """One question to the runs.
+
+    look           the function that asks it and yields findings.
+    asked          "first"; "each": once in eval and once in training mode; "last": when both are known.
+    explained_by   names of probes and keys of kinds before it: if one has found something, this one is not asked.
+    wants_outputs  whether it is asked only if the model runs on one GPU.
+    """
+
+    look: Callable[[Runs], Iterable[Finding]]
+    asked: str = "first"
+    explained_by: tuple[str, ...] = ()
+    wants_outputs: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.look.__name__
+
+
 PROBES = (
-    model, alone, state, returned, references, replicas, devices, layout, rows, unexplained, idle, gradients, kept,
-    training_step,
-)  # fmt: skip
-
-
-def in_order(probes: tuple[Probe, ...] = PROBES) -> tuple[Probe, ...]:
-    """Return the probes, each after those that it builds on and those whose findings may explain its own."""
-    graph = {
-        probe: {
-            other
-            for other in probes
-            if other is not probe
-            and not {other.name, *other.finds}.isdisjoint((*probe.after, *probe.explained_by))
-        }
-        for probe in probes
-    }
-    return tuple(TopologicalSorter(graph).static_order())
-
-
-__all__ = ["PROBES", "Probe", "in_order"]
+    Probe(model, wants_outputs=False),
+    Probe(alone, wants_outputs=False),
+    Probe(state),
+    Probe(returned, "each"),
+    Probe(references, "each"),
+    Probe(replicas, "each"),
+    Probe(devices, "each", ("references", "replicas", "not_registered.parameter", "not_registered.module")),
+    Probe(layout, "each", ("references",)),
+    Probe(rows, "each", ("references",)),
+    Probe(unexplained, "each", ("references", "replicas", "devices", "layout", "rows")),
+    Probe(idle, "first", ("rows_dropped", "list_cut", "references")),
+    Probe(gradients, "last"),
+    Probe(kept, "last"),
+    Probe(training_step, "last"),
+)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,26 +11,17 @@ from torch import Tensor, nn
 
 from ...base.tree import is_dataclass, leaves
 from ..attributes import AttributeChanges, Contents, unregistered_modules, unregistered_tensors
-from ..comparison import quiet
+from ..comparison import batch_norms, quiet
 from ..errors import in_replica, is_beyond, is_mix, words
 from ..findings import KINDS, listed
 from ..outer_variables import OuterVariables
 from ..result import Finding
 from ..runs import Runs
-from .probe import probe
 
 # Fewer values than this per channel and GPU make BatchNorm's statistics noise.
 FEW = 16
 
-# What a forward that fails on one GPU may be told.
-_ON_ONE = ("not_simulated", "fixed_device.on_one", "fails_on_one.of_the_cpu", "fails_on_one")
 
-
-@probe(
-    "compiled_model", "several_devices", "nested_parallel", "not_registered.parameter",
-    "lazy_modules",
-    wants_outputs=False,
-)  # fmt: skip
 def model(runs: Runs) -> Iterator[Finding]:
     """Runs nothing: looks at what kind of module it is, where it was, and what it holds.
 
@@ -49,17 +41,12 @@ def model(runs: Runs) -> Iterator[Finding]:
         yield KINDS["lazy_modules"]()
 
 
-@probe(*_ON_ONE, wants_outputs=False)
 def alone(runs: Runs) -> Iterator[Finding]:
     """Runs the model in eval mode on one GPU."""
     if runs.mode.one.error is not None:
         yield _failure(runs.mode.one.error)
 
 
-@probe(
-    *_ON_ONE, "lazy_modules.made", "attributes_lost", "shared_state", "shared_state.function", "cache_on_one_gpu",
-    "not_registered.module", "batch_norm", "batch_norm.few",
-)  # fmt: skip
 def state(runs: Runs) -> Iterator[Finding]:
     """Runs the model on one GPU in its own mode; compares what it holds before and after, and counts what norms get.
 
@@ -117,12 +104,9 @@ def _written(runs: Runs, model: nn.Module, names: list[str], outside: OuterVaria
 
     def first_row_only(path: str, tensor: Tensor) -> Tensor:
         dim = runs.subject.dim
-        rows = tensor.dim() > dim and tensor.size(dim) == runs.batch
-        return (
-            tensor.narrow(dim, 0, 1).expand_as(tensor).clone()
-            if rows and tensor.layout is torch.strided
-            else tensor
-        )
+        if tensor.shape[dim : dim + 1] != (runs.batch,) or tensor.layout is not torch.strided:
+            return tensor
+        return tensor.narrow(dim, 0, 1).expand_as(tensor).clone()
 
     given = runs.inputs.mapped(first_row_only)
     others = given.tensors()
@@ -146,18 +130,12 @@ def _mixes(runs: Runs, model: nn.Module) -> bool:
     return False
 
 
-@probe(
-    "not_tensors", "dataclass_output", "random_outputs", "own_length.drawn", "outputs_differ.seeded", asked="each"
-)  # fmt: skip
 def returned(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: looks for outputs that cannot be gathered, and whether 1 and n GPUs give the same tensors."""
     whole = runs.mode.one.outputs
     # None first is what PyTorch passes through; beside tensors it is as good as any other.
-    odd = [
-        f"{path} ({type(leaf).__name__})"
-        for path, leaf in leaves(whole, "output")
-        if leaf is not None and not isinstance(leaf, Tensor)
-    ]
+    kinds = [(path, type(leaf)) for path, leaf in leaves(whole, "output")]
+    odd = [f"{path} ({kind.__name__})" for path, kind in kinds if not issubclass(kind, (Tensor, type(None)))]
     if odd:
         yield KINDS["not_tensors"](", ".join(odd[:4]), gpus=runs.gpus)
     elif is_dataclass(whole) and not isinstance(whole, dict):
@@ -194,15 +172,11 @@ def _values_seen_by_norms(model: nn.Module) -> dict[str, int]:
     """Count the values per channel of each BatchNorm in training mode: the next forward fills the dict."""
     seen: dict[str, int] = {}
 
-    def note(name: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
-        def hook(module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
-            seen[name] = given[0].numel() // max(given[0].size(1), 1)
+    def note(name: str, module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
+        seen[name] = given[0].numel() // max(given[0].size(1), 1)
 
-        return hook
-
-    for name, module in model.named_modules():
+    for name, norm in batch_norms(model):
         # One that keeps no statistics is the same in both modes: `layout` sees it.
-        tracked = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
-        if tracked and module.training:
-            module.register_forward_hook(note(name))
+        if norm.running_mean is not None and norm.training:
+            norm.register_forward_hook(partial(note, name))
     return seen

@@ -10,31 +10,18 @@ from torch import Tensor, nn
 
 from ...plans.split import split
 from ..axes import Fit, Layout, Search
+from ..comparison import batch_norms
 from ..errors import is_beyond, short_text
 from ..findings import KINDS, PHRASES, gap_text, listed
 from ..result import Finding
 from ..rounding import difference, is_number
 from ..runs import Runs
 from .alone import known
-from .probe import probe
 
-CUT = (
-    "input_cut",
-    "input_cut.number",
-    "input_axis",
-    "input_axis.batch_first",
-    "hidden_state_cut",
-    "list_cut",
-)
+# What is found of inputs that were to be cut otherwise.
+CUT = ("input_cut", "input_axis", "hidden_state_cut", "list_cut")
 
 
-@probe(
-    *CUT, "uncut_input",
-    "own_length", "rows_compared", "batch_moved", "batch_lost", "batch_lost.copies",
-    "scalar_output", "biased_loss", "biased_loss.even_pieces", "untracked_norm",
-    "outputs_differ",
-    after=("state", "returned", "replicas", "devices"), explained_by=("references",), asked="each",
-)  # fmt: skip
 def layout(runs: Runs) -> Iterator[Finding]:
     """Runs pieces on one GPU, cut as DataParallel cuts and in other ways; compares them with the whole result.
 
@@ -48,7 +35,7 @@ def layout(runs: Runs) -> Iterator[Finding]:
         yield KINDS["uncut_input"](listed(runs.inputs.objects()))
         return
     expected, found = runs.mode.one.tensors, runs.mode.many.tensors
-    search = _search(runs)
+    search = Search(runs.mode)
     fits = search.fits()
     if pairs := [path for path, fit in fits.items() if fit.how == "pairs"]:
         one, outcome = expected[pairs[0]], _glued(found.get(pairs[0]))
@@ -86,12 +73,6 @@ def _of_output(runs: Runs, path: str, fit: Fit) -> Iterator[Finding]:
         yield _lost(path, one, many)
     elif many is not None and not runs.mode.same(one, many) and not _explained(runs):
         yield _differs(runs, path, one, many)
-
-
-def _search(runs: Runs) -> Search:
-    return Search(
-        runs.mode.evaluated, runs.inputs, runs.mode.one.outputs, runs.gpus, runs.mode.same, runs.subject.dim
-    )
 
 
 def _explained(runs: Runs) -> bool:
@@ -134,38 +115,24 @@ def _elsewhere(runs: Runs, found: Layout) -> Iterator[Finding]:
 
 
 def _is_hidden_state(model: nn.Module, shape: list[int]) -> bool:
-    layers = {
-        module.num_layers * (2 if module.bidirectional else 1)
-        for module in model.modules()
-        if isinstance(module, nn.RNNBase)
-    }
-    return len(shape) == 3 and shape[0] in layers
+    networks = [one for one in model.modules() if isinstance(one, nn.RNNBase)]
+    return len(shape) == 3 and shape[0] in {one.num_layers * (1 + one.bidirectional) for one in networks}
 
 
 def _not_batch_first(model: nn.Module) -> list[str]:
     """Return the layers that take their batch in dimension 1, and could be made to take it in dimension 0."""
     kinds = (nn.RNNBase, nn.MultiheadAttention)
-    found = (
-        (name, one) for name, one in model.named_modules() if isinstance(one, kinds) and not one.batch_first
-    )
-    return [name or type(one).__name__ for name, one in found]
+    found = [pair for pair in model.named_modules() if isinstance(pair[1], kinds)]
+    return [name or type(one).__name__ for name, one in found if not one.batch_first]
 
 
 def _moved(runs: Runs, path: str, axis: int | None) -> Finding:
-    many = runs.mode.many.tensors.get(path)
-    outcome = (
-        PHRASES["batch_moved.unfit"]()
-        if many is None
-        else PHRASES["batch_moved.glued"](gpus=runs.gpus, wrong=list(many.shape))
-    )
-    return KINDS["batch_moved"](
-        path,
-        shape=list(runs.mode.one.tensors[path].shape),
-        batch=runs.batch,
-        axis=axis,
-        dim=runs.subject.dim,
-        outcome=outcome,
-    )
+    one, many = runs.mode.one.tensors[path], runs.mode.many.tensors.get(path)
+    outcome = PHRASES["batch_moved.unfit"]()
+    if many is not None:
+        outcome = PHRASES["batch_moved.glued"](gpus=runs.gpus, wrong=list(many.shape))
+    facts = {"shape": list(one.shape), "batch": runs.batch, "axis": axis, "dim": runs.subject.dim}
+    return KINDS["batch_moved"](path, outcome=outcome, **facts)
 
 
 def _is_lost(runs: Runs, one: Tensor, many: Tensor) -> bool:
@@ -214,40 +181,26 @@ def _differs(runs: Runs, path: str, one: Tensor, many: Tensor) -> Finding:
     runs.say_compared(path, gap, False)
     if uncut := runs.inputs.uncut(runs.batch):
         return KINDS["uncut_input"](listed(uncut))
-    untracked = [
-        name
-        for name, module in runs.subject.model.named_modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None
-    ]
-    return (
-        KINDS["untracked_norm"](listed(untracked))
-        if untracked
-        else KINDS["outputs_differ"](path, gap=gap_text(gap))
-    )
+    if untracked := [name for name, norm in batch_norms(runs.subject.model) if norm.running_mean is None]:
+        return KINDS["untracked_norm"](listed(untracked))
+    return KINDS["outputs_differ"](path, gap=gap_text(gap))
 
 
-@probe("rows_dropped", after=("layout",), explained_by=("references",), asked="each")
 def rows(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: counts the pieces that each input is cut into."""
     error, found, dim = runs.mode.many.error, runs.inputs.scattered(), runs.subject.dim
-    counts = {
-        path: len(split(tensor.size(dim), runs.gpus).pieces)
-        for path, tensor in found.items()
-        if tensor.dim() > dim and tensor.size(dim)
-    }
+    sizes = {path: tensor.size(dim) for path, tensor in found.items() if tensor.dim() > dim}
+    counts = {path: len(split(size, runs.gpus).pieces) for path, size in sizes.items() if size}
     # An error that a wrong cut explains drops nothing.
     if runs.mode.agree or len(set(counts.values())) < 2 or (error and (runs.has(*CUT) or _explained(runs))):
         return
     pieces = listed([f"{path} {list(found[path].shape)}: {count}" for path, count in counts.items()])
-    outcome = (
-        PHRASES["rows_dropped.silently"](fewest=min(counts.values()))
-        if error is None
-        else PHRASES["rows_dropped.fails"](problem=short_text(error))
-    )
+    outcome = PHRASES["rows_dropped.silently"](fewest=min(counts.values()))
+    if error is not None:
+        outcome = PHRASES["rows_dropped.fails"](problem=short_text(error))
     yield KINDS["rows_dropped"](pieces, gpus=runs.gpus, outcome=outcome)
 
 
-@probe("idle_gpus", after=("layout",), explained_by=("rows_dropped", "list_cut", "references"))
 def idle(runs: Runs) -> Iterator[Finding]:
     """Runs nothing: counts the GPUs that get no rows."""
     plan = runs.plan
@@ -257,17 +210,6 @@ def idle(runs: Runs) -> Iterator[Finding]:
         yield KINDS["idle_gpus"](names, batch=plan.batch, gpus=plan.gpus, chunk=plan.chunk, busy=busy)
 
 
-@probe(
-    "sparse_input",
-    "uncut_input",
-    "not_simulated",
-    "fails_on_many.piece",
-    "fails_on_many.replicas",
-    "fails_in_training",
-    "outputs_differ",
-    explained_by=("references", "replicas", "devices", "layout", "rows"),
-    asked="each",
-)
 def unexplained(runs: Runs) -> Iterator[Finding]:
     """Runs pieces on one GPU: names an error or a difference on n GPUs for which no other probe has a reason."""
     error = runs.mode.many.error
@@ -278,16 +220,14 @@ def unexplained(runs: Runs) -> Iterator[Finding]:
                 yield KINDS["outputs_differ"](path, gap=gap_text(inf))
     if error is None or known(runs, error):
         return
-    sparse = [
-        tensor.layout for tensor in runs.inputs.tensors().values() if tensor.layout is not torch.strided
-    ]
-    if sparse:
+    layouts = [tensor.layout for tensor in runs.inputs.tensors().values()]
+    if sparse := [one for one in layouts if one is not torch.strided]:
         yield KINDS["sparse_input"](str(sparse[0]).removeprefix("torch."), problem=short_text(error))
     elif uncut := runs.inputs.uncut(runs.batch):
         yield KINDS["uncut_input"](listed(uncut))
     elif is_beyond(error):
         yield KINDS["not_simulated"].of(error)
     else:
-        refused = _search(runs).piece_refused()
+        refused = Search(runs.mode).piece_refused()
         alike = KINDS["fails_on_many.piece"] if refused else KINDS["fails_on_many.replicas"]
         yield (KINDS["fails_in_training"] if runs.mode.training else alike).of(error, gpus=runs.gpus)

@@ -17,10 +17,8 @@ from ..outputs import opened
 from ..references import reference
 from ..result import Finding
 from ..runs import Runs
-from .probe import probe
 
 
-@probe("replica_parameters", "replica_weights", "device_dependent", asked="each")
 def replicas(runs: Runs) -> Iterator[Finding]:
     """Runs the whole batch in a replica on the source GPU, and in the model itself on the next; compares the outputs.
 
@@ -38,14 +36,12 @@ def replicas(runs: Runs) -> Iterator[Finding]:
         if "modified by an inplace" in words(error) or "modified inplace" in words(error):
             yield KINDS["replica_weights"].of(error)
         elif not is_mix(error) and lines:
-            yield KINDS["replica_parameters"](
-                line_of(error), outcome=PHRASES["replica_parameters.fails"](problem=short_text(error))
-            )
+            outcome = PHRASES["replica_parameters.fails"](problem=short_text(error))
+            yield KINDS["replica_parameters"](line_of(error), outcome=outcome)
         return
     if not runs.mode.all_same(found):
-        yield KINDS["replica_parameters"](
-            lines[0] if lines else "", outcome=PHRASES["replica_parameters.differs"]()
-        )
+        outcome = PHRASES["replica_parameters.differs"]()
+        yield KINDS["replica_parameters"]("".join(lines[:1]), outcome=outcome)
         return
     other = runs.mode.fresh("cuda:1")
     try:
@@ -57,7 +53,6 @@ def replicas(runs: Runs) -> Iterator[Finding]:
         yield KINDS["device_dependent"]()
 
 
-@probe("rows_refer", asked="each")
 def references(runs: Runs) -> Iterator[Finding]:
     """Runs the model on one GPU with rows in another order, or some of them; compares that with the whole result.
 
@@ -66,16 +61,11 @@ def references(runs: Runs) -> Iterator[Finding]:
     """
     if runs.mode.agree or runs.mode.random:
         return
-    if found := reference(runs.mode.evaluated, runs.inputs, runs.mode.one.outputs, runs.mode.same):
+    if found := reference(runs.mode):
         meaning = PHRASES[f"rows_refer.{found.kind}"](of=found.of)
         yield KINDS["rows_refer"](found.path, meaning=meaning, gpus=runs.gpus)
 
 
-@probe(
-    "uncut_input", "not_registered.tensor", "fixed_device",
-    explained_by=("references", "replicas", "not_registered.parameter", "not_registered.module"),
-    asked="each",
-)  # fmt: skip
 def devices(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: where replicas mix devices, looks for what scatter and replicate left behind.
 

@@ -17,7 +17,6 @@ from ..rounding import difference, largest_gap, same, tolerance
 from ..runs import Runs
 from .alone import known
 from .layout import biased_loss
-from .probe import probe
 
 # A gap below this, in units of the largest gradient, may come of a ReLU whose input is zero but for rounding.
 ROUNDED = 0.05
@@ -26,11 +25,6 @@ ROUNDED = 0.05
 SMALL = 2**20
 
 
-@probe(
-    "loss_fails", "biased_loss", "biased_loss.even_pieces",
-    "biased_loss.numbers", "gradients_differ",
-    after=("returned", "layout"), asked="last",
-)  # fmt: skip
 def gradients(runs: Runs) -> Iterator[Finding]:
     """Runs backward on 1 and on n GPUs; compares the loss and every parameter's gradient.
 
@@ -50,19 +44,13 @@ def gradients(runs: Runs) -> Iterator[Finding]:
     biased = runs.loss is not None and not same(first, second, mode.one.least)
     if biased:
         yield _biased(runs, float(first), float(second))
-    one, many = mode.one.model, mode.many.model
-    assert one is not None  # both have run
-    assert many is not None
-    worst, name, agree, count = _worst_gap(one, many, tolerance(mode.one.least))
+    one = mode.one.model
+    worst, name, agree, count = _worst_gap(one, mode.many.model, tolerance(mode.one.least))
     if not agree and not biased and worst < ROUNDED and _agree_in_double(mode.in_double):
         worst, agree = 0.0, True
     total = sum(parameter.requires_grad for parameter in one.parameters())
-    what = (
-        PHRASES["gradients"](count=count)
-        if count == total
-        else PHRASES["gradients.some"](count=count, total=total)
-    )
-    runs.say_compared(what, worst, agree)
+    some = PHRASES["gradients.some"](count=count, total=total)
+    runs.say_compared(PHRASES["gradients"](count=count) if count == total else some, worst, agree)
     if not agree and not biased:
         yield KINDS["gradients_differ"](name, gap=gap_text(worst))
 
@@ -73,8 +61,7 @@ def _agree_in_double(mode: Comparison) -> bool:
         mode.backward(mode.one), mode.backward(mode.many)
     except Exception:
         return False
-    one, many = mode.one.model, mode.many.model
-    return one is not None and many is not None and _worst_gap(one, many, tolerance(torch.float64))[2]
+    return _worst_gap(mode.one.model, mode.many.model, tolerance(torch.float64))[2]
 
 
 def _biased(runs: Runs, one: float, many: float) -> Finding:
@@ -89,12 +76,11 @@ def _biased(runs: Runs, one: float, many: float) -> Finding:
 def _worst_gap(one: nn.Module, many: nn.Module, rounding: float) -> tuple[float, str, bool, int]:
     """Return the largest relative gap between gradients, its parameter, whether it is rounding, and their number."""
     # A parameter that forward makes is lost with the replica: the model on n GPUs does not have it.
-    others = dict(many.named_parameters())
-    pairs = [
-        (name, _gradient(ours), _gradient(others[name]))
-        for name, ours in one.named_parameters()
-        if name in others and ours.numel() and (ours.grad is not None or others[name].grad is not None)
-    ]
+    others, pairs = dict(many.named_parameters()), []
+    for name, ours in one.named_parameters():
+        theirs = others.get(name)
+        if theirs is not None and ours.numel() and (ours.grad is not None or theirs.grad is not None):
+            pairs.append((name, _gradient(ours), _gradient(theirs)))
     scale = max((float(a.abs().max()) for _, a, _ in pairs), default=0.0)
     # Half-precision gradients are sums of rounded numbers: what is small beside the largest is noise.
     slack, noise = (1e-3, 1e-3) if rounding <= 1e-3 else (2 * rounding, 0.1)
@@ -115,7 +101,6 @@ def _gradient(parameter: Tensor) -> Tensor:
     return grad if grad.layout is torch.strided else grad.to_dense()
 
 
-@probe("kept_from_one_gpu.buffers", "kept_from_one_gpu.parameters", after=("layout",), asked="last")
 def kept(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: compares parameters and buffers after a training forward on 1 and on n GPUs.
 
@@ -125,10 +110,8 @@ def kept(runs: Runs) -> Iterator[Finding]:
     one, many = mode.one, mode.many
     if not mode.training or mode.random or one.model is None or many.model is None:
         return
-    for what, ours, theirs in (
-        ("buffers", one.model.named_buffers(), many.model.named_buffers()),
-        ("parameters", one.model.named_parameters(), many.model.named_parameters()),
-    ):
+    for what in ("buffers", "parameters"):
+        ours, theirs = (getattr(model, f"named_{what}")() for model in (one.model, many.model))
         others = dict(theirs)
         pairs = {name: (tensor, others[name]) for name, tensor in ours if name not in one.replaced}
         gaps = {name: difference(*pair) for name, pair in pairs.items() if not mode.same(*pair)}
@@ -139,11 +122,6 @@ def kept(runs: Runs) -> Iterator[Finding]:
             runs.say_compared(PHRASES["kept"](count=len(pairs), what=PHRASES[what]()), 0.0, True)
 
 
-@probe(
-    "fixed_device", "fails_in_training.batch_norm", "fails_in_training",
-    "memory_fits", "memory_too_small", "home_memory",
-    after=("layout", "gradients", "kept"), asked="last",
-)  # fmt: skip
 def training_step(runs: Runs) -> Iterator[Finding]:
     """Runs a training step on n GPUs in the model's own mode; measures how much memory it takes on each GPU.
 
@@ -178,10 +156,8 @@ def training_step(runs: Runs) -> Iterator[Finding]:
 def _failure(runs: Runs, error: Exception) -> Finding:
     if is_mix(error):
         return KINDS["fixed_device"].of(error)
-    one_row = "more than 1 value per channel" in short_text(error)
-    return (KINDS["fails_in_training.batch_norm"] if one_row else KINDS["fails_in_training"]).of(
-        error, gpus=runs.gpus
-    )
+    one_row = ".batch_norm" * ("more than 1 value per channel" in short_text(error))
+    return KINDS["fails_in_training" + one_row].of(error, gpus=runs.gpus)
 
 
 def _bytes(*tensors: Tensor) -> int:

@@ -5,45 +5,22 @@ The core asks for them through :mod:`labkit.view.shown`; each is loaded when the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
-from ...trace.trace import Trace
 from ...view import shown
-from ...view.picture import Picture
-from ..calls.waits import WaitForGraph
-from ..plans.heat import HeatMaps
-from ..plans.pipeline import Pipeline
 
 
-def _picture(trace: Trace) -> Picture:
-    from .rank_lanes import ranks_picture
-
-    return ranks_picture(trace)
-
-
-def _chapters(trace: Trace) -> Iterable[shown.Chapter]:
-    from .chapters import chapters
-
-    return chapters(trace)
+def _late(module: str, name: str) -> Callable[[Any], Any]:
+    """The function ``name`` of a module here, which is loaded when the function is first called."""
+    return lambda data: getattr(import_module(f".{module}", __name__), name)(data)
 
 
-def _stands(graph: WaitForGraph) -> Picture:
-    from .wait_graphs import wait_for_picture
-
-    return wait_for_picture(graph)
-
-
-def _heat(heat: HeatMaps) -> Picture:
-    from .heat_maps import heat_picture
-
-    return heat_picture(heat)
-
-
-def _pipeline(found: Pipeline) -> Picture:
-    from .pipeline_lanes import pipelines_picture
-
-    return pipelines_picture([found])
-
-
-shown.shows_ranks(shown.Timeline(_picture, _chapters))
-shown.pictures |= {WaitForGraph: _stands, HeatMaps: _heat, Pipeline: _pipeline}
+shown.shows_ranks(shown.Timeline(_late("rank_lanes", "ranks_picture"), _late("chapters", "chapters")))
+shown.pictures |= {
+    "labkit.distributed.calls.waits.WaitForGraph": _late("wait_graphs", "wait_for_picture"),
+    "labkit.distributed.plans.heat.HeatMaps": _late("heat_maps", "heat_picture"),
+    "labkit.distributed.plans.pipeline.Pipeline": _late("pipeline_lanes", "pipeline_picture"),
+    "labkit.cost.search.Plans": _late("plan_stacks", "plans_picture"),
+}

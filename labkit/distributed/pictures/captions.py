@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ...view.captions import captions
+from ...base.texts import wording
 
-caption = captions(__file__)
+caption = wording(__file__)

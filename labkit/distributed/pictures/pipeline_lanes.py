@@ -45,6 +45,11 @@ def pipelines_picture(pipelines: Sequence[Pipeline]) -> Picture:
     return sketch.picture(floor + 14, say(en="; ", zh="；").join(map(repr, pipelines)))
 
 
+def pipeline_picture(found: Pipeline) -> Picture:
+    """One schedule."""
+    return pipelines_picture([found])
+
+
 def _curves(sketch: Sketch, pipelines: Sequence[Pipeline], scale: float, floor: float) -> None:
     """What is alive on stage 0, as areas on ``floor``, each with its name at its peak; the last one's is dark."""
     each = (_TALL - 12) / max(found.peak(0) for found in pipelines)

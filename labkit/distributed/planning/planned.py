@@ -14,8 +14,8 @@ from ...cost.plan import KINDS
 from ...cost.search import Plans, plans
 from ...cost.sizes import Sizes, read_sizes
 from ...view import shown
-from ...view.captions import caption
 from ...view.picture import Picture
+from ..pictures.captions import caption
 from ..torchrun.script import Program
 from .measuring import RankPlan, measure
 
@@ -79,13 +79,13 @@ class ScriptPlan(Drawn):
 
 
 def _picture(found: ScriptPlan) -> Picture:
-    from ...view.pictures.plan_stacks import ranks_memory_picture
+    from ..pictures.plan_stacks import ranks_memory_picture
 
     rows = [(f"rank {found.like(one.rank)}", one.at_peak) for one in found.run]
     return ranks_memory_picture(rows, found.gpu.memory, str(found).split("\n")[0])
 
 
-shown.pictures[ScriptPlan] = _picture
+shown.pictures[f"{__name__}.ScriptPlan"] = _picture
 
 
 def plan(

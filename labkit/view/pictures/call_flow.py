@@ -207,12 +207,9 @@ class _Painter:
         self._title(
             _OUT, edges[0], say(en="output", zh="输出"), flow.output, flow.target, right=True, muted=not there
         )
-        for column, step, label in (
-            (_OUT, _GATHER, "output"),
-            (_GRADIENT_OUT, _GRADIENT, "gradient of the output"),
-        ):
-            if step == _GRADIENT and not self.backward:
-                continue
+        parts = [(_OUT, _GATHER, "output")]
+        parts += [(_GRADIENT_OUT, _GRADIENT, "gradient of the output")] * self.backward
+        for column, step, label in parts:
             fill = {"gpu": gpu, "strong": self.step == step} if self._there(step) else {"dashed": True}
             tint = _PALE if step == _GRADIENT and self._there(step) else 0.0
             self.sketch.add(Box(column[0], edges[0], column[1], high, label=label, tint=tint, **fill))

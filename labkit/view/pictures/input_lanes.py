@@ -28,11 +28,8 @@ def inputs_picture(cut: Cut) -> Picture:
         x, scale = float(_LEFT), lane.across / max(shape[0], 1)
         for gpu, piece in enumerate(cut_shape(shape, cut.gpus)):
             width, words = piece[0] * scale, f"cuda:{gpu}: {piece[0]}"
-            sketch.add(
-                lane.bar(
-                    at, x, width, gpu, label=f"{name} cuda:{gpu}", tip=f"{name} · cuda:{gpu} · {list(piece)}"
-                )
-            )
+            tip = f"{name} · cuda:{gpu} · {list(piece)}"
+            sketch.add(lane.bar(at, x, width, gpu, label=f"{name} cuda:{gpu}", tip=tip))
             for text in (words, str(piece[0])):
                 if text_width(text, lane.size) + 4 <= width:
                     sketch.add(Text(x + width / 2, lane.line(at), text, lane.size, "middle", gpu=gpu))

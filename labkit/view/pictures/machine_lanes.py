@@ -30,9 +30,8 @@ def occupancy_picture(machine: Occupancy) -> Picture:
             lane.note(at, say(en=f"{used} of {capacity}", zh=f"{used} / {capacity}"), muted=not found),
         )
         if found:
-            sketch.add(
-                lane.bar(at, _LEFT, max(found * scale, _LEAST), gpu, label=f"cuda:{gpu} used", tip=tip)
-            )
+            width = max(found * scale, _LEAST)
+            sketch.add(lane.bar(at, _LEFT, width, gpu, label=f"cuda:{gpu} used", tip=tip))
     used = bytes_text(sum(machine.used))
     description = _title(machine) + say(en=f", {used} in use.", zh=f"，显存共用去 {used}。")
     return sketch.picture(lane.y(len(shown)) + 10, description)

@@ -25,16 +25,14 @@ def memory_picture(memory: Footprints) -> Picture:
     names = {kind: caption(kind) for kind in KINDS}
     limit = -99.0 if memory.capacity is None else _LEFT + memory.capacity * scale
     sketch, too_much = Sketch(), set(memory.over)
-    marks = [
-        (names[kind], _swatch(f"legend {kind}", tint, [gpu for gpu in shown if isinstance(gpu, int)]))
-        for kind, tint in zip(KINDS, _PALE, strict=True)
-    ]
+    looks, gpus = list(zip(KINDS, _PALE, strict=True)), [gpu for gpu in shown if isinstance(gpu, int)]
+    marks = [(names[kind], _swatch(f"legend {kind}", tint, gpus)) for kind, tint in looks]
     sketch.add(*legend(_LEFT, 23, marks, mark=_SWATCH + 5, gap=14))
     fine = min(lane.size, 11.5)
     for at, gpu in lane.one_by_one(sketch, shown, lambda gpus: _counted(memory, gpus)):
         found, x = memory.gpus[gpu], float(_LEFT)
         sketch.add(lane.name(at, f"cuda:{gpu}", muted=not found.total))
-        for kind, tint in zip(KINDS, _PALE, strict=True):
+        for kind, tint in looks:
             held = getattr(found, kind)
             if not held:
                 continue
@@ -65,11 +63,8 @@ def memory_picture(memory: Footprints) -> Picture:
 def _swatch(label: str, tint: float, gpus: list[int]) -> list[Box]:
     """The look of a kind on each of the first GPUs, side by side."""
     first = gpus[:_SWATCHES]
-    width = _SWATCH / max(len(first), 1)
-    hatched = label.endswith(_HATCHED)
-    return [
-        Box(at * width, 12, width, 14, gpu, label, tint=tint, hatched=hatched) for at, gpu in enumerate(first)
-    ]
+    width, hatched, places = _SWATCH / max(len(first), 1), label.endswith(_HATCHED), enumerate(first)
+    return [Box(at * width, 12, width, 14, gpu, label, tint=tint, hatched=hatched) for at, gpu in places]
 
 
 def _description(memory: Footprints) -> str:

@@ -31,7 +31,9 @@ def placement_picture(found: Placement) -> Picture:
             sketch.add(*_lane(found, entry, y))
             y += _HIGH + _GAP
         else:
-            words = _counted(found, entry)
+            working = _working(found)
+            busy = sum(f"cuda:{gpu}" in working for gpu in entry)
+            words = caption("placement", "more", gpus=len(entry), busy=busy)
             size = sized(words, WIDTH - 2 * _BEFORE[0], _SIZE)
             sketch.add(Text(_BEFORE[0], y + 16, words, size, muted=True))
             y += 24 + _GAP
@@ -69,12 +71,6 @@ def _shown(found: Placement) -> list[str | range]:
     return shown
 
 
-def _counted(found: Placement, gpus: range) -> str:
-    working = _working(found)
-    busy = sum(f"cuda:{gpu}" in working for gpu in gpus)
-    return caption("placement", "more", gpus=len(gpus), busy=busy)
-
-
 def _lane(found: Placement, device: str, y: float) -> list[Box | Line | Text]:
     """One device's lane."""
     gpu, home = number(device), device == found.home
@@ -96,30 +92,24 @@ def _lane(found: Placement, device: str, y: float) -> list[Box | Line | Text]:
         words = say(en=f"input: {plural(found.plan.batch, 'row')}", zh=f"输入：{found.plan.batch} 行")
         shapes += _cell(_BEFORE, lower, gpu, words, "input", pale=True)
     if rows is not None and not found.error:
+        words = say(en="the module itself", zh="模块本身")
         if len(found.replicas) > 1:
-            shapes += _cell(_DURING, upper, gpu, say(en=f"replica {part}", zh=f"副本 {part}"), "replica")
-        else:
-            shapes += _cell(_DURING, upper, gpu, say(en="the module itself", zh="模块本身"), "replica")
+            words = say(en=f"replica {part}", zh=f"副本 {part}")
+        shapes += _cell(_DURING, upper, gpu, words, "replica")
         span = f"{rows[0]}–{rows[-1]}" if len(rows) > 1 else f"{rows[0]}"
         words = say(en=f"row{'s' * (len(rows) > 1)} {span}", zh=f"第 {span} 行")
         shapes += _cell(_DURING, lower, gpu, words, "piece", pale=True)
     elif part is not None and not found.error:
         shapes += _cell(_DURING, (upper + lower) / 2, None, say(en="idle", zh="空闲"), "idle")
     elif device.startswith("cuda") and device not in (found.module, found.batch, found.output):
-        middle = y + _HIGH / 2 + _SIZE * BASELINE
-        shapes.append(
-            Text(_DURING[0] + _DURING[1] / 2, middle, _unused(found, part), _SIZE, "middle", muted=True)
-        )
+        middle = _DURING[0] + _DURING[1] / 2, y + _HIGH / 2 + _SIZE * BASELINE
+        # One that is named has nothing to show where the call fails before anything is sent.
+        words = "" if part is not None else say(en="not in device_ids", zh="不在 device_ids 里")
+        shapes.append(Text(*middle, words, _SIZE, "middle", muted=True))
     if device == found.output and not found.error:
         words = say(en=f"output: {plural(found.plan.batch, 'row')}", zh=f"输出：{found.plan.batch} 行")
         shapes += _cell(_AFTER, (upper + lower) / 2, gpu, words, "output")
     return shapes
-
-
-def _unused(found: Placement, part: int | None) -> str:
-    if part is not None:  # the call fails before anything is sent
-        return ""
-    return say(en="not in device_ids", zh="不在 device_ids 里")
 
 
 def _cell(
@@ -135,20 +125,14 @@ def _cell(
 
 def _arrows(found: Placement, lanes: dict[str, float], device: str) -> list[Line]:
     """The arrows to ``device`` before it computes, and from it afterwards; a thing that stays has no arrow head."""
-    upper, lower, middle = 6 + _CELL / 2, _HIGH - 6 - _CELL / 2, _HIGH / 2
-    lines = [
-        Line(
-            _BEFORE[0] + _BEFORE[1], lanes[source] + level, _DURING[0] - 1, lanes[device] + level,
-            arrow=source != device, muted=source == device,
-        )
-        for source, level in ((found.module, upper), (found.batch, lower))
-    ]  # fmt: skip
-    lines.append(
-        Line(
-            _DURING[0] + _DURING[1], lanes[device] + middle, _AFTER[0] - 1, lanes[found.output] + middle,
-            arrow=device != found.output, muted=device == found.output,
-        )
-    )  # fmt: skip
+    lines = []
+    for source, target, left, right, level in (
+        (found.module, device, _BEFORE, _DURING, 6 + _CELL / 2),
+        (found.batch, device, _BEFORE, _DURING, _HIGH - 6 - _CELL / 2),
+        (device, found.output, _DURING, _AFTER, _HIGH / 2),
+    ):
+        ends = left[0] + left[1], lanes[source] + level, right[0] - 1, lanes[target] + level
+        lines.append(Line(*ends, arrow=source != target, muted=source == target))
     return lines
 
 

@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
 from ...base.language import say
 from ...base.units import duration
 from ...cost import Race
 from ..captions import caption
-from ..charts import Axis, Style, charts_picture, decades
+from ..charts import Axis, Counts, Curve, charts_picture, decades
 from ..picture import Picture
 
-_STYLES = (Style("star", strong=True, mark="square"), Style("ring", mark="disc"))
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 
 
 def race_picture(found: Race) -> Picture:
     """Two charts: on the left the bytes over the busiest link, on the right the time."""
-    names = {
-        "star": say(en="star (through GPU 0)", zh="星形（经过 0 号 GPU）"),
-        "ring": say(en="ring", zh="环形"),
-    }
-    short = {"star": say(en="star", zh="星形"), "ring": names["ring"]}
-    size, unit = _unit(max(max(found.carried[style.key]) for style in _STYLES) or 1.0)
+    size, unit = _unit(max(map(max, found.carried.values())) or 1.0)
     carried = {way: [value / size for value in values] for way, values in found.carried.items()}
-    link = say(en=f"busiest link, {unit} one way", zh=f"最忙的链路（单向，{unit}）")
-    time = say(en="all-reduce", zh="全归约")
-    measured: list[tuple[Axis, Mapping[str, Sequence[float | None]]]] = [
-        (_axis(link, carried, "{:.4g}".format, f"{{:.4g}} {unit}".format), carried),
-        (_axis(time, found.seconds, duration, duration), found.seconds),
-    ]
-    under = say(en="number of GPUs (ranks)", zh="GPU 数（rank 数）")
-    return charts_picture(
-        _STYLES, names, short, found.counts, under, measured, found.hardware, _description(found)
+    star, through = say(en="star", zh="星形"), say(en="star (through GPU 0)", zh="星形（经过 0 号 GPU）")
+    ring = say(en="ring", zh="环形")
+    curves = (
+        Curve("star", through, star, (carried["star"], found.seconds["star"]), strong=True, mark="square"),
+        Curve("ring", ring, ring, (carried["ring"], found.seconds["ring"]), mark="disc"),
     )
-
-
-def _axis(
-    title: str,
-    values: Mapping[str, Sequence[float]],
-    tick: Callable[[float], str],
-    told: Callable[[float], str],
-) -> Axis:
-    """An axis on which both ways can be read: the star is soon a thousand times the ring."""
-    low, high = decades([value for way in values.values() for value in way])
-    return Axis(title, high, tick, told, low)
+    # On these axes both ways can be read: the star is soon a thousand times the ring.
+    link = say(en=f"busiest link, {unit} one way", zh=f"最忙的链路（单向，{unit}）")
+    low, high = decades([*carried["star"], *carried["ring"]])
+    axes = [Axis(link, high, "{:.4g}".format, f"{{:.4g}} {unit}".format, low)]
+    low, high = decades([*found.seconds["star"], *found.seconds["ring"]])
+    axes.append(Axis(say(en="all-reduce", zh="全归约"), high, duration, duration, low))
+    counts = Counts(found.counts, say(en="number of GPUs (ranks)", zh="GPU 数（rank 数）"))
+    return charts_picture(curves, axes, counts, found.hardware, _description(found))
 
 
 def _unit(nbytes: float) -> tuple[int, str]:

@@ -79,16 +79,12 @@ def _circle(plan: AllReduce, step: int) -> list[Box | Line | Text]:
     labelled = plan.ranks <= _MOST
     size = _NODE if labelled else (9, 9)
     sends = plan.sends(step) if step else ()
-    beside = [*around[1:], *around[:1]]
-    links = [
-        (rank, 0 if star else other) for rank, other in zip(around, beside, strict=True) if plan.ranks > 1
-    ]
+    beside = [0] * len(around) if star else [*around[1:], *around[:1]]
+    links = list(zip(around, beside, strict=True)) if plan.ranks > 1 else []
     for one, other in links:
-        (x1, y1), (x2, y2) = places[one], places[other]
-        found.append(Line(x1, y1, x2, y2, muted=True))
-    for source, target in sorted(
-        {(send.source, send.target) for send in sends} & {*links, *((other, one) for one, other in links)}
-    ):
+        found.append(Line(*places[one], *places[other], muted=True))
+    both_ways = {*links, *((other, one) for one, other in links)}
+    for source, target in sorted({(send.source, send.target) for send in sends} & both_ways):
         line = _between(places[source], places[target], size)
         found.append(line)
         chunks = [send.chunk for send in sends if send.source == source]
@@ -132,10 +128,8 @@ def _beside(line: Line, words: str) -> Text:
     across = line.y2 - line.y1, line.x1 - line.x2  # a quarter turn
     length = hypot(*across) or 1.0
     turn = 1 if across[0] * dx + across[1] * dy >= 0 else -1
-    far = 10 + text_width(words, 11) / 4
-    return Text(
-        x + turn * across[0] / length * far, y + turn * across[1] / length * far + 4, words, 11, "middle"
-    )
+    far = turn * (10 + text_width(words, 11) / 4) / length
+    return Text(x + across[0] * far, y + across[1] * far + 4, words, 11, "middle")
 
 
 def _clock(plan: AllReduce, step: int, top: float) -> list[Box | Text]:
@@ -146,13 +140,13 @@ def _clock(plan: AllReduce, step: int, top: float) -> list[Box | Text]:
     lane = Lanes(top + 18, _LEFT, 120, 20, 12, pad=4)
     words = say(en="time, in gradients sent over one link", zh="时间：以一份梯度在一条链路上传完为 1")
     found: list[Box | Text] = [Text(_LEFT, top + 12, words, 11, muted=True)]
-    for at, (other, name) in enumerate(
-        ((Ring(plan.ranks), say(en="ring", zh="环形")), (Star(plan.ranks), say(en="star", zh="星形")))
-    ):
+    names: dict[type[AllReduce], str] = {Ring: say(en="ring", zh="环形"), Star: say(en="star", zh="星形")}
+    for at, (kind, name) in enumerate(names.items()):
+        other = kind(plan.ranks)
         whole = other.time(plan.steps)
         done = min(now, whole)
         scale = lane.across / longest
-        mine = type(other) is type(plan)
+        mine = kind is type(plan)
         found.append(lane.name(at, name, muted=not mine))
         found.append(lane.bar(at, _LEFT, float(whole * scale), dashed=True, label=f"{name} whole"))
         if done:
@@ -233,9 +227,8 @@ def _received(plan: AllReduce, shown: list[int | range], lane: Lanes) -> list[Te
     for at, rank in enumerate(shown):
         if isinstance(rank, int) and rank in by_target:
             (send, *more) = by_target[rank]
-            chunks = (
-                say(en="all", zh="全部") if more else say(en=f"chunk {send.chunk}", zh=f"分块 {send.chunk}")
-            )
+            one = say(en=f"chunk {send.chunk}", zh=f"分块 {send.chunk}")
+            chunks = say(en="all", zh="全部") if more else one
             words = caption("received", "adds" if send.adds else "replaces", chunks=chunks, rank=send.source)
             size = sized(words, _NOTES - 12, lane.size)
             notes.append(Text(WIDTH - _NOTES + 10, lane.line(at), words, size))

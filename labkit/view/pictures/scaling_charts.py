@@ -6,15 +6,10 @@ from ...base.language import say
 from ...base.units import duration
 from ...cost import Scaling
 from ..captions import caption
-from ..charts import Axis, Style, charts_picture, times
+from ..charts import Axis, Counts, Curve, charts_picture, times
 from ..layout import together
 from ..picture import Picture
 
-_STYLES = (
-    Style("perfect", dashed=True),
-    Style("ddp", mark="disc"),
-    Style("data_parallel", strong=True, mark="square"),
-)
 # Of more counts, some are drawn.
 _MOST_COUNTS = 128
 
@@ -24,25 +19,29 @@ def scaling_picture(found: Scaling) -> Picture:
     # Of each group of neighbours the last is drawn, and the first count of all.
     shown = sorted({0, *(group[-1] for group in together(len(found.counts), _MOST_COUNTS))})
     counts = [found.counts[n] for n in shown]
-    names = {
-        "perfect": say(en="perfect scaling", zh="理想扩展"),
-        "ddp": "DistributedDataParallel",
-        "data_parallel": "DataParallel",
-    }
-    ends = names | {"perfect": say(en="perfect", zh="理想"), "ddp": "DDP"}
     some = ["some"] if len(counts) < len(found.counts) else []
     under = caption("scaling", "counts", *some, shown=len(counts), all=len(found.counts))
     share = say(en="efficiency, % of perfect", zh="效率（占理想的百分比）")
-    seconds, efficiency = {}, {}
-    for style in _STYLES:
-        found_seconds, shares = found.seconds[style.key], found.efficiency(style.key)
-        seconds[style.key] = [found_seconds[n] for n in shown]
-        efficiency[style.key] = [shares[n] for n in shown]
-    measured = [
-        times("training step", "每个训练步", seconds),
-        (Axis(share, 1.0, "{:.0%}".format, "{:.1%}".format), efficiency),
-    ]
-    return charts_picture(_STYLES, names, ends, counts, under, measured, found.hardware, _description(found))
+    seconds = {way: [found.seconds[way][n] for n in shown] for way in ("perfect", "ddp", "data_parallel")}
+    longest = max(s for values in seconds.values() for s in values if s is not None)
+    time, scale = times("training step", "每个训练步", longest)
+
+    def values(way: str) -> list[list[float | None]]:
+        shares = found.efficiency(way)
+        return [[s and s * scale for s in seconds[way]], [shares[n] for n in shown]]
+
+    ours, perfect, short = (
+        "data_parallel",
+        say(en="perfect scaling", zh="理想扩展"),
+        say(en="perfect", zh="理想"),
+    )
+    curves = (
+        Curve("perfect", perfect, short, values("perfect"), dashed=True),
+        Curve("ddp", "DistributedDataParallel", "DDP", values("ddp"), mark="disc"),
+        Curve(ours, "DataParallel", "DataParallel", values(ours), strong=True, mark="square"),
+    )
+    axes = (time, Axis(share, 1.0, "{:.0%}".format, "{:.1%}".format))
+    return charts_picture(curves, axes, Counts(counts, under), found.hardware, _description(found))
 
 
 def _description(found: Scaling) -> str:

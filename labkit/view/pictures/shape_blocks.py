@@ -88,15 +88,13 @@ def _blocks(
         width = max((piece[1] if len(piece) > 1 else 1) * wide, 8.0)
         words = f"{name} {shape_text(piece)}" if len(group) == 1 else f"{len(group)} × {shape_text(piece)}"
         if height:
-            found.append(
-                Box(x, y, width, height, group[0], name, tip=f"{name}: {words}" if len(group) > 1 else words)
-            )
+            tip = f"{name}: {words}" if len(group) > 1 else words
+            found.append(Box(x, y, width, height, group[0], name, tip=tip))
             if output is not None:
                 found.append(Box(x + _GLUED, top, width, height, group[0], f"glued {name}"))
         middle, last = y + height / 2, group is groups[-1]
-        apart = min(
-            middle - labelled, end - heights[-1] / 2 - middle
-        )  # from the last label, and from the last of all
+        # From the last label, and from the last of all.
+        apart = min(middle - labelled, end - heights[-1] / 2 - middle)
         if last or apart >= _SIZE + 2:
             beside = width + _LABEL - _ACROSS
             label = fitted(words, _ARROW - beside - 4, _SIZE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...base.language import say
 from ...base.numbers import plural
-from ...plans.split import Piece, Split
+from ...plans.split import Split
 from ..captions import caption
 from ..layout import MOST_LANES, devices, gpu_lanes, sized, text_width, together
 from ..picture import WIDTH, Box, Picture, Sketch, Text
@@ -43,8 +43,10 @@ def split_picture(plan: Split) -> Picture:
             continue
         piece = plan.pieces[gpu]
         x, width = _LEFT + piece.start * scale, piece.rows * scale
-        if scale >= _FINEST:
-            sketch.add(*_rows(piece, scale))
+        if scale >= _FINEST:  # the rows of the piece, one by one, on top
+            for row in range(piece.rows):
+                label = f"cuda:{gpu} row {piece.start + row}"
+                sketch.add(Box(x + row * scale, _TOP, scale, _BAR, gpu, label))
         short = piece == plan.short
         sketch.add(
             lane.name(at, f"cuda:{gpu}"),
@@ -82,21 +84,10 @@ def pieces_of(plan: Split, x: float, y: float, scale: float, height: float) -> l
     boxes = []
     for group in together(len(plan.pieces), MOST_LANES):
         first, last = plan.pieces[group[0]], plan.pieces[group[-1]]
+        label = str(first) if first is last else f"{devices(group)} rows {first.start}..{last.stop - 1}"
         if rows := last.stop - first.start:
-            whole_of = (
-                str(first) if first is last else f"{devices(group)} rows {first.start}..{last.stop - 1}"
-            )
-            boxes.append(Box(x + first.start * scale, y, rows * scale, height, first.gpu, whole_of))
+            boxes.append(Box(x + first.start * scale, y, rows * scale, height, first.gpu, label))
     return boxes
-
-
-def _rows(piece: Piece, scale: float) -> list[Box]:
-    """The rows of a piece, one by one, on top."""
-    x = _LEFT + piece.start * scale
-    return [
-        Box(x + at * scale, _TOP, scale, _BAR, piece.gpu, f"cuda:{piece.gpu} row {piece.start + at}")
-        for at in range(piece.rows)
-    ]
 
 
 def _counted(plan: Split, gpus: range) -> str:

@@ -72,13 +72,12 @@ def _steps(time: TimeAxis, trace: Trace, line: float) -> list[Text]:
     found: list[tuple[float, str]] = []  # the left edge of each text, and the text
     for name, (start, stop) in sorted(spans.items(), key=lambda item: item[1]):
         width = text_width(name, 11)
-        x = min(
-            max(time.x((start + stop) / 2) - width / 2, _LEFT - 40), _LEFT + time.lanes.across + 30 - width
-        )
+        middle, most = time.x((start + stop) / 2), _LEFT + time.lanes.across + 30
+        x = min(max(middle - width / 2, _LEFT - 40), most - width)
         if found and found[-1][0] + text_width(found[-1][1], 11) + 8 > x:
             x, before = found.pop()
             name = f"{before} → {name}"
-            x = min(x, _LEFT + time.lanes.across + 30 - text_width(name, 11))
+            x = min(x, most - text_width(name, 11))
         found.append((x, name))
     return [Text(x, line, name, 11, muted=True) for x, name in found]
 
@@ -136,10 +135,8 @@ def _description(trace: Trace, moment: float | None) -> str:
     parts: dict[str, set[str]] = {}
     for event in now:
         parts.setdefault(_tip_phase(event), set()).add(event.device)
-    listed = say(en="; ", zh="；").join(
-        say(en=f"{phase}: {_devices(found)}", zh=f"{phase}：{_devices(found)}")
-        for phase, found in parts.items()
-    )
+    colon = say(en=": ", zh="：")
+    listed = say(en="; ", zh="；").join(f"{phase}{colon}{_devices(found)}" for phase, found in parts.items())
     return say(en=f"After {at}: {listed}.", zh=f"{at} 时正在进行的操作——{listed}。")
 
 

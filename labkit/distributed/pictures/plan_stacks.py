@@ -8,11 +8,11 @@ from ...base.language import say
 from ...base.units import bytes_text, duration
 from ...cost.plan import Forecast
 from ...cost.search import Plans
-from ..captions import caption
-from ..charts import nice
-from ..layout import MOST_LANES, legend, sized, text_width
-from ..palette import CPU
-from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ...view.charts import nice
+from ...view.layout import MOST_LANES, legend, sized, text_width
+from ...view.palette import CPU
+from ...view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from .captions import caption
 
 _LEFT, _RIGHT, _HIGH = 150, 96, 24
 # The colour of each part, so that neighbours stay apart; and which are drawn through.
