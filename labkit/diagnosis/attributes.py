@@ -117,16 +117,12 @@ def _leaves(value: object, path: str, depth: int = _DEPTH) -> Iterator[tuple[str
 
 
 def _alike(one: dict[str, object], other: dict[str, object]) -> bool:
-    if one.keys() != other.keys():
-        return False
-    for path, value in one.items():
-        there = other[path]
+    def same(value: object, there: object) -> bool:
         if isinstance(value, Tensor) and isinstance(there, Tensor):
-            if value.shape != there.shape or not torch.equal(value.nan_to_num(), there.nan_to_num()):
-                return False
-        elif type(value) is not type(there) or (not isinstance(value, Tensor) and value != there):
-            return False
-    return True
+            return value.shape == there.shape and torch.equal(value.nan_to_num(), there.nan_to_num())
+        return type(value) is type(there) and value == there
+
+    return one.keys() == other.keys() and all(same(value, other[path]) for path, value in one.items())
 
 
 def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:

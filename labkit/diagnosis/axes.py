@@ -214,12 +214,8 @@ class Search:
             return False
         if whole.size(self.dim) != batch or result.size(self.dim) != piece.rows:
             return False
-        wanted = whole.narrow(self.dim, piece.start, piece.rows)
-        for axis, size in enumerate(result.shape):
-            if size > wanted.size(axis):
-                return False
-            wanted = wanted.narrow(axis, 0, size)
-        return self.agree(wanted, result)
+        wanted = whole.narrow(self.dim, piece.start, piece.rows)[tuple(map(slice, result.shape))]
+        return wanted.shape == result.shape and self.agree(wanted, result)
 
     def _is_block(self, whole: Tensor, result: Tensor, piece: Piece, batch: int) -> bool:
         """Whether ``result`` is the part of ``whole`` on the diagonal where both its rows are those of the piece."""
@@ -318,7 +314,8 @@ def _nearest_first(
 
     Before the many mixtures come those where all tensors have their batch in one dimension.
     """
-    yield from (same := [tuple(_at(options, axis) for options in choices) for axis in dims])
+    same = [tuple(axis if axis in options else options[0] for options in choices) for axis in dims]
+    yield from same
     fixed = [options[0] for options in choices]
     # The first input is most likely to hold the batch: the last ones are tried otherwise first.
     free = [at for at, options in reversed(list(enumerate(choices))) if len(options) > 1]
@@ -330,7 +327,3 @@ def _nearest_first(
                     axes[at] = axis
                 if tuple(axes) not in same:
                     yield tuple(axes)
-
-
-def _at(options: list[int | None], axis: int) -> int | None:
-    return axis if axis in options else options[0]

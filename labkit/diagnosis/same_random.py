@@ -162,14 +162,13 @@ def _fill(values: Callable[[Draws, Tensor, dict[str, Any]], Any]) -> Rule:
 
 
 @_fill
-def _integers(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+def _integers(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
     low, high = given.get("low", given.get("from")) or 0, given.get("high", given.get("to"))
     high = low + 100 if high is None else high
     return (low + (high - low) * draws.uniform(result)).floor()
 
 
-@_fill
-def _multinomial(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+def _multinomial(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
     weights: Tensor = given["self"].detach().double()
     if given["replacement"]:
         edges: Tensor = weights.cumsum(-1)
@@ -208,24 +207,21 @@ def _backwards(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
 
 
 @_fill
-def _coins(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+def _coins(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
     p = given.get("p")
     return draws.uniform(result) < (given["self"] if p is None else p)
 
 
-@_fill
-def _exponential(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+def _exponential(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
     return -(-draws.uniform(result)).log1p() / float(given["lambd"])
 
 
-@_fill
-def _geometric(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+def _geometric(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
     failing = torch.log1p(torch.tensor(-given["p"]))
     return ((-draws.uniform(result)).log1p() / failing).ceil().clamp(min=1)
 
 
-@_fill
-def _cauchy(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+def _cauchy(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
     angle = torch.pi * (draws.uniform(result) - 0.5)
     return angle.tan() * float(given["sigma"]) + float(given["median"])
 
@@ -241,32 +237,22 @@ def _normal(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
     return given.get("mean", 0) + given.get("std", 1) * draws.normal(result)
 
 
-@_fill
-def _log_normal(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
-    return (given["mean"] + given["std"] * draws.normal(result)).exp()
-
-
-@_fill
-def _dirichlet(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
-    return given["self"] / given["self"].sum(-1, keepdim=True)
-
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("rand", "rand_like", "uniform_"), _uniform),
     **dict.fromkeys(("randn", "randn_like", "normal", "normal_"), _normal),
-    "log_normal_": _log_normal,
-    "cauchy_": _cauchy,
-    "exponential_": _exponential,
-    "geometric_": _geometric,
+    "log_normal_": _fill(lambda draws, result, by: (by["mean"] + by["std"] * draws.normal(result)).exp()),
+    "cauchy_": _fill(_cauchy),
+    "exponential_": _fill(_exponential),
+    "geometric_": _fill(_geometric),
     **dict.fromkeys(("randint", "randint_like", "random_"), _integers),
     # Backwards: what mixes the rows of a batch by chance is seen to mix them.
-    "randperm": _fill(lambda draws, result, given: torch.arange(len(result) - 1, -1, -1)),
+    "randperm": _fill(lambda draws, result, by: torch.arange(len(result) - 1, -1, -1)),
     **dict.fromkeys(("bernoulli", "bernoulli_"), _coins),
-    "multinomial": _multinomial,
-    "poisson": _fill(lambda draws, result, given: given["self"].round()),
-    "binomial": _fill(lambda draws, result, given: (given["count"] * given["prob"]).round()),
-    "_standard_gamma": _fill(lambda draws, result, given: given["self"]),
-    "_sample_dirichlet": _dirichlet,
+    "multinomial": _fill(_multinomial),
+    "poisson": _fill(lambda draws, result, by: by["self"].round()),
+    "binomial": _fill(lambda draws, result, by: (by["count"] * by["prob"]).round()),
+    "_standard_gamma": _fill(lambda draws, result, by: by["self"]),
+    "_sample_dirichlet": _fill(lambda draws, result, by: by["self"] / by["self"].sum(-1, keepdim=True)),
     "native_dropout": _dropped,
     **dict.fromkeys(("rrelu_with_noise", "rrelu_with_noise_"), _rrelu),
 }

@@ -95,9 +95,7 @@ def _text(text: Text) -> str:
     fill = f' fill="{ink(text.gpu, text.tint)}"' if text.gpu is not None else ""
     weight = ' font-weight="600"' if text.bold else ""
     faint = ' fill-opacity="0.62"' if text.muted else ""
-    family = (
-        ' font-family="ui-monospace, Menlo, Consolas, monospace" xml:space="preserve"' if text.mono else ""
-    )
+    family = ' font-family="ui-monospace, Menlo, Consolas, monospace" xml:space="preserve"' * text.mono
     anchor = f' text-anchor="{text.anchor}"' if text.anchor != "start" else ""
     return (
         f'<text x="{_number(text.x)}" y="{_number(text.y)}" font-size="{_number(text.size)}"'

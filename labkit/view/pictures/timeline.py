@@ -45,7 +45,13 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
     if not len(trace):
         words = say(en="nothing recorded", zh="没有记录")
         sketch.add(Text(_LEFT, _TOP + lane.high * 0.7, words, 13, muted=True))
-    for at, device in lane.one_by_one(sketch, shown, lambda rest: _left_out([names[at] for at in rest])):
+
+    def told(rest: range) -> str:
+        count = plural(len(rest), "more device")
+        more = say(en=f": {count}", zh=f"：还有 {len(rest)} 个设备")
+        return f"{names[rest[0]]} – {names[rest[-1]]}" + more
+
+    for at, device in lane.one_by_one(sketch, shown, told):
         sketch.add(lane.name(at, names[device]), *_lane(time, at, bars.get(names[device], [])))
     sketch.texts = _apart(sketch.texts, sketch.boxes)
     if moment is not None:
@@ -82,11 +88,6 @@ def _steps(time: TimeAxis, trace: Trace, line: float) -> list[Text]:
     return [Text(x, line, name, 11, muted=True) for x, name in found]
 
 
-def _left_out(names: list[str]) -> str:
-    count = plural(len(names), "more device")
-    return f"{names[0]} – {names[-1]}" + say(en=f": {count}", zh=f"：还有 {len(names)} 个设备")
-
-
 def _lane(time: TimeAxis, at: int, bars: list[tuple[Event, int]]) -> list[Box | Text]:
     """One device's lane: a bar for each event; data that arrive at the same time have bars one below the other."""
     lane, found = time.lanes, list[Box | Text]()
@@ -102,7 +103,9 @@ def _lane(time: TimeAxis, at: int, bars: list[tuple[Event, int]]) -> list[Box | 
             top = lane.y(at) + lane.high - 2 - band + tier * tall
         tint = _PALE if event.direction == "backward" else 0.0
         gpu = number(event.device)
-        found.append(Box(x, top, width, tall, gpu, _label(event, many), tint=tint, tip=_tip(event, many)))
+        times = f" ×{many}" if many > 1 else ""
+        label = f"{event.device} {event.phase} {event.direction}{times}"
+        found.append(Box(x, top, width, tall, gpu, label, tint=tint, tip=_tip(event, times)))
         words, fine = _phase(event), min(11.0, tall - 1)
         if fine >= 9 and text_width(words, fine) + 4 <= width and (count <= 1 or tall > lane.high / 2):
             line = top + tall / 2 + fine * BASELINE
@@ -230,13 +233,9 @@ def _tip_phase(event: Event) -> str:
     return _phase(event) + (say(en=", backward", zh="（反向）") if event.direction == "backward" else "")
 
 
-def _label(event: Event, many: int) -> str:
-    return f"{event.device} {event.phase} {event.direction}" + (f" ×{many}" if many > 1 else "")
-
-
-def _tip(event: Event, many: int) -> str:
-    words = f"{event.device} · {_tip_phase(event)}" + (f" ×{many}" if many > 1 else "")
-    return f"{words} · {duration(event.seconds)}" + (f" · {event.nbytes:,} B" if event.nbytes else "")
+def _tip(event: Event, times: str) -> str:
+    tip = f"{event.device} · {_tip_phase(event)}{times} · {duration(event.seconds)}"
+    return tip + (f" · {event.nbytes:,} B" if event.nbytes else "")
 
 
 def _devices(names: set[str]) -> str:
