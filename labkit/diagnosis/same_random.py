@@ -207,7 +207,7 @@ def _backwards(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
 
 
 @_fill
-def _coins(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+def _coins(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
     p = given.get("p")
     return draws.uniform(result) < (given["self"] if p is None else p)
 
