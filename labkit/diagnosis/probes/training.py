@@ -61,7 +61,8 @@ def _agree_in_double(mode: Comparison) -> bool:
         mode.backward(mode.one), mode.backward(mode.many)
     except Exception:
         return False
-    return _worst_gap(mode.one.model, mode.many.model, tolerance(torch.float64))[2]
+    one, many = mode.one.model, mode.many.model
+    return one is not None and many is not None and _worst_gap(one, many, tolerance(torch.float64))[2]
 
 
 def _biased(runs: Runs, one: float, many: float) -> Finding:
