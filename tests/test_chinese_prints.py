@@ -12,6 +12,8 @@ from torch import nn
 import labkit
 from labkit.cost.hardware import PROFILES
 from labkit.cost.sizes import MODELS
+from labkit.diagnosis.findings.kind import listed
+from labkit.distributed.calls.faults.words import ranks_text
 from labkit.distributed.calls.waits import Wait, WaitForGraph
 from labkit.plans.footprint import Occupancy, data_parallel_memory
 from labkit.plans.ring import ring_all_reduce, star_all_reduce
@@ -73,6 +75,32 @@ SHOWN = {
     "WaitForGraph": lambda: [WAITS],
     "Scaling": lambda: [labkit.predict_scaling(labkit.Workload(0.01, 100), next(iter(PROFILES.values())))],
 }  # fmt: skip
+
+
+def told_of_lists_and_labels():
+    """Lists, and what findings and errors call inputs and outputs."""
+    found = labkit.diagnose(nn.GRU(5, 6, batch_first=True), torch.rand(8, 4, 5), torch.zeros(1, 8, 6), gpus=2)
+    with labkit.simulate(gpus=2):
+        model = nn.Linear(3, 2).to("cuda:0")
+        with pytest.raises(ValueError, match="'mask'") as refused:
+            labkit.DataParallel(model)(torch.ones(4, 3), mask=torch.tensor(1.0))
+    return [
+        repr(labkit.split(10, 8)), ranks_text([0, 2, 3, 5]), ranks_text([0, 1]), ranks_text([0, 1], "–"),
+        listed(["a"] * 6), *(one.where for one in found.findings[:2]), str(refused.value).partition("'mask'")[0],
+    ]  # fmt: skip
+
+
+def test_lists_and_labels_are_in_the_language_in_use():
+    labkit.set_language("en")
+    assert told_of_lists_and_labels() == [
+        "10 rows on 8 GPUs: 2, 2, 2, 2, 2; idle: cuda:5, cuda:6, cuda:7", "ranks 0, 2, 3, 5", "ranks 0, 1",
+        "ranks 0–1", "a, a, a, a, a, … (6)", "input 1", "output[1]", "keyword argument ",
+    ]  # fmt: skip
+    labkit.set_language("zh")
+    assert told_of_lists_and_labels() == [
+        "10 行分给 8 块 GPU：2、2、2、2、2；空闲：cuda:5、cuda:6、cuda:7", "rank 0、2、3、5", "rank 0、1",
+        "rank 0–1", "a、a、a、a、a、……（共 6 个）", "输入 1", "输出[1]", "关键字参数 ",
+    ]  # fmt: skip
 
 
 def test_a_machine_counts_in_chinese():

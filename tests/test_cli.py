@@ -680,3 +680,10 @@ def test_without_argcomplete_the_command_works_as_ever(capfd, monkeypatch):
     with pytest.raises(SystemExit):
         main()
     assert capfd.readouterr().out == f"labkit {version}\n"
+
+
+def test_an_option_of_three_values_is_named_once(capsys):
+    with pytest.raises(SystemExit):
+        main(["grade", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "[--mark STUDENT QUESTION POINTS]" in out

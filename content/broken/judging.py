@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.base.language import say
+from labkit.base.language import say, series
 from labkit.base.numbers import plural
 from labkit.base.texts import Text
 from labkit.base.tree import tensors
@@ -274,7 +274,7 @@ def _code(names: list[str]) -> Text:
 
 
 def _gpus(numbers: set[int]) -> str:
-    return ", ".join(f"cuda:{number}" for number in sorted(numbers))
+    return series(f"cuda:{number}" for number in sorted(numbers))
 
 
 def symptom(problem: BrokenModel) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
+from labkit.base.language import series
 from labkit.course.judging import Hints, Named
 
 from ..repairs.comparing import alike
@@ -49,7 +50,7 @@ def _word_hints(seen: Seen) -> Hints:
     means = torch.stack([total.sum() / count.sum() for total, count in pieces])
     sizes = torch.tensor([len(count) for _, count in pieces])
     if not seen.alone and (alike(got, means.mean()) or alike(got, (means * sizes).sum() / sizes.sum())):
-        yield Named("mean_of_means", counts=", ".join((str(int(count.sum())) for _, count in pieces)))
+        yield Named("mean_of_means", counts=series(int(count.sum()) for _, count in pieces))
     if not seen.alone and alike(got, means.sum()):
         yield Named("added")
 

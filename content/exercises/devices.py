@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from labkit.base.language import say
+from labkit.base.language import series
 from labkit.base.texts import Text
 from labkit.course.exercise import judge
 from labkit.course.judging import Hints, Named
@@ -50,7 +50,7 @@ def _match(lines: tuple[int, ...]) -> Hints:
         lines = tuple(map(int, str(abs(lines[0]))))
     missing = sorted({*_LINES.values()} - {*lines})
     if missing or len(lines) != len(_LINES):
-        yield Named("six", missing=say(en=", ", zh="、").join(map(str, missing)) or "?")
+        yield Named("six", missing=series(missing) or "?")
     for (message, line), given in zip(_LINES.items(), lines, strict=True):
         if given != line:
             yield Named(message)

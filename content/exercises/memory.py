@@ -11,6 +11,12 @@ from labkit.base.texts import Text
 from labkit.course.exercise import judge
 from labkit.course.judging import Hints, Named, Unreadable
 
+_NONE = Text(
+    en="`answer` is `None` on a rank: complete the cell above, and run both again. (`dist.all_reduce` returns `None`; "
+    "it changes the tensor that it is given.)",
+    zh="有的 rank 上 `answer` 是 `None`：请补完上面的单元格，再把两个单元格都运行一遍。"
+    "（`dist.all_reduce` 返回的是 `None`，它改写的是传给它的那个张量。）",
+)
 # Rows that each of the two ranks has.
 _EACH = 4
 
@@ -20,15 +26,11 @@ def _gradients(answer: object) -> list[torch.Tensor]:
     if not isinstance(answer, list) or len(answer) != 2:
         raise Unreadable
     if any(given is None for given in answer):
-        raise Unreadable(
-            Text(
-                en="Not answered yet: `answer` is still `None` on a rank. Complete the cell above, and run both again.",
-                zh="还没有作答：有的 rank 上 `answer` 还是 `None`。请补完上面的单元格，再把两个单元格都运行一遍。",
-            )
-        )
+        raise Unreadable(_NONE)
     try:
-        made = [torch.tensor(given.tolist(), dtype=torch.float32).flatten() for given in answer]
-    except (AttributeError, TypeError, ValueError, RuntimeError):
+        plain = [given.tolist() if hasattr(given, "tolist") else given for given in answer]
+        made = [torch.tensor(given, dtype=torch.float32).flatten() for given in plain]
+    except (TypeError, ValueError, RuntimeError):
         raise Unreadable from None
     if any(len(given) != 3 for given in made):
         raise Unreadable

@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
+from labkit.base.language import series
 from labkit.course.exercise import derived, judge
 from labkit.course.judging import Hints, Named, Unreadable
 from labkit.course.kinds import a_function, returned
@@ -50,7 +51,7 @@ def _group(rank: int, stages: int, width: int) -> dict[str, Any]:
     mesh, found = Mesh(_NAMES, (2, stages, width)), {}
     for name in _NAMES:
         members = next((group for group in mesh.groups(name) if rank in group), [rank])
-        found[name] = ", ".join(map(str, members))
+        found[name] = series(members)
     return found
 
 

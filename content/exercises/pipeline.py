@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from labkit.base.language import series
 from labkit.base.texts import Text
 from labkit.course.exercise import derived, judge
 from labkit.course.judging import Hints, Named, Unreadable
@@ -204,7 +205,7 @@ def _hung(ran: Ran, ranks: int) -> Hints:
         if ranks > 2
         else {"send": "both_send", "recv": "both_receive"}.get("".join(calls), "hangs")
     )
-    yield Named(name, ranks=ranks, calls=", ".join(sorted(calls)))
+    yield Named(name, ranks=ranks, calls=series(sorted(calls)))
 
 
 def _came(results: list[Any], sent: list[Any], ranks: int) -> Hints:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from labkit.base.language import series
 from labkit.base.texts import Text
 from labkit.course.exercise import judge
 from labkit.course.judging import Hints, Named, Unreadable
@@ -49,7 +50,7 @@ def _seeds(answer: Callable[..., Any]) -> Hints:
     for rank in range(ranks):
         alike = [k for k in range(ranks) if _near(first[k][2], first[rank][2])]
         if len(alike) > 1:
-            yield Named("noise", ranks=ranks, who=", ".join(f"rank {k}" for k in alike))
+            yield Named("noise", ranks=ranks, who=series(f"rank {k}" for k in alike))
     if not all(
         _near(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True)
     ):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from labkit.base.language import say
+from labkit.base.language import say, series
 from labkit.base.numbers import plural
 from labkit.base.texts import Text, columns
 from labkit.base.tree import tensors
@@ -279,5 +279,5 @@ def _hints(seen: Seen) -> Iterator[Named]:
     if failure is not None:
         yield Named("failed")
     if seen.off:
-        which = ", ".join(map(str, seen.wrong_ranks[:4])) + " …" * (len(seen.wrong_ranks) > 4)
+        which = series(seen.wrong_ranks[:4]) + " …" * (len(seen.wrong_ranks) > 4)
         yield Named("values", which=which, gap=seen.gap)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.base.language import say
+from labkit.base.language import say, series
 from labkit.distributed.calls.faults import Report
 from labkit.distributed.calls.faults.words import ranks_text
 from labkit.distributed.calls.waits import WaitForGraph
@@ -91,7 +91,7 @@ class Shown:
         for rank, result in enumerate(self.ran.results):
             found.setdefault(_short(result), []).append(rank)
         calls = {kind: self.ran.count(kind) for kind in self.ran.called()}
-        told = ", ".join(f"{times} {kind}" for kind, times in calls.items())
+        told = series(f"{times} {kind}" for kind, times in calls.items())
         return [
             *(f"{ranks_text(ranks)}: {result}" for result, ranks in found.items()),
             say(en=f"calls of rank 0: {told or 'none'}", zh=f"rank 0 的调用：{told or '无'}"),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.base.language import say
+from labkit.base.language import say, series
 from labkit.course.judging import Hints, Named
 
 from ..repairs.comparing import alike, close, described
@@ -228,7 +228,7 @@ def _to_denoise(setting: Setting, rank: int) -> tuple[int, Tensor]:
 
 
 def _shown_noise(seen: Seen) -> str:
-    first = ", ".join(f"{float(drawn[0, 0, 0]):.3f}" for _, drawn, _ in seen.results)
+    first = series(f"{float(drawn[0, 0, 0]):.3f}" for _, drawn, _ in seen.results)
     return say(en=f"the first noise of each rank: {first}", zh=f"各 rank 的第一个噪声：{first}")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.base.language import series
 from labkit.base.texts import Text
 from labkit.base.tree import tensors
 from labkit.course.judging import Hints, Named
@@ -155,7 +156,7 @@ def _which_blocks(seen: Seen) -> Hints:
     if size > 2 and all(len(set(row[1:])) == 1 for row in found):
         yield Named("same_block")
     if all(sorted(b for b in row if b is not None) == list(steps) for row in found):
-        yield Named("other_order", blocks=", ".join(map(str, found[0])))
+        yield Named("other_order", blocks=series(found[0]))
 
 
 # Unequal numbers of batches.

@@ -32,7 +32,9 @@ def described(result: Any) -> Text:
     if not found:
         return Text(*[f"`{type(result).__name__}`"] * 2)
     names = [str(list(tensor.shape)) if tensor.dim() else None for tensor in found]
-    return Text(*(", ".join(name or one for name in names) for one in ("one number", "一个数")))
+    return Text(
+        ", ".join(name or "one number" for name in names), "、".join(name or "一个数" for name in names)
+    )
 
 
 def gap_of(one: Any, other: Any) -> float:

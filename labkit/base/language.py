@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -94,3 +94,8 @@ def say(*, en: str, zh: str) -> str:
 def wrong(kind: type[Exception] = ValueError, *, en: str, zh: str) -> Exception:
     """The error ``kind`` with the text that is in the language in use: ``raise wrong(en=…, zh=…)``."""
     return kind(say(en=en, zh=zh))
+
+
+def series(words: Iterable[object]) -> str:
+    """``a, b, c``; in Chinese ``a、b、c``."""
+    return say(en=", ", zh="、").join(map(str, words))

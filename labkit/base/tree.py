@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses as _dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+
+from .language import say
 
 # The commonest leaves, to see quickly that there is nothing inside.
 _SCALARS = frozenset({int, float, bool, str, type(None)})
@@ -87,6 +89,23 @@ def _made(kind: Callable[[Any], Any], items: Sequence[Any]) -> Any:
         return kind(items)
     except TypeError:
         return None
+
+
+def input_name(at: int) -> str:
+    """What messages call the positional argument number ``at`` of a forward."""
+    return say(en=f"input {at}", zh=f"输入 {at}")
+
+
+def named_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a forward by what messages call them: ``input 0``, ``keyword argument 'mask'``."""
+    named = {input_name(at): value for at, value in enumerate(args)}
+    called = say(en="keyword argument", zh="关键字参数")
+    return named | {f"{called} {name!r}": value for name, value in kwargs.items()}
+
+
+def output_name() -> str:
+    """What messages call that which a forward returns."""
+    return say(en="output", zh="输出")
 
 
 def leaves(value: object, path: str = "", *, dataclasses: bool = True) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ..base.files import reason
-from ..base.language import get_language
+from ..base.language import get_language, series
 from .usage import UsageError, add_language, add_options, bad_usage
 from .wording import Wording
 
@@ -121,7 +121,7 @@ def _release(options: argparse.Namespace) -> int:
     if made.kept:
         WORDING.tell("kept", count=len(made.kept))
     if made.gone:
-        WORDING.tell("gone", listed=", ".join(student.id for student in made.gone))
+        WORDING.tell("gone", listed=series(student.id for student in made.gone))
     if folder.deadline:
         WORDING.tell("deadline", moment=f"{folder.deadline:%Y-%m-%d %H:%M %Z}")
     WORDING.tell("then", teacher=folder.teacher, submitted=folder.submitted, folder=folder.path)
@@ -143,7 +143,7 @@ def _try(options: argparse.Namespace) -> int:
     for found in tried(assignment, way):
         least, most = min(found.points), max(found.points)
         points = f"{least:g}" if least == most else f"{least:g}–{most:g}"
-        lost = ", ".join(found.lost) if found.title not in ("solution", "empty") else ""
+        lost = series(found.lost) if found.title not in ("solution", "empty") else ""
         print(f"{found.question:<12} {found.title:<24} {points} / {found.of:g}  {lost}".rstrip(), flush=True)
         if found.odd:
             odd += 1

@@ -21,7 +21,7 @@ from pathlib import Path
 from .. import __version__
 from ..base.extras import EXTRA_OF
 from ..base.files import reason
-from ..base.language import LANGUAGES, get_language
+from ..base.language import LANGUAGES, get_language, series
 from ..base.texts import Text, columns, filled
 from ..base.units import bytes_text, parse_bytes
 from ..children.gpu_models import MODELS
@@ -187,7 +187,7 @@ def _packages() -> Found:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             missing.append(name)
-    return _found("problem missing", listed=", ".join(missing)) if missing else Found(", ".join(found))
+    return _found("problem missing", listed=series(missing)) if missing else Found(series(found))
 
 
 def _widgets() -> Found:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..base.files import reason
-from ..base.language import say
+from ..base.language import say, series
 from ..base.units import duration
 from .usage import UsageError, add_options, at_least, bad_usage, loading
 from .wording import Wording
@@ -88,7 +88,7 @@ def _class(options: argparse.Namespace, way: str) -> int:
     for name, note in done.came.strangers:
         WORDING.tell("not-graded", name=name, note=note)
     if failed:
-        WORDING.tell("not-judged", listed=", ".join(failed))
+        WORDING.tell("not-judged", listed=series(failed))
     return 1 if failed else 0
 
 

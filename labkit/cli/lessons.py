@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..base.files import reason
-from ..base.language import say
+from ..base.language import say, series
 from ..course.notebooks import copies as lessons
 from ..course.notebooks.copies import Copy
 from .usage import CannotWrite, UsageError, add_language, add_options, bad_usage
@@ -77,9 +77,9 @@ def lay_out(folder: Path) -> None:
         raise _cannot_write(error, folder) from None
     WORDING.tell("yours", folder=folder)
     if laid.new and len(laid.new) < len(list(lessons.copies(folder))):
-        WORDING.tell("new", listed=", ".join(map(str, laid.new)))
+        WORDING.tell("new", listed=series(laid.new))
     if laid.renewed:
-        WORDING.tell("renewed", listed=", ".join(map(str, laid.renewed)))
+        WORDING.tell("renewed", listed=series(laid.renewed))
     if laid.kept:
         at = "" if folder == _default() else f' --dir "{folder}"'
         WORDING.tell("kept", listed=" ".join(map(str, laid.kept)), at=at)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
-from ..base.language import get_language, say
+from ..base.language import get_language, say, series
 from ..base.numbers import plural
 from ..base.ours import torch_files
 from ..base.units import bytes_text, duration, told_bytes
@@ -192,7 +192,7 @@ def _check(options: argparse.Namespace, given: set[str], machine: children.Descr
         )
     idle = [_typed(name) for name in NOTHING_TO_DO if name in given]
     if idle:
-        listed = ", ".join(idle)
+        listed = series(idle)
         text = say(
             en=f"{listed}: nothing to do where all ranks share this process",
             zh=f"{listed}：所有 rank 都在本进程里，这里用不上",

@@ -114,7 +114,7 @@ class Lenient(Parser):
         for strict in ("type", "choices", "required"):
             options.pop(strict, None)
         if options.get("nargs") == "+" or isinstance(options.get("nargs"), int):
-            options["nargs"] = "*"
+            options |= {"nargs": "*", "metavar": "VALUE"}
         elif not options.keys() & {"nargs", "action"}:
             options["nargs"] = "?"
         return super().add_argument(*names, **options)
@@ -133,7 +133,8 @@ def add_options(
         flags = names.split("/")
         more = dict(facts.get(flags[0].strip("-").replace("-", "_"), {}))
         if metavar:
-            more.setdefault("metavar", metavar)
+            each = isinstance(more.get("nargs"), int)  # a word for each of the values
+            more.setdefault("metavar", tuple(metavar.split()) if each else metavar)
         elif not more:
             more["action"] = "store_true"
         completer = more.pop("completer", None)

@@ -61,13 +61,17 @@ def check(exercise: str, answer: object, **facts: int) -> Shown:
     found = find(exercise)
     facts = found.checked(facts)
     solution = reveal(exercise, **facts)
-    if all(
-        one is None or one is ... for one in (answer if isinstance(answer, list) and answer else [answer])
-    ):
+    several = answer if isinstance(answer, list) and answer else [answer]
+    if all(one is None or one is ... for one in several):
         text = say(
             en="Not answered yet: replace `None` with your answer and run the cell again.",
             zh="还没有作答：把 `None` 换成你的答案，再运行一次这个单元格。",
         )
+        if several is answer:  # an answer made elsewhere, as on two ranks: the exercise may know where
+            try:
+                found.kind.read(answer)
+            except Unreadable as refused:
+                text = str(refused) or text
         return Shown(None, text, solution)
     hint, counts = judged(answer, lambda answer: found.hint(answer, **facts), found.kind.wanted)
     if counts:

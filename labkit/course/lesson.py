@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..base.language import checked_language, say, set_language
+from ..base.language import checked_language, say, series, set_language
 from ..base.numbers import must, plural, whole
 from ..machine import Machine, RealGpus, use_gpus
 from .names import watch
@@ -43,7 +43,7 @@ class Lesson:
         count = len(self.machine.gpus)
         if not count:
             return say(en="No GPU: everything runs on the CPU.", zh="没有 GPU：一切都在 CPU 上运行。")
-        names = ", ".join(f"cuda:{gpu}" for gpu in range(count))
+        names = series(f"cuda:{gpu}" for gpu in range(count))
         if count > 4:
             names = f"cuda:0 … cuda:{count - 1}"
         if isinstance(self.machine, RealGpus):

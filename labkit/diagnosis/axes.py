@@ -16,7 +16,7 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from ..base.tree import tensors
+from ..base.tree import input_name, output_name, tensors
 from ..plans.split import Piece, split
 from .comparison import Comparison
 from .inputs import ModelInputs
@@ -166,7 +166,7 @@ class Search:
         """Run the model on each piece and yield its outputs. Raises _Refused if it fails."""
         for piece in pieces:
             try:
-                found = tensors(self.run(cut(piece)), "output")
+                found = tensors(self.run(cut(piece)), output_name())
             except Exception as error:
                 raise _Refused from error
             if found.keys() != self.whole.keys():
@@ -249,9 +249,9 @@ class Search:
             rows, cut = len(value), partial(_cut_list, self.inputs, at)
             if isinstance(self.outputs, (list, tuple)) and len(self.outputs) == rows:
                 if self._list_matches(cut, rows):
-                    return Layout(rows, {}, {}, (f"input {at}",))
+                    return Layout(rows, {}, {}, (input_name(at),))
             elif outputs := self._lying(rows, cut):
-                return Layout(rows, {}, outputs, (f"input {at}",))
+                return Layout(rows, {}, outputs, (input_name(at),))
         return None
 
     def _list_matches(self, cut: Callable[[Piece], ModelInputs], rows: int) -> bool:

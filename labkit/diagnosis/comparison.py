@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.language import wrong
-from ..base.tree import mapped, tensors
+from ..base.tree import mapped, output_name, tensors
 from .copies import deep_copy
 from .inputs import ModelInputs
 from .outputs import opened
@@ -127,7 +127,7 @@ class Comparison:
                 live = self.inputs.of(wrapped(model))
                 self.drew_python |= python_state() != before_draws
             outputs = opened(live)
-            found = tensors(outputs, "output")
+            found = tensors(outputs, output_name())
         except Exception as error:
             return Outcome(error=error)
         with suppress(Exception):  # a container of a class of its own keeps its graph
@@ -177,7 +177,7 @@ class Comparison:
             model = plain.fresh()
             for seed in (1, 2, 3):
                 with plain.quiet(seed):
-                    found.append(tensors(opened(self.inputs.of(model)), "output"))
+                    found.append(tensors(opened(self.inputs.of(model)), output_name()))
         except Exception:
             return ""
         dim = self.subject.dim
@@ -195,7 +195,7 @@ class Comparison:
     def _is_random(self) -> bool:
         """Whether another run gives other values, by random numbers that are not torch's, or by a clock."""
         try:
-            return not self.all_same(tensors(self.evaluated(self.inputs, seed=1), "output"))
+            return not self.all_same(tensors(self.evaluated(self.inputs, seed=1), output_name()))
         except Exception:
             return True
 
@@ -290,7 +290,7 @@ def _weighted_sum(outputs: Any, reductions: dict[str, Reduction]) -> Tensor | No
     Where forward computes the loss, a number among its outputs, that alone is it: beside the outputs it would hide.
     """
     total = None
-    for path, tensor in tensors(opened(outputs), "output").items():
+    for path, tensor in tensors(opened(outputs), output_name()).items():
         if reductions and path not in reductions:
             continue
         if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.requires_grad:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..base.language import wrong
-from ..base.tree import children, leaves, rebuilt, tensors
+from ..base.tree import children, leaves, named_inputs, rebuilt, tensors
 from .attributes import everything_in
 from .errors import words
 
@@ -92,9 +92,8 @@ class ModelInputs:
         for name, value in self._named():
             yield from leaves(value, name, dataclasses=False)
 
-    def _named(self) -> Iterator[tuple[str, Any]]:
-        yield from ((f"input {at}", value) for at, value in enumerate(self.args))
-        yield from ((f"keyword argument {key!r}", value) for key, value in self.kwargs.items())
+    def _named(self) -> Iterable[tuple[str, Any]]:
+        return named_inputs(self.args, self.kwargs).items()
 
 
 def _held(value: object, path: str) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..base.tree import tensors
+from ..base.tree import output_name, tensors
 from .comparison import Comparison
 
 # Fewer rows can be in the right order by chance.
@@ -44,7 +44,7 @@ def reference(mode: Comparison) -> Reference | None:
 def _changed(mode: Comparison, change: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
     """Return the outputs on one GPU for changed inputs; none if the model fails with them."""
     try:
-        found = tensors(mode.evaluated(mode.inputs.mapped(change)), "output")
+        found = tensors(mode.evaluated(mode.inputs.mapped(change)), output_name())
     except Exception:
         return {}
     return found if found.keys() == mode.one.tensors.keys() else {}

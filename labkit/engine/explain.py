@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.language import say
+from ..base.language import say, series
 from ..base.texts import texts_beside
 
 # The attributes that nn.Module itself keeps, and those that replicate adds.
@@ -93,7 +93,7 @@ class Attributes:
             if key not in OWN and before.get(key, before) is not value and not _private(module, key)
         ]
         if lost:
-            listed = ", ".join(map(repr, lost[:_SHOWN])) + (", ..." if len(lost) > _SHOWN else "")
+            listed = series([*map(repr, lost[:_SHOWN]), *["..."] * (len(lost) > _SHOWN)])
             warnings.warn(_TEXTS["lost",](listed=listed), stacklevel=5)
 
 

@@ -22,7 +22,7 @@ def gather(outputs: Sequence[Any], target_device: Device, dim: int = 0) -> Any:
     Raises TypeError for outputs that cannot be put together (numbers, strings, None beside tensors),
     ValueError for shapes or keys that do not fit, naming where in the output and the replica.
     """
-    return _gather(list(outputs), as_device(target_device, "target_device"), dim, "output")
+    return _gather(list(outputs), as_device(target_device, "target_device"), dim, tree.output_name())
 
 
 def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> Any:
@@ -33,7 +33,7 @@ def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> An
                 say(
                     en=f"{path} is {_kind(first)} on replica 0 but {_kind(output)} on replica {replica}: "
                     "every replica must return the same structure",
-                    zh=f"{path} 在副本 0 上是 {_kind(first)}，在副本 {replica} 上却是 {_kind(output)}："
+                    zh=f"{path}在副本 0 上是 {_kind(first)}，在副本 {replica} 上却是 {_kind(output)}："
                     "每个副本返回的结构必须相同",
                 )
             )
@@ -51,7 +51,7 @@ def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> An
                 en=f"{path} is {_kind(first)}, which cannot be gathered from {len(outputs)} GPUs: "
                 "return tensors (in tuples, lists, dicts or dataclasses)"
                 + (example and f", for example {example}"),
-                zh=f"{path} 是 {_kind(first)}，无法从 {len(outputs)} 块 GPU 收集："
+                zh=f"{path}是 {_kind(first)}，无法从 {len(outputs)} 块 GPU 收集："
                 "请返回张量（可以放在元组、列表、字典或 dataclass 里）" + (example and f"，例如 {example}"),
             )
         )
@@ -59,7 +59,7 @@ def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> An
     if len({len(items) for items in inside}) > 1:
         en = ", ".join(f"{len(items)} on replica {at}" for at, items in enumerate(inside))
         zh = "，".join(f"副本 {at} 上是 {len(items)}" for at, items in enumerate(inside))
-        raise ValueError(say(en=f"{path} has different lengths: {en}", zh=f"{path} 的长度不一致：{zh}"))
+        raise ValueError(say(en=f"{path} has different lengths: {en}", zh=f"{path}的长度不一致：{zh}"))
     items = [
         _gather([item for _, item in row], device, dim, path + row[0][0]) for row in zip(*inside, strict=True)
     ]
@@ -75,7 +75,7 @@ def _in_order_of(first: dict[Any, Any], output: dict[Any, Any], replica: int, pa
             "All dicts must have the same number of keys"
             + say(
                 en=f": {path} differs between replica 0 and replica {replica} in {', '.join(odd)}",
-                zh=f"：{path} 在副本 0 和副本 {replica} 上的键不同：{', '.join(odd)}",
+                zh=f"：{path}在副本 0 和副本 {replica} 上的键不同：{'、'.join(odd)}",
             )
         )
     return {key: output[key] for key in first}
@@ -93,7 +93,7 @@ def _check_shapes(outputs: list[Tensor], dim: int, path: str) -> None:
                 say(
                     en=f"{path} has shape {list(first)} on replica 0 but {list(shape)} on replica {replica}: "
                     f"they can only be put together along dimension {dim}. Is the batch in another dimension?",
-                    zh=f"{path} 在副本 0 上的形状是 {list(first)}，在副本 {replica} 上是 {list(shape)}："
+                    zh=f"{path}在副本 0 上的形状是 {list(first)}，在副本 {replica} 上是 {list(shape)}："
                     f"只能沿第 {dim} 维拼接。批次是不是在别的维度上？",
                 )
             )
@@ -102,7 +102,7 @@ def _check_shapes(outputs: list[Tensor], dim: int, path: str) -> None:
             say(
                 en=f"{path} has shape {list(first)}, which has no dimension {dim} to put the replicas' outputs "
                 "together along: return it with that dimension, or give dim=0",
-                zh=f"{path} 的形状是 {list(first)}，没有第 {dim} 维，各副本的输出无法沿它拼接："
+                zh=f"{path}的形状是 {list(first)}，没有第 {dim} 维，各副本的输出无法沿它拼接："
                 "返回带这一维的张量，或者用 dim=0",
             )
         )

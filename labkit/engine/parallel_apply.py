@@ -13,7 +13,7 @@ from torch import nn
 
 from .. import turns
 from ..base import tree
-from ..base.language import say
+from ..base.language import say, series
 from .devices import as_device, as_devices
 from .explain import hint
 
@@ -128,8 +128,8 @@ def _combined(
 
 
 def _shapes(inputs: Any, kwargs: dict[str, Any]) -> str:
-    named = [(f"input {at}", value) for at, value in enumerate(inputs)] + list(kwargs.items())
+    named = [(tree.input_name(at), value) for at, value in enumerate(inputs)] + list(kwargs.items())
     found = [pair for name, value in named for pair in tree.tensors(value, name).items()]
-    return ", ".join(f"{path}: {list(tensor.shape)}" for path, tensor in found) or say(
+    return series(f"{path}: {list(tensor.shape)}" for path, tensor in found) or say(
         en="no tensors", zh="没有张量"
     )

@@ -56,8 +56,7 @@ def scatter_kwargs(
 
 def _pieces(inputs: tuple[Any, ...], kwargs: dict[str, Any], devices: int, dim: int) -> int:
     """Into how many pieces the inputs are cut: the number of replicas that get work."""
-    named = {f"input {at}": value for at, value in enumerate(inputs)}
-    named |= {f"keyword argument {name!r}": value for name, value in kwargs.items()}
+    named = tree.named_inputs(inputs, kwargs)
     found: dict[str, tuple[int, int]] = {}  # the way to each tensor -> its pieces, its rows
     for name, value in named.items():
         for path, tensor in tree.tensors(value, name, dataclasses=False).items():

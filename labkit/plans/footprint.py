@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.display import Drawn
-from ..base.language import say
+from ..base.language import say, series
 from ..base.numbers import one_of, plural, whole
 from .split import split
 
@@ -61,7 +61,7 @@ class Footprints(Drawn):
 
     def __repr__(self) -> str:
         shown = [f"cuda:{gpu} {found.total:,} B" for gpu, found in enumerate(self.gpus[:4])]
-        listed = ", ".join(shown + ["…"] * (len(self.gpus) > 4))
+        listed = series(shown + ["…"] * (len(self.gpus) > 4))
         return say(en=f"{plural(len(self.gpus), 'GPU')}: {listed}", zh=f"{len(self.gpus)} 块 GPU：{listed}")
 
 

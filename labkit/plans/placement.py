@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from ..base.display import Drawn
-from ..base.language import say
+from ..base.language import say, series
 from ..base.numbers import MOST_GPUS, must, whole
 from .split import Split, split
 
@@ -50,9 +50,7 @@ class Placement(Drawn):
         if self.error:
             return f"RuntimeError: {self.error}"
         pairs = zip(self.replicas, self.plan.pieces, strict=False)
-        rows = (
-            ", ".join(f"{name} {piece.rows}" for name, piece in pairs) or f"{self.module} {self.plan.batch}"
-        )
+        rows = series(f"{name} {piece.rows}" for name, piece in pairs) or f"{self.module} {self.plan.batch}"
         return say(
             en=f"home {self.home}; rows: {rows}; output on {self.output}",
             zh=f"主设备 {self.home}；行数：{rows}；输出在 {self.output} 上",

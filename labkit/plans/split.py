@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.display import Drawn
-from ..base.language import say
+from ..base.language import say, series
 from ..base.numbers import MOST_GPUS, plural, whole
 
 # Longer lists are not written out.
@@ -85,12 +85,11 @@ class Split(Drawn):
     def __repr__(self) -> str:
         idle = [f"cuda:{gpu}" for gpu in self.idle]
         few = len(idle) <= _LONG
-        english = ", ".join(idle) if few else f"{idle[0]} to {idle[-1]}"
-        chinese = "、".join(idle) if few else f"{idle[0]} 到 {idle[-1]}"
+        named = series(idle) if few else say(en=f"{idle[0]} to {idle[-1]}", zh=f"{idle[0]} 到 {idle[-1]}")
         return say(
             en=f"{self.batch} rows on {plural(self.gpus, 'GPU')}: {self.listed}"
-            + f"; idle: {english}" * bool(idle),
-            zh=f"{self.batch} 行分给 {self.gpus} 块 GPU：{self.listed}" + f"；空闲：{chinese}" * bool(idle),
+            + f"; idle: {named}" * bool(idle),
+            zh=f"{self.batch} 行分给 {self.gpus} 块 GPU：{self.listed}" + f"；空闲：{named}" * bool(idle),
         )
 
 
@@ -117,5 +116,5 @@ def listed(size: int, times: int, last: int | None) -> str:
     """``times`` sizes that are alike, and a last one: ``30, 30, 30, 10``; a long list as ``33 × 3, 1``."""
     end = [] if last is None else [last]
     if times + len(end) <= _LONG:
-        return ", ".join(map(str, [size] * times + end)) or say(en="none", zh="没有")
-    return ", ".join([f"{times} × {size}", *map(str, end)])
+        return series([size] * times + end) or say(en="none", zh="没有")
+    return series([f"{times} × {size}", *end])

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 
 from ..base.display import Drawn
-from ..base.language import say
+from ..base.language import say, series
 from ..base.numbers import plural
 from ..base.units import duration
 from .chakra import chakra_files
@@ -101,7 +101,7 @@ class Trace(Drawn):
         if not self.events:
             return say(en="Trace: no events", zh="Trace：没有事件")
         first, last = min(e.start for e in self.events), max(e.stop for e in self.events)
-        devices, lasted = ", ".join(_shortened(self.devices)), duration(last - first)
+        devices, lasted = series(_shortened(self.devices)), duration(last - first)
         of = f" of {plural(len(self.ranks), 'rank')}" if self.ranks else ""
         ranks = f"{len(self.ranks)} 个 rank，" if self.ranks else ""
         lines = [
@@ -168,7 +168,7 @@ class Call(Trace):
 
     def __repr__(self) -> str:
         """A line without seconds, so that it is the same in every run."""
-        devices = ", ".join(_shortened(self.devices))
+        devices = series(_shortened(self.devices))
         return say(
             en=f"Call: {plural(len(self), 'event')} on {devices}",
             zh=f"Call：{len(self)} 个事件，在 {devices} 上",

@@ -307,7 +307,11 @@ RIGHT = {
     ],
     "08.calls": [0],
     "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
-    "08.all_reduce": [[AVERAGE, AVERAGE], [AVERAGE[None], AVERAGE[None]]],
+    "08.all_reduce": [
+        [AVERAGE, AVERAGE],
+        [AVERAGE[None], AVERAGE[None]],
+        [AVERAGE.tolist(), AVERAGE.numpy()],
+    ],
     "12.own": [(in_buckets(), last_bucket), [in_buckets(packed=tuple), last_bucket]],
     "12.repair": [accumulated(inside=True)],
     "12.rows": [256],
@@ -492,7 +496,7 @@ WRONG = {
         ([*OWN], "rank 0 still has the gradient of its own"), ([AVERAGE, OWN[1]], "rank 1 still has"),
         ([2 * AVERAGE] * 2, "that is the sum"), ([AVERAGE / 4] * 2, "divided by the rows"),
         ([AVERAGE, 2 * AVERAGE], "hold different gradients"), ([AVERAGE * 3] * 2, "one process's gradient"),
-        ([None, AVERAGE], "still `None` on a rank"), (AVERAGE, "asks for a gradient of three"),
+        ([None, AVERAGE], "is `None` on a rank"), (AVERAGE, "asks for a gradient of three"),
         ([1, 2], "asks for"), ([torch.zeros(2)] * 2, "asks for"),
     ],
     "12.own": [
@@ -713,6 +717,13 @@ def test_no_answer_yet_is_neutral_and_the_same_every_time():
         assert verdict._repr_html_() == check("03.idle", nothing)._repr_html_()
     labkit.set_language("zh")
     assert "还没有作答" in repr(check("03.idle", None))
+
+
+def test_an_answer_of_none_on_both_ranks_is_told_what_all_reduce_returns():
+    verdict = check("08.all_reduce", [None, None])
+    assert verdict.right is None
+    assert "`dist.all_reduce` returns `None`" in verdict.text
+    assert check("17.resume", [None, None]).text.startswith("Not answered yet: replace `None`")
 
 
 @pytest.mark.parametrize("name", sorted(RIGHT))

@@ -46,7 +46,7 @@ def test_a_refused_parameter_leaves_the_machine_and_the_language_that_were_there
         (
             4,
             "4 simulated GPUs: cuda:0, cuda:1, cuda:2, cuda:3",
-            "4 块模拟 GPU：cuda:0, cuda:1, cuda:2, cuda:3",
+            "4 块模拟 GPU：cuda:0、cuda:1、cuda:2、cuda:3",
         ),
         (5, "5 simulated GPUs: cuda:0 … cuda:4", "5 块模拟 GPU：cuda:0 … cuda:4"),
         (64, "64 simulated GPUs: cuda:0 … cuda:63", "64 块模拟 GPU：cuda:0 … cuda:63"),

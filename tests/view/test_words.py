@@ -34,12 +34,12 @@ SHOWN = [
     (
         labkit.split(30, 8),
         "30 rows on 8 GPUs: pieces of ceil(30/8) = 4 rows, so 8 of 8 work (4, 4, 4, 4, 4, 4, 4, 2).",
-        "30 行分给 8 块 GPU：每个分块 ⌈30/8⌉ = 4 行，8 块中有 8 块工作（4, 4, 4, 4, 4, 4, 4, 2）。",
+        "30 行分给 8 块 GPU：每个分块 ⌈30/8⌉ = 4 行，8 块中有 8 块工作（4、4、4、4、4、4、4、2）。",
     ),
     (
         labkit.split(10, 8),
         "10 rows on 8 GPUs: pieces of ceil(10/8) = 2 rows, so 5 of 8 work (2, 2, 2, 2, 2); cuda:5–cuda:7 idle.",
-        "10 行分给 8 块 GPU：每个分块 ⌈10/8⌉ = 2 行，8 块中有 5 块工作（2, 2, 2, 2, 2）；cuda:5–cuda:7 空闲。",
+        "10 行分给 8 块 GPU：每个分块 ⌈10/8⌉ = 2 行，8 块中有 5 块工作（2、2、2、2、2）；cuda:5–cuda:7 空闲。",
     ),
     (
         labkit.batches(100, 30, gpus=8),

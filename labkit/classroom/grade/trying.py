@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ...base.language import series
 from ...base.texts import texts_beside
 from ..assignment import Assignment, Question
 from ..draw import Draw
@@ -82,7 +83,7 @@ def _odd(found: Tried) -> Words | None:
         key = found.title if is_odd else ""
     else:
         key = "never" if not found.lost else "sometimes" if full else "uneven" if some else ""
-    facts = {"lost": ", ".join(found.lost), "full": full, "count": len(found.points), "some": ", ".join(some)}
+    facts = {"lost": series(found.lost), "full": full, "count": len(found.points), "some": series(some)}
     return _TEXTS[key,].filled(facts) if key else None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...base.files import reason
-from ...base.language import LANGUAGES
+from ...base.language import LANGUAGES, series
 from ..words import Problem
 
 # What a column may be called, in lower case, by its kind.
@@ -69,7 +69,7 @@ def parse_roster(
     rows = _rows(_text(content, name))
     titles = {kind: [_clean(title).casefold()] for kind, title in (called or {}).items()}
     if unknown := titles.keys() - _COLUMNS.keys():
-        kinds, listed = ", ".join(sorted(unknown)), ", ".join(_COLUMNS)
+        kinds, listed = series(sorted(unknown)), series(_COLUMNS)
         raise Problem(en=f"a column is one of {listed}, not {kinds}", zh=f"列只有 {listed}，没有 {kinds}")
     titles = _COLUMNS | titles
     heading = next(

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ...base.files import write_whole
+from ...base.language import series
 from ..handout.edition import made_cell, to_json
 from ..source import Asked, parsed
 from ..words import Problem
@@ -96,7 +97,7 @@ def _claim(claims: list[Claim], assignment: str, student: str | None) -> Claim:
         )
     mine = [claim for claim in claims if claim.assignment == assignment]
     if len({claim.student for claim in mine}) > 1:
-        listed = ", ".join(claim.student for claim in mine)
+        listed = series(claim.student for claim in mine)
         raise Problem(
             en=f"cells of several editions are in it ({listed}): hand in your own notebook",
             zh=f"里面混有几个人的版本（{listed}）：请提交你自己的笔记本",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from statistics import mean, median
 
-from ...base.language import say
+from ...base.language import say, series
 from ..assignment import Assignment
 from ..grade.marks import Mark, PartMark
 from ..handout.folder import ClassFolder
@@ -91,7 +91,7 @@ def _hints(found: Class) -> str:
     titles = {question.id: str(question.title) for question in found.assignment.questions}
     rows = []
     for (question, hint), parts in sorted(fired.items(), key=lambda item: (-len(item[1]), item[0])):
-        who = escape(", ".join(found.named(student) for student in sorted(parts)))
+        who = escape(series(found.named(student) for student in sorted(parts)))
         one = next(iter(parts.values()))
         rows.append([
             str(len(parts)),
@@ -123,7 +123,7 @@ def _odd(found: Class) -> str:
 def _similar(found: Class) -> str:
     rows = []
     for group in found.similar:
-        who = escape(", ".join(map(found.named, group.students)))
+        who = escape(series(map(found.named, group.students)))
         told = f"<b>{text('as-solution')}</b> " if group.as_solution else ""
         code = f"<pre><code>{escape(chr(10).join(group.lines))}</code></pre>"
         lines = f"<details><summary>{text('lines')}</summary>{code}</details>"

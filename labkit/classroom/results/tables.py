@@ -11,6 +11,7 @@ import io
 from pathlib import Path
 
 from ...base.files import write_whole
+from ...base.language import series
 from ..assignment import Assignment
 from ..grade.marks import Mark, read
 from ..handout.folder import ClassFolder
@@ -57,7 +58,7 @@ def _row(student: Student, mark: Mark | None, assignment: Assignment) -> dict[st
     if mark and any(note.kind == "late" for note in mark.notes):
         remarks.append(text("late"))
     if mark and mark.by_hand:
-        remarks.append(text("hand-column", listed=", ".join(sorted(mark.by_hand))))
+        remarks.append(text("hand-column", listed=series(sorted(mark.by_hand))))
     return row | {text("remarks"): "; ".join(remarks)}
 
 

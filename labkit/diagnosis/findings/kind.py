@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...base.language import say, series
 from ...base.texts import Text, filled, parse
 from ..errors import line_of, short_text
 from ..result import SEVERITIES, Finding
@@ -100,4 +101,5 @@ def taught(file: Path) -> dict[str, Topic]:
 
 def listed(names: Sequence[str]) -> str:
     """Some of the names, and how many there are."""
-    return ", ".join(names[:5]) + (f", … ({len(names)})" if len(names) > 5 else "")
+    more = say(en=f"… ({len(names)})", zh=f"……（共 {len(names)} 个）")
+    return series([*names[:5], *[more] * (len(names) > 5)])

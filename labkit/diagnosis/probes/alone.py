@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...base.tree import is_dataclass, leaves
+from ...base.language import series
+from ...base.tree import is_dataclass, leaves, output_name
 from ..attributes import AttributeChanges, Contents, unregistered_modules, unregistered_tensors
 from ..comparison import batch_norms, quiet
 from ..errors import in_replica, is_beyond, is_mix, words
@@ -31,7 +32,7 @@ def model(runs: Runs) -> Iterator[Finding]:
     if subject.compiled:
         yield KINDS["compiled_model"](listed(subject.compiled))
     if len(subject.places) > 1:
-        yield KINDS["several_devices"](", ".join(subject.places))
+        yield KINDS["several_devices"](series(subject.places))
     if subject.wrapped:
         yield KINDS["nested_parallel"](listed(subject.wrapped))
     for where, tensor in unregistered_tensors(subject.model).items():
@@ -134,18 +135,18 @@ def returned(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: looks for outputs that cannot be gathered, and whether 1 and n GPUs give the same tensors."""
     whole = runs.mode.one.outputs
     # None first is what PyTorch passes through; beside tensors it is as good as any other.
-    kinds = [(path, type(leaf)) for path, leaf in leaves(whole, "output")]
+    kinds = [(path, type(leaf)) for path, leaf in leaves(whole, output_name())]
     odd = [f"{path} ({kind.__name__})" for path, kind in kinds if not issubclass(kind, (Tensor, type(None)))]
     if odd:
-        yield KINDS["not_tensors"](", ".join(odd[:4]), gpus=runs.gpus)
+        yield KINDS["not_tensors"](series(odd[:4]), gpus=runs.gpus)
     elif is_dataclass(whole) and not isinstance(whole, dict):
         yield KINDS["dataclass_output"](type(whole).__name__)
     if runs.mode.agree and runs.mode.random:
         yield KINDS["random_outputs"]()
     if runs.mode.agree and runs.mode.chance == "sizes":
-        yield KINDS["own_length.drawn"]("output")
+        yield KINDS["own_length.drawn"](output_name())
     elif runs.mode.agree and runs.mode.chance == "repeated":
-        yield KINDS["outputs_differ.seeded"]("output", gpus=runs.gpus)
+        yield KINDS["outputs_differ.seeded"](output_name(), gpus=runs.gpus)
     elif runs.mode.agree:
         runs.say_outputs()
 

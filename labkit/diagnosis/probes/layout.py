@@ -8,6 +8,7 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
+from ...base.language import series
 from ...plans.split import split
 from ..axes import Fit, Layout, Search
 from ..comparison import batch_norms
@@ -172,7 +173,7 @@ def biased_loss(runs: Runs, where: str, one: float, mean: float) -> Finding:
     sizes = runs.plan.sizes
     if len(set(sizes)) == 1:
         return KINDS["biased_loss.even_pieces"](where, one=one, mean=mean)
-    text = ", ".join(map(str, sizes[:8])) + (", …" if len(sizes) > 8 else "")
+    text = series([*sizes[:8], *["…"] * (len(sizes) > 8)])
     return KINDS["biased_loss"](where, one=one, mean=mean, sizes=text)
 
 
@@ -205,7 +206,7 @@ def idle(runs: Runs) -> Iterator[Finding]:
     """Runs nothing: counts the GPUs that get no rows."""
     plan = runs.plan
     if plan.idle:
-        names = ", ".join(f"cuda:{gpu}" for gpu in plan.idle)
+        names = series(f"cuda:{gpu}" for gpu in plan.idle)
         busy = plan.gpus - len(plan.idle)
         yield KINDS["idle_gpus"](names, batch=plan.batch, gpus=plan.gpus, chunk=plan.chunk, busy=busy)
 

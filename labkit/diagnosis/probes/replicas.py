@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...base.tree import tensors
+from ...base.tree import output_name, tensors
 from ..attributes import unregistered_tensors
 from ..errors import is_mix, line_of, short_text, user_line, words
 from ..findings import KINDS, PHRASES, listed
@@ -31,7 +31,7 @@ def replicas(runs: Runs) -> Iterator[Finding]:
         with runs.mode.quiet():
             replica = nn.parallel.replicate(runs.mode.fresh(), [0])[0]
             lines = _lines_that_ask_for_parameters(replica)
-            found = tensors(opened(runs.inputs.of(replica)), "output")
+            found = tensors(opened(runs.inputs.of(replica)), output_name())
     except Exception as error:
         if "modified by an inplace" in words(error) or "modified inplace" in words(error):
             yield KINDS["replica_weights"].of(error)
@@ -46,7 +46,7 @@ def replicas(runs: Runs) -> Iterator[Finding]:
     other = runs.mode.fresh("cuda:1")
     try:
         with runs.mode.quiet(), torch.cuda.device(1):
-            there = tensors(opened(runs.inputs.moved("cuda:1").of(other)), "output")
+            there = tensors(opened(runs.inputs.moved("cuda:1").of(other)), output_name())
     except Exception:
         return  # a device that forward names: said elsewhere
     if not runs.mode.all_same(there):

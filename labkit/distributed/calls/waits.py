@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...base.display import Drawn
-from ...base.language import say
+from ...base.language import say, series
 
 # A rank stands in a call, has ended without an error, or has ended with one.
 STATES = ("waits", "ended", "failed")
@@ -48,7 +48,7 @@ def _line(wait: Wait) -> str:
     number = "" if wait.sequence is None else f" {wait.sequence}"
     call = f" {wait.call}{number}" if wait.call else ""
     group = say(en=f" of group {wait.group}", zh=f"（组 {wait.group}）") if wait.group else ""
-    whom = ", ".join(map(str, wait.waits_for))
+    whom = series(wait.waits_for)
     state = {
         "waits": say(
             en="waits" + f" for {whom} in" * bool(whom), zh=f"在等 rank {whom}，停在" if whom else "停在"

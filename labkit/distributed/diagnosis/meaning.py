@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...base.language import series
 from ...base.ours import is_our_module, is_torch_module
 from ...diagnosis.errors import short_text
 from ...diagnosis.findings.kind import UNTAUGHT, declared, listed, taught
@@ -210,7 +211,7 @@ def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
             mean = total / sum(counts)
             low, high = _of_weight(losses, min(weights)), _of_weight(losses, max(weights))
             yield KINDS["gradient_scale.unequal"](
-                step=number, counts=", ".join(f"{count:g}" for count in counts), low=ranks_text([low]),
+                step=number, counts=series(f"{count:g}" for count in counts), low=ranks_text([low]),
                 high=ranks_text([high]), lowest=min(weights) / mean, highest=max(weights) / mean,
             )  # fmt: skip
         elif (passes := steps[0].passes) > 1 and not any(one.scaled for one in records):
@@ -249,7 +250,7 @@ def _clipped(records: Sequence[RankRecord]) -> Iterator[Finding]:
         shared = any(one.replicas or one.peers for one in records)
         if shared and max(norms) - min(norms) > _ALIKE * max(norms):
             kind = "flat" if any(one.flat for one in records) else "own"
-            text = ", ".join(f"{norm:.3g}" for norm in norms)
+            text = series(f"{norm:.3g}" for norm in norms)
             yield KINDS[f"clipped_by_own_norm.{kind}"](clips[0][0], norms=text)
 
 
@@ -343,7 +344,7 @@ def _batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
     ]
     statistics = ""
     if len(means) == len(records) and len({round(mean, 6) for mean in means}) > 1:
-        statistics = PHRASES["batch_norm_of_few.means"](means=", ".join(f"{mean:.3g}" for mean in means))
+        statistics = PHRASES["batch_norm_of_few.means"](means=series(f"{mean:.3g}" for mean in means))
     yield KINDS["batch_norm_of_few"](values=values, rows=rows, statistics=statistics)
 
 

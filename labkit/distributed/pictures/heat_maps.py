@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...base.language import say
+from ...base.language import say, series
 from ...base.numbers import plural
 from ...view.layout import BASELINE, Lanes, shortened, sized
 from ...view.picture import WIDTH, Box, Picture, Sketch, Text
@@ -58,6 +58,6 @@ def heat_picture(heat: HeatMaps) -> Picture:
         size = sized(name, count * wide + _GAP - 2, 12)
         sketch.add(Text(x + count * wide / 2, 20, name, size, "middle", bold=True))
         x += count * wide + _GAP
-    listed = say(en=", ", zh="、").join(heat.maps)
+    listed = series(heat.maps)
     ranks = say(en=plural(heat.ranks, "rank"), zh=f"{heat.ranks} 个 rank")
     return sketch.picture(lane.y(len(shown)) + 6, caption("heat", ranks=ranks, listed=listed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...base.language import say
+from ...base.language import say, series
 from ...trace.events import PAIRS, Event, Meeting
 from ...trace.trace import Trace
 from .captions import caption
@@ -141,4 +141,4 @@ def listed(ranks: Sequence[int]) -> str:
     """``0–3``, ``0, 2``, ``0, 4, 8, …``."""
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
         return f"{ranks[0]}–{ranks[-1]}"
-    return say(en=", ", zh="、").join(map(str, ranks[:3])) + (" …" if len(ranks) > 3 else "")
+    return series(ranks[:3]) + (" …" if len(ranks) > 3 else "")

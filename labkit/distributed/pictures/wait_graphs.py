@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...base.language import say
+from ...base.language import say, series
 from ...base.numbers import plural
 from ...base.units import duration, time_unit
 from ...trace.trace import Trace
@@ -205,7 +205,7 @@ def _ranks(ranks: Sequence[int]) -> str:
         else:
             runs.append([rank])
     parts = [[f"{run[0]}–{run[-1]}"] if len(run) > 2 else list(map(str, run)) for run in runs]
-    return say(en=", ", zh="、").join(part for run in parts for part in run)
+    return series(part for run in parts for part in run)
 
 
 def _for(stand: Stand) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...base.language import say
+from ...base.language import say, series
 from ...base.numbers import plural
 from ...base.units import duration
 from ...trace.events import Event
@@ -241,5 +241,5 @@ def _tip(event: Event, times: str) -> str:
 def _devices(names: set[str]) -> str:
     ordered = sorted(names, key=number)
     if len(ordered) <= 3:
-        return say(en=", ", zh="、").join(ordered)
+        return series(ordered)
     return say(en=f"{len(ordered)} GPUs", zh=f"{len(ordered)} 块 GPU")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ....base.language import say
+from ....base.language import say, series
 from ..call import Call
 from ..waits import Wait, WaitForGraph
 from .lateness import watchdog
@@ -216,7 +216,7 @@ def cause(call: Call, standings: Sequence[Standing]) -> _Cause:
     through = f" (`{via}`)" if (via := call.via) else ""
     if away and not never and times > 1:
         over = say(en=" and ended", zh="，然后结束了") if len(ended) == len(away) else ""
-        rounds, passes = ", ".join(sorted({str(one.came[line]) for one in away})), by[call.rank].passes
+        rounds, passes = series(sorted({str(one.came[line]) for one in away})), by[call.rank].passes
         facts: dict[str, object] = {
             "names": names, "through": through, "rounds": rounds, "rank": call.rank, "times": times,
         }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ....base.language import say
+from ....base.language import say, series
 from ..call import Call
 
 
@@ -48,18 +48,19 @@ def group_of(call: Call) -> str:
     return call.desc if call.desc not in ("", "undefined") else call.group or "default_pg"
 
 
-def listed(numbers: Iterable[int], pair: str = ", ") -> str:
-    """``0, 2–5``; of two numbers in a row both, with ``pair`` between them."""
+def listed(numbers: Iterable[int], pair: str = "") -> str:
+    """``0, 2–5``; of two numbers in a row both, with ``pair`` between them, if not a comma."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
             spans[-1][1] = number
         else:
             spans.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}{pair if b == a + 1 else '–'}{b}" for a, b in spans)
+    pair = pair or series(["", ""])
+    return series(str(a) if a == b else f"{a}{pair if b == a + 1 else '–'}{b}" for a, b in spans)
 
 
-def ranks_text(ranks: Iterable[int], pair: str = ", ") -> str:
+def ranks_text(ranks: Iterable[int], pair: str = "") -> str:
     """``rank 3``, ``ranks 0, 2–5``."""
     numbers = set(ranks)
     return say(en="rank" if len(numbers) == 1 else "ranks", zh="rank") + f" {listed(numbers, pair)}"
