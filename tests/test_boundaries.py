@@ -50,7 +50,7 @@ distributed.torchrun  | base turns children machine machine.state distributed.ca
 distributed.notebook  | base turns children cost machine trace distributed.calls distributed.planning distributed.rank distributed.threads
 distributed.testing   | base turns machine distributed.calls distributed.rank distributed.threads distributed.notebook
 distributed.explain   | base distributed.calls distributed.rank
-distributed.planning  | base cost view distributed.pictures machine.features machine.state distributed.group distributed.rank distributed.threads distributed.torchrun
+distributed.planning  | base cost trace view distributed.pictures machine.features machine.state distributed.group distributed.rank distributed.threads distributed.torchrun
 distributed           | base plans cost explore view machine distributed.plans distributed.threads distributed.pictures
 
 cost              | base plans trace

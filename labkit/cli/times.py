@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from ..base.patches import Patch, Patches
-from ..cost.hardware import Accelerator, accelerator
+from ..cost.hardware import Accelerator, accelerator, copy_seconds
 from ..cost.operators import operator_seconds
 from ..machine.features.hollow import Seen
 from ..machine.ops import moves
@@ -17,7 +17,6 @@ from ..trace import emitting, recording
 from ..trace.trace import Trace
 from . import memory
 
-_HOST = 25e9  # bytes a second between the host and a GPU: what PCIe 4.0 x16 gives to pinned memory
 _KEPT = 50_000  # moments: nothing lasts longer
 
 
@@ -52,16 +51,12 @@ class Clock:
         if phase == "parallel_apply":
             begins = before.get(device, 0.0)
             return begins, self.until[device] - begins
-        if source is None or not nbytes:
+        seconds = copy_seconds(nbytes, device, source, self.gpu.links)
+        if source is None or not seconds:
             return self.until[device], 0.0
-        speed = (
-            self.gpu.links.reduce_bandwidth
-            if device.startswith("cuda") and source.startswith("cuda")
-            else _HOST
-        )
         # Weights go as a pipeline through all GPUs at the same time, rows in turn.
         ends = [before.get(one, 0.0) if phase == "replicate" else self.until[one] for one in (source, device)]
-        begins, seconds = max(ends), nbytes / speed + self.gpu.links.start
+        begins = max(ends)
         for one in (source, device):
             self.until[one] = max(self.until[one], begins + seconds)
         return begins, seconds

@@ -256,7 +256,7 @@ def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
 
         with bad_usage(ValueError):
             gpu = accelerator(options.times)
-        with timed(gpu) as by_times:
+        with timed(gpu, begins=0.0) as by_times:
             program.runs = by_times(program.runs)
             return _launched(options, machine, program, kept)
     return _launched(options, machine, program, kept)

@@ -13,6 +13,7 @@ from ..base.numbers import amount
 
 # Seconds of a step of a ring that gathers or scatters, inside a machine and between two: NCCL's own (its tuning.cc).
 HOP, NETWORK_HOP = 3.4e-6, 9.6e-6
+_HOST = 25e9  # bytes a second between the host and a GPU: what PCIe 4.0 x16 gives to pinned memory
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,13 @@ def send_seconds(nbytes: float, hardware: Hardware, span: int) -> float:
     """A message between two GPUs of ``span``; between machines by the network of one GPU alone."""
     between = (hardware.network_bandwidth or 0.0) / hardware.machine_size
     return nbytes / (hardware.reduce_bandwidth if span <= hardware.machine_size else between) + hardware.start
+
+
+def copy_seconds(nbytes: float, device: str, source: str | None, hardware: Hardware) -> float:
+    """A copy between two devices of a machine, "cpu" or "cuda:1"; 0 if it is none."""
+    if not nbytes or source in (None, device):
+        return 0.0
+    return nbytes / (_HOST if "cpu" in (device, source) else hardware.reduce_bandwidth) + hardware.start
 
 
 @dataclass(frozen=True)

@@ -302,10 +302,16 @@ def test_times_of_the_model_are_the_same_on_every_computer(
     script = written(tmp_path, PIPELINE.replace("SCHEDULE\n", "ScheduleGPipe, 1\n"))
     said = []
     for _ in range(2):
-        assert main(["torchrun", "--nproc-per-node", "2", "--times", "h100", "--summary", script]) == 0
+        page = tmp_path / f"{len(said)}.html"
+        timed = ["--times", "h100", "--summary", "--timeline", str(page), "--trace", f"{page}.json"]
+        assert main(["torchrun", "--nproc-per-node", "2", *timed, script]) == 0
         said.append([line for line in capfd.readouterr().err.splitlines() if "waited" in line])
     assert said[0] == said[1]
     assert len(said[0]) == 2
+    for name in ("{}.html", "{}.html.json"):
+        first, again = ((tmp_path / name.format(k)).read_bytes() for k in range(2))
+        assert first == again
+    assert b"The times are those of H100 SXM by" in (tmp_path / "0.html").read_bytes()
 
 
 def test_a_step_takes_its_products_time(tmp_path: Path) -> None:

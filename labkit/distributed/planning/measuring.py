@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import io
-from contextlib import ExitStack, nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..threads.meeting import NotRunning
 from ..threads.world import RanksFailed, World
 from ..torchrun.script import Program
 from .census import Census, counting
-from .timing import by_model, modelled
+from .timing import modelled, times_here
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,8 @@ def _run(
 
         def work(rank: Rank) -> None:
             census = censuses[rank.number]
-            with ExitStack() as stack:
-                watcher = None
-                if times is not None:
-                    census.times = stack.enter_context(by_model(times, sees=False))
-                    watcher = census.times.saw
-                stack.enter_context(Hollow(watcher))
+            census.times = None if times is None else times_here()
+            with Hollow(None if census.times is None else census.times.saw):
                 try:
                     program.run(rank.main)
                 except SystemExit as ended:
@@ -114,7 +110,7 @@ def _run(
                 if census.gpu is not None and census.gpu is not rank.gpu:
                     census.elsewhere = str(census.gpu.device)
 
-        with counting(censuses, steps), modelled(times) if times is not None else nullcontext():
+        with counting(censuses, steps), modelled(times, 0.0) if times is not None else nullcontext():
             try:
                 world.run(work, sorted(running))
             finally:

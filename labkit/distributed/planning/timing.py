@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from ...base.patches import Patch, Patches
-from ...cost.hardware import Accelerator, collective_seconds
+from ...cost.hardware import Accelerator, collective_seconds, copy_seconds
 from ...cost.operators import operator_seconds
 from ...machine.features.hollow import Seen
 from ...machine.state.gpu import Gpu
 from ...machine.state.in_use import machine_in_use
 from ...machine.state.streams import Event, Stream
+from ...trace import emitting
 from ..group.slot import Slot
 from ..group.works import SlotWork
 from ..rank import own_time
@@ -77,37 +78,17 @@ def _side(gpu: Gpu) -> int | None:
     return stream or None
 
 
-@contextmanager
-def by_model(gpu: Accelerator, *, begins: float = 0.0, sees: bool = True) -> Iterator[Times]:
-    """In the thread of a rank: its clock goes by ``gpu``'s times, and begins at ``begins``.
-
-    What this computer took until here counts nothing, nor does the rank's waiting for pipes, files and children.
-    ``sees``: operators are looked at here.
-    """
-    times, rank, before = Times(gpu), timed_here(), own_time.own_time()
-    if rank is not None:
-        rank.end_turn()
-        _of[rank] = times
-        rank.begin_turn()
-        rank.set_clock(begins)
-    try:
-        with Seen(times.saw) if sees else nullcontext():
-            yield times
-    finally:
-        if rank is not None:
-            rank.end_turn()
-            del _of[rank]
-            own_time.here.time = before
-            rank.begin_turn()
-
-
-# The modelled clock of each rank that has one: all its threads have it.
-_of: dict[Timed, Times] = {}
-
-
 def _times() -> Times | None:
+    """The modelled clock of this thread's rank; None if it has none."""
     found = getattr(own_time.here, "time", None)
     return found if isinstance(found, Times) else None
+
+
+def times_here() -> Times:
+    """The same, of a rank while :func:`modelled` is in."""
+    found = _times()
+    assert found is not None
+    return found
 
 
 def _members(work: Slot) -> tuple[str, float, tuple[int, ...]]:
@@ -118,12 +99,19 @@ def _members(work: Slot) -> tuple[str, float, tuple[int, ...]]:
 
 
 @contextmanager
-def modelled(gpu: Accelerator) -> Iterator[None]:
-    """While ranks run: collectives and streams take the times that the model says."""
+def modelled(gpu: Accelerator, begins: float | None = None) -> Iterator[None]:
+    """While ranks run, their clocks, collectives and streams go by the times that the model says.
+
+    What this computer takes for it counts nothing, nor does a rank's waiting for pipes, files and children.
+
+    begins   what the clocks show at first; by default that of the first rank that runs.
+    """
     free: dict[Any, float] = {}
+    of: dict[Timed, Times] = {}  # all threads of a rank have one
+    first = [] if begins is None else [begins]
     finish, wait, future = Slot.finish, SlotWork.wait, SlotWork.get_future
     until, record, waits = Timed.wait_until, Event.record, Event.wait
-    away, begin_turn = Rank._away, Timed.begin_turn
+    away, begin_turn, measured = Rank._away, Timed.begin_turn, emitting.lasted
 
     def finished(slot: Slot, write: Any) -> None:
         kind, nbytes, ranks = _members(slot)
@@ -187,43 +175,57 @@ def modelled(gpu: Accelerator) -> Iterator[None]:
             until(rank, time)
             times.exposed += rank.clock() - before
 
+    def lasted(
+        started: float, phase: str, device: str, source: str | None = None, nbytes: int = 0, **facts: Any
+    ) -> tuple[float, float]:
+        times = _times()
+        if times is None:
+            return measured(started, phase, device, source=source, nbytes=nbytes, **facts)
+        seconds = copy_seconds(nbytes, device, source, gpu.links)
+        times.computed += seconds
+        return started, seconds
+
     def begun(rank: Timed) -> None:
-        if rank in _of:
-            own_time.here.time = _of[rank]  # which tells the time, too
+        new = rank not in of
+        own_time.here.time = of.setdefault(rank, Times(gpu))
         begin_turn(rank)
+        if new:
+            first.append(rank.clock())
+            rank.set_clock(first[0])
 
     def stood(rank: Rank, wait: Callable[[], Any]) -> Any:
         before = rank.clock()
         result = away(rank, wait)
-        if rank in _of:
-            rank.set_clock(before)
+        rank.set_clock(before)
         return result
 
     table = [
         Patch(Slot, "finish", finished), Patch(SlotWork, "wait", waited), Patch(SlotWork, "get_future", of_future),
         Patch(Timed, "wait_until", wait_until), Patch(Event, "record", recorded), Patch(Event, "wait", waits_for),
         Patch(Timed, "begin_turn", begun), Patch(Rank, "_away", stood),
+        Patch(emitting, "lasted", lasted),
     ]  # fmt: skip
     with Patches(lambda: table):
-        yield
+        try:
+            yield
+        finally:
+            for times in of.values():
+                times.process = -1  # a thread that goes on takes a clock of its own
 
 
 @contextmanager
-def timed(gpu: Accelerator | None) -> Iterator[Callable[[_Part], _Part]]:
+def timed(gpu: Accelerator | None, begins: float | None = None) -> Iterator[Callable[[_Part], _Part]]:
     """While ranks run by ``gpu``'s times (None: by their own): gives what makes a rank's function run so."""
     if gpu is None:
         yield lambda function: function
         return
 
-    begins: list[float] = []  # when the first rank does, by its clock, and with it all
-
     def with_times(function: _Part) -> _Part:
         def part(rank: Any) -> Any:
-            begins.append(rank.clock())
-            with by_model(gpu, begins=begins[0]):
+            with Seen(times_here().saw):
                 return function(rank)
 
         return part
 
-    with modelled(gpu):
+    with modelled(gpu, begins):
         yield with_times
