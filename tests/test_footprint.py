@@ -36,12 +36,6 @@ def test_too_much_is_named():
     assert repr(found) == "3 GPUs: cuda:0 500 B, cuda:1 200 B, cuda:2 200 B"
 
 
-def test_four_gpus_are_listed_and_of_more_the_first_four():
-    listed = "cuda:0 1 B, cuda:1 1 B, cuda:2 1 B, cuda:3 1 B"
-    for gpus, rest in ((4, ""), (5, ", …"), (6, ", …")):
-        assert repr(Footprints((Footprint(1),) * gpus)) == f"{gpus} GPUs: {listed}{rest}"
-
-
 @pytest.mark.parametrize(("optimizer", "values"), [("SGD", 0), ("momentum", 1), ("Adam", 2)])
 def test_an_optimizer_keeps_its_values_for_each_parameter_at_home(optimizer, values):
     home, other = million_parameters(30, 2, 5, optimizer).gpus

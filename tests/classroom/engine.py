@@ -7,11 +7,13 @@ from labkit.classroom.grade import submission as grading
 from labkit.classroom.wall import isolation, templates
 
 SECRET = b"a secret"
+# What all assignments between them have imported beforehand: else each of hundreds of workers would import it.
+PRELOAD = ("torch._dynamo", "torch.distributed.fsdp", "labkit.distributed.threads.world")
 
 
 @cache
 def template():
-    return templates.template(isolation.best(trust=True), ("torch._dynamo",))
+    return templates.template(isolation.best(trust=True), PRELOAD)
 
 
 def close():

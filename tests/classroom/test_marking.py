@@ -47,6 +47,7 @@ def test_marks_are_read_as_they_were_written(tmp_path):
         for one in given:
             add(one)
     assert marks.read(path) == {"1": given[0], "2": given[1]}
+    assert "by_hand" not in path.read_text("utf-8"), "points by hand have lines of their own"
     assert os.stat(path).st_mode & 0o077 == 0
 
 

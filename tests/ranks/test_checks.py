@@ -85,6 +85,8 @@ GLOO = {
     "all_gather, complex": (lambda g: g.allgather([[COMPLEX]], [COMPLEX]), Call("all_gather", [COMPLEX], [COMPLEX])),
     "all_gather_single": (lambda g: g._allgather_base(torch.ones(8), X, options("AllgatherOptions")),
         Call("all_gather_single", [X], [torch.ones(8)])),
+    "all_gather_single, types": (lambda g: g._allgather_base(X.double(), X, options("AllgatherOptions")),
+        Call("all_gather_single", [X], [X.double()])),
     "gather, two": (lambda g: g.gather([[X, X]], [X], options("GatherOptions", rootRank=0)),
         Call("gather", [X], [X, X], root=0)),
     "gather, types": (lambda g: g.gather([[X.double()]], [X], options("GatherOptions", rootRank=0)),

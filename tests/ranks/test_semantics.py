@@ -109,3 +109,15 @@ def test_what_is_gathered_may_lie_where_it_is_gathered(kind):
     calls = each("all_gather", [[outs[0][at[0]]], [outs[1][at[1]]]], outs)
     expected = [outs[0][at[0]].item(), outs[1][at[1]].item()]
     assert met(*calls) == [[[value] for value in expected]] * 2
+
+
+def test_a_call_says_where_it_was_made_with_and_without_the_folder():
+    (code,) = (
+        one
+        for one in compile("def step(): pass", "/me/train.py", "exec").co_consts
+        if hasattr(one, "co_code")
+    )
+    call = Call("all_reduce", [], [], group="0", seq=2, code=code, line=31)
+    assert (call.place, call.short_place) == ("/me/train.py:31 in step", "train.py:31 in step")
+    assert str(call) == "all_reduce #2 of group 0 at /me/train.py:31 in step"
+    assert Call("all_reduce", [], []).place == ""

@@ -55,6 +55,7 @@ def test_a_namespace_lasts_and_can_be_looked_into(session):
     session[2]["x"] = 5
     assert session.execute("x") == [0, 10, 5, 30]
     assert list(session[1]) == ["rank", "local_rank", "world_size", "device", "x"]
+    assert repr(session[1]) == "<rank 1: rank, local_rank, world_size, device, x>"
     assert "x" in session[3]
     del session[3]["x"]
     with pytest.raises(KeyError, match="rank 3 has no name 'x'"):

@@ -203,6 +203,16 @@ def test_a_line_is_painted_once_under_the_boxes_or_over_them():
     plt.close("all")
 
 
+def test_the_edge_of_a_strong_box_is_heavy_and_that_of_another_pale():
+    sketch = Sketch()
+    sketch.add(Box(0, 0, 9, 9), Box(10, 0, 9, 9, strong=True))
+    root = ET.fromstring(to_svg(sketch.picture(20, "two boxes")))
+    edges = [
+        (el.get("stroke-width"), el.get("stroke-opacity")) for el in root.iter() if el.tag.endswith("rect")
+    ]
+    assert edges == [(None, "0.35"), ("2", None)]
+
+
 def test_a_dashed_box_is_dashed_in_both_paintings():
     sketch = Sketch()
     sketch.add(Box(0, 0, 9, 9, 0), Box(10, 0, 9, 9, dashed=True))
