@@ -317,4 +317,4 @@ def test_what_was_begun_and_answered_is_counted(capsys, tmp_path):
     assert found["copy"].text == f"{tmp_path / 'mine'}: 1 begun"
     assert found["progress"].text == f"{tmp_path / 'progress.json'}: 2 answered"
     with using("zh"):
-        assert doctor._course().text.endswith("已开始 1 个")
+        assert doctor._copy().text.endswith("已开始 1 个")

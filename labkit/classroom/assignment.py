@@ -60,7 +60,6 @@ class Cell:
     """A cell of an edition. role: text, setup, given, answer, check, or free (the student's own to change)."""
 
     id: str
-    kind: str  # "text" or "code"
     role: str
     source: str
     question: str | None = None
@@ -134,19 +133,17 @@ class Assignment:
 
     def cells(self, language: str, numbers: Numbers, solution: bool = False) -> list[Cell]:
         """The notebook in ``language`` with a student's ``numbers``; ``solution``: with the answers, the teacher's."""
-        questions = {question.id: question for question in self.questions}
+        rubrics = {question.id: _rubric(question, language) for question in self.questions}
         made = []
         for cell, question in self._cells:
             text = cell.text.of(language)
             if cell.role == "answer":
                 text = _solved(text) if solution else _without_solution(text)
-            if cell.role == "text":
-                text += _rubric(questions[question], language) if question else ""
-                made.append(Cell(cell.id, "text", "text", filled(text, numbers)))
-            else:
-                made.append(Cell(cell.id, "code", cell.role, filled(text, numbers), question))
-        at = next((at for at, cell in enumerate(made) if cell.kind == "code"), len(made))
-        made.insert(at, Cell("setup", "code", "setup", self._setup(language, numbers)))
+            elif cell.role == "text":
+                text, question = text + rubrics.get(question or "", ""), None
+            made.append(Cell(cell.id, cell.role, filled(text, numbers), question))
+        at = next((at for at, cell in enumerate(made) if cell.role != "text"), len(made))
+        made.insert(at, Cell("setup", "setup", self._setup(language, numbers)))
         return made
 
     def _setup(self, language: str, numbers: Numbers) -> str:

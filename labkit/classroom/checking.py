@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.language import checked_language, say, set_language
+from ..base.texts import texts_beside
 from ..course.answers import Shown, judged
 from ..course.judging import Unreadable
 from ..machine import use_gpus
@@ -32,6 +33,7 @@ from .source import parsed
 from .verdict import Hint
 from .words import Problem, Words
 
+_TEXTS = texts_beside(__file__)
 GPUS = 4
 
 Student = Mapping[str, Any]
@@ -111,21 +113,11 @@ def check(question: str, *answer: object) -> Shown:
         call = f'check("{question}", {", ".join(found.names)})'
         raise TypeError(say(en=f"write {call}", zh=f"请写成 {call}"))
     if any(value is None or value is ... or _empty(value) for value in answer):
-        return Shown(None, say(en="Not answered yet.", zh="还没有作答。"), None)
+        return Shown(None, _TEXTS["unanswered",](), None)
     if taken := next(_taken(answer, without.get(id, ())), None):
-        what = say(
-            en=f"`{taken}` does not exist where answers are graded: this question is about writing it yourself",
-            zh=f"评分的环境里没有 `{taken}`：这道题就是要自己写出它",
-        )
-        return Shown(False, what, None)
+        return Shown(False, _TEXTS["taken",](taken=taken), None)
     hint, _ = judged(answer, _judge(found, numbers), found.wanted)
-    if hint is not None:
-        return Shown(False, hint, None)
-    right = say(
-        en="Nothing wrong on the open examples. Grading tries other cases.",
-        zh="在公开的例子上没有发现问题。评分时会换别的例子。",
-    )
-    return Shown(True, right, None)
+    return Shown(True, _TEXTS["right",](), None) if hint is None else Shown(False, hint, None)
 
 
 def _empty(value: object) -> bool:

@@ -67,7 +67,7 @@ def source(assignment: Assignment, language: str, seed: str) -> str:
         made.append(cell)
         if asked and f"{asked.id}-tests" not in more and not (following and following.role == "check"):
             id = f"{asked.id}-tests"
-            made.append(Cell(id, "code", "tests", _tests(assignment, asked, seed), asked.id))
+            made.append(Cell(id, "tests", _tests(assignment, asked, seed), asked.id))
             more[id] = _told(id, grade=True, locked=True, points=asked.points)
     return notebook(assignment.name, made, more=more)
 

@@ -1,9 +1,9 @@
 """The command line: a command for each entry of COMMANDS.
 
-Each command is a module of this folder with ``add_arguments(parser)`` and ``run(options) -> exit code``.
-Bad usage is one line on stderr and exit code 2, before anything is written or run; a crash of labkit itself is 70, so
-that 1 is always what a command has found. ``--lang`` may stand before the
-command or among its options; what a script is given is the script's.
+Each command is a module of this folder with ``WORDING``, its texts and options as rows, and ``run(options) -> exit
+code``; one that has more than the group ``options`` adds them by ``add_arguments(parser)``. Bad usage is one line on
+stderr and exit code 2, before anything is written or run; a crash of labkit itself is 70, so that 1 is always what a
+command has found. ``--lang`` may stand before the command or among its options; what a script is given is the script's.
 """
 
 from __future__ import annotations
@@ -16,62 +16,19 @@ from argparse import REMAINDER, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from types import ModuleType
 
 from .. import __version__
 from ..base.arguments import in_the_language_in_use
 from ..base.extras import MissingPackage, explained
 from ..base.language import VARIABLE, get_language, named_language, say, using
 from . import console
-from .usage import Lenient, Parser, UsageError, add_language
+from .usage import WORDING, Lenient, Parser, UsageError, add_language, add_options
 
-# Each command and what it is for. Only the module of the one that is asked for is imported.
-COMMANDS = {
-    "run": lambda: say(
-        en="run a script on simulated GPUs, unmodified", zh="在模拟 GPU 上运行脚本，脚本一字不改"
-    ),
-    "torchrun": lambda: say(
-        en="run a torch.distributed script on simulated GPUs, unmodified",
-        zh="在模拟 GPU 上运行 torch.distributed 脚本，脚本一字不改",
-    ),
-    "plan": lambda: say(
-        en="say what a training run will need, and how fast it will be",
-        zh="训练之前先算好：放不放得下，有多快",
-    ),
-    "sweep": lambda: say(
-        en="run a lesson for several numbers of GPUs and compare",
-        zh="用不同的 GPU 数各运行一遍课程，并作对比",
-    ),
-    "diagnose": lambda: say(
-        en="check whether your own model would survive DataParallel",
-        zh="检查你自己的模型能不能用 DataParallel",
-    ),
-    "check": lambda: say(
-        en="run a torch.distributed script once, and say on one page what is wrong, held and waited for",
-        zh="把 torch.distributed 脚本运行一遍，一页列出问题、显存和等待",
-    ),
-    "explain": lambda: say(
-        en="say why ranks hang, from the dumps of PyTorch's Flight Recorder",
-        zh="根据 PyTorch Flight Recorder 的转储，说明各 rank 为什么卡住",
-    ),
-    "lab": lambda: say(
-        en="open the course in JupyterLab, in your own copy of it",
-        zh="在 JupyterLab 中打开课程（你自己的副本）",
-    ),
-    "lessons": lambda: say(
-        en="list the lessons, copy them, start one afresh", zh="列出课程、复制课程、让一课重新开始"
-    ),
-    "assignment": lambda: say(
-        en="hand out assignments to a class, and export its marks", zh="给班级发放作业，导出成绩"
-    ),
-    "grade": lambda: say(
-        en="grade what a class handed in, or one notebook, behind a wall",
-        zh="在隔离环境中批改全班的作业，或单个笔记本",
-    ),
-    "submit": lambda: say(en="make the one file that you hand in", zh="生成要提交的那个文件"),
-    "doctor": lambda: say(
-        en="say what this computer has and what would be simulated", zh="列出这台电脑有什么、哪些会被模拟"
-    ),
-}
+# The modules of this folder that are commands. Only that of the one that is asked for is imported.
+COMMANDS = (
+    "run torchrun plan sweep diagnose check explain lab lessons assignment grade submit doctor"
+).split()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -133,30 +90,30 @@ def _complete() -> None:
 
 
 def _parser(command: str | None) -> Parser:
-    parser = Parser(
-        prog="labkit",
-        description=say(
-            en="Learn, debug and teach multi-GPU data parallelism on any machine.",
-            zh="在任何电脑上学习、调试、讲授多 GPU 数据并行。",
-        ),
-    )
-    parser.add_argument(
-        "--version",
-        action="version",
-        version=f"labkit {__version__}",
-        help=say(en="show the version and exit", zh="显示版本号并退出"),
-    )
+    parser = Parser(prog="labkit", description=WORDING["description"]())
+    version = {"action": "version", "version": f"labkit {__version__}"}
+    add_options(parser, WORDING, "version", version=version)
     add_language(parser, default=None)
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    for name, purpose in COMMANDS.items():
-        made = commands.add_parser(name, help=purpose())
+    for name in COMMANDS:
+        purpose = WORDING[f"command {name}"]()
+        made = commands.add_parser(name, help=purpose)
         if name == command:
-            found = import_module(f"{__name__}.{name}")
-            made.description = purpose()
-            found.add_arguments(made)
+            made.description = purpose
+            made.set_defaults(run=_add_arguments(made, name).run)
             add_language(made)
-            made.set_defaults(run=found.run)
     return parser
+
+
+def _add_arguments(parser: Parser, command: str) -> ModuleType:
+    """Give the parser the command's usage and options: all of its rows, or those that its module adds itself."""
+    found = import_module(f"{__name__}.{command}")
+    parser.usage = found.WORDING.usage()
+    if hasattr(found, "add_arguments"):
+        found.add_arguments(parser)
+    else:
+        add_options(parser, found.WORDING, "options")
+    return found
 
 
 def _parted(argv: list[str], command: str | None) -> tuple[list[str], list[str]]:
@@ -180,7 +137,7 @@ def _asked(argv: list[str]) -> tuple[str | None, str | None]:
     parser.add_argument("--lang", default=found.lang)
     if found.command in COMMANDS:
         with suppress(ModuleNotFoundError):  # main says of what is missing
-            import_module(f"{__name__}.{found.command}").add_arguments(parser)
+            _add_arguments(parser, found.command)
     try:
         parser.parse_known_args(found.rest, found)
     except UsageError:  # the command has no such action

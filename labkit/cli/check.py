@@ -16,34 +16,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from ..base.language import say
 from .ending import write
 from .torchrun import summary
-from .usage import UsageError, add_options, at_least, bad_usage, checked_path, checked_script, loading
+from .usage import UsageError, at_least, bad_usage, checked_path, checked_script, loading
 from .wording import Wording
 
 if TYPE_CHECKING:
     from ..diagnosis.result import Diagnosis, Finding
 
-WORDING = Wording("check")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = say(
-        en="labkit check [options] SCRIPT [ARGS ...]", zh="labkit check [选项] SCRIPT [ARGS ...]"
-    )
-    add_options(
-        parser,
-        WORDING,
-        "options",
-        ranks={"type": at_least(2), "default": 4},
-        nodes={"type": at_least(1), "default": 1},
-        memory={"default": None},
-        gpu_model={"default": None},
-        sarif={"type": Path},
-        fail_on={"choices": ("error", "warning"), "default": "warning"},
-        subject={"nargs": argparse.PARSER},
-    )
+WORDING = Wording(
+    "check",
+    ranks={"type": at_least(2), "default": 4},
+    nodes={"type": at_least(1), "default": 1},
+    sarif={"type": Path},
+    fail_on={"choices": ("error", "warning"), "default": "warning"},
+    subject={"nargs": argparse.PARSER},
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,7 +68,9 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(_facts(found, kept, parts), indent=1, ensure_ascii=False))
     else:
-        print(found, "", summary(kept, parts), *_not_distributed(kept), sep="\n")
+        print(found, "", summary(kept, parts), sep="\n")
+        if not any(total.calls for total in kept.totals.values()):
+            WORDING.tell("not-distributed")
     if options.sarif:
         text = json.dumps(sarif(found, Path(script)), indent=1, ensure_ascii=False)
         write(options.sarif, text, "--sarif")
@@ -89,33 +79,21 @@ def run(options: argparse.Namespace) -> int:
 
 def _facts(found: Diagnosis, kept: Any, parts: Any) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads(found.to_json())
-    totals = {part.rank: kept.totals[part.rank] for part in parts}
-    facts["by_rank"] = [
-        {
-            "rank": part.rank,
-            "node": part.node,
-            "peak_bytes": totals[part.rank].peak,
-            "capacity_bytes": part.capacity,
-            "collectives": totals[part.rank].calls,
-            "bytes": totals[part.rank].nbytes,
-            "waited_seconds": totals[part.rank].waited,
-        }
-        for part in parts
-    ]
-    return facts
-
-
-def _not_distributed(kept: Any) -> list[str]:
-    if any(total.calls for total in kept.totals.values()):
-        return []
-    return [
-        say(
-            en="No rank called a collective: each ran the script for itself. Of DataParallel, labkit diagnose FACTORY "
-            "and labkit run --summary SCRIPT tell.",
-            zh="没有 rank 做过集合通信：各自把脚本跑了一遍。如果用的是 DataParallel，请用 labkit diagnose FACTORY 和 "
-            "labkit run --summary SCRIPT。",
+    facts["by_rank"] = []
+    for part in parts:
+        total = kept.totals[part.rank]
+        facts["by_rank"].append(
+            {
+                "rank": part.rank,
+                "node": part.node,
+                "peak_bytes": total.peak,
+                "capacity_bytes": part.capacity,
+                "collectives": total.calls,
+                "bytes": total.nbytes,
+                "waited_seconds": total.waited,
+            }
         )
-    ]
+    return facts
 
 
 def sarif(found: Diagnosis, script: Path) -> dict[str, Any]:
@@ -126,15 +104,12 @@ def sarif(found: Diagnosis, script: Path) -> dict[str, Any]:
         {
             "ruleId": finding.name,
             "level": finding.severity,  # in its words, too
-            "message": {"text": f"{finding.reason}\n{say(en='Do', zh='怎么办')}: {finding.fix}"},
+            "message": {"text": f"{finding.reason}\n{WORDING['do']}: {finding.fix}"},
             "locations": _locations(finding, script),
         }
         for finding in found.findings
     ]
-    return {
-        "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": results}],
-    }
+    return {"version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
 
 
 def _locations(finding: Finding, script: Path) -> list[dict[str, Any]]:

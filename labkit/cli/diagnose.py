@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base.arguments import in_the_language_in_use
-from ..base.language import say, using
+from ..base.language import using
 from .usage import (
     Parser,
     UsageError,
@@ -43,10 +43,6 @@ WORDING = Wording("diagnose")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = say(
-        en="labkit diagnose [options] FACTORY\n       labkit diagnose --ranks N [options] SCRIPT [ARGS ...]",
-        zh="labkit diagnose [选项] FACTORY\n       labkit diagnose --ranks N [选项] SCRIPT [ARGS ...]",
-    )
     add_options(parser, WORDING, "subject", subject={"nargs": argparse.PARSER})
     _add_options(parser)
 

@@ -26,7 +26,6 @@ from ..base.texts import Text, columns, filled
 from ..base.units import bytes_text, parse_bytes
 from ..children.gpu_models import MODELS
 from . import console
-from .usage import add_options
 from .wording import Wording
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
@@ -47,55 +46,41 @@ class Found:
     remedy: str = ""
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of the report: the name of a check for tools, its label for readers, and what it found."""
-
-    name: str
-    label: str
-    text: str
-    level: str
-    remedy: str
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, WORDING, "options")
-
-
 def run(options: argparse.Namespace) -> int:
     """Print the report; 0 if the lessons can run here, 1 if something keeps them from it."""
     width = max(columns(str(WORDING[f"label {name}"])) for name in CHECKS) + 2
     lines = []
-    for row in CHECKS.items():
-        if line := _line(*row):
+    for name, check in CHECKS.items():
+        if line := _line(name, check):
             lines.append(line)
             if not options.json:  # at once: the next check can take seconds
-                _tell(line, width)
-    worst = max((line.level for line in lines), key=list(_SIGNS).index)
+                _tell(**line, width=width)
+    worst = max((line["level"] for line in lines), key=list(_SIGNS).index)
     ok = worst != PROBLEM
     if options.json:
-        told = {"ok": ok, "checks": [asdict(line) for line in lines]}
-        print(json.dumps(told, ensure_ascii=False, indent=1))
-        return 0 if ok else 1
-    print()
-    WORDING.tell(f"end {worst}")
+        print(json.dumps({"ok": ok, "checks": lines}, ensure_ascii=False, indent=1))
+    else:
+        print()
+        WORDING.tell(f"end {worst}")
     return 0 if ok else 1
 
 
-def _tell(line: Line, width: int) -> None:
-    text = f"{_SIGNS[line.level]} {line.label}{' ' * (width - columns(line.label))}{line.text}"
-    print(f"{text}\n  {' ' * width}→ {line.remedy}" if line.remedy else text, flush=True)
+def _tell(name: str, label: str, text: str, level: str, remedy: str, width: int) -> None:
+    told = f"{_SIGNS[level]} {label}{' ' * (width - columns(label))}{text}"
+    print(f"{told}\n  {' ' * width}→ {remedy}" if remedy else told, flush=True)
 
 
-def _line(name: str, check: Callable[[], Found]) -> Line | None:
-    """The line of a check. None if a package that it needs is missing: packages have a line of their own."""
+def _line(name: str, check: Callable[[], Found]) -> dict[str, str] | None:
+    """A line of the report: the check's name for tools, its label for readers, and what it found. None if a package
+    that it needs is missing: packages have a line of their own."""
+    label = str(WORDING[f"label {name}"])
     try:
         found = check()
     except ModuleNotFoundError:
         return None
     except Exception as error:  # whatever is wrong with this computer: the other checks are told all the same
-        return Line(name, name, f"{type(error).__name__}: {error}", NOTE, "")
-    return Line(name, str(WORDING[f"label {name}"]), **asdict(found))
+        label, found = name, Found(f"{type(error).__name__}: {error}", NOTE)
+    return {"name": name, "label": label, **asdict(found)}
 
 
 def _found(words: str, **facts: object) -> Found:
@@ -105,12 +90,8 @@ def _found(words: str, **facts: object) -> Found:
 
 
 def _labkit() -> Found:
-    return _found(
-        "ok labkit",
-        version=__version__,
-        where=Path(__file__).parents[1],
-        spoken=LANGUAGES[get_language()],
-    )
+    where, spoken = Path(__file__).parents[1], LANGUAGES[get_language()]
+    return _found("ok labkit", version=__version__, where=where, spoken=spoken)
 
 
 def _python() -> Found:
@@ -149,7 +130,7 @@ def _gpus() -> Found:
     return _found("note unusable-gpus") if shutil.which("nvidia-smi") else Found("0")
 
 
-def _used() -> Found:
+def _lessons() -> Found:
     import torch
 
     count = torch.cuda.device_count()
@@ -271,7 +252,7 @@ def _console() -> Found:
     return _found("ok no-chinese", encoding=encoding)
 
 
-def _course() -> Found:
+def _copy() -> Found:
     from ..course.notebooks import copies as lessons
 
     try:
@@ -321,7 +302,7 @@ CHECKS: dict[str, Callable[[], Found]] = {
     "python": _python,
     "pytorch": _pytorch,
     "gpus": _gpus,
-    "lessons": _used,
+    "lessons": _lessons,
     "models": _models,
     "memory": _memory,
     "packages": _packages,
@@ -332,6 +313,6 @@ CHECKS: dict[str, Callable[[], Found]] = {
     "port": _port,
     "browser": _browser,
     "console": _console,
-    "copy": _course,
+    "copy": _copy,
     "progress": _progress,
 }

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 
 from ..base.language import say
-from ..base.numbers import plural
 from ..base.units import told_bytes
 from ..cost.hardware import accelerator
 from ..trace.events import Event
@@ -161,21 +160,17 @@ def summary(counted: Counted) -> str:
     for gpu in machine.gpus:
         gpu.recount()
         peak, whole = told_bytes(gpu.peak), told_bytes(gpu.capacity)
-        line = say(
-            en=f"  cuda:{gpu.index}  peak {peak} of {whole}", zh=f"  cuda:{gpu.index}  峰值 {peak} / {whole}"
-        )
+        line = "  " + WORDING["gpu"](gpu=gpu.index, peak=peak, whole=whole)
         device, busy = str(gpu.device), counted.busy[str(gpu.device)]
         if calls and not busy:
-            line += say(en=", no rows: idle", zh="，没有分到行：空闲")
+            line += WORDING["idle"]()
         elif calls:
             line += say(
                 en=f", {counted.rows[device]:,} row{'s' * (counted.rows[device] != 1)}",
                 zh=f"，{counted.rows[device]:,} 行",
             )
             if busy < calls:
-                line += say(
-                    en=f", idle in {plural(calls - busy, 'call')}", zh=f"，{calls - busy} 次调用中空闲"
-                )
+                line += WORDING["idle-in"](calls=calls - busy)
         lines.append(line)
     if REFUSED:
         lines.append(WORDING["refused"]())

@@ -9,16 +9,10 @@ import argparse
 import json
 from dataclasses import asdict
 
-from ..base.language import say
-from .usage import UsageError, add_options, loading
+from .usage import UsageError, bad_usage, loading
 from .wording import Wording
 
-WORDING = Wording("explain")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = say(en="labkit explain [options] DUMPS ...", zh="labkit explain [选项] DUMPS ...")
-    add_options(parser, WORDING, "options", dumps={"nargs": "+"})
+WORDING = Wording("explain", dumps={"nargs": "+"})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -27,10 +21,8 @@ def run(options: argparse.Namespace) -> int:
     from ..distributed.diagnosis.meaning import TAUGHT
     from ..distributed.explain import BadDump, explain, read
 
-    try:
+    with bad_usage(OSError, BadDump):
         dumps = read(options.dumps)
-    except (OSError, BadDump) as error:
-        raise UsageError(en=str(error), zh=str(error)) from None
     if not dumps:
         raise UsageError(en="there are no files", zh="没有文件")
     found = explain(dumps)

@@ -12,27 +12,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..base.files import reason
 from ..base.language import say, series
 from ..base.units import duration
-from .usage import UsageError, add_options, at_least, bad_usage, loading
+from .usage import UsageError, at_least, bad_usage, loading
 from .wording import Wording
 
 if TYPE_CHECKING:
     from ..classroom.grade.marks import Mark
 
-WORDING = Wording("grade")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(
-        parser,
-        WORDING,
-        "options",
-        what={"nargs": "?", "type": Path},
-        jobs={"type": at_least(1), "default": os.cpu_count() or 1},
-        mark={"nargs": 3},
-    )
+WORDING = Wording(
+    "grade",
+    what={"nargs": "?", "type": Path},
+    jobs={"type": at_least(1), "default": os.cpu_count() or 1},
+    mark={"nargs": 3},
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -74,14 +67,10 @@ def _class(options: argparse.Namespace, way: str) -> int:
         odd = "".join(f"\n    {str(note).splitlines()[0]}" for note in mark.troubles)
         print(text + odd, flush=True)
 
-    try:
+    with bad_usage(Problem, file=options.what):
         folder = open_class(options.what)
         done = mark_class(folder, way, options.jobs, options.again, show)
         pages = present(folder, done.came, done.answers)
-    except Problem as error:
-        raise UsageError(str(error)) from None
-    except OSError as error:
-        raise UsageError(f"{error.filename or options.what}: {reason(error)}") from None
     failed = [mark.student for mark in done.graded if mark.failed]
     graded, kept, missing = len(done.graded), len(done.kept), len(done.came.missing)
     WORDING.tell("graded", graded=graded, kept=kept, missing=missing, overview=pages[-1])
@@ -98,15 +87,11 @@ def _by_hand(options: argparse.Namespace) -> int:
     from ..classroom.results.present import present
     from ..classroom.words import Problem
 
-    try:
+    with bad_usage(Problem, file=options.what):
         folder = open_class(options.what)
         student, question, points = options.mark
         mark = mark_by_hand(folder, student, question, points, options.why or "")
         pages = present(folder)
-    except Problem as error:
-        raise UsageError(str(error)) from None
-    except OSError as error:
-        raise UsageError(f"{error.filename or options.what}: {reason(error)}") from None
     WORDING.tell("by-hand", student=mark.student, points=mark.points, overview=pages[-1])
     return 0
 
@@ -114,12 +99,8 @@ def _by_hand(options: argparse.Namespace) -> int:
 def _file(options: argparse.Namespace, way: str) -> int:
     from ..classroom.grade.one_file import grade_file
 
-    try:
+    with bad_usage(ValueError, file=options.what):
         mark = grade_file(options.what, way, secrets.token_bytes(32))
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    except OSError as error:
-        raise UsageError(f"{options.what}: {reason(error)}") from None
     if options.json:
         told = asdict(mark) | {"points": mark.points, "of": mark.of}
         print(json.dumps(told, ensure_ascii=False, indent=1))

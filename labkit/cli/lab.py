@@ -20,7 +20,6 @@ from typing import Any
 
 from ..base.extras import need
 from ..base.files import reason
-from ..base.language import say
 from ..course.notebooks import copies as lessons
 from .lessons import add_folder, folder_of, lay_out
 from .usage import CannotWrite, Parser, UsageError, add_options, at_least, bad_usage
@@ -60,10 +59,6 @@ def _jupyterlabs() -> dict[str, bool]:
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.usage = say(
-        en="labkit lab [LESSON] [--dir DIR] [--port PORT] [JupyterLab's own options] [-- ARGS ...]",
-        zh="labkit lab [LESSON] [--dir DIR] [--port PORT] [JupyterLab 自己的选项] [-- ARGS ...]",
-    )
     add_options(parser, WORDING, "lesson", lesson={"nargs": "?", "completer": lambda **_: lessons.names()})
     add_folder(parser)
     add_options(parser, WORDING, "port", port={"type": at_least(1, 65535)})

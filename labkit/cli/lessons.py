@@ -16,7 +16,6 @@ WORDING = Wording("lessons")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "labkit lessons {list,copy,fresh} ..."
     actions = parser.add_subparsers(prog=parser.prog, dest="action", metavar="ACTION", required=True)
 
     def action(usage: str) -> argparse.ArgumentParser:
@@ -70,9 +69,8 @@ def run(options: argparse.Namespace) -> int:
 def lay_out(folder: Path) -> None:
     """Make or renew the copy in ``folder``, and say what was done."""
     try:
-        laid = lessons.lay_out(folder)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+        with bad_usage(ValueError):
+            laid = lessons.lay_out(folder)
     except OSError as error:
         raise _cannot_write(error, folder) from None
     WORDING.tell("yours", folder=folder)

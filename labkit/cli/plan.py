@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ..base.language import get_language, say
+from ..base.language import say
 from ..cost.hardware import accelerator
 from ..cost.rows import Errors, errors, read_rows
 from ..cost.search import plans
@@ -19,28 +19,26 @@ from ..cost.sizes import read_sizes
 from .usage import UsageError, add_options, at_least, bad_usage, checked_script
 from .wording import Wording
 
-WORDING = Wording("plan")
+_NUMBER = {"type": at_least(1)}
+WORDING = Wording(
+    "plan",
+    hardware={"default": "h100"},
+    nproc_per_node=_NUMBER,
+    nnodes=_NUMBER | {"default": 1},
+    steps=_NUMBER | {"default": 2},
+    model={"type": Path},
+    gpus=_NUMBER,
+    batch=_NUMBER,
+    top=_NUMBER | {"default": 12},
+    check={"type": Path},
+    program={"nargs": argparse.REMAINDER},
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = say(
-        en="labkit plan [options] SCRIPT [ARGS ...]\n       labkit plan --model SIZES.toml --gpus N [options]\n"
-        "       labkit plan --check ROWS.csv",
-        zh="labkit plan [选项] SCRIPT [ARGS ...]\n       labkit plan --model SIZES.toml --gpus N [选项]\n"
-        "       labkit plan --check ROWS.csv",
-    )
-    number = {"type": at_least(1)}
-    add_options(parser, WORDING, "hardware", hardware={"default": "h100"})
-    add_options(
-        parser, WORDING, "script",
-        nproc_per_node=number | {"default": None}, nnodes=number | {"default": 1}, steps=number | {"default": 2},
-    )  # fmt: skip
-    top = number | {"default": 12}
-    add_options(parser, WORDING, "sizes", model={"type": Path}, gpus=number, batch=number, top=top)
-    add_options(parser, WORDING, "rows", check={"type": Path})
+    add_options(parser, WORDING, "options")
     for name in ("--cp", "--ep", "--processes"):
         parser.add_argument(name, nargs="?", action=_NotCovered, help=argparse.SUPPRESS)
-    add_options(parser, WORDING, "program", program={"nargs": argparse.REMAINDER})
 
 
 class _NotCovered(argparse.Action):
@@ -102,7 +100,7 @@ def _checked(found: list[Errors]) -> str:
         raise ValueError(
             say(en="no row that names sizes, a GPU and a plan", zh="没有一行同时给出模型大小、GPU 和方案")
         )
-    lines = [WORDING.entry("errors").code.splitlines()[get_language() == "zh"]]
+    lines = [WORDING["errors"]()]
     for one in found:
         time, peak = (
             f"{pair[0]:>10.1%} {pair[1]:>7.1%}" if pair else f"{'-':>10} {'-':>7}"

@@ -22,35 +22,28 @@ from .wording import Wording
 # Python's own options. Those that make it look away from its environment are refused: there it is told of the GPUs.
 _FLAGS, _WITH_VALUE, _REFUSED = "bBdiOPqsuvx", "WX", "EIS"
 
-
-WORDING = Wording("run")
+WORDING = Wording(
+    "run",
+    order={"default": None},
+    backing={"default": "cpu"},
+    timeline={"type": Path},
+    m={"dest": "module", "nargs": argparse.REMAINDER},
+    c={"dest": "code", "nargs": argparse.REMAINDER},
+    program={"nargs": argparse.REMAINDER},
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = say(
-        en="labkit run [options] [Python's own options] (SCRIPT | -m MODULE | -c CODE | -) [ARGS ...]",
-        zh="labkit run [选项] [Python 自己的选项] (SCRIPT | -m MODULE | -c CODE | -) [ARGS ...]",
-    )
     add_gpus(parser, 1)
     add_memory(parser)
-    add_options(
-        parser,
-        WORDING,
-        "options",
-        order={"default": None},
-        backing={"default": "cpu"},
-        timeline={"type": Path},
-        times={},
-        m={"dest": "module", "nargs": argparse.REMAINDER},
-        c={"dest": "code", "nargs": argparse.REMAINDER},
-    )
+    add_options(parser, WORDING, "options")
     for flag in _FLAGS + _REFUSED:
         parser.add_argument(
             f"-{flag}", dest="flags", action="append_const", const=flag, help=argparse.SUPPRESS
         )
     for option in _WITH_VALUE:
         parser.add_argument(f"-{option}", dest=option, action="append", help=argparse.SUPPRESS)
-    add_options(parser, WORDING, "program", program={"nargs": argparse.REMAINDER})
+    add_options(parser, WORDING, "program")
 
 
 def run(options: argparse.Namespace) -> int:

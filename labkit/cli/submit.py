@@ -14,18 +14,14 @@ from typing import TYPE_CHECKING
 
 from ..base.files import reason
 from ..base.language import say
-from .usage import UsageError, add_options, loading
+from .usage import UsageError, loading
 from .wording import Wording
 
 if TYPE_CHECKING:
     from ..classroom.grade.marks import QuestionMark
     from ..classroom.intake.handin import HandIn
 
-WORDING = Wording("submit")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, WORDING, "options", notebook={"type": Path}, to={"type": Path, "default": Path()})
+WORDING = Wording("submit", notebook={"type": Path}, to={"type": Path, "default": Path()})
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,30 +20,21 @@ from ..base.files import reason, write_whole
 from ..base.language import get_language, named_language, using
 from ..base.units import duration
 from ..course.notebooks.copies import names, source
-from .usage import UsageError, add_options, at_least, bad_usage, loading
+from .usage import UsageError, at_least, bad_usage, loading
 from .wording import Wording
 
 if TYPE_CHECKING:
     from ..course.notebooks.sweep import Run, Sweep
 
 
-WORDING = Wording("sweep")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    pairs = {"nargs": 2, "metavar": ("NAME", "VALUE"), "action": "append", "default": []}
-    add_options(
-        parser,
-        WORDING,
-        "options",
-        lesson={"completer": lambda **_: names()},
-        gpus={"type": at_least(0), "nargs": "+", "required": True},
-        out={"type": Path},
-        p=pairs | {"dest": "parameters"},
-        cell_timeout={"type": at_least(0), "default": 600},
-    )
-
-
+WORDING = Wording(
+    "sweep",
+    lesson={"completer": lambda **_: names()},
+    gpus={"type": at_least(0), "nargs": "+", "required": True},
+    out={"type": Path},
+    p={"nargs": 2, "metavar": ("NAME", "VALUE"), "action": "append", "default": [], "dest": "parameters"},
+    cell_timeout={"type": at_least(0), "default": 600},
+)
 _CANNOT_WRITE = 74  # sysexits' EX_IOERR
 
 

@@ -46,10 +46,6 @@ MOST = 16 << 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = say(
-        en="labkit torchrun [options] [torchrun's own options] (SCRIPT | -m MODULE) [ARGS ...]",
-        zh="labkit torchrun [选项] [torchrun 自己的选项] (SCRIPT | -m MODULE) [ARGS ...]",
-    )
     add_options(parser, WORDING, "gpus", gpus={"type": at_least(1)})
     add_memory(parser)
     add_options(
@@ -190,14 +186,8 @@ def _check(options: argparse.Namespace, given: set[str], machine: children.Descr
             zh=f"--node-rank {options.node_rank}：这里一条命令就运行全部 {options.nnodes} 个节点，请去掉它"
             "（加上 --processes 可以逐个启动节点）",
         )
-    idle = [_typed(name) for name in NOTHING_TO_DO if name in given]
-    if idle:
-        listed = series(idle)
-        text = say(
-            en=f"{listed}: nothing to do where all ranks share this process",
-            zh=f"{listed}：所有 rank 都在本进程里，这里用不上",
-        )
-        print(f"labkit: {text}", file=sys.stderr)
+    if idle := [_typed(name) for name in NOTHING_TO_DO if name in given]:
+        WORDING.tell("nothing-to-do", file=sys.stderr, listed=series(idle))
 
 
 def _typed(name: str) -> str:
@@ -345,14 +335,8 @@ def summary(kept: Kept, parts: Sequence[Part]) -> str:
         peak, whole = told_bytes(total.peak), told_bytes(part.capacity)
         if part.capacity < MOST:
             peak = say(en=f"{peak} of {whole}", zh=f"{peak} / {whole}")
-        calls, sent = total.calls, bytes_text(total.nbytes)
         where = say(en=f" of node {part.node}", zh=f"（节点 {part.node}）") if nodes > 1 else ""
-        lines.append(
-            say(
-                en=f"  rank {part.rank}  cuda:{part.gpu}{where}  peak {peak}, "
-                f"{plural(calls, 'collective')} of {sent}, waited {duration(total.waited)}",
-                zh=f"  rank {part.rank}  cuda:{part.gpu}{where}  峰值 {peak}，"
-                f"{calls} 次集合通信共 {sent}，等待 {duration(total.waited)}",
-            )
-        )
+        told = {"rank": part.rank, "gpu": part.gpu, "where": where, "peak": peak, "calls": total.calls}
+        sent, waited = bytes_text(total.nbytes), duration(total.waited)
+        lines.append("  " + WORDING["rank"](**told, sent=sent, waited=waited))
     return "\n".join(lines)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..base.arguments import ARGPARSE
-from ..base.language import LANGUAGES, VARIABLE, named_language, say
+from ..base.files import reason
+from ..base.language import LANGUAGES, named_language, say
 from ..base.numbers import MOST_GPUS
 from ..children.gpu_models import MODELS
 from .wording import Wording
@@ -38,12 +39,19 @@ class CannotWrite(UsageError):
 
 
 @contextmanager
-def bad_usage(*kinds: type[Exception]) -> Iterator[None]:
-    """Inside, an error of one of these kinds is a mistake of the user's; its own words are what they see."""
+def bad_usage(*kinds: type[Exception], file: Path | None = None) -> Iterator[None]:
+    """Inside, an error of one of these kinds is a mistake of the user's; its own words are what they see.
+
+    file   what is read or written there: an OSError is told with the name of the file that it is about, else with this.
+    """
     try:
         yield
     except kinds as error:
         raise UsageError(error) from None
+    except OSError as error:
+        if file is None or isinstance(error, BrokenPipeError):
+            raise
+        raise UsageError(f"{error.filename or file}: {reason(error)}") from None
 
 
 def checked_path(option: str, path: Path | None) -> None:
@@ -125,13 +133,15 @@ def add_options(
 ) -> None:
     """Add the options of a group of a command's ``wording`` to a parser, in their order.
 
-    Each has its flags (or the name of a positional argument), how help calls its value, and its help. ``facts`` has
-    what argparse is to know of an option besides, such as its type, under its first flag without hyphens. An option
+    Each has its flags (or the name of a positional argument), how help calls its value, and its help. ``facts``, here
+    or of the wording, has what argparse is to know of an option besides, such as its type, under its first flag without
+    hyphens. An option
     without a value and without facts is a switch. ``completer``: what gives a shell the words that could stand there.
     """
     for names, metavar, text in wording.group(group):
         flags = names.split("/")
-        more = dict(facts.get(flags[0].strip("-").replace("-", "_"), {}))
+        name = flags[0].strip("-").replace("-", "_")
+        more = dict(facts.get(name) or wording.facts.get(name, {}))
         if metavar:
             each = isinstance(more.get("nargs"), int)  # a word for each of the values
             more.setdefault("metavar", tuple(metavar.split()) if each else metavar)
@@ -158,17 +168,8 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
 
 def add_language(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
     """``--lang``; without a default a parser of a command takes back none that stands before the command."""
-    text = say(
-        en=f"language of all that is shown (default: what {VARIABLE} names, else the system's)",
-        zh=f"显示所用的语言（默认取环境变量 {VARIABLE}，没有则用系统的语言）",
-    )
-    parser.add_argument(
-        "--lang",
-        type=lambda written: named_language(written) or written,
-        choices=tuple(LANGUAGES),
-        default=default,
-        help=text,
-    )
+    read = {"type": lambda written: named_language(written) or written, "choices": tuple(LANGUAGES)}
+    add_options(parser, WORDING, "language", lang=read | {"default": default})
 
 
 def loading() -> None:

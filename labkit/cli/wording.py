@@ -1,15 +1,15 @@
 """What a command says, in both languages: the file ``.txt`` that has its name, read when the first text is wanted.
 
 Options stand there in groups, one for each ``add_options``: ``%% release --to FOLDER`` is an option of the group
-``release``. Any other entry is a text, called by all its words.
+``release``. ``%% usage`` says how the command is called. Any other entry is a text, called by all its words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from ..base.texts import Entry, Text
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class Wording:
     """The texts of the file ``name.txt``: ``wording["total"]`` is one of them."""
 
-    def __init__(self, name: str) -> None:
-        self._file = Path(__file__).with_name(f"{name}.txt")
+    def __init__(self, name: str, **facts: Mapping[str, Any]) -> None:
+        """``facts``: what argparse is to know of options besides (see :func:`.usage.add_options`)."""
+        self._file, self.facts = Path(__file__).with_name(f"{name}.txt"), facts
 
     @cached_property
     def _entries(self) -> dict[tuple[str, ...], Entry]:
@@ -38,6 +39,11 @@ class Wording:
         for (first, *head), entry in self._entries.items():
             if first == name:
                 yield head[0], " ".join(head[1:]), entry.texts[""]
+
+    def usage(self) -> str | None:
+        """How the command is called, one line for each way; None where argparse shall say it."""
+        lines = [str(entry.texts[""]) for words, entry in self._entries.items() if words[0] == "usage"]
+        return "\n       ".join(lines) or None
 
     def tell(self, words: str, /, file: TextIO | None = None, flush: bool = False, **facts: object) -> None:
         """Print a text with its facts, in the language in use, on standard output or ``file``."""

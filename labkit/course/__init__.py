@@ -18,24 +18,19 @@ if TYPE_CHECKING:
     from .predictions import predict
     from .sliders import vary
 
-# The public names, and the module of each.
-_MODULES = {
-    "Beliefs": ".outline",
-    "Cases": ".cases",
-    "Glossary": ".glossary",
-    "Outline": ".outline",
-    "Progress": ".board",
-    "Sayings": ".outline",
-    "batch": ".broken",
-    "begin": ".lesson",
-    "check": ".answers",
-    "hint": ".broken",
-    "predict": ".predictions",
-    "repair": ".broken",
-    "reveal": ".answers",
-    "torchrun": ".broken",
-    "vary": ".sliders",
+# The public names of each module.
+_NAMES = {
+    ".answers": "check reveal",
+    ".board": "Progress",
+    ".broken": "batch hint repair torchrun",
+    ".cases": "Cases",
+    ".glossary": "Glossary",
+    ".lesson": "begin",
+    ".outline": "Beliefs Outline Sayings",
+    ".predictions": "predict",
+    ".sliders": "vary",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "Beliefs", "Cases", "Glossary", "Outline", "Progress", "Sayings", "batch", "begin", "check", "hint",

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..base.language import say
-from ..base.texts import Text
+from ..base.texts import Text, texts_beside
 from . import progress
 from .exercise import find
 from .judging import Unreadable
@@ -18,6 +17,8 @@ from .kinds import shown
 from .lesson import begun
 from .names import word_on
 from .words import SIGNS, as_html, framed
+
+_TEXTS = texts_beside(__file__)
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,7 @@ def check(exercise: str, answer: object, **facts: int) -> Shown:
     solution = reveal(exercise, **facts)
     several = answer if isinstance(answer, list) and answer else [answer]
     if all(one is None or one is ... for one in several):
-        text = say(
-            en="Not answered yet: replace `None` with your answer and run the cell again.",
-            zh="还没有作答：把 `None` 换成你的答案，再运行一次这个单元格。",
-        )
+        text = _TEXTS["unanswered",]()
         if several is answer:  # an answer made elsewhere, as on two ranks: the exercise may know where
             try:
                 found.kind.read(answer)
@@ -77,10 +75,9 @@ def check(exercise: str, answer: object, **facts: int) -> Shown:
     if counts:
         progress.note(exercise, hint is None)
     if hint is None:
-        right = say(en="Right.", zh="正确。")
         # After a prediction the solution says why; whoever has just written one compares it with another way.
         said = found.solution(**facts) if found.asks else found.why()
-        return Shown(True, f"{right} {said}", None if found.asks else solution)
+        return Shown(True, _TEXTS["right",](why=said), None if found.asks else solution)
     return Shown(False, hint, solution)
 
 
@@ -88,14 +85,7 @@ def reveal(exercise: str, **facts: int) -> Solution:
     """The solution of an exercise, folded; ``reveal(id).text`` is the text itself."""
     found = find(exercise)
     facts = found.checked(facts)
-    return Solution(
-        found.solution(**facts),
-        say(en="Show the answer", zh="查看答案"),
-        say(
-            en=f'(answer hidden; print(reveal("{exercise}").text) shows it)',
-            zh=f'（答案已折叠；print(reveal("{exercise}").text) 可以查看）',
-        ),
-    )
+    return Solution(found.solution(**facts), _TEXTS["title",](), _TEXTS["hidden",](exercise=exercise))
 
 
 def judged(answer: object, hint: Callable[[object], object | None], wanted: Text) -> tuple[str | None, bool]:
@@ -107,25 +97,19 @@ def judged(answer: object, hint: Callable[[object], object | None], wanted: Text
         found = hint(answer)
         return None if found is None else str(found), True
     except Unreadable as refused:
-        asks = say(
-            en=f"the question asks for {wanted}; this is {shown(answer)}",
-            zh=f"这道题要的是{wanted}；现在给的是 {shown(answer)}",
-        )
-        return str(refused) or asks, False
+        return str(refused) or _TEXTS["asks",](wanted=wanted, answer=shown(answer)), False
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the learner's own code, or an object that no judge thought of
-        raised = say(
-            en=f"trying this answer raised {_named(error, ': ')}. The question asks for {wanted}",
-            zh=f"试用这个答案时出现 {_named(error, '：')}。这道题要的是{wanted}",
-        )
+        raised = _TEXTS["raised",](error=_named(error), wanted=wanted)
         return "\n".join(filter(None, [raised, word_on(error, begun())])), False
 
 
-def _named(error: BaseException, colon: str) -> str:
+def _named(error: BaseException) -> Text:
     """The error's type and words, of which some have none, and some an odd ``__str__``."""
     try:
         words = str(error)
     except Exception:
         words = ""
-    return f"{type(error).__name__}{colon}{words}" if words else type(error).__name__
+    name = type(error).__name__
+    return Text(*(f"{name}{colon}{words}" if words else name for colon in (": ", "：")))

@@ -14,12 +14,14 @@ from typing import Any
 from ..base.extras import need
 from ..base.files import reason
 from ..base.language import get_language, say, using
+from ..base.texts import texts_beside
 from ..base.widgets import live
 from ..content import module
 from . import exercise, progress
 from .lesson import begun
 from .outline import lessons
 
+_TEXTS = texts_beside(__file__)
 _FIRST, _LATER, _OPEN = "●", "◐", "○"
 
 
@@ -54,11 +56,7 @@ class Progress:
             self._widget.add_class("labkit-progress")
             progress.watchers.add(self)
         self.refresh()
-        still = say(
-            en="Your own progress appears here while the notebook runs.",
-            zh="运行笔记本时，这里显示你自己的进度。",
-        )
-        return {**live(self._widget), "text/plain": still}
+        return {**live(self._widget), "text/plain": _TEXTS["still",]()}
 
 
 def score(done: set[str], first: set[str]) -> str:
@@ -69,10 +67,7 @@ def score(done: set[str], first: set[str]) -> str:
     for title, ids in _exercises():
         if title.partition(" ")[0] == name.partition("_")[0]:
             here, right = len(done & set(ids)), len(first & set(ids))
-            told = say(
-                en=f"Lesson {title[:2]}: {here} of {len(ids)} questions answered, {right} at the first try",
-                zh=f"第 {title[:2]} 课：共 {len(ids)} 题，答对 {here} 题，其中 {right} 题一次答对",
-            )
+            told = _TEXTS["score",](lesson=title[:2], here=here, all=len(ids), right=right)
             return say(en="; ", zh="；").join(filter(None, [told, _repaired(title)]))
     return ""
 
@@ -101,42 +96,21 @@ def _footer() -> list[str]:
     except OSError as error:
         return [progress.trouble() or reason(error)]
     if where is None:
-        return [
-            say(
-                en="Progress is not kept (LABKIT_PROGRESS is off).",
-                zh="不保存进度（LABKIT_PROGRESS 为 off）。",
-            )
-        ]
-    kept = say(
-        en=f"Kept in {where}: the file is yours; delete it to start again.",
-        zh=f"进度保存在 {where}：这个文件归你，删掉它就从头开始。",
-    )
-    signs = say(
-        en=f"{_FIRST} right at the first try, {_LATER} right later, {_OPEN} still open",
-        zh=f"{_FIRST} 第一次就答对，{_LATER} 后来答对，{_OPEN} 还没答对",
-    )
-    return [text for text in (progress.trouble(), signs, kept) if text]
+        return [_TEXTS["off",]()]
+    return list(filter(None, [progress.trouble(), _TEXTS["signs",](), _TEXTS["kept",](where=where)]))
 
 
 def _table(done: set[str], first: set[str], footer: list[str]) -> str:
-    heads = ("", "", say(en="answered", zh="已答对"), say(en="first try", zh="一次答对"))
+    heads = ("", "", _TEXTS["answered",](), _TEXTS["first-try",]())
     head = "".join(f'<th style="text-align:right;padding-left:1.5em">{text}</th>' for text in heads)
-    exercises = _exercises()
-    rows = [
-        _row(
-            escape(" · ".join(filter(None, [title, _repaired(title)]))),
-            _marks(names, done, first),
-            names,
-            done,
-            first,
-        )
-        for title, names in exercises
-    ]
-    every = [name for _, names in exercises for name in names]
-    rows.append(_row(f"<b>{say(en='All questions', zh='全部题目')}</b>", "", every, done, first))
+    rows, every = [], list[str]()
+    for title, names in _exercises():
+        whole = escape(" · ".join(filter(None, [title, _repaired(title)])))
+        rows.append(_row(whole, _marks(names, done, first), names, done, first))
+        every += names
+    rows.append(_row(f"<b>{_TEXTS['everything',]()}</b>", "", every, done, first))
     notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
-    here = score(done, first)
-    models = module("repairs.shown").table()
+    here, models = score(done, first), module("repairs.shown").table()
     told = f'<div role="status"><b>{escape(here)}</b></div>' if here else ""
     return f"<div>{told}<table><tr>{head}</tr>{''.join(rows)}</table>{models}{notes}</div>"
 

@@ -13,9 +13,10 @@ from itertools import islice
 from operator import index
 from typing import Any
 
-from ..base.texts import Text
+from ..base.texts import Text, texts_beside
 from .judging import Kind, Unreadable
 
+_TEXTS = texts_beside(__file__)
 _MOST_NUMBERS = 200
 _GREATEST = 10**12
 _UNITS = r"rows?|lines?|bytes?|gpus?|batch(?:es)?|pieces?|parameters?|replicas?|行|条|字节|块|个"
@@ -81,18 +82,12 @@ def shape(answer: object) -> tuple[int, ...]:
     return found
 
 
-A_WHOLE_NUMBER = Kind(whole, Text(en="a whole number", zh="一个整数"))
-SOME_WHOLE_NUMBERS = Kind(numbers, Text(en="a list of whole numbers", zh="一个整数列表"))
-A_NUMBER = Kind(number, Text(en="a number", zh="一个数"))
-A_DEVICE = Kind(
-    device,
-    Text(en='a device, such as `"cuda:0"` or `"cpu"`', zh='一个设备，例如 `"cuda:0"` 或 `"cpu"`'),
-)
-A_GPU = Kind(
-    lambda answer: whole(gpu_number(answer)),
-    Text(en="the number of a GPU, such as `0`", zh="GPU 的编号，例如 `0`"),
-)
-A_SHAPE = Kind(shape, Text(en="a shape, such as `[1, 2, 3]`", zh="一个形状，例如 `[1, 2, 3]`"))
+A_WHOLE_NUMBER = Kind(whole, _TEXTS["whole",])
+SOME_WHOLE_NUMBERS = Kind(numbers, _TEXTS["numbers",])
+A_NUMBER = Kind(number, _TEXTS["number",])
+A_DEVICE = Kind(device, _TEXTS["device",])
+A_GPU = Kind(lambda answer: whole(gpu_number(answer)), _TEXTS["gpu",])
+A_SHAPE = Kind(shape, _TEXTS["shape",])
 
 
 def typed(text: str) -> object:
@@ -132,12 +127,7 @@ def a_function(name: str) -> Callable[[object], object]:
     def read(answer: object) -> object:
         if callable(answer):
             return answer
-        raise Unreadable(
-            Text(
-                en=f"put the function itself here, `answer = {name}`, without calling it",
-                zh=f"这里放函数本身，写 `answer = {name}`，不要调用它",
-            )
-        )
+        raise Unreadable(_TEXTS["call",].filled({"name": name}))
 
     return read
 
@@ -145,12 +135,7 @@ def a_function(name: str) -> Callable[[object], object]:
 def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", zh: str = "函数") -> Any:
     """The value that the learner's function gave back, read as ``kind``; Unreadable speaks of that value."""
     if value is None or value is ...:
-        raise Unreadable(
-            Text(
-                en=f"{en} gives nothing back yet: does it end in `return`?",
-                zh=f"{zh}还没有返回任何东西：最后写了 `return` 吗？",
-            )
-        )
+        raise Unreadable(_TEXTS["nothing",].filled({"function": Text(en, zh)}))
     if kind is None:
         return value
     try:
@@ -163,14 +148,9 @@ def wrong_return(value: object, wanted: Text, *, en: str = "the function", zh: s
     """The error for a learner's function that gave back something else than ``wanted``."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     fraction = any(isinstance(part, float) and not part.is_integer() for part in parts)
-    return Unreadable(
-        Text(
-            en=f"{en} has to return {wanted.en}; it returned {shown(value)}"
-            + (": `/` gives fractions, `//` rounds down to whole numbers" if fraction else ""),
-            zh=f"{zh}应该返回{wanted.zh}，现在返回的是 {shown(value)}"
-            + ("：`/` 得到的是小数，`//` 向下取整，得到整数" if fraction else ""),
-        )
-    )
+    facts = {"function": Text(en, zh), "wanted": wanted, "value": shown(value)}
+    why = _TEXTS["fraction",] if fraction else Text("", "")
+    return Unreadable(_TEXTS["other",].filled(facts | {"fraction": why}))
 
 
 def shown(value: object) -> str:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from ..base.language import checked_language, say, series, set_language
-from ..base.numbers import must, plural, whole
+from ..base.numbers import must, whole
+from ..base.texts import texts_beside
 from ..machine import Machine, RealGpus, use_gpus
 from .names import watch
 
+_TEXTS = texts_beside(__file__)
 # The parameters that lessons have besides their language, and from where to where they go. Part one has the first
 # three, part two, where ranks run on GPUs of their own, the last.
 LIMITS = {
@@ -36,22 +38,16 @@ class Lesson:
 
     def __repr__(self) -> str:
         if self.ranks:
-            return say(
-                en=f"{plural(self.ranks, 'rank')}, each with a simulated GPU of its own",
-                zh=f"{self.ranks} 个 rank，各有一块模拟 GPU",
-            )
+            return _TEXTS["ranks",](ranks=self.ranks)
         count = len(self.machine.gpus)
         if not count:
-            return say(en="No GPU: everything runs on the CPU.", zh="没有 GPU：一切都在 CPU 上运行。")
+            return _TEXTS["cpu",]()
         names = series(f"cuda:{gpu}" for gpu in range(count))
         if count > 4:
             names = f"cuda:0 … cuda:{count - 1}"
         if isinstance(self.machine, RealGpus):
-            return say(
-                en=f"{plural(count, 'real GPU')}: {names} ({torch.cuda.get_device_name(0)})",
-                zh=f"{count} 块真 GPU：{names}（{torch.cuda.get_device_name(0)}）",
-            )
-        return say(en=f"{plural(count, 'simulated GPU')}: {names}", zh=f"{count} 块模拟 GPU：{names}")
+            return _TEXTS["real",](count=count, names=names, model=torch.cuda.get_device_name(0))
+        return _TEXTS["simulated",](count=count, names=names)
 
 
 def checked_parameters(given: Mapping[str, object]) -> dict[str, int]:

@@ -11,8 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..base.language import named_language, say, set_language
+from ..base.language import named_language, set_language
+from ..base.texts import texts_beside
 from .words import as_html, framed
+
+_TEXTS = texts_beside(__file__)
 
 
 def word_on(error: BaseException | None, lesson: str | None) -> str:
@@ -20,19 +23,10 @@ def word_on(error: BaseException | None, lesson: str | None) -> str:
     name = error.name if type(error) is NameError else None
     if not name or not lesson:
         return ""
-    with suppress(
-        Exception
-    ):  # an unsaved, moved or half-written notebook: the error stands alone, as it would have
+    with suppress(Exception):  # an unsaved or half-written notebook: the error stands alone, as it would have
         for section, line, made in _cells(Path(f"{lesson}.ipynb")):
             if name in made:
-                return say(
-                    en=f"`{name}` is made by the cell that begins with `{line}`, under “{section}”. It has not run "
-                    "since the kernel started: run the cells above this one in order (menu Run → Run All Above "
-                    "Selected Cell).",
-                    zh=f"`{name}` 由“{section}”一节里以 `{line}` 开头的单元格给出。内核启动之后还没有运行过它："
-                    "请把本单元格上面的各单元格按顺序运行一遍（菜单“运行 → 运行选中单元格上方的所有单元格”，"
-                    "英文界面是 Run → Run All Above Selected Cell）。",
-                )
+                return _TEXTS["made",](name=name, line=line, section=section)
     return ""
 
 

@@ -13,11 +13,14 @@ from random import Random
 from typing import Any
 
 from ..base.extras import need
-from ..base.language import get_language, say, using
+from ..base.language import get_language, using
+from ..base.texts import texts_beside
 from ..base.widgets import PAGE_STYLE, live
 from .answers import Shown, check
 from .exercise import Exercise, find
 from .words import COLOURS, as_html
+
+_TEXTS = texts_beside(__file__)
 
 # Buttons as long as their words, which may take two lines on a narrow page. Answered ones are still read: their words
 # keep their contrast, in the colours of the verdicts, where widgets would make them pale.
@@ -63,15 +66,8 @@ class Prediction:
         ways = [f"  {number}  {words}" for number, words in enumerate(self.choices, 1)]
         facts = "".join(f", {name}={value}" for name, value in self.facts.items())
         call = f"check({self.name!r}, …{facts})"
-        how = say(
-            en=f"Run the notebook to click your answer; {call} takes it too."
-            if ways
-            else f"Run the notebook to type your answer ({self.exercise.kind.wanted}); {call} takes it too.",
-            zh=f"运行笔记本，点选你的答案；也可以写 {call}。"
-            if ways
-            else f"运行笔记本，输入你的答案：{self.exercise.kind.wanted}；也可以写 {call}。",
-        )
-        return "\n".join([self.question, *ways, how])
+        typed = _TEXTS["type",].filled({"call": call, "wanted": self.exercise.kind.wanted})
+        return "\n".join([self.question, *ways, _TEXTS["click",](call=call) if ways else str(typed)])
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         if self._widget is None:
@@ -83,9 +79,7 @@ class Prediction:
         import ipywidgets as widgets  # heavy: only a notebook needs it
 
         asked = widgets.VBox()
-        again = widgets.Button(
-            description=say(en="Ask with other numbers", zh="换一组数再来一题"), icon="refresh"
-        )
+        again = widgets.Button(description=_TEXTS["again",](), icon="refresh")
         again.layout.display = "none"
         again.on_click(lambda _: self._asked_again(widgets, asked, again))
         self._ask(widgets, asked, again)
@@ -130,10 +124,9 @@ class Prediction:
         self._tell(told, verdict)
 
     def _field(self, widgets: Any, told: Any) -> Any:
-        field = widgets.Text(
-            placeholder=str(self.exercise.kind.wanted).replace("`", ""), continuous_update=False
-        )
-        button = widgets.Button(description=say(en="Answer", zh="作答"))
+        wanted = str(self.exercise.kind.wanted).replace("`", "")
+        field = widgets.Text(placeholder=wanted, continuous_update=False)
+        button = widgets.Button(description=_TEXTS["answer",]())
         last = [""]
 
         def given(_: object) -> None:

@@ -13,10 +13,13 @@ from html import escape
 from io import StringIO
 from typing import Any
 
-from ..base.language import get_language, say, using
+from ..base.language import get_language, using
 from ..base.numbers import must
+from ..base.texts import texts_beside
 from ..base.widgets import live
 from .lesson import LIMITS, checked_parameters
+
+_TEXTS = texts_beside(__file__)
 
 # How far a slider goes, unless its parameter is beyond: what is worth looking at, not all that a lesson takes.
 _MOST = {"num_gpus": 8, "batch_size": 64, "data_size": 200, "num_ranks": 8}
@@ -68,18 +71,11 @@ class Varied:
     def _made(self) -> Any:
         import ipywidgets as widgets  # heavy: only a notebook needs it
 
-        with using(self._language):
-            called = {
-                "num_gpus": say(en="GPUs", zh="GPU 数"),
-                "batch_size": say(en="Batch size", zh="批量大小"),
-                "data_size": say(en="Rows in the dataset", zh="数据集行数"),
-                "num_ranks": say(en="Ranks", zh="rank 数"),
-            }
         sliders = []
         for name, value in self.numbers.items():
             slider = widgets.IntSlider(
-                value=value, min=LIMITS[name][0], max=max(_MOST[name], value), description=called[name],
-                continuous_update=False, style={"description_width": "140px"},
+                value=value, min=LIMITS[name][0], max=max(_MOST[name], value), continuous_update=False,
+                description=_TEXTS[name,].of(self._language), style={"description_width": "140px"},
                 layout={"width": "560px", "max_width": "100%"},
             )  # fmt: skip
             slider.observe(lambda change, name=name: self.set(**{name: change.new}), "value")

@@ -85,7 +85,7 @@ def checked(assignment, language, sources):
     """question -> what its check says, where the answer cells hold ``sources``."""
     numbers, names, found = assignment.numbers(None), {}, {}
     for cell in assignment.cells(language, numbers):
-        if cell.kind == "text" or cell.role == "free":
+        if cell.role == "text" or cell.role == "free":
             continue
         if cell.role == "check":
             if cell.question in sources:

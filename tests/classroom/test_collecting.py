@@ -17,8 +17,8 @@ from labkit.classroom.handout.roster import Student
 from labkit.classroom.intake.collecting import collect, strangers_of
 
 CELLS = [
-    Cell("intro", "text", "text", "# A small assignment"),
-    Cell("split", "code", "answer", "def split(rows, gpus):\n    ...", "split"),
+    Cell("intro", "text", "# A small assignment"),
+    Cell("split", "answer", "def split(rows, gpus):\n    ...", "split"),
 ]
 ROSTER = [
     Student("20231001", "张三"),

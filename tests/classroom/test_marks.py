@@ -114,7 +114,7 @@ def test_the_texts_use_the_terms(name):
     assignment = assignment_of(name)
     english, chinese = (assignment.cells(language, assignment.numbers(None)) for language in ("en", "zh"))
     for one, other in zip(english, chinese, strict=True):
-        if one.kind == "text":
+        if one.role == "text":
             assert not glossary.problems(one.source, other.source), one.id
         elif one.role != "setup":
             assert one.source == other.source

@@ -15,13 +15,13 @@ SPLIT = Asked("split", ("split",), "def split(rows, gpus):\n    ...")
 SCATTER = Asked("scatter", ("scatter",), "def scatter(x, n):\n    ...")
 QUESTIONS = (SPLIT, SCATTER)
 CELLS = [
-    Cell("intro", "text", "text", "# A small assignment"),
-    Cell("given", "code", "given", "import torch\nbase = 3"),
-    Cell("split-text", "text", "text", "## Split", "split"),
-    Cell("split", "code", "answer", SPLIT.stub, "split"),
-    Cell("split-check", "code", "check", "check('small.split')", "split"),
-    Cell("scatter", "code", "answer", SCATTER.stub, "scatter"),
-    Cell("scatter-check", "code", "check", "check('small.scatter')", "scatter"),
+    Cell("intro", "text", "# A small assignment"),
+    Cell("given", "given", "import torch\nbase = 3"),
+    Cell("split-text", "text", "## Split", "split"),
+    Cell("split", "answer", SPLIT.stub, "split"),
+    Cell("split-check", "check", "check('small.split')", "split"),
+    Cell("scatter", "answer", SCATTER.stub, "scatter"),
+    Cell("scatter-check", "check", "check('small.scatter')", "scatter"),
 ]
 RIGHT = "def split(rows, gpus):\n    return -(-rows // gpus)"
 OTHER = "def scatter(x, n):\n    return x.chunk(n)"

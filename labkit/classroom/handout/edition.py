@@ -37,8 +37,8 @@ def notebook(
         if cell.question:
             metadata["labkit"]["question"] = cell.question
         metadata |= (more or {}).get(cell.id, {})
-        source = cell.source
-        if cell.kind == "code":
+        source, is_code = cell.source, cell.role != "text"
+        if is_code:
             source = _marked(name, cell)
             if whose:
                 source, whose = f"{whose}\n{source}", ""
@@ -46,7 +46,7 @@ def notebook(
                 metadata["editable"] = False
             metadata["deletable"] = False
         id = answer_id(cell.question) if cell.role == "answer" and cell.question else cell.id
-        made.append(made_cell(id, cell.kind, source, metadata))
+        made.append(made_cell(id, is_code, source, metadata))
     ours: dict[str, Any] = {"assignment": name}
     if told := {asked.id: {"defines": list(asked.defines), "stub": asked.stub} for asked in questions}:
         ours["questions"] = told
@@ -85,9 +85,9 @@ def _marked(name: str, cell: Cell) -> str:
     return "\n".join([f"# labkit: {which}{role}", *lines])
 
 
-def made_cell(id: str, kind: str, source: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell as JSON; ``kind`` is "code" or "text"."""
-    made: dict[str, Any] = {"cell_type": "code" if kind == "code" else "markdown", "id": id}
-    if kind == "code":
+def made_cell(id: str, is_code: bool, source: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell as JSON."""
+    made: dict[str, Any] = {"cell_type": "code" if is_code else "markdown", "id": id}
+    if is_code:
         made |= {"execution_count": None, "outputs": []}
     return made | {"metadata": dict(metadata), "source": source.splitlines(keepends=True)}

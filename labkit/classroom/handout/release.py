@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -66,14 +65,18 @@ def release(
         ignore = shutil.ignore_patterns("__pycache__", ".*")
         shutil.copytree(assignment.folder, folder.own_assignment, ignore=ignore)
     folder.submitted.mkdir(exist_ok=True)
-    _explain(folder)
+    readme = folder.path / "README.txt"
+    if not readme.exists():
+        told = Path(__file__).with_name(f"readme.{get_language()}.txt").read_text("utf-8")
+        write_whole(readme, told.format(assignment=folder.assignment))
     written, kept = [], []
-    for file, text in _editions(folder, assignment, students):
+    for student in students:
+        file = folder.handout / student.id / f"{assignment.name}.ipynb"
         if file.exists() and not force:
             kept.append(file)
             continue
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, text)
+        write_whole(file, edition_of(folder, assignment, student.id, folder.language_of(student.id)))
         written.append(file)
     return Released(folder, written, kept, gone)
 
@@ -89,24 +92,9 @@ def numbers_of(folder: ClassFolder, assignment: Assignment, student: str) -> dic
     return assignment.numbers(Draw.of(folder.secret, student, folder.assignment, "numbers"))
 
 
-def _editions(
-    folder: ClassFolder, assignment: Assignment, students: list[Student]
-) -> Iterable[tuple[Path, str]]:
-    """Yields (file, its text) of everything that is given out."""
-    for student in students:
-        file = folder.handout / student.id / f"{assignment.name}.ipynb"
-        yield file, edition_of(folder, assignment, student.id, folder.language_of(student.id))
-
-
 def edition_of(folder: ClassFolder, assignment: Assignment, student: str, language: str) -> str:
     """The text of a student's notebook."""
     numbers = numbers_of(folder, assignment, student)
     cells, asked = assignment.cells(language, numbers), assignment.asked(numbers)
     with using(language):
         return notebook(assignment.name, cells, student, folder.tag(student), asked)
-
-
-def _explain(folder: ClassFolder) -> None:
-    file, text = folder.path / "README.txt", Path(__file__).with_name(f"readme.{get_language()}.txt")
-    if not file.exists():
-        write_whole(file, text.read_text("utf-8").format(assignment=folder.assignment))

@@ -73,10 +73,8 @@ def collect(folder: ClassFolder) -> Collection:
         owner, odd = _owner(document, by_name, folder)
         if owner is not None:
             file = _received(name, document, when, folder.deadline)
-            notes = [odd] if odd else []
-            found.setdefault(owner, []).append(
-                replace(file, named=by_name == owner, notes=notes + file.notes)
-            )
+            notes = [*filter(None, [odd]), *file.notes]
+            found.setdefault(owner, []).append(replace(file, named=by_name == owner, notes=notes))
         elif odd:
             strangers.append((name, odd))
     submissions = {student: _newest(found[student]) for student in folder.students if student in found}
@@ -130,18 +128,14 @@ _COPY = re.compile(
 )
 
 
-def _is_short(id: str) -> bool:
-    return id.isdecimal() and len(id) <= 3
-
-
 class _Names:
     """Finds a file's student by the names of the file and its folders, from the inside out."""
 
     def __init__(self, folder: ClassFolder) -> None:
-        self._ids = {
-            id: re.compile((_SHORT if _is_short(id) else _WITHIN).format(re.escape(id)), re.IGNORECASE)
-            for id in folder.students
-        }
+        self._ids = {}
+        for id in folder.students:
+            form = _SHORT if id.isdecimal() and len(id) <= 3 else _WITHIN
+            self._ids[id] = re.compile(form.format(re.escape(id)), re.IGNORECASE)
         held = Counter(student.name for student in folder.students.values())
         self._names = {one.name: one.id for one in folder.students.values() if held[one.name] == 1}
 

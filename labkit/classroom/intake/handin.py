@@ -81,8 +81,7 @@ def write(found: HandIn, folder: Path, when: datetime) -> Path:
     cells = []
     for at, cell in enumerate(found.document.cells):
         metadata = {"labkit": cell.labkit} if cell.labkit else {}
-        kind = "code" if cell.code else "text"
-        cells.append(made_cell(cell.id or f"c{at}", kind, cell.source, metadata))
+        cells.append(made_cell(cell.id or f"c{at}", cell.code, cell.source, metadata))
     asked = {"questions": questions} if (questions := found.document.labkit.get("questions")) else {}
     told = asked | asdict(found.claim) | {"submitted": when.astimezone().isoformat(timespec="seconds")}
     write_whole(path, to_json(cells, {"labkit": told}))

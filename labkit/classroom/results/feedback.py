@@ -7,7 +7,7 @@ from html import escape
 
 from ...base.language import say
 from ..assignment import Assignment, Question
-from ..grade.marks import Mark, PartMark, QuestionMark
+from ..grade.marks import Mark, PartMark
 from ..handout.roster import Student
 from ..words import Note
 from .page import listed, meter, page, points, prose, share_of, text
@@ -46,25 +46,21 @@ def _page_of(assignment: Assignment, student: Student, *parts: str) -> str:
 
 
 def _question(question: Question, marks: Mark, answer: str | None) -> str:
+    """Shows the parts of an answer, each with its points and its hint."""
     share = share_of(marks.counted.get(question.id, 0), question.points)
     mark, hand = marks.questions.get(question.id), marks.by_hand.get(question.id)
     head = f'<h2>{escape(str(question.title))} <span class="soft">{share}</span></h2>'
     if hand is not None:
         graded = points(mark.points if mark else 0)
         head += f"<p><b>{text('by-hand', graded=graded)}</b> {escape(hand.why)}</p>"
-    return head + _graded(question, mark, answer)
-
-
-def _graded(question: Question, mark: QuestionMark | None, answer: str | None) -> str:
-    """Shows the parts of a graded answer, each with its points and its hint."""
     if mark is None or mark.state == "unanswered":
-        return f'<p class="soft">{text("not-answered")}</p>'
+        return f'{head}<p class="soft">{text("not-answered")}</p>'
     if mark.state == "failed":
-        return f"<p>{text('not-judged')}</p>"
-    marks = {part.id: part for part in mark.parts}
-    rows = [_part(str(part.what), part.points, marks[part.id]) for part in question.parts if part.id in marks]
+        return f"{head}<p>{text('not-judged')}</p>"
+    found = {part.id: part for part in mark.parts}
+    rows = [_part(str(part.what), part.points, found[part.id]) for part in question.parts if part.id in found]
     code = f"<summary>{text('your-answer')}</summary><pre><code>{escape(answer or '')}</code></pre>"
-    return f"<table>{''.join(rows)}</table>" + (f"<details>{code}</details>" if answer else "")
+    return f"{head}<table>{''.join(rows)}</table>" + (f"<details>{code}</details>" if answer else "")
 
 
 def _part(what: str, most: float, mark: PartMark) -> str:

@@ -192,11 +192,7 @@ class Worker:
     def _read(self) -> None:
         try:
             while True:
-                header = frames.exactly(self._replies, frames.HEADER.size)
-                if not header:
-                    raise EOFError
-                text, body = frames.sizes(header)
-                self._inbox.put((frames.exactly(self._replies, text), frames.exactly(self._replies, body)))
+                self._inbox.put(frames.parts(self._replies))
         except (OSError, ValueError, EOFError) as error:
             self._inbox.put(error)
 

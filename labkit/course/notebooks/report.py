@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 from itertools import groupby
+from pathlib import Path
 
 import torch
 
@@ -15,17 +16,7 @@ from ...plans.batches import batches
 from ...plans.split import Split
 from .sweep import GENERATOR, Run, Sweep
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #d0d7de; --soft: #656d76; --bad: #b3261e; --good: #1a7f37; }
-@media (prefers-color-scheme: dark) { :root { --line: #444c56; --soft: #9da7b1; --bad: #ff8f86; --good: #57ab5a } }
-body { font: 16px/1.55 system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC',
-       'Microsoft YaHei', 'Noto Sans CJK SC', sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-.wide { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th, td { text-align: left; padding: .45rem .8rem .45rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
-.soft { color: var(--soft) } .bad { color: var(--bad) } .good { color: var(--good) }
-pre { overflow-x: auto; font-size: 13px; line-height: 1.4 } h2 { margin-top: 2.2rem }
-svg { max-width: 100%; height: auto; display: block; margin: .5rem 0 } td:last-child, th { white-space: nowrap }
-"""
+_STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
 
 
 def report(sweep: Sweep, runs: list[Run]) -> str:
@@ -51,7 +42,7 @@ def report(sweep: Sweep, runs: list[Run]) -> str:
     return (
         f'<!doctype html>\n<html lang="{language}"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"{GENERATOR}<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"{GENERATOR}<title>{escape(title)}</title><style>\n{_STYLE}</style></head>\n<body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )

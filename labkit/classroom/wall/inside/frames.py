@@ -84,18 +84,22 @@ def unpack(text: bytes, body: bytes) -> Any:
 
 def read(stream: BinaryIO) -> Any:
     """The next value from ``stream``; EOFError if it has ended between two frames."""
-    header = exactly(stream, HEADER.size)
+    return unpack(*parts(stream))
+
+
+def parts(stream: BinaryIO) -> tuple[bytes, bytes]:
+    """The JSON and the tensors of the next frame, unread; EOFError if the stream has ended before it."""
+    header = _exactly(stream, HEADER.size)
     if not header:
         raise EOFError
     text, body = sizes(header)
-    found = exactly(stream, text)
-    raw = exactly(stream, body)
+    found, raw = _exactly(stream, text), _exactly(stream, body)
     if len(found) < text or len(raw) < body:
         raise Garbled("the stream ends inside a frame")
-    return unpack(found, raw)
+    return found, raw
 
 
-def exactly(stream: BinaryIO, count: int) -> bytes:
+def _exactly(stream: BinaryIO, count: int) -> bytes:
     """``count`` bytes, fewer only where the stream ends; memory grows with what comes, not with what is announced."""
     pieces = []
     while count and (piece := stream.read(min(count, 1 << 20))):
