@@ -336,7 +336,9 @@ def summary(kept: Kept, parts: Sequence[Part]) -> str:
         if part.capacity < MOST:
             peak = say(en=f"{peak} of {whole}", zh=f"{peak} / {whole}")
         where = say(en=f" of node {part.node}", zh=f"（节点 {part.node}）") if nodes > 1 else ""
-        told = {"rank": part.rank, "gpu": part.gpu, "where": where, "peak": peak, "calls": total.calls}
-        sent, waited = bytes_text(total.nbytes), duration(total.waited)
-        lines.append("  " + WORDING["rank"](**told, sent=sent, waited=waited))
+        sent, waited, calls = bytes_text(total.nbytes), duration(total.waited), total.calls
+        told = WORDING["rank"](
+            rank=part.rank, gpu=part.gpu, where=where, peak=peak, calls=calls, sent=sent, waited=waited
+        )
+        lines.append(f"  {told}")
     return "\n".join(lines)
