@@ -23,7 +23,7 @@ from ..base.arguments import in_the_language_in_use
 from ..base.extras import MissingPackage, explained
 from ..base.language import VARIABLE, get_language, named_language, say, using
 from . import console
-from .usage import WORDING, Lenient, Parser, UsageError, add_language, add_options
+from .usage import WORDING, Lenient, Parser, UsageError, add_language, add_options, environment
 
 # The modules of this folder that are commands. Only that of the one that is asked for is imported.
 COMMANDS = (
@@ -154,13 +154,5 @@ def _speaking(language: str | None) -> Iterator[None]:
     if language is None:
         yield
         return
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = language
-    try:
-        with using(language):
-            yield
-    finally:
-        if before is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = before
+    with environment({VARIABLE: language}), using(language):
+        yield

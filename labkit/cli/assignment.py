@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -12,32 +13,37 @@ from ..base.language import get_language, series
 from .usage import UsageError, add_language, add_options, bad_usage
 from .wording import Wording
 
-WORDING = Wording("assignment")
+
+def _moment(text: str) -> datetime:
+    from ..classroom.handout.folder import moment
+
+    try:
+        return moment(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+_PATH = {"type": Path}
+WORDING = Wording(
+    "assignment", students=_PATH, nbgrader=_PATH, to=_PATH, folder=_PATH, deadline={"type": _moment}
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
 
-    listing = actions.add_parser("list", help=str(WORDING["action list"]))
-    listing.set_defaults(act=_list)
+    def action(name: str, act: Callable[[argparse.Namespace], int], *groups: str) -> None:
+        made = actions.add_parser(name, help=str(WORDING[f"action {name}"]))
+        made.set_defaults(act=act)
+        for group in groups:
+            one_of = made.add_mutually_exclusive_group(required=True) if group == "to-whom" else made
+            add_options(one_of, WORDING, group)
+        add_language(made)
 
-    releasing = actions.add_parser("release", help=str(WORDING["action release"]))
-    add_options(releasing, WORDING, "assignment")
-    to_whom = releasing.add_mutually_exclusive_group(required=True)
-    add_options(to_whom, WORDING, "to-whom", students={"type": Path}, nbgrader={"type": Path})
-    add_options(releasing, WORDING, "release", to={"type": Path}, deadline={"type": _moment})
-    releasing.set_defaults(act=_release)
-
-    trying = actions.add_parser("try", help=str(WORDING["action try"]))
-    add_options(trying, WORDING, "assignment")
-    add_options(trying, WORDING, "try")
-    trying.set_defaults(act=_try)
-
-    exporting = actions.add_parser("export", help=str(WORDING["action export"]))
-    add_options(exporting, WORDING, "export", folder={"type": Path})
-    exporting.set_defaults(act=_export)
-    for action in (listing, releasing, trying, exporting):
-        add_language(action)
+    action("list", _list)
+    action("release", _release, "assignment", "to-whom", "release")
+    action("try", _try, "assignment", "try")
+    action("export", _export, "export")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -65,15 +71,6 @@ def _column(text: str) -> tuple[str, str]:
             zh=f"--columns 的写法是 id=列名,name=列名，现在是 {text!r}",
         )
     return kind.strip(), title.strip()
-
-
-def _moment(text: str) -> datetime:
-    from ..classroom.handout.folder import moment
-
-    try:
-        return moment(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -108,14 +105,8 @@ def _release(options: argparse.Namespace) -> int:
             print(path)
         WORDING.tell("nbgrader", course=options.nbgrader, assignment=assignment.name)
         return 0
-    made = release(
-        assignment,
-        options.to or Path(assignment.name),
-        students,
-        get_language(),
-        options.deadline,
-        options.force,
-    )
+    to = options.to or Path(assignment.name)
+    made = release(assignment, to, students, get_language(), options.deadline, options.force)
     folder = made.folder
     WORDING.tell("written", count=len(made.written), students=len(students), folder=folder.handout)
     if made.kept:

@@ -23,34 +23,30 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.arguments import in_the_language_in_use
 from ..base.language import using
-from .usage import (
-    Parser,
-    UsageError,
-    add_gpus,
-    add_language,
-    add_options,
-    at_least,
-    bad_usage,
-    loading,
-)
+from .usage import Parser, UsageError, add_gpus, add_language, add_options, at_least, bad_usage, loading
 from .wording import Wording
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
 
 
-WORDING = Wording("diagnose")
+WORDING = Wording(
+    "diagnose",
+    subject={"nargs": argparse.PARSER},
+    ranks={"type": at_least(2)},
+    fail_on={"choices": ("error", "warning"), "default": "warning"},
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, WORDING, "subject", subject={"nargs": argparse.PARSER})
+    add_options(parser, WORDING, "subject")
     _add_options(parser)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, WORDING, "ranks", ranks={"type": at_least(2)})
+    add_options(parser, WORDING, "ranks")
     add_gpus(parser, 2)
-    add_options(parser, WORDING, "options", fail_on={"choices": ("error", "warning"), "default": "warning"})
+    add_options(parser, WORDING, "options")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -157,12 +153,11 @@ def _made(factory: str, make: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], 
     """The model, its inputs by position and by keyword, and the loss (or None)."""
     made = make()
     if not isinstance(made, tuple) or len(made) not in (2, 3):
-        length = len(made) if isinstance(made, tuple) else None
+        kind, length = type(made).__name__, len(made) if isinstance(made, tuple) else None
+        of = ("", "") if length is None else (f" of {length}", f"，共 {length} 项")
         raise UsageError(
-            en=f"{factory} must return (model, inputs) or (model, inputs, loss), it returned {type(made).__name__}"
-            + ("" if length is None else f" of {length}"),
-            zh=f"{factory} 必须返回 (model, inputs) 或 (model, inputs, loss)，现在返回的是 {type(made).__name__}"
-            + ("" if length is None else f"，共 {length} 项"),
+            en=f"{factory} must return (model, inputs) or (model, inputs, loss), it returned {kind}{of[0]}",
+            zh=f"{factory} 必须返回 (model, inputs) 或 (model, inputs, loss)，现在返回的是 {kind}{of[1]}",
         )
     model, inputs, loss = (*made, None)[:3]
     if isinstance(inputs, dict):

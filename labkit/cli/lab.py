@@ -12,8 +12,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,14 @@ from ..base.extras import need
 from ..base.files import reason
 from ..course.notebooks import copies as lessons
 from .lessons import add_folder, folder_of, lay_out
-from .usage import CannotWrite, Parser, UsageError, add_options, at_least, bad_usage
+from .usage import CannotWrite, Parser, UsageError, add_options, at_least, bad_usage, environment
 from .wording import Wording
 
 LANGUAGE_PACK = "jupyterlab-language-pack-zh-CN"
 
-
-WORDING = Wording("lab")
+WORDING = Wording(
+    "lab", lesson={"nargs": "?", "completer": lambda **_: lessons.names()}, port={"type": at_least(1, 65535)}
+)
 _OURS = ("--dir", "--port", "--lang", "--help", "-h")
 
 
@@ -59,9 +59,9 @@ def _jupyterlabs() -> dict[str, bool]:
 
 
 def add_arguments(parser: Parser) -> None:
-    add_options(parser, WORDING, "lesson", lesson={"nargs": "?", "completer": lambda **_: lessons.names()})
+    add_options(parser, WORDING, "lesson")
     add_folder(parser)
-    add_options(parser, WORDING, "port", port={"type": at_least(1, 65535)})
+    add_options(parser, WORDING, "port")
     if "jupyterlab.labapp" in sys.modules:  # known where an option that is not ours was typed
         parser.passed_on = _jupyterlabs().keys()
 
@@ -77,14 +77,13 @@ def run(options: argparse.Namespace) -> int:
     if not has_screen():
         command.append("--no-browser")
     if not any("log" in argument or argument == "--debug" for argument in options.rest):
-        command.append(
-            "--log-level=WARN"
-        )  # the address is said all the same, and our own lines stay in sight
+        # The address is said all the same, and our own lines stay in sight.
+        command.append("--log-level=WARN")
     WORDING.tell("starting", flush=True)
     Lab = _lab()
     with (
         tempfile.TemporaryDirectory(prefix="labkit-lab-", ignore_cleanup_errors=True) as folder,
-        _environment(_settings(Path(folder), options.reader)),
+        environment(_settings(Path(folder), options.reader)),
     ):
         try:
             Lab.launch_instance(command + options.rest)
@@ -176,20 +175,6 @@ def _settings(folder: Path, language: str) -> dict[str, str]:
         name: os.pathsep.join(filter(None, (str(place), os.environ.get(name))))
         for name, place in places.items()
     }
-
-
-@contextmanager
-def _environment(names: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def has_screen() -> bool:

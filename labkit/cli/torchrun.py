@@ -40,17 +40,16 @@ NOTHING_TO_DO = (
 # Those that need real processes.
 PROCESSES_ONLY = "no_python logs_specs virtual_local_rank".split()
 
-WORDING = Wording("torchrun")
+_PATH = {"type": Path}
+WORDING = Wording("torchrun", gpus={"type": at_least(1)}, timeline=_PATH, trace=_PATH, chakra=_PATH)
 # No GPU has so many bytes: what is given where none is to be too small.
 MOST = 16 << 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, WORDING, "gpus", gpus={"type": at_least(1)})
+    add_options(parser, WORDING, "gpus")
     add_memory(parser)
-    add_options(
-        parser, WORDING, "options", timeline={"type": Path}, trace={"type": Path}, chakra={"type": Path}
-    )
+    add_options(parser, WORDING, "options")
     translated = chinese() if get_language() == "zh" else {}
     for action in _torchruns():
         action.help = translated.get(action.dest, action.help or "")

@@ -54,6 +54,21 @@ def bad_usage(*kinds: type[Exception], file: Path | None = None) -> Iterator[Non
         raise UsageError(f"{error.filename or file}: {reason(error)}") from None
 
 
+@contextmanager
+def environment(names: Mapping[str, str]) -> Iterator[None]:
+    """Inside, these variables of the environment are set."""
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def checked_path(option: str, path: Path | None) -> None:
     """Refuse a file that an option names for writing if it cannot be written."""
     if path is not None and (path.is_dir() or not os.access(path.resolve().parent, os.W_OK)):

@@ -134,11 +134,12 @@ def history(path: Path) -> dict[str, list[Mark]]:
             told = json.loads(line.decode("utf-8"))
             if "question" in told:
                 hand = ByHand(**told)
-                before = found.get(hand.student, [Mark(hand.student, "", hand.when, {})])[-1]
-                mark = before.given(hand)
+                mark = found.get(hand.student, [Mark(hand.student, "", hand.when, {})])[-1].given(hand)
             else:
-                mark = _mark(told)
-                mark = replace(mark, by_hand=found[mark.student][-1].by_hand if mark.student in found else {})
+                questions = {id: QuestionMark.read(mark) for id, mark in told["questions"].items()}
+                notes = {name: [Note(**note) for note in told[name]] for name in ("notes", "troubles")}
+                before = found[told["student"]][-1].by_hand if told["student"] in found else {}
+                mark = Mark(**told | notes | {"questions": questions, "by_hand": before})
         except (ValueError, TypeError, KeyError, AttributeError):
             raise Problem(
                 en=f"{path}, line {number} is no mark: the file has been changed. Take it from your backup, or "
@@ -184,9 +185,3 @@ def writing(path: Path) -> Iterator[Callable[[Mark | ByHand], None]]:
             yield add
     finally:
         lock.release()
-
-
-def _mark(told: dict[str, Any]) -> Mark:
-    questions = {id: QuestionMark.read(mark) for id, mark in told["questions"].items()}
-    notes = {name: [Note(**note) for note in told[name]] for name in ("notes", "troubles")}
-    return Mark(**told | notes | {"questions": questions})

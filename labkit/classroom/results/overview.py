@@ -66,9 +66,7 @@ def _questions(found: Class) -> str:
     """Ordered by difficulty, the hardest first."""
     rows: list[tuple[float, list[str]]] = []
     for question in found.assignment.questions if found.marks else ():
-        marks = [
-            mark.questions[question.id] for mark in found.marks.values() if question.id in mark.questions
-        ]
+        marks = list(filter(None, (mark.questions.get(question.id) for mark in found.marks.values())))
         counted = [mark.counted[question.id] for mark in found.marks.values() if question.id in mark.counted]
         share = mean(counted) / question.points if counted and question.points else 0
         full = sum(given >= question.points for given in counted)

@@ -180,10 +180,8 @@ def plan(
 ) -> Sweep:
     """Check the notebook and its parameters; raises ValueError in one line. Writes nothing.
 
-    given        values for other parameters than the number of GPUs.
-    language     the language to run the notebook in, if it has such a parameter.
-    cell_limit   seconds that a cell may take, 0 for no limit. (A lesson's slowest cell, which launches several
-                 processes, takes a tenth of what is the rule.)
+    given      values for other parameters than the number of GPUs.
+    language   the language to run the notebook in, if it has such a parameter.
     """
     try:
         notebook = nbformat.read(lesson, as_version=4)
