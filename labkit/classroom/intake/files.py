@@ -52,7 +52,7 @@ def files_in(folder: Path, strangers: list[tuple[str, Note]]) -> Iterator[tuple[
             when = datetime.fromtimestamp(path.stat().st_mtime).astimezone()
             with open(path, "rb") as stream:
                 if path.suffix.lower() == ".zip":
-                    for member, content, time in _Archive(strangers).members(stream, name):
+                    for member, content, time in _members(stream, name, strangers, Counter()):
                         yield member, content, time or when
                 else:
                     yield name, stream.read(MOST_BYTES + 1), when
@@ -86,50 +86,45 @@ def _paths(folder: Path, strangers: list[tuple[str, Note]]) -> list[Path]:
     return sorted(found)
 
 
-class _Archive:
-    """Reads one archive and those within it, and counts the bytes of each folder."""
+def _members(
+    stream: IO[bytes],
+    name: str,
+    strangers: list[tuple[str, Note]],
+    taken: Counter[str],
+    top: str = "",
+    deep: int = 1,
+) -> Iterator[tuple[str, bytes, datetime | None]]:
+    """Yields (name, content, time) of every file in an archive called ``name``, and in those within it.
 
-    def __init__(self, strangers: list[tuple[str, Note]]) -> None:
-        self._strangers = strangers
-        self._folders: Counter[str] = Counter()  # the top folder, or the file itself -> bytes
-
-    def members(
-        self, stream: IO[bytes], name: str, top: str = "", deep: int = 1
-    ) -> Iterator[tuple[str, bytes, datetime | None]]:
-        """Yields (name, content, time) of every file in an archive called ``name``.
-
-        top   the folder of the outer archive in which this one lies, "" for that itself.
-        """
-        try:
-            with zipfile.ZipFile(stream) as archive:
-                entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-                for entry in entries[:_MOST_FILES]:
-                    told = entry.filename.encode("utf-8", "surrogatepass")
-                    if not entry.flag_bits & 0x800:  # no UTF-8, which the format reads as cp437
-                        with suppress(UnicodeError):
-                            told = entry.filename.encode("cp437")
-                    inner = f"{name}/{_shown(told)}"
-                    if any(_IGNORED.fullmatch(part) for part in inner.split("/")):
-                        continue
-                    whose = top or inner.removeprefix(name + "/").split("/")[0]
-                    packed = inner.lower().endswith(".zip")
-                    room = min(
-                        _MOST_IN_FOLDER - self._folders[whose], _MOST_IN_ARCHIVE - self._folders.total()
-                    )
-                    with archive.open(entry) as member:
-                        content = member.read(
-                            min(_MOST_IN_FOLDER if packed else MOST_BYTES, max(room, 0)) + 1
-                        )
-                    self._folders[whose] += len(content)
-                    if len(content) > room:
-                        self._strangers.append((inner, note("too-many")))
-                        continue
-                    if packed and deep < _MOST_DEEP:
-                        yield from self.members(io.BytesIO(content), inner, whose, deep + 1)
-                        continue
-                    time = None
-                    with suppress(ValueError, OverflowError, OSError):
-                        time = datetime(*entry.date_time).astimezone()
-                    yield inner, content, time
-        except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
-            self._strangers.append((name, note("unreadable", why=_why(error))))
+    taken   the bytes that each top folder, or file beside them, has had by now.
+    top     the folder of the outer archive in which this one lies, "" for that itself.
+    """
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            for entry in entries[:_MOST_FILES]:
+                told = entry.filename.encode("utf-8", "surrogatepass")
+                if not entry.flag_bits & 0x800:  # no UTF-8, which the format reads as cp437
+                    with suppress(UnicodeError):
+                        told = entry.filename.encode("cp437")
+                inner = f"{name}/{_shown(told)}"
+                if any(_IGNORED.fullmatch(part) for part in inner.split("/")):
+                    continue
+                whose = top or inner.removeprefix(name + "/").split("/")[0]
+                packed = inner.lower().endswith(".zip")
+                room = min(_MOST_IN_FOLDER - taken[whose], _MOST_IN_ARCHIVE - taken.total())
+                with archive.open(entry) as member:
+                    content = member.read(min(_MOST_IN_FOLDER if packed else MOST_BYTES, max(room, 0)) + 1)
+                taken[whose] += len(content)
+                if len(content) > room:
+                    strangers.append((inner, note("too-many")))
+                    continue
+                if packed and deep < _MOST_DEEP:
+                    yield from _members(io.BytesIO(content), inner, strangers, taken, whose, deep + 1)
+                    continue
+                time = None
+                with suppress(ValueError, OverflowError, OSError):
+                    time = datetime(*entry.date_time).astimezone()
+                yield inner, content, time
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
+        strangers.append((name, note("unreadable", why=_why(error))))
