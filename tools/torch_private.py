@@ -144,7 +144,8 @@ PRIVATE = [
             "draw, and take no generator from modules (machine.state.random)",
             lambda: {torch._standard_gamma, torch._sample_dirichlet}
             <= seen(lambda: (torch._standard_gamma(torch.ones(1)), torch._sample_dirichlet(torch.ones(2))))),
-    Private("torch._C: ScriptFunction, ScriptMethod", "what scripted code returns is placed (machine.features.scripts)",
+    Private("torch._C: ScriptFunction, ScriptMethod",
+            "what scripted code returns is placed (machine.features.compiling)",
             lambda: type(torch.jit.trace(torch.neg, torch.ones(1))) is torch._C.ScriptFunction
             and type(torch.jit.trace(nn.Linear(1, 1), torch.ones(1)).forward) is torch._C.ScriptMethod),
     Private("torch._C._set_default_tensor_type", "torch.set_default_tensor_type calls it (machine.features.types)",
@@ -170,7 +171,7 @@ PRIVATE = [
             probes.dispatch_mode),
     Private("torch: _cufft_get_plan_cache_size, _cufft_get_plan_cache_max_size, _cufft_set_plan_cache_max_size, "
             "_cufft_clear_plan_cache",
-            "the plans that cuFFT keeps are counted (machine.features.raw_calls)"),
+            "the plans that cuFFT keeps are counted (machine.features.cuda_runtime)"),
     Private("torch: _int_mm", "CUDA's rows and columns (machine.features.kernels.answers)"),
     Private("warnings._showwarnmsg",  # Python's
             "a warning names the user's line (machine.features.warned_lines)",
@@ -246,12 +247,12 @@ PRIVATE = [
     Private("torch.ops.aten: _adaptive_avg_pool2d_backward, _adaptive_avg_pool3d_backward, _ctc_loss_backward, "
             "_embedding_bag_backward, _embedding_bag_dense_backward, _upsample_bilinear2d_aa_backward, "
             "_upsample_bicubic2d_aa_backward, _linalg_check_errors, _local_scalar_dense, _to_sparse, _unique, _unique2",
-            "operators without an order on CUDA, or for which the host waits (machine.features.watching.operators)"),
+            "operators without an order on CUDA, or for which the host waits (machine.features.watching)"),
     Private("torch._C: _set_deterministic_algorithms",
             "torch.use_deterministic_algorithms calls it (machine.features.watching)",
             lambda: asks(torch.use_deterministic_algorithms, "_set_deterministic_algorithms")),
     Private("the files torch/_ops.py, torch/_compile.py, torch/_dynamo/eval_frame.py",
-            "stand between an operator and a dispatch mode: no line of the user's (machine.features.watching.telling)",
+            "stand between an operator and a dispatch mode: no line of the user's (machine.features.watching)",
             lambda: all(files("torch").joinpath(name).is_file()
                         for name in ("_ops.py", "_compile.py", "_dynamo/eval_frame.py"))),
 
@@ -267,7 +268,7 @@ PRIVATE = [
             "module hooks see gradients on the GPU of the module's tensors (machine.ops.gradients)",
             probes.module_hooks),
     Private("torch._C._autograd._push_saved_tensors_default_hooks",
-            "saved_tensors_hooks come here (machine.features.dispatch.noting)",
+            "saved_tensors_hooks come here (machine.features.dispatch.classes)",
             probes.saved_tensors),
     Private("torch.autograd.graph.Node._input_metadata", "in which types a model computes (diagnosis.rounding)",
             lambda: [each.dtype for each in (torch.ones(1, dtype=torch.half, requires_grad=True) * 2)
@@ -351,7 +352,7 @@ PRIVATE = [
             "the agent asks api.get_subprocess_handler for it",
             lambda: callable(resolve_name("torch.distributed.elastic.multiprocessing.api.get_subprocess_handler"))),
     Private("torch.distributed.distributed_c10d._new_process_group_helper, where groups are made",
-            "it says what there is instead of NCCL (machine.features.processes)",
+            "it says what there is instead of NCCL (machine.features.refused)",
             lambda: not torch.distributed.is_available() or list(inspect.signature(
                 torch.distributed.distributed_c10d._new_process_group_helper).parameters)[3] == "backend"),
 

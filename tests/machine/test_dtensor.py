@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import labkit
-from labkit.machine.features.dtensors import wrappers as dtensors
+from labkit.machine.features import dtensors
 
 CUDA1, CPU = torch.device("cuda:1"), torch.device("cpu")
 

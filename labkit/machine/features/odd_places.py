@@ -1,4 +1,8 @@
-"""Functions whose results are not simply where their inputs are: lengths on the host, labels from anywhere, views."""
+"""Functions whose results are not simply where their inputs are: lengths on the host, labels from anywhere, views.
+
+A sparse tensor takes its values to ``device=``, and its indices to the values (torch/csrc/utils/tensor_new.cpp,
+sparse_coo_tensor_ctor and its kin). A nested tensor in its strided layout takes the tensors to the first one's device.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,17 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, TypedStorage, UntypedStorage
 
-from ..handlers import handles
+from ...base.tree import tensors_in
+from ..handlers import Handler, around, handles, named
 from ..ops.failures import refusals
 from ..ops.mode import MachineMode
-from ..ops.moves import move
+from ..ops.moves import default_gpu, move
 from ..rules.functions import check_function
-from ..state.placement import gpu_of, put, put_again, put_all
+from ..state.gpu import TheMachine
+from ..state.in_use import replaces
+from ..state.placement import gpu_of, put, put_again, put_all, type_name
 
 
 @handles(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)
@@ -77,3 +84,54 @@ def _unflatten(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     # Where there is nothing to view, a piece is made anew.
     put_all([piece for piece in pieces if not piece.numel()], gpu_of(args[0]))
     return pieces
+
+
+@around(torch.tensor, torch.as_tensor, torch.asarray)
+def _made_of(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.tensor(storage)``: the storage itself, if that is where the tensor is to be, the host by default.
+
+    torch/csrc/utils/tensor_new.cpp, internal_new_from_data.
+    """
+    if not args or not isinstance(args[0], (TypedStorage, UntypedStorage)):
+        return go_on(mode, func, args, kwargs)
+    storage, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
+    if isinstance(storage, TypedStorage):
+        if dtype not in (None, storage.dtype):
+            wanted, got = (type_name(torch.empty(0, dtype=kind))[6:-6] for kind in (dtype, storage.dtype))
+            raise RuntimeError(f"Expected a Storage of type {wanted} or an UntypedStorage, but got {got}")
+        dtype, storage = storage.dtype, storage._untyped_storage
+    tensor = torch.tensor(storage, dtype=dtype)
+    target = default_gpu(mode.machine) if device is None else mode.machine.resolve(device)
+    return move(mode.machine, tensor, target).requires_grad_(kwargs.get("requires_grad", False))
+
+
+@around(*named("sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
+               "sparse_bsc_tensor"))  # fmt: skip
+def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    at = 1 if func is torch.sparse_coo_tensor else 2
+    values = args[at] if len(args) > at else kwargs.get("values")
+    if kwargs.get("device") is not None:
+        target = mode.machine.resolve(kwargs["device"])
+    elif isinstance(values, Tensor):
+        target = gpu_of(values)
+    else:
+        target = default_gpu(mode.machine)
+
+    def brought(value: Any) -> Any:
+        if not isinstance(value, Tensor) or gpu_of(value) is target:
+            return value
+        return move(mode.machine, value, target)
+
+    kwargs = {name: brought(value) for name, value in kwargs.items()}
+    if target is not None:
+        kwargs["device"] = target.device
+    return go_on(mode, func, tuple(map(brought, args)), kwargs)
+
+
+@replaces(torch._C._nested, "nested_tensor")
+def _nested(machine: TheMachine, real: Any, values: Any, *, device: Any = None, **options: Any) -> Any:
+    tensors = tensors_in(values)
+    target = machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
+    if device is not None:
+        device = machine.real(target, device)
+    return put(real(values, device=device, **options), target)

@@ -26,7 +26,7 @@ from ... import hooks
 from ...state.gpu import TheMachine
 from ...state.in_use import machine_in_use, replaces
 from ...state.placement import gpu_of, keep_on_host
-from .noting import on_machine
+from .classes import on_machine
 
 Kernel = Callable[..., Any]
 

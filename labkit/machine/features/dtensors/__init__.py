@@ -1,1 +1,0 @@
-"""``DTensor`` on simulated GPUs: wrappers, their local tensors, attention and random numbers."""
