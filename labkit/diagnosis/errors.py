@@ -8,7 +8,7 @@ import traceback
 
 from ..base.language import say
 from ..base.ours import is_our_file
-from ..machine.state.not_simulated import NotSimulated
+from ..machine.state.errors import NotSimulated
 
 # Characters of an error message that are shown.
 _LONGEST = 300

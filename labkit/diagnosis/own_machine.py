@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from ..machine import machine_in_use, simulate
-from ..machine.lending import lent
+from ..machine.simulate import lent
 
 Copy = TypeVar("Copy")
 

@@ -2,8 +2,7 @@
 
 from . import features
 from .machine import Machine
-from .real_gpus import RealGpus
-from .simulate import inherit, simulate, use_gpus
+from .simulate import RealGpus, inherit, simulate, use_gpus
 from .state.gpu import Gpu
 from .state.host import OutOfHostMemory
 from .state.in_use import machine_in_use

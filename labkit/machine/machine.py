@@ -20,7 +20,7 @@ from ..children.told import VISIBLE, Described
 from ..plans.footprint import Occupancy
 from .ops.mode import MachineMode
 from .stack import Entered, leave
-from .state.cuda_errors import cuda_error
+from .state.errors import cuda_error
 from .state.gpu import Gpu
 from .state.in_use import machine_in_use, use
 from .state.random import DeviceRandom

@@ -1,18 +1,21 @@
-"""simulate() and use_gpus(): a machine from what a user asks for."""
+"""simulate() and use_gpus(): a machine from what a user asks for, or the computer's own GPUs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 
 from ..base.language import say
-from ..base.numbers import MOST_GPUS, must, whole
+from ..base.numbers import MOST_GPUS, must, plural, whole
+from ..base.patches import Patch, Patches
 from ..base.torch_releases import warn_if_untried
 from ..children import told as children
+from ..plans.footprint import Occupancy
 from .machine import Machine, refuse_beside_a_block, set_aside
-from .real_gpus import RealGpus, release
+from .state.gpu import TheMachine
 from .state.in_use import machine_in_use
 from .tracebacks import hide_ours
 
@@ -115,3 +118,73 @@ def _check_backing(backing: str | torch.device) -> None:
                     zh=f"backing={backing!r}：这台电脑有 {count} 块真 GPU；请用 backing='cpu'",
                 )
             )
+
+
+_open: RealGpus | None = None
+
+
+class RealGpus:
+    """The first ``count`` of the computer's GPUs, from now until :meth:`close` (or the next machine)."""
+
+    def __init__(self, count: int) -> None:
+        global _open
+        release()
+        self.gpus = tuple(range(count))
+        self.closed = False
+        # DataParallel and the programs of the lessons ask this for "all GPUs".
+        self._patches = Patches(lambda: [Patch(torch.cuda, "device_count", lambda: count)])
+        self._patches.put_in()
+        _open = self
+
+    def memory(self, gpu: int) -> int:
+        """Bytes allocated on this GPU."""
+        return torch.cuda.memory_allocated(gpu)
+
+    def close(self) -> None:
+        """Let torch see all GPUs again."""
+        global _open
+        if _open is self:
+            _open = None
+            self._patches.take_out()
+        self.closed = True
+
+    def __enter__(self) -> RealGpus:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _repr_svg_(self) -> str | None:
+        if self.closed:
+            return None
+        there = tuple(torch.cuda.get_device_properties(k).total_memory for k in self.gpus)
+        return Occupancy(tuple(map(self.memory, self.gpus)), there, simulated=False)._repr_svg_()
+
+    def __repr__(self) -> str:
+        count = len(self.gpus)
+        return "\n".join(
+            [say(en=plural(count, "real GPU"), zh=f"{count} 块真 GPU")]
+            + [f"  cuda:{k}  {torch.cuda.get_device_name(k)}" for k in self.gpus]
+        )
+
+
+def release() -> None:
+    """End the limit that is open, if one is."""
+    if _open is not None:
+        _open.close()
+
+
+@contextmanager
+def lent(owner: TheMachine, gpus: int, memory: str | int) -> Iterator[Machine]:
+    """Inside, torch sees a machine with the GPUs of ``owner``, the machine in use, and as many more as make ``gpus``.
+
+    Each has ``memory``, replicas run in device order, and random states are the new machine's own. Afterwards
+    ``owner`` is in use again.
+    """
+    machine = Machine(max(gpus, len(owner.gpus)), memory, owner.backing)
+    with ExitStack() as back:
+        for gpu, new in zip(owner.gpus, machine.gpus, strict=False):
+            back.callback(gpu.lend(machine, new.capacity))
+        machine.gpus = (*owner.gpus, *machine.gpus[len(owner.gpus) :])
+        with machine.open():
+            yield machine

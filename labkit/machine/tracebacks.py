@@ -93,15 +93,23 @@ def without_ours(error: BaseException | None) -> None:
 
 
 def _kept(trace: TracebackType | None) -> TracebackType | None:
+    return _linked(_once(_frames(trace)))
+
+
+def _frames(trace: TracebackType | None) -> list[TracebackType]:
     frames = []
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    kept = None
-    for frame in reversed(_once(frames)):
-        frame.tb_next = kept
-        kept = frame
-    return kept
+    return frames
+
+
+def _linked(frames: list[TracebackType]) -> TracebackType | None:
+    below = None
+    for frame in reversed(frames):
+        frame.tb_next = below
+        below = frame
+    return below
 
 
 def fold(error: BaseException, installed: Callable[[str], bool], *, whole: bool = False) -> int:
@@ -109,18 +117,13 @@ def fold(error: BaseException, installed: Callable[[str], bool], *, whole: bool 
 
     Where the last is one of them it stays, for it says what raised the error, unless ``whole``.
     """
-    frames, trace = [], error.__traceback__
-    while trace is not None:
-        frames.append(trace)
-        trace = trace.tb_next
+    frames = _frames(error.__traceback__)
     kept = [one for one in frames if not installed(one.tb_frame.f_code.co_filename)]
     if _full() or not kept:
         return 0
     if not whole and kept[-1] is not frames[-1]:
         kept.append(frames[-1])
-    for one, below in zip(kept, [*kept[1:], None], strict=True):
-        one.tb_next = below
-    error.__traceback__ = kept[0]
+    error.__traceback__ = _linked(kept)
     return len(frames) - len(kept)
 
 

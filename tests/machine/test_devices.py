@@ -15,7 +15,7 @@ from torch import nn
 
 from labkit.machine import handlers
 from labkit.machine.features.kernels import dtypes
-from labkit.machine.rules import operators, wrappers
+from labkit.machine.rules import operators
 
 pytestmark = pytest.mark.usefixtures("gpus")
 CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
@@ -381,8 +381,8 @@ def test_every_name_that_a_rule_stands_for_is_still_there():
     assert len(names) > 250
     assert [name for name in names if not handlers.named(name)] == []
     assert [name for name in operators.RULES if not hasattr(torch.ops.aten, name)] == []
-    known = {name.partition(".")[0] for name in wrappers.table()}
-    for name, (called, renamed) in wrappers.CALLS.items():
+    known = {name.partition(".")[0] for name in operators.checks()}
+    for name, (called, renamed) in operators.CALLS.items():
         assert {name, called} <= known
         operator = getattr(torch.ops.aten, name)
         schemas = [getattr(operator, overload)._schema for overload in operator.overloads()]

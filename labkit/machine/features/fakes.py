@@ -21,9 +21,9 @@ from ...base.patches import Patch
 from ...base.tree import tensors_in
 from .. import hooks
 from ..handlers import Handler, around
+from ..state.errors import NotSimulated
 from ..state.gpu import Gpu, TheMachine
 from ..state.in_use import machine_in_use, replaces, seeing
-from ..state.not_simulated import NotSimulated
 from ..state.placement import gpu_of, name_of
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE

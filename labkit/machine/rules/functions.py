@@ -14,11 +14,12 @@ from typing import Any
 
 from torch import Tensor, sparse_coo, strided
 
+from ...base.files import rows_beside
 from ...base.language import say
 from ...base.tree import tensors_in
 from ..handlers import named
+from ..state.errors import NotSimulated
 from ..state.gpu import Gpu
-from ..state.not_simulated import NotSimulated
 from ..state.placement import gpu_of, name_of, place, type_name
 
 Rule = Callable[..., None]
@@ -56,6 +57,37 @@ def _elsewhere(other: object, tensor: Tensor) -> bool:
     return isinstance(other, Tensor) and gpu_of(other) is not gpu_of(tensor)
 
 
+def _one_device(parameters: list[str], words: str) -> Rule:
+    """Refuse a tensor among ``parameters`` that is not where the first one is. The words tell the places."""
+
+    def rule(*args: Any, **kwargs: Any) -> None:
+        given = dict(zip(parameters, args, strict=False)) | kwargs
+        tensors = {name: given[name] for name in parameters if isinstance(given.get(name), Tensor)}
+        for other in tensors.values():
+            if _elsewhere(other, next(iter(tensors.values()))):
+                places = {name: place(tensor) for name, tensor in tensors.items()}
+                raise RuntimeError(words.format(other=place(other), **places))
+
+    return rule
+
+
+def _host(parameters: list[str], words: str) -> Rule:
+    """Refuse a tensor on a GPU as the last of ``parameters``."""
+
+    def rule(*args: Any, **kwargs: Any) -> None:
+        tensor = (dict(zip(parameters, args, strict=False)) | kwargs).get(parameters[-1])
+        if isinstance(tensor, Tensor) and gpu_of(tensor) is not None:
+            raise RuntimeError(words.format(place=place(tensor)))
+
+    return rule
+
+
+# The rules that need no more than words, from the files of PyTorch in the last column.
+for _kind, _names, _parameters, _words, _ in rows_beside(__file__):
+    _of = _one_device if _kind == "one device" else _host
+    _rule(_names, always=_kind == "host, always")(_of(_parameters.split(), _words))
+
+
 # Functions made of several operators, which check before they reach the first.
 
 
@@ -81,16 +113,6 @@ def _recurrent(data: Tensor, second: Any, third: Any, fourth: Any = None, *_: An
                     f"Input and {label} tensors are not at the same device, found input tensor at "
                     f"{place(data)} and {label} tensor at {place(tensor)}"
                 )
-
-
-@_rule("nn.functional.scaled_dot_product_attention")
-def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> None:
-    # aten/src/ATen/native/transformers/attention.cpp, validate_sdpa_input
-    if _elsewhere(key, query) or _elsewhere(value, query):
-        raise RuntimeError(
-            "Expected query, key, and value to have the same device type, but got query.device: "
-            f"{place(query)} key.device: {place(key)} and value.device: {place(value)} instead."
-        )
 
 
 @_rule("linalg.multi_dot chain_matmul")
@@ -141,24 +163,6 @@ _rule("_foreach_add")(_foreach_sum("expected to be on"))
 _rule("_foreach_add_")(_foreach_sum("is expected to be on"))
 
 
-@_rule("_foreach_addcmul _foreach_addcmul_ _foreach_addcdiv _foreach_addcdiv_", always=True)
-def _packed_scalars(tensors: Any, first: Any, second: Any, scalars: Any = None, *_: Any, **__: Any) -> None:
-    # aten/src/ATen/native/ForeachUtils.h, convert_tensor_to_scalar_list
-    if isinstance(scalars, Tensor) and gpu_of(scalars) is not None:
-        raise RuntimeError(f"Expected scalars to be on CPU, got {place(scalars)} instead.")
-
-
-@_rule("take_along_dim Tensor.take_along_dim")
-def _take_along_dim(input: Tensor, indices: Tensor, *_: Any, out: Tensor | None = None, **__: Any) -> None:
-    # aten/src/ATen/native/TensorAdvancedIndexing.cpp, checkDevice
-    for other in (indices, out):
-        if other is not None and _elsewhere(other, input):
-            raise RuntimeError(
-                f"Expected tensor to have {place(input)} Device, but got tensor with {place(other)} Device "
-                "(while checking arguments for torch.take_along_dim():)"
-            )
-
-
 @_rule("meshgrid cartesian_prod")
 def _meshgrid(*tensors: Any, **_: Any) -> None:
     if len({gpu_of(tensor) for tensor in tensors_in(tensors)}) > 1:
@@ -175,25 +179,6 @@ def _block_diag(first: Tensor, *others: Tensor) -> None:
             )
 
 
-@_rule("quantile nanquantile Tensor.quantile Tensor.nanquantile")
-def _quantile(input: Tensor, q: Any, *_: Any, **__: Any) -> None:
-    if _elsewhere(q, input):
-        raise RuntimeError("quantile() q tensor must be on the same device as the input tensor")
-
-
-@_rule("stft istft Tensor.stft Tensor.istft")
-def _windowed(
-    input: Tensor, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None,
-    *_: Any, **__: Any,
-) -> None:  # fmt: skip
-    if _elsewhere(window, input):
-        name = "istft" if input.is_complex() else "stft"
-        raise RuntimeError(
-            f"{name} input and window must be on the same device but got self on {place(input)} "
-            f"and window on {place(window)}"
-        )
-
-
 # Arguments that must be on the host wherever the data is.
 
 
@@ -205,15 +190,6 @@ def _lengths(input: Tensor, lengths: Tensor, *_: Any, **__: Any) -> None:
         raise RuntimeError(
             "'lengths' argument should be a 1D CPU int64 tensor, but got "
             f"{lengths.dim()}D {place(lengths)} {kind} tensor"
-        )
-
-
-@_rule("tensor_split Tensor.tensor_split")
-def _split_points(input: Tensor, tensor_indices_or_sections: Any = None, *_: Any, **__: Any) -> None:
-    points = tensor_indices_or_sections
-    if isinstance(points, Tensor) and gpu_of(points) is not None:
-        raise RuntimeError(
-            f"tensor_split expected tensor_indices_or_sections to be on cpu, but it's on {place(points)}"
         )
 
 

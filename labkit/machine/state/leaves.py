@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -187,18 +188,13 @@ class backward_runs:
                 del _running[thread]
 
 
-class engine_waits:
-    """Context manager: inside, a backward in Python runs, for which the engine on this thread waits."""
-
-    __slots__ = ("_every",)
-
-    def __init__(self, every: Iterable[Any]) -> None:
-        self._every = every
-
-    def __enter__(self) -> None:
-        _waiting.add(threading.get_ident())
-
-    def __exit__(self, *exc_info: object) -> None:
+@contextmanager
+def engine_waits(every: Iterable[Any]) -> Iterator[None]:
+    """Inside, a backward in Python runs, for which the engine on this thread waits."""
+    _waiting.add(threading.get_ident())
+    try:
+        yield
+    finally:
         _waiting.discard(threading.get_ident())
-        for gpu in self._every:
+        for gpu in every:
             gpu.leaves.due = True

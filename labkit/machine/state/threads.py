@@ -25,7 +25,7 @@ from ...base.patches import Patch
 from ...turns.locks import waits, watching
 from .. import hooks
 from .gpu import TheMachine
-from .in_use import machine_in_use
+from .in_use import seeing
 
 # Options of glibc's malloc (malloc.h), with their values.
 _KEEPING = {
@@ -72,18 +72,11 @@ def _entering() -> Iterator[Patch]:
     bootstrap = threading.Thread._bootstrap_inner
     start_new = _thread.start_new_thread
 
-    def entered(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        machine = machine_in_use()
-        if machine is None:
-            return function(*args, **kwargs)
-        with machine.entered():
-            return function(*args, **kwargs)
-
     def bootstrap_inner(self: threading.Thread) -> None:
-        entered(bootstrap, self)
+        seeing(bootstrap, self)
 
     def start_new_thread(function: Callable[..., Any], args: Any, kwargs: Any = None) -> int:
-        return start_new(entered, (function, *args), kwargs or {})
+        return start_new(seeing, (function, *args), kwargs or {})
 
     yield Patch(threading.Thread, "_bootstrap_inner", bootstrap_inner)
     yield Patch(_thread, "start_new_thread", start_new_thread)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ...base.language import say
-from ..state.not_simulated import NotSimulated
+from ..state.errors import NotSimulated
 
 
 class Absent(NotSimulated, AttributeError, NotImplementedError):

@@ -20,7 +20,7 @@ from ....base.tree import mapped, tensors_in
 from ... import hooks
 from ...handlers import HANDLERS, ByDtype, handles, listed
 from ...stack import OperatorMode
-from ...state.cuda_errors import cuda_error
+from ...state.errors import cuda_error
 from ...state.gpu import Gpu
 from ...state.placement import gpu_of
 from .dtypes import NAMES, NO_KERNEL, lacking, of_the_cpu, refusal, refusing

@@ -26,7 +26,7 @@ from ....children import told as children
 from ... import hooks
 from ...handlers import HANDLERS
 from ...ops.mode import MachineMode
-from ...state.cuda_errors import cuda_error
+from ...state.errors import cuda_error
 from ...state.gpu import TheMachine
 from ...state.in_use import machine_in_use, replaces
 from ...state.placement import gpu_of

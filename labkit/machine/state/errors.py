@@ -1,4 +1,4 @@
-"""The errors of the CUDA runtime, in the words of PyTorch as it is released."""
+"""The errors of the CUDA runtime, in the words of PyTorch as it is released; and the base of the machine's own."""
 
 from __future__ import annotations
 
@@ -31,3 +31,7 @@ def cuda_error(number: int, name: str, words: str) -> torch.AcceleratorError:
     error: Any = torch.AcceleratorError("\n".join(lines))
     error.error_code = number
     return error  # type: ignore[no-any-return]
+
+
+class NotSimulated(Exception):
+    """A real GPU may well do this. By this class the check-up tells such an error from one of the model's."""
