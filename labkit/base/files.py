@@ -68,21 +68,7 @@ def reason(error: OSError) -> str:
     """Why a file could not be read or written, in a few words, in the language in use."""
     if isinstance(error, TimeoutError):  # of a lock
         return say(en="another program is using it", zh="另一个程序正在使用它")
-    not_a_folder = say(en="what should be a folder is a file", zh="路径中有一段是文件，不是文件夹")
-    known = {
-        errno.ENOSPC: say(en="the disk is full", zh="磁盘已满"),
-        getattr(errno, "EDQUOT", -1): say(en="your share of the disk is used up", zh="磁盘配额已用完"),
-        errno.EACCES: say(en="no permission", zh="没有权限"),
-        errno.EPERM: say(en="no permission", zh="没有权限"),
-        errno.EROFS: say(en="the disk is read-only", zh="磁盘是只读的"),
-        errno.EISDIR: say(en="it is a folder", zh="它是一个文件夹"),
-        errno.ENOTDIR: not_a_folder,
-        errno.EEXIST: not_a_folder,  # of making a folder
-        errno.ELOOP: say(en="its links lead in a circle", zh="符号链接循环"),
-        errno.ENAMETOOLONG: say(en="the name is too long", zh="文件名太长"),
-        errno.ENOENT: say(en=os.strerror(errno.ENOENT), zh="没有这个文件或文件夹"),
-        errno.EIO: say(en="the disk reports an error", zh="磁盘读写出错"),
-    }
+    known = {getattr(errno, name, -1): say(en=en, zh=zh) for name, en, zh in rows_beside(__file__)}
     return known.get(error.errno or 0) or error.strerror or str(error)
 
 

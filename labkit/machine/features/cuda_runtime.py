@@ -94,20 +94,22 @@ def _stat(now: int, ever: int) -> dict[str, int]:
     return {"current": now, "peak": ever, "allocated": ever, "freed": ever - now}
 
 
-# Of each machine, by the GPU's number: the calls for which cuFFT has made a plan, and how many plans it keeps at most
-# (aten/src/ATen/native/cuda/CuFFTPlanCache.h).
-_plans: WeakKeyDictionary[TheMachine, defaultdict[int, dict[Any, None]]] = WeakKeyDictionary()
-_most: WeakKeyDictionary[TheMachine, defaultdict[int, int]] = WeakKeyDictionary()
+class _Plans(dict[Any, None]):
+    """The calls for which cuFFT has made a plan on one GPU, the last one last (cuda/CuFFTPlanCache.h)."""
+
+    most = 4096
+
+    def shrink(self) -> None:
+        while len(self) > self.most:
+            del self[next(iter(self))]
 
 
-def _cache(machine: TheMachine, index: int, most: int | None = None) -> dict[Any, None]:
-    """The plans of a GPU, of which ``most`` are kept from now on."""
-    limits = _most.setdefault(machine, defaultdict(lambda: 4096))
-    plans = _plans.setdefault(machine, defaultdict(dict))[index]
-    limits[index] = limits[index] if most is None else most
-    while len(plans) > limits[index]:
-        del plans[next(iter(plans))]
-    return plans
+# Of each machine, by the GPU's number.
+_plans: WeakKeyDictionary[TheMachine, defaultdict[int, _Plans]] = WeakKeyDictionary()
+
+
+def _plans_of(machine: TheMachine, index: int) -> _Plans:
+    return _plans.setdefault(machine, defaultdict(_Plans))[index]
 
 
 @around(*listed("Fourier transforms"))
@@ -117,10 +119,10 @@ def _transform(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwar
     gpu = gpu_of(tensors[0]) if tensors else None
     if gpu is not None:
         plan = func.__name__, tensors[0].shape, tensors[0].dtype, repr((args[1:], kwargs.get("dim")))
-        plans = _cache(mode.machine, gpu.index)
+        plans = _plans_of(mode.machine, gpu.index)
         plans.pop(plan, None)
-        plans[plan] = None  # the last one
-        _cache(mode.machine, gpu.index)
+        plans[plan] = None
+        plans.shrink()
     return result
 
 
@@ -132,13 +134,14 @@ def _plan_cache(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         raise RuntimeError(
             f"{name[1:]}: expected 0 <= device index < {len(machine.gpus)}, but got device with index {index}"
         )
+    plans = _plans_of(machine, index)
     if "set" in name:
         if more[0] < 0:
             raise RuntimeError(f"cuFFT plan cache max size must be non-negative, but got {more[0]}")
-        _cache(machine, index, more[0])
+        plans.most = more[0]
+        plans.shrink()
     elif "clear" in name:
-        _cache(machine, index).clear()
+        plans.clear()
     else:
-        plans = _cache(machine, index)
-        return _most[machine][index] if "max" in name else len(plans)
+        return plans.most if "max" in name else len(plans)
     return None

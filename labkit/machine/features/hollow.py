@@ -149,14 +149,15 @@ class Hollow(Seen):
 def _empty(spec: Any) -> Any:
     if spec is None:
         return None
-    if isinstance(spec, list):
-        return [_empty(one) for one in spec]
-    made = torch.empty_strided(spec[0], spec[1], dtype=spec[2])
+    size, stride, dtype, _ = spec
+    if dtype is None:
+        return [_empty(one) for one in size]
+    made = torch.empty_strided(size, stride, dtype=dtype)
     return made.zero_() if made.untyped_storage().nbytes() < _FRESH else made
 
 
 def _sizes(func: Any, args: Any, kwargs: Any) -> Any:
-    """The results of ``func``, each as (size, stride, dtype, elements), None or a list of such; None if unknown."""
+    """The results of ``func``, each as (size, stride, dtype, elements) or None; None if unknown."""
     key: Any = None
     with suppress(TypeError):
         key = func, _key(args), _key(tuple(kwargs.items()))
@@ -180,15 +181,9 @@ def _sizes(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _spec(value: Any) -> Any:
     if isinstance(value, list):
-        return _Listed(map(_spec, value))
+        made = list(map(_spec, value))
+        return made, None, None, max((one[3] for one in made if one), default=0)
     return (value.shape, value.stride(), value.dtype, value.numel()) if isinstance(value, Tensor) else None
-
-
-class _Listed(list[Any]):
-    """The tensors of one value that is a list; as many elements as the largest has."""
-
-    def __getitem__(self, at: Any) -> Any:
-        return max((one[3] for one in self if one), default=0) if at == 3 else super().__getitem__(at)
 
 
 def _key(value: Any) -> Any:

@@ -47,13 +47,6 @@ def level(machine: TheMachine) -> int:
     return _levels.get(machine, 0)
 
 
-def set_level(machine: TheMachine, value: int) -> None:
-    """From now on ``machine`` answers calls that wait so."""
-    _levels[machine] = value
-    if tell not in hooks.waited:  # from the first wish on, since a move asks each time
-        hooks.waited.add(tell)
-
-
 def tell(machine: TheMachine) -> None:
     """This call waits for a GPU (``c10/cuda/CUDAFunctions.cpp``, ``warn_or_error_on_sync``)."""
     if level(machine) == 2:
@@ -159,7 +152,9 @@ class _Functions:
             raise RuntimeError("invalid argument to set_sync_debug_mode")
         if not 0 <= value <= 2:
             raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
-        set_level(self._machine, value)
+        _levels[self._machine] = value
+        if tell not in hooks.waited:  # from the first wish on, since a move asks each time
+            hooks.waited.add(tell)
         _settle(self._machine)
 
 

@@ -1,8 +1,14 @@
-"""Making tensors on a device and moving them between devices."""
+"""Making tensors on a device, with its own random numbers, and moving them between devices.
+
+A call that will make too much for its GPU is refused before the computer is asked for the memory.
+"""
 
 from __future__ import annotations
 
 import functools
+import inspect
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -15,17 +21,102 @@ from torch.utils._device import DeviceContext, _device_constructors
 from ...base.tree import tensors_in
 from ...trace import emitting as trace
 from .. import hooks
-from ..handlers import handles
+from ..handlers import handles, listed
 from ..rules.functions import check_alias
+from ..rules.together import check_generator
 from ..stack import on_stack
 from ..state.gpu import Gpu, TheMachine
+from ..state.host import WORTH
 from ..state.in_use import at_work, machine_in_use, replaces, seeing
 from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all
-from .draws import with_generator
 from .failures import refusals
 from .gradients import surface
 from .mode import MachineMode
-from .sizes import make_room
+
+# These copy data that are already in memory, so the result is no larger.
+_OF_DATA = frozenset(listed("of data"))
+# These never write to the memory that they take.
+_UNWRITTEN = frozenset(listed("unwritten"))
+
+
+def make_room(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu) -> None:
+    """Raise if what ``func`` will make on ``gpu`` is too much for it, or for the computer."""
+    if func in _OF_DATA or kwargs.get("out") is not None:
+        return
+    # The result has at most as many elements as the product of all numbers, each of at most 16 bytes.
+    most = math.prod(_numbers((*args, *kwargs.values())))
+    if 16 * most < WORTH:
+        return
+    chosen = {"device": "meta", "pin_memory": False} if "pin_memory" in kwargs else {"device": "meta"}
+    asked = {name: value for name, value in kwargs.items() if name not in ("generator", "requires_grad")}
+    try:
+        made = func(*args, **{**asked, **chosen})
+        size = made.untyped_storage().nbytes()
+    except (RuntimeError, TypeError, ValueError):
+        return  # the call itself says what is wrong with it
+    gpu.make_room(size, written=func not in _UNWRITTEN)
+
+
+def _numbers(values: Iterable[Any]) -> Iterator[float]:
+    for value in values:
+        kind = value.__class__
+        if kind is int or kind is float:
+            yield max(1, abs(value))
+        elif isinstance(value, Tensor):
+            yield max(1, value.numel())
+        elif isinstance(value, (tuple, list)):
+            yield from _numbers(value)
+
+
+@handles(*listed("beside a tensor"))
+def _beside(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0] if args else kwargs["input"]
+    if len(args) == 1 and not kwargs and tensor.__class__ is Tensor and tensor.numel() < WORTH / 16:
+        gpu = gpu_of(tensor)  # as most calls are: no larger than what is there
+        mode.own(gpu)
+        return put(func(tensor), gpu)
+    device = kwargs.get("device")
+    gpu = gpu_of(tensor) if device is None else mode.machine.resolve(device)
+    if gpu is not None:
+        make_room(func, args, kwargs, gpu)
+    return mode.general(func, args, kwargs)
+
+
+# Functions that draw random numbers: each draws from the generator of the GPU that it is at work on.
+# Those that take a generator (at::Generator? in native_functions.yaml): they are given the GPU's own.
+_SETTABLE = frozenset(listed("with a generator"))
+# Those that draw from the default generator and take none, or hand none on to what draws inside them.
+_OTHERS = [
+    *listed("from the default generator"),
+    *(
+        function
+        for name, function in inspect.getmembers(torch.nn.init, inspect.isfunction)
+        if name.endswith("_") and not name.startswith("_")
+    ),
+]
+
+
+def with_generator(mode: MachineMode, func: Any, gpu: Gpu | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keywords for a call of ``func`` on ``gpu``: with the generator of ``gpu``, unless one is given."""
+    given = kwargs.get("generator")
+    if given is not None:
+        check_generator(given, gpu)
+    elif gpu is not None and func in _SETTABLE:
+        return {**kwargs, "generator": mode.machine.random.generators[gpu.index]}
+    return kwargs
+
+
+# The functions among them that make a tensor get another handler, below.
+@handles(*_SETTABLE, *_OTHERS)
+def _draw(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    device, tensors = kwargs.get("device"), tensors_in(args, kwargs)
+    gpu = mode.machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
+    kwargs = with_generator(mode, func, gpu, kwargs)
+    if gpu is None or func in _SETTABLE:
+        return mode.general(func, args, kwargs)
+    with mode.machine.random.instead_of_default(gpu):
+        return mode.general(func, args, kwargs)
+
 
 _to: Any = Tensor.to
 
