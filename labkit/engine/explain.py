@@ -90,15 +90,14 @@ class Attributes:
             f"{name}.{key}" if name else key
             for name, module, before in self._before
             for key, value in vars(module).items()
-            if key not in OWN and before.get(key, before) is not value and not _private(module, key)
+            if key not in OWN
+            and before.get(key, before) is not value
+            # An LSTM of torch's has a list of weights.
+            and not (key.startswith("_") and type(module).__module__.startswith("torch."))
         ]
         if lost:
             listed = series([*map(repr, lost[:_SHOWN]), *["..."] * (len(lost) > _SHOWN)])
             warnings.warn(_TEXTS["lost",](listed=listed), stacklevel=5)
-
-
-def _private(module: nn.Module, name: str) -> bool:
-    return name.startswith("_") and type(module).__module__.startswith("torch.")  # an LSTM's list of weights
 
 
 class NoParameters(dict[str, Any]):

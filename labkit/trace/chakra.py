@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from .events import PAIRS, Event, ranks_of
 
 VERSION = "0.0.4"
-_COMPUTE, _SEND, _RECV, _COLLECTIVE = 4, 5, 6, 7  # enum NodeType
+# enum NodeType
+_COMPUTE, _COLLECTIVE, _PAIRS = 4, 7, {"send": 5, "recv": 6}
 # enum CollectiveCommType
 _TYPES = {
     "all_reduce": 0, "reduce": 1, "all_gather": 2, "all_gather_single": 2, "gather": 3, "scatter": 4, "broadcast": 5,
@@ -56,24 +57,13 @@ def _nodes(events: Sequence[Event], groups: dict[str, str]) -> Iterator[bytes]:
         if not begins:
             after = [*after, made[at]]
         else:
-            yield _node(
-                count,
-                event.name,
-                _kind(event),
-                after,
-                event.start,
-                event.seconds,
-                *_attributes(event, groups),
-            )
+            kind, facts = _PAIRS.get(event.name, _COLLECTIVE), _attributes(event, groups)
+            yield _node(count, event.name, kind, after, event.start, event.seconds, *facts)
             made[at] = count
             if not event.async_op:
                 after = [count]
             count += 1
         now = max(now, time if event.async_op else event.stop)
-
-
-def _kind(event: Event) -> int:
-    return {"send": _SEND, "recv": _RECV}.get(event.name, _COLLECTIVE)
 
 
 def _attributes(event: Event, groups: dict[str, str]) -> Iterator[bytes]:
@@ -91,18 +81,12 @@ def _attributes(event: Event, groups: dict[str, str]) -> Iterator[bytes]:
 def _node(
     number: int, name: str, kind: int, after: Sequence[int], start: float, seconds: float, *attributes: bytes
 ) -> bytes:
+    node = _number(1, number) + _text(2, name) + _number(3, kind)
+    if after:
+        node += _bytes(5, b"".join(map(_varint, after)))
+    node += _number(6, round(start * 1e6)) + _number(7, round(seconds * 1e6))
     on_gpu = _text(1, "is_cpu_op") + _number(27, 0)
-    return b"".join(
-        [
-            _number(1, number),
-            _text(2, name),
-            _number(3, kind),
-            *([_bytes(5, b"".join(map(_varint, after)))] if after else []),
-            _number(6, round(start * 1e6)),
-            _number(7, round(seconds * 1e6)),
-            *(_bytes(10, attribute) for attribute in (on_gpu, *attributes)),
-        ]
-    )
+    return node + b"".join(_bytes(10, attribute) for attribute in (on_gpu, *attributes))
 
 
 # Protocol Buffers on the wire.

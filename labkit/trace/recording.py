@@ -119,7 +119,7 @@ def _call_here(phase: str) -> Opened:
 def _sent(started: float, pieces: Iterable[Any], given: Any, devices: Sequence[Device]) -> None:
     source = _device_of(given)
     for at, (piece, device) in enumerate(zip(pieces, devices, strict=False)):
-        _emit("scatter", _name(device), started, at, _tensors(piece, dataclasses=False), source=source)
+        _emit("scatter", _name(device), started, at, _tensors(piece, dataclasses=False), source)
 
 
 def _scatter(
@@ -139,16 +139,14 @@ def _replicate(
 ) -> None:
     tensors = [*network.parameters(), *network.buffers()]
     for at, device in enumerate(devices):
-        _emit(
-            "replicate", _name(device), started, at, tensors, source=_name(devices[0]),
-            name=type(network).__name__,
-        )  # fmt: skip
+        source, name = _name(devices[0]), type(network).__name__
+        _emit("replicate", _name(device), started, at, tensors, source, name=name)
 
 
 def _gather(started: float, result: Any, outputs: Sequence[Any], target_device: Device, dim: int = 0) -> None:
     for at, output in enumerate(outputs):
         tensors = _tensors(output)
-        _emit("gather", _name(target_device), started, at, tensors, source=_device_of(tensors))
+        _emit("gather", _name(target_device), started, at, tensors, _device_of(tensors))
 
 
 def _parallel_apply(parallel_apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -247,7 +245,7 @@ def _backward(backward: Callable[..., Any], phase: str, outward: bool) -> Callab
                 row = many[at : at + len(few)]
                 there = _device_of(row) or "cpu"
                 source, device = (here, there) if outward else (there, here)
-                _emit(phase, device, started, replica, row, source=source, direction="backward")
+                _emit(phase, device, started, replica, row, source, direction="backward")
         return results
 
     return recorded
@@ -258,17 +256,13 @@ def _emit(
     device: str,
     started: float,
     replica: int,
-    tensors: Sequence[Tensor],
-    *,
+    tensors: list[Tensor],
     source: str | None,
-    direction: str = "forward",
-    name: str = "",
+    **facts: Any,
 ) -> None:
     moved = 0 if source == device else sum(t.numel() * t.element_size() for t in tensors)
-    trace.emit(
-        phase, device, started=started, replica=replica, source=source, direction=direction, name=name,
-        nbytes=moved, shapes=_shapes(tensors),
-    )  # fmt: skip
+    facts |= {"source": source, "nbytes": moved, "shapes": _shapes(tensors)}
+    trace.emit(phase, device, started=started, replica=replica, **facts)
 
 
 def _name(device: Device) -> str:

@@ -136,7 +136,9 @@ def test_every_private_name_is_listed():
     assert not found, "list it in tools/torch_private.py, with a probe"
 
 
-@pytest.mark.parametrize("table", ["handlers.txt", "features/autocast.txt", "features/kernels/dtypes.txt"])
+@pytest.mark.parametrize(
+    "table", ["handlers.txt", "rules/functions.txt", "features/autocast.txt", "features/kernels/dtypes.txt"]
+)
 def test_so_are_those_in_tables_of_text(table):
     text = Path(labkit.__file__).with_name("machine").joinpath(table).read_text("utf-8")
     names = set(re.findall(r"(?<![\w])_[a-zA-Z]\w+", text))

@@ -15,7 +15,7 @@ from torch import nn
 
 from labkit.machine import handlers
 from labkit.machine.features.kernels import dtypes
-from labkit.machine.rules import operators
+from labkit.machine.rules import functions, operators
 
 pytestmark = pytest.mark.usefixtures("gpus")
 CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
@@ -374,6 +374,8 @@ def written():
     for names in (*handlers._LISTS.values(), *(names for names, _ in dtypes.FUNCTIONS)):
         yield from names.split()
     yield from (f"ops.aten.{operator}" for operator in dtypes.REFUSED)
+    for _, names, *_ in rows_beside(functions.__file__):
+        yield from names.split()
 
 
 def test_every_name_that_a_rule_stands_for_is_still_there():

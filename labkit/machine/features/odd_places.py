@@ -63,7 +63,8 @@ def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     tensor, gpu = args[0], gpu_of(args[0])
     if gpu is not None:
         given = (*args[1:], *(kwargs[name] for name in ("size", "the_template") if name in kwargs))
-        sizes = given[0].shape if func is Tensor.resize_as_ else _sizes(given)
+        first = given[0].shape if func is Tensor.resize_as_ else given[:1] and given[0]
+        sizes = first if isinstance(first, (tuple, list)) else given
         wanted = (math.prod(sizes) + tensor.storage_offset()) * tensor.element_size()
         if wanted > tensor.untyped_storage().nbytes():
             gpu.make_room(wanted, written=False)  # beside the old one (aten/src/ATen/native/cuda/Resize.cpp)
@@ -71,10 +72,6 @@ def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
         result = func(*args, **kwargs)
     put_again(tensor.untyped_storage())
     return result
-
-
-def _sizes(args: tuple[Any, ...]) -> Any:
-    return args[0] if args and isinstance(args[0], (tuple, list)) else args
 
 
 @handles(torch._C._nn.unflatten_dense_tensors)

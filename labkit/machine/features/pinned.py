@@ -49,11 +49,6 @@ def unregister(address: int) -> int:
     return 713 if _registered.pop(address, None) is None else 0
 
 
-def _in_registered(tensor: Tensor) -> bool:
-    at = tensor.untyped_storage().data_ptr()
-    return any(start <= at < start + nbytes for start, nbytes in _registered.items())
-
-
 @handles(Tensor.pin_memory)
 def _pin_memory(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     check_function(func, args, kwargs)
@@ -66,7 +61,9 @@ def _pin_memory(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 @handles(Tensor.is_pinned)
 def _is_pinned(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    storages = [part.untyped_storage() for part in parts(args[0])]
     return all(
-        part.untyped_storage()._labkit_pinned or (_registered and _in_registered(part))
-        for part in parts(args[0])
+        storage._labkit_pinned
+        or any(start <= storage.data_ptr() < start + nbytes for start, nbytes in _registered.items())
+        for storage in storages
     )

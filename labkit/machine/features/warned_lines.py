@@ -31,7 +31,9 @@ def _show(machine: TheMachine, show: Callable[..., None], told: warnings.Warning
     while frame.f_back is not None and frame.f_code.co_filename != told.filename:
         frame = frame.f_back
     frame.f_globals.pop("__warningregistry__", None)  # or the next would be taken for this one
-    while frame.f_back is not None and _is_between(frame.f_code.co_filename):
+    while frame.f_back is not None and (
+        ours.is_hidden_file(frame.f_code.co_filename) or frame.f_code.co_filename in _BETWEEN
+    ):
         # Of torch's Python, the function that handed its call to the modes comes again below them.
         handed_on = frame.f_code.co_name == "handle_torch_function"
         frame = frame.f_back.f_back if handed_on else frame.f_back
@@ -40,7 +42,3 @@ def _show(machine: TheMachine, show: Callable[..., None], told: warnings.Warning
         told.message, told.category, frame.f_code.co_filename, frame.f_lineno, seen.get("__name__"),
         seen.setdefault("__warningregistry__", {}), seen, told.source,
     )  # fmt: skip
-
-
-def _is_between(path: str) -> bool:
-    return ours.is_hidden_file(path) or path in _BETWEEN

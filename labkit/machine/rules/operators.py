@@ -64,8 +64,12 @@ def on_one_device(func: Any, tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _check_of(func: Any) -> tuple[DeviceCheck, dict[str, str]]:
-    overload = "" if func._overloadname == "default" else f".{func._overloadname}"
-    return device_check(func._schema.name.removeprefix("aten::") + overload)
+    """The check of an operator, and how its arguments are called there."""
+    name = func._schema.name.removeprefix("aten::")
+    name += "" if func._overloadname == "default" else f".{func._overloadname}"
+    called, renamed = CALLS.get(name, (name, {}))
+    # Operators from outside PyTorch have no entry: treat them as TensorIterator would.
+    return checks().get(called, DeviceCheck(None, True)), renamed
 
 
 def check_lists(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Gpu | None]:
@@ -252,11 +256,3 @@ def _check(qualified: str, entry: str) -> DeviceCheck:
     if _CUDA_KEY.search(entry):
         return DeviceCheck(f"wrapper_CUDA_{overload}_{name}{out}", False)
     return DeviceCheck(None, False)
-
-
-def device_check(qualified: str) -> tuple[DeviceCheck, dict[str, str]]:
-    """The check of the operator ``"mm"`` or ``"add.Tensor"``, and how its arguments are called there."""
-    name = qualified.removesuffix(".default")
-    called, renamed = CALLS.get(name, (name, {}))
-    # Operators from outside PyTorch have no entry: treat them as TensorIterator would.
-    return checks().get(called, DeviceCheck(None, True)), renamed

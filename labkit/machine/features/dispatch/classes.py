@@ -128,22 +128,15 @@ def _bring(machine: TheMachine, func: Any, args: Any, kwargs: Any) -> tuple[Any,
     elif home is not None and work.whole and None in gpus:
         for tensor in tensors:
             put(tensor, home)
-    if home is not None:
-        args, kwargs = _named(args, home, machine), _named(kwargs, home, machine)
-    return args, kwargs
+    if home is None:
+        return args, kwargs
+    there = home.device
 
+    def named(value: Any) -> Any:
+        is_backing = value.__class__ is torch.device and value.type == machine.backing.type
+        return there if is_backing else value
 
-def _named(values: Any, home: Gpu, machine: TheMachine) -> Any:
-    """``values`` (a tuple or a dict), in which the backing device is replaced by the GPU of the tensors."""
-    if isinstance(values, dict):
-        return {name: _name(value, home, machine) for name, value in values.items()}
-    return tuple(_name(value, home, machine) for value in values)
-
-
-def _name(value: Any, home: Gpu, machine: TheMachine) -> Any:
-    if value.__class__ is torch.device and value.type == machine.backing.type:
-        return home.device
-    return value
+    return tuple(map(named, args)), {name: named(value) for name, value in kwargs.items()}
 
 
 def _dispatching(raw: Any) -> Any:

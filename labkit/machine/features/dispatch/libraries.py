@@ -83,9 +83,7 @@ def _seeing_machine(kernel: Kernel) -> Kernel:
 
 def _on_gpu(args: Any, kwargs: Any) -> bool:
     """Whether the dispatcher would choose CUDA's kernel."""
-    if machine_in_use() is None:
-        return False
-    return any(gpu_of(tensor) is not None for tensor in tensors_in(args, kwargs))
+    return machine_in_use() is not None and any(map(gpu_of, tensors_in(args, kwargs)))
 
 
 def _router(name: str, key: str, kernel: Kernel | None) -> Kernel:
@@ -144,8 +142,7 @@ def _impl(
     """Kernels that Python registers from now on."""
     key = dispatch_key or self.dispatch_key
     ours = self.ns not in _TORCHS or key in _ROUTES or key in _TWINS
-    if getattr(fn, "__module__", "") in (_AUTOGRADS, _NATIVE):
-        ours = False
+    ours = ours and getattr(fn, "__module__", "") not in (_AUTOGRADS, _NATIVE)
     if not callable(fn) or fn is torch.library.fallthrough_kernel or not ours:
         real(self, op_name, fn, dispatch_key, **options)
         return
@@ -153,16 +150,17 @@ def _impl(
     name = f"{self.ns}::{self._resolve_op_name(op_name, 'impl').split('::')[-1]}"
     with _unwarned():
         if key in _TWINS:
-            with_keyset = (
-                kernel if options.get("with_keyset") else lambda _, *args, **kwargs: kernel(*args, **kwargs)
-            )
+            keyed = options.get("with_keyset")
+            with_keyset = kernel if keyed else lambda _, *args, **kwargs: kernel(*args, **kwargs)
             router = _beside(name, _TWINS[key], with_keyset)
             real(self, op_name, router, dispatch_key, **options | {"with_keyset": True})
             return
         real(self, op_name, kernel, dispatch_key, **options)
         if key in _ROUTES:
             twin = _ROUTES[key][0]
-            self.m.impl(name.split("::")[1], twin, _router(name, key, _host_kernel(name, twin)), True)
+            # The host's kernel; one of our routers that stands there has it inside.
+            own = (_routed.get((name, twin)) if _by_python(name, twin) else None) or _found(name, twin)
+            self.m.impl(name.split("::")[1], twin, _router(name, key, own), True)
 
 
 @contextmanager
@@ -171,11 +169,6 @@ def _unwarned() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         yield
-
-
-def _host_kernel(name: str, twin: str) -> Kernel | None:
-    """The kernel for the host where a router is to stand; one of our routers that stands there has it inside."""
-    return (_routed.get((name, twin)) if _by_python(name, twin) else None) or _found(name, twin)
 
 
 def _by_python(name: str, key: str) -> bool:
@@ -191,9 +184,7 @@ def _beside(name: str, key: str, kernel: Kernel) -> Kernel:
     twin = _ROUTES[key][0]
     _routed[name, twin] = kernel
     router = _router(name, key, kernel)
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, twin):
-        return router
-    if _by_python(name, twin):
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, twin) or _by_python(name, twin):
         return router
     before = _found(name, twin)
 
