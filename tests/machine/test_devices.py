@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from labkit.base.files import rows_beside
 from labkit.machine import handlers
 from labkit.machine.features.kernels import dtypes
 from labkit.machine.rules import functions, operators

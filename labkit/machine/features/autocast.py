@@ -71,7 +71,7 @@ class AutocastMode(TorchFunctionMode):
 
 
 def _to_float32(_: str, tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in _HALF and gpu_of(tensor) is not None else tensor
+    return tensor.to(torch.float32) if tensor.dtype in _HALF and gpu_of(tensor) is not None else tensor
 
 
 @hooks.patches.add

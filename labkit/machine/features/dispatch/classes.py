@@ -31,7 +31,7 @@ from ... import hooks
 from ...handlers import handles
 from ...rules.operators import on_one_device
 from ...stack import hands_on, others_dispatch, with_mode
-from ...state.gpu import Gpu, TheMachine
+from ...state.gpu import TheMachine
 from ...state.in_use import at_work, machine_in_use, replaces, seeing, work
 from ...state.placement import gpu_of, keep_on_host, put, put_wrapper
 
