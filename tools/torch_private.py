@@ -262,7 +262,8 @@ PRIVATE = [
             probes.engine),
     Private("torch.autograd.function.BackwardCFunction, torch.autograd.Function.apply",
             "a Function's node carries where its outputs were, its apply gets the gradients (machine.ops.gradients); "
-            "Function.apply is a classmethod of Python up to 2.13 and one of C from 2.14 on",
+            "Function.apply is a classmethod of Python up to 2.13, which calls that of C below it, and the one of C "
+            "from 2.14 on: replaced in the class below Function, it is met by both",
             probes.functions),
     Private("torch.utils.hooks.BackwardHook",
             "module hooks see gradients on the GPU of the module's tensors (machine.ops.gradients)",

@@ -87,9 +87,13 @@ class Double(Function):
         return grad.to(x.device) * 2
 
 
-def test_functions_get_their_gradients_where_their_outputs_were():
+KEPT = Double.apply  # as `f = Double.apply` in a module that is imported before a machine is in use
+
+
+@pytest.mark.parametrize("apply", [KEPT, lambda x: Double.apply(x)], ids=["kept before", "looked up now"])
+def test_functions_get_their_gradients_where_their_outputs_were(apply):
     a = leaf(CUDA1)
-    Double.apply(a).sum().backward()
+    apply(a).sum().backward()
     assert Double.seen == (CUDA0, CUDA1, CUDA1)
     assert a.grad.device == CUDA1
     assert a.grad.unique().tolist() == [2]

@@ -247,8 +247,9 @@ def _seed(output: Any, grad: Any) -> Any:
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """A Function's node remembers where its outputs are; its backward gets its gradients there."""
-    # A classmethod in Python up to torch 2.13, one in C from 2.14 on: bound by hand, both are the same.
-    forward = inspect.getattr_static(Function, "apply")
+    # Below Function: an `apply` that somebody bound and kept before the machine was in use gets here too.
+    below: type[Any] = Function.__mro__[1]
+    forward = inspect.getattr_static(below, "apply")
 
     def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
         # C++ calls this too, for an operator that Python registered (torch/_library/autograd.py).
@@ -264,7 +265,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
                     break
         return result
 
-    yield Patch(Function, "apply", classmethod(apply))
+    yield Patch(below, "apply", classmethod(apply))
 
 
 @replaces(BackwardCFunction, "apply")
