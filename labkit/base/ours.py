@@ -46,9 +46,8 @@ def line_here() -> str:
     """
     line = _line_of(sys._getframe(1))
     main = threading.main_thread()
-    if (
-        not line and threading.current_thread() is not main
-    ):  # of a thread's own, a frame would keep all it holds
+    # Of a thread's own, a frame would keep all it holds.
+    if not line and threading.current_thread() is not main:
         line = _line_of(sys._current_frames().get(main.ident or 0))
     return line
 

@@ -70,16 +70,16 @@ def _meta(what: str, track: _Track, value: str | int) -> dict[str, Any]:
 
 def _span(event: Event, track: _Track) -> dict[str, Any]:
     met = event.phase == "collective"
-    return {
-        "name": event.name if met else f"{event.phase} {event.name}".rstrip(),
+    name = event.name if met else f"{event.phase} {event.name}".rstrip()
+    facts = {name: getattr(event, name) for name in (_MET if met else _ARGUMENTS)}
+    span = {
+        "name": name,
         "cat": event.direction,
         "ph": "X",
         "ts": event.start * 1e6,
         "dur": event.seconds * 1e6,
-        "pid": track[0],
-        "tid": track[1],
-        "args": {name: getattr(event, name) for name in (_MET if met else _ARGUMENTS)},
     }
+    return span | {"pid": track[0], "tid": track[1], "args": facts}
 
 
 def _arrows(events: Sequence[Event], tracks: _Tracks) -> list[dict[str, Any]]:

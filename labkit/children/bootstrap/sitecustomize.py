@@ -75,9 +75,8 @@ def call(entry: str, *args: str) -> None:
 class Finder:
     """Finds torch as the others do; its loader then opens the machine."""
 
-    waits_for_torch = (
-        True  # by this it is known: this file may run twice, and its classes are not the same then
-    )
+    # By this it is known: this file may run twice, and its classes are not the same then.
+    waits_for_torch = True
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch":

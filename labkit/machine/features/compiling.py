@@ -35,9 +35,8 @@ def _compile(
     disable: bool = False, **asked: Any,
 ) -> Any:  # fmt: skip
     if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
-        return real(
-            model, mode=mode, options=options, disable=disable, **asked
-        )  # it gives back what it was given
+        # It gives back what it was given.
+        return real(model, mode=mode, options=options, disable=disable, **asked)
     if machine not in _told and os.environ.get("RANK", "0") == "0":
         _told.add(machine)
         warnings.warn(
