@@ -17,8 +17,7 @@ from types import TracebackType
 from ..base.language import say
 from ..base.units import told_bytes
 from ..cost.hardware import accelerator
-from ..trace.events import Event
-from ..trace.first import First
+from ..trace.events import Event, First
 from ..trace.trace import Trace
 from .wording import Wording
 

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..base.ours import line_here
 from ..machine import machine_in_use
-from ..trace.first import First
+from ..trace.events import First
 from ..trace.memory import STEP, MemorySample
 from ..trace.trace import Trace
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from .memory import MemorySample
 
@@ -126,3 +127,17 @@ def meetings_of(events: Iterable[Event]) -> tuple[Meeting, ...]:
             parts.setdefault(event.meeting, []).append(event)
     found = [Meeting(tuple(sorted(group, key=lambda part: part.rank or 0))) for group in parts.values()]
     return tuple(sorted(found, key=lambda meeting: meeting.at))
+
+
+class First(list[Any]):
+    """Keeps the first ``most`` items that are appended. ``see`` is given every item, and whether it was kept."""
+
+    def __init__(self, most: int, see: Callable[[Any, bool], None]) -> None:
+        super().__init__()
+        self._most, self._see = most, see
+
+    def append(self, found: Any) -> None:
+        keeps = len(self) < self._most
+        self._see(found, keeps)
+        if keeps:
+            super().append(found)

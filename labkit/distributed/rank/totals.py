@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...trace.events import Event
-from ...trace.first import First
+from ...trace.events import Event, First
 from ...trace.memory import MemorySample
 from ...trace.trace import Trace
 from .clock import Timed
