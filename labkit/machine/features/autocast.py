@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...base.files import rows_beside
 from ...base.patches import Patch
-from ...base.tree import mapped, tensors_in
+from ...base.tree import tensors_in
 from .. import hooks
 from ..stack import hands_on, with_mode
 from ..state.gpu import TheMachine
@@ -56,7 +56,7 @@ class AutocastMode(TorchFunctionMode):
             raise RuntimeError(_UNSAFE)
         differ = name in _WIDEST and len({t.dtype for t in tensors if t.is_floating_point()}) > 1
         if differ or name in _IN_FLOAT32:
-            return func(*mapped(args, _to_float32), **mapped(kwargs, _to_float32))
+            return func(*_cast(args, torch.float32), **_cast(kwargs, torch.float32))
         # Autocast is a dispatch key, on for one kind of device and thread (aten/src/ATen/autocast_mode.h,
         # is_autocast_enabled). The values are on the CPU, so it is the CPU's key that casts them; it must be off
         # again at once, for a tensor on the host is not cast by CUDA's.
@@ -70,8 +70,14 @@ class AutocastMode(TorchFunctionMode):
             torch.set_autocast_dtype("cpu", before[1])
 
 
-def _to_float32(_: str, tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float32) if tensor.dtype in _HALF and gpu_of(tensor) is not None else tensor
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.dtype in _HALF and gpu_of(value) is not None else value
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return type(value)(_cast(item, dtype) for item in value)
+    if isinstance(value, dict):
+        return {key: _cast(item, dtype) for key, item in value.items()}
+    return value
 
 
 @hooks.patches.add
