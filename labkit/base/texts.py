@@ -98,34 +98,31 @@ class Entry:
 
 def parse(text: str) -> list[Entry]:
     """The entries of a file. Raises ValueError that names a line out of place, or a text that lacks a language."""
-    heads: list[tuple[str, ...]] = []
-    texts: list[dict[str, dict[str, str]]] = []  # of each entry: label -> language -> text
-    code: list[str] = []
+    # The words of each entry, its texts (label -> language -> text) and its code.
+    found: list[tuple[tuple[str, ...], dict[str, dict[str, str]], list[str]]] = []
     both: dict[str, str] = {}  # the text that may go on, by language
     language = ""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         if line.startswith("%%"):
-            heads.append(tuple(line[2:].split()))
-            texts.append({})
-            code.append("")
+            found.append((tuple(line[2:].split()), {}, []))
             language = ""
-        elif heads and line.startswith("|"):
-            code[-1] += line[2:] + "\n"
-        elif heads and (found := _LABEL.match(line)):
-            both, language = texts[-1].setdefault(found["label"] or "", {}), found["language"]
-            both[language] = line[found.end() :].strip()
+        elif found and line.startswith("|"):
+            found[-1][2].append(line[2:] + "\n")
+        elif found and (labelled := _LABEL.match(line)):
+            both, language = found[-1][1].setdefault(labelled["label"] or "", {}), labelled["language"]
+            both[language] = line[labelled.end() :].strip()
         elif language:
             both[language] += " " * (language == "en") + line.strip()
         else:
             raise ValueError(f"line {number}: {line.strip()!r} belongs to no text")
-    for words, found_texts in zip(heads, texts, strict=True):
-        if any(both.keys() != {"en", "zh"} for both in found_texts.values()):
+    for words, texts, _ in found:
+        if any(each.keys() != {"en", "zh"} for each in texts.values()):
             raise ValueError(f"{' '.join(words)!r} must say everything in English and in Chinese")
     return [
-        Entry(words, {label: Text(**both) for label, both in found.items()}, lines)
-        for words, found, lines in zip(heads, texts, code, strict=True)
+        Entry(words, {label: Text(**each) for label, each in texts.items()}, "".join(code))
+        for words, texts, code in found
     ]
 
 
