@@ -130,11 +130,11 @@ def _bring(machine: TheMachine, func: Any, args: Any, kwargs: Any) -> tuple[Any,
             put(tensor, home)
     if home is None:
         return args, kwargs
-    there = home.device
+    device = home.device
 
     def named(value: Any) -> Any:
         is_backing = value.__class__ is torch.device and value.type == machine.backing.type
-        return there if is_backing else value
+        return device if is_backing else value
 
     return tuple(map(named, args)), {name: named(value) for name, value in kwargs.items()}
 
