@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from ..machine import machine_in_use, simulate
-from ..machine.simulate import lent
+from ..machine.machine import lent
 
 Copy = TypeVar("Copy")
 

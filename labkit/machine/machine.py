@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from ..plans.footprint import Occupancy
 from .ops.mode import MachineMode
 from .stack import Entered, leave
 from .state.errors import cuda_error
-from .state.gpu import Gpu
+from .state.gpu import Gpu, TheMachine
 from .state.in_use import machine_in_use, use
 from .state.random import DeviceRandom
 from .state.streams import Current
@@ -349,6 +349,22 @@ def set_aside() -> Iterator[None]:
         finally:
             if machine is not None:
                 machine.activate()
+
+
+@contextmanager
+def lent(owner: TheMachine, gpus: int, memory: str | int) -> Iterator[Machine]:
+    """Inside, torch sees a machine with the GPUs of ``owner``, the machine in use, and as many more as make ``gpus``.
+
+    Each has ``memory``, replicas run in device order, and random states are the new machine's own. Afterwards
+    ``owner`` is in use again.
+    """
+    machine = Machine(max(gpus, len(owner.gpus)), memory, owner.backing)
+    with ExitStack() as back:
+        for gpu, new in zip(owner.gpus, machine.gpus, strict=False):
+            back.callback(gpu.lend(machine, new.capacity))
+        machine.gpus = (*owner.gpus, *machine.gpus[len(owner.gpus) :])
+        with machine.open():
+            yield machine
 
 
 def _forget_default_device() -> None:

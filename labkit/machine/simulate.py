@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 
 import torch
 
@@ -15,7 +14,6 @@ from ..base.torch_releases import warn_if_untried
 from ..children import told as children
 from ..plans.footprint import Occupancy
 from .machine import Machine, refuse_beside_a_block, set_aside
-from .state.gpu import TheMachine
 from .state.in_use import machine_in_use
 from .tracebacks import hide_ours
 
@@ -172,19 +170,3 @@ def release() -> None:
     """End the limit that is open, if one is."""
     if _open is not None:
         _open.close()
-
-
-@contextmanager
-def lent(owner: TheMachine, gpus: int, memory: str | int) -> Iterator[Machine]:
-    """Inside, torch sees a machine with the GPUs of ``owner``, the machine in use, and as many more as make ``gpus``.
-
-    Each has ``memory``, replicas run in device order, and random states are the new machine's own. Afterwards
-    ``owner`` is in use again.
-    """
-    machine = Machine(max(gpus, len(owner.gpus)), memory, owner.backing)
-    with ExitStack() as back:
-        for gpu, new in zip(owner.gpus, machine.gpus, strict=False):
-            back.callback(gpu.lend(machine, new.capacity))
-        machine.gpus = (*owner.gpus, *machine.gpus[len(owner.gpus) :])
-        with machine.open():
-            yield machine
