@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...base.language import say
 from ...base.units import bytes_text, duration
@@ -27,11 +28,8 @@ def bucket_picture(ways: Mapping[str, Overlap]) -> Picture:
         "forward": say(en="forward", zh="前向"), "backward": say(en="backward", zh="反向"),
         "sum": say(en="all-reduce", zh="全归约"),
     }  # fmt: skip
-    marks = [
-        Box(0, 11, 16, 12, 0, "legend"),
-        Box(0, 11, 16, 12, 0, "legend", tint=_PALE),
-        Box(0, 13, 16, 8, CPU),
-    ]
+    computing = Box(0, 11, 16, 12, 0, "legend")
+    marks = (computing, replace(computing, tint=_PALE), Box(0, 13, 16, 8, CPU))
     entries = [(word, [mark]) for word, mark in zip(words.values(), marks, strict=True)]
     sketch.add(*legend(_LEFT, 21, entries, mark=22, gap=22))
     for at, (name, step) in enumerate(ways.items()):

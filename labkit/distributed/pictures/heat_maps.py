@@ -22,10 +22,10 @@ def heat_picture(heat: HeatMaps) -> Picture:
     shown = shortened(heat.ranks, most=8, head=7, tail=1)
     lane = Lanes(_TOP, _LEFT, _RIGHT, max(rows * high, 16) + 10, 13)
     sketch = Sketch()
-    greatest = {
-        name: max([abs(v) for part in parts for row in part for v in row if v is not None] + [1e-30])
-        for name, parts in heat.maps.items()
-    }
+    greatest = {}
+    for name, parts in heat.maps.items():
+        held = [value for part in parts for row in part for value in row if value is not None]
+        greatest[name] = max([*map(abs, held), 1e-30])
     for at, rank in lane.one_by_one(sketch, shown, lambda rest: f"rank {rest[0]}–{rest[-1]}"):
         sketch.add(lane.name(at, f"rank {rank}"))
         x = float(_LEFT)
@@ -38,11 +38,8 @@ def heat_picture(heat: HeatMaps) -> Picture:
                 for j, value in enumerate(row):
                     if value is None:
                         continue
-                    left, top, told = (
-                        x + j * wide,
-                        y + i * high,
-                        f"{value:.{0 if value == round(value) else 1}f}",
-                    )
+                    left, top = x + j * wide, y + i * high
+                    told = f"{value:.{0 if value == round(value) else 1}f}"
                     tint, tip = (
                         0.9 * (1 - abs(value) / greatest[name]),
                         f"rank {rank} · {name}[{i}, {j}] = {told}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from ...base.language import say
 from ...base.units import bytes_text, duration
@@ -52,12 +53,8 @@ def stacks(
             width = max(value, 0.0) / most * across
             if width > 0:
                 tip = f"{name} · {caption('plan', kind)} · {told(value)}"
-                hatched = kind in _HATCHED
-                sketch.add(
-                    Box(
-                        x, y + 3, width, _HIGH - 6, _COLOURS[kind], f"{name} {kind}", tip=tip, hatched=hatched
-                    )
-                )
+                box = Box(x, y + 3, width, _HIGH - 6, _COLOURS[kind], f"{name} {kind}", tip=tip)
+                sketch.add(replace(box, hatched=kind in _HATCHED))
             x += width
         over = bool(limit) and whole > limit
         words = told(whole) + (say(en=", too much", zh="，超出") if over else "")
@@ -118,12 +115,10 @@ def plans_picture(found: Plans) -> Picture:
     best = set(map(id, found.front))
     for one in found.fitting:
         x, y = place(one)
-        half = 3.5 if id(one) in best else 2.0
+        half, gpu, tint = (3.5, 2, 0.0) if id(one) in best else (2.0, CPU, 0.6)
         tip = f"{one.plan} · {_bytes(one.peak)} · {one.tokens:,.0f} token/s/GPU"
-        gpu, tint = (2, 0.0) if id(one) in best else (CPU, 0.6)
-        sketch.add(
-            Box(x - half, y - half, 2 * half, 2 * half, gpu, str(one.plan), tip=tip, round=True, tint=tint)
-        )
+        place_of = x - half, y - half, 2 * half, 2 * half
+        sketch.add(Box(*place_of, gpu, str(one.plan), tip=tip, round=True, tint=tint))
     return sketch.picture(top + tall + 30, _described(shown[0]))
 
 

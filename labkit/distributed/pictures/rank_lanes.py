@@ -10,16 +10,7 @@ from ...base.numbers import plural
 from ...base.units import bytes_text, duration
 from ...trace.events import PAIRS, Event, Meeting
 from ...trace.trace import Trace
-from ...view.layout import (
-    MOST_LANES,
-    Lanes,
-    TimeAxis,
-    lanes,
-    legend,
-    shortened,
-    sized,
-    text_width,
-)
+from ...view.layout import MOST_LANES, Lanes, TimeAxis, lanes, legend, shortened, sized, text_width
 from ...view.palette import CPU, number
 from ...view.picture import WIDTH, Box, Line, Picture, Sketch, Text
 from .captions import caption

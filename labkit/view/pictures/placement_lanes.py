@@ -126,11 +126,9 @@ def _cell(
 def _arrows(found: Placement, lanes: dict[str, float], device: str) -> list[Line]:
     """The arrows to ``device`` before it computes, and from it afterwards; a thing that stays has no arrow head."""
     lines = []
-    for source, target, left, right, level in (
-        (found.module, device, _BEFORE, _DURING, 6 + _CELL / 2),
-        (found.batch, device, _BEFORE, _DURING, _HIGH - 6 - _CELL / 2),
-        (device, found.output, _DURING, _AFTER, _HIGH / 2),
-    ):
+    upper, lower = 6 + _CELL / 2, _HIGH - 6 - _CELL / 2
+    before = ((found.module, device, _BEFORE, _DURING, upper), (found.batch, device, _BEFORE, _DURING, lower))
+    for source, target, left, right, level in (*before, (device, found.output, _DURING, _AFTER, _HIGH / 2)):
         ends = left[0] + left[1], lanes[source] + level, right[0] - 1, lanes[target] + level
         lines.append(Line(*ends, arrow=source != target, muted=source == target))
     return lines
