@@ -1,5 +1,6 @@
 """The command line, as a user types it."""
 
+import errno
 import importlib
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 
 from labkit import __version__ as version
 from labkit.cli import COMMANDS, main
+from labkit.cli.usage import UsageError, bad_usage
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}  # from whatever folder
 
@@ -687,3 +689,14 @@ def test_an_option_of_three_values_is_named_once(capsys):
         main(["grade", "--help"])
     out = " ".join(capsys.readouterr().out.split())
     assert "[--mark STUDENT QUESTION POINTS]" in out
+
+
+def test_a_file_that_cannot_be_written_is_told_by_its_name_and_a_reader_who_has_gone_is_no_mistake():
+    with pytest.raises(UsageError, match="marks.jsonl: the disk is full"), bad_usage(file=Path("class")):
+        raise OSError(errno.ENOSPC, "No space left on device", "marks.jsonl")
+    with pytest.raises(UsageError, match="class: the disk is full"), bad_usage(file=Path("class")):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(BrokenPipeError), bad_usage(file=Path("class")):
+        raise BrokenPipeError
+    with pytest.raises(OSError, match="No space"), bad_usage(ValueError):
+        raise OSError(errno.ENOSPC, "No space left on device")
