@@ -168,7 +168,8 @@ def test_the_overview_says_what_a_teacher_asks(folder, language):
     for words in wanted:
         assert words in text, words
     hints = text[text.index("wrong-rule") - 80 :]
-    assert "Ada Lovelace (e1), Alan Turing (e2)" in hints
+    between = {"en": ", ", "zh": "、"}[language]
+    assert f"Ada Lovelace (e1){between}Alan Turing (e2)" in hints
     assert re.search(r"2张三 \(20231001\), Ada Lovelace \(e1\).*?split\d+%", text, re.DOTALL)
 
 
