@@ -441,3 +441,13 @@ for _ in range(3):
     )
     assert two.operations == plain.operations
     assert sum(two.allocated.values()) == pytest.approx(sum(plain.allocated.values()), rel=0.3)
+
+
+def test_a_script_that_shares_a_sequence_is_not_covered(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = "from torch.distributed.tensor.experimental import context_parallel\n" + SCRIPTS["DDP"]
+    assert main(["plan", "--nproc-per-node", "2", written(tmp_path, script)]) == 2
+    said = capfd.readouterr().err
+    assert "context_parallel is not covered" in said
+    assert said.count("\n") == 1

@@ -13,6 +13,7 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...base.language import say
 from ...cost.hardware import Accelerator
 from ...machine.features.hollow import Hollow, fresh_memory
 from ..rank.rank import Rank
@@ -105,6 +106,14 @@ def _run(
                 except SystemExit as ended:
                     if ended.code not in (None, 0):
                         raise
+                named = getattr(vars(rank.main).get("context_parallel"), "__module__", "")
+                if named.startswith("torch.distributed"):
+                    raise ValueError(
+                        say(
+                            en="context_parallel is not covered: here attention is not shared around a ring",
+                            zh="不支持 context_parallel：这里的注意力不会绕着环分摊",
+                        )
+                    )
                 if not census.steps:
                     census.after = census.now()
                 if census.gpu is not None and census.gpu is not rank.gpu:
