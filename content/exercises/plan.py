@@ -7,10 +7,10 @@ from math import isclose
 from typing import Any
 
 from labkit.base.texts import Text
-from labkit.cost.hardware import ACCELERATORS
-from labkit.cost.plan import Plan, forecast
-from labkit.cost.search import every, plans
-from labkit.cost.sizes import MODELS
+from labkit.cost.hardware import ACCELERATORS, Accelerator
+from labkit.cost.plan import Forecast, Plan, forecast
+from labkit.cost.search import plans
+from labkit.cost.sizes import MODELS, Sizes
 from labkit.course.exercise import judge
 from labkit.course.judging import Hints, Named, Unreadable
 from labkit.course.kinds import A_NUMBER, a_function, returned
@@ -25,6 +25,8 @@ def _allocated(function: Callable[..., Any]) -> Hints:
         facts = {"parameters": parameters, "ranks": ranks, "each": found / parameters}
         if isclose(found, parameters * (4 + 12 / ranks), rel_tol=1e-6):
             continue
+        if isclose(found, 4 + 12 / ranks, rel_tol=1e-6):
+            yield Named("one", **facts)
         for each, name in (
             (16, "nothing"), (16 / ranks, "everything"), (2 + 14 / ranks, "gradients_too"), (4, "gone"),
             (2 + 12 / ranks, "no_gradients"), (8 + 8 / ranks, "float32"),
@@ -34,17 +36,25 @@ def _allocated(function: Callable[..., Any]) -> Hints:
         yield Named("other", **facts)
 
 
+# What may be counted for a parameter and a token, on how many GPUs, of which peak: the likelier mistakes first. (4 of
+# 1,979 is 2 of 989; on 8 GPUs 2 of one GPU's would be 8 of all: therefore 16 and 64.)
+_COUNTED = tuple((each, alone, peak) for peak in (989e12, 1979e12) for alone in (False, True) for each in (6, 2, 8, 4))
+
+
 @judge("18.mfu", a_function("mfu"))
 def _mfu(function: Callable[..., Any]) -> Hints:
-    for tokens, gpus, flops in ((59_560, 8, 51.4e9), (7_445, 1, 51.4e9), (400_000, 64, 13.2e9)):
-        found = returned(function(tokens, gpus, flops), A_NUMBER)
-        right = tokens * flops / (gpus * 989e12)
-        facts = {"tokens": tokens, "gpus": gpus, "found": f"{found:.1%}", "right": f"{right:.1%}"}
+    for parameters, tokens, gpus in ((8_030_261_248, 170_500, 16), (70_553_706_496, 71_526, 64), (10**9, 50_000, 1)):
+        found = returned(function(parameters, tokens, gpus), A_NUMBER)
+        right = 6 * parameters * tokens / (gpus * 989e12)
         if isclose(found, right, rel_tol=0.01):
             continue
-        for wrong, name in ((right / 2, "sparse"), (right * gpus, "total"), (right * 100, "percent")):
-            if isclose(found, wrong, rel_tol=0.02):
-                yield Named(name, **facts)
+        facts = {"tokens": tokens, "gpus": gpus, "found": f"{found:.1%}", "right": f"{right:.1%}"}
+        if isclose(found, right * 100, rel_tol=0.02):
+            yield Named("percent", **facts)
+        for each, alone, peak in _COUNTED:
+            if isclose(found, each * parameters * tokens / ((1 if alone else gpus) * peak), rel_tol=0.01):
+                name = "total" if alone and gpus > 1 else "sparse" if peak > 1e15 else "again" if each > 6 else "there"
+                yield Named(name, **facts, each=each)
         yield Named("other", **facts)
 
 
@@ -66,10 +76,20 @@ def _beat(plan: Plan) -> Hints:
     if plan.dp * plan.micro * plan.many != batch:
         yield Named("batch", **facts)
         return
-    if plan not in set(every(sizes, gpus, gpu, batch)):
-        yield Named("cannot", **facts)
-        return
-    mine, best = forecast(sizes, plan, gpu), plans(sizes, gpus, gpu, batch).best
+    if plan.tp > gpu.machine_size:
+        yield Named("machine")
+    elif sizes.layers % (plan.pp * plan.chunks):
+        yield Named("layers")
+    elif plan.many < plan.pp:
+        yield Named("few", pp=plan.pp, many=plan.many)
+    elif plan.pp > 1 and plan.stage > 1:
+        yield Named("whole")
+    else:
+        yield from _fits_and_is_fast(sizes, plan, gpu, plans(sizes, gpus, gpu, batch).best)
+
+
+def _fits_and_is_fast(sizes: Sizes, plan: Plan, gpu: Accelerator, best: Forecast) -> Hints:
+    mine = forecast(sizes, plan, gpu)
     if not mine.fits:
         most = mine.largest
         yield Named(f"full_{most}" if most in ("activations", "optimizer") else "full", why=mine.why_not)

@@ -8,8 +8,15 @@ BEST = labkit.Plan(dp=16, tp=4, pp=1, stage=3, micro=1, many=32)
 
 RIGHT = {
     "18.allocated": [lambda parameters, ranks: parameters * (4 + 12 / ranks)],
-    "18.mfu": [lambda tokens, gpus, flops: tokens * flops / (gpus * 989e12)],
-    "18.beat": [BEST, labkit.Plan(dp=64, stage=3, micro=2, many=4, recompute=True)],
+    "18.mfu": [
+        lambda parameters, tokens, gpus: 6 * parameters * tokens / (gpus * 989e12),
+        lambda parameters, tokens, gpus: 3 * 2 * parameters * tokens / gpus / 989.5e12,
+    ],
+    "18.beat": [
+        BEST,
+        labkit.Plan(dp=64, stage=3, micro=2, many=4, recompute=True),
+        labkit.Plan(dp=64, stage=3, micro=2, many=4, recompute=True, group=64),
+    ],
 }
 WRONG = {
     "18.allocated": [
@@ -19,18 +26,27 @@ WRONG = {
         (lambda parameters, ranks: 4 * parameters, "sharded is not gone"),
         (lambda parameters, ranks: parameters * (2 + 12 / ranks), "are the gradients gone"),
         (lambda parameters, ranks: parameters * (8 + 8 / ranks), "in float32"),
+        (lambda parameters, ranks: 4 + 12 / ranks, "the bytes of one parameter"),
         (lambda parameters, ranks: 1.0, "add up 2, 2"),
     ],
     "18.mfu": [
-        (lambda tokens, gpus, flops: tokens * flops / (gpus * 1979e12), "half zero"),
-        (lambda tokens, gpus, flops: tokens * flops / 989e12, "and the peak"),
-        (lambda tokens, gpus, flops: 100 * tokens * flops / (gpus * 989e12), "0.4 and not 40"),
-        (lambda tokens, gpus, flops: 0.5, "you have 50.0%"),
+        (lambda parameters, tokens, gpus: 2 * parameters * tokens / 1979e12, "and the peak"),
+        (lambda parameters, tokens, gpus: 6 * parameters * tokens / 989e12, "and the peak"),
+        (lambda parameters, tokens, gpus: 2 * parameters * tokens / (gpus * 1979e12), "two of every four"),
+        (lambda parameters, tokens, gpus: 6 * parameters * tokens / (gpus * 1979e12), "two of every four"),
+        (lambda parameters, tokens, gpus: 2 * parameters * tokens / (gpus * 989e12), "2 are the way there"),
+        (lambda parameters, tokens, gpus: 4 * parameters * tokens / (gpus * 989e12), "with 4 operations"),
+        (lambda parameters, tokens, gpus: 8 * parameters * tokens / (gpus * 989e12), "which recomputing needs"),
+        (lambda parameters, tokens, gpus: 600 * parameters * tokens / (gpus * 989e12), "0.4 and not 40"),
+        (lambda parameters, tokens, gpus: 0.9, "you have 90.0%"),
     ],
     "18.beat": [
         (replace(BEST, dp=8), "there are 64 GPUs"),
         (replace(BEST, many=1), "a step has 512"),
-        (labkit.Plan(dp=4, tp=16, stage=3, micro=1, many=128), "that cannot be"),
+        (labkit.Plan(dp=4, tp=16, stage=3, micro=1, many=128), "must be in one machine"),
+        (labkit.Plan(dp=4, pp=16, stage=1, micro=16, many=8), "would never work"),
+        (labkit.Plan(dp=1, pp=64, stage=0, micro=1, many=512), "cannot be parted"),
+        (labkit.Plan(dp=4, tp=4, pp=4, stage=3, micro=1, many=128), "ZeRO can be 0 or 1"),
         (labkit.Plan(dp=64, stage=3, micro=8, many=1), "what makes activations smaller"),
         (labkit.Plan(dp=64, stage=0, micro=1, many=8, recompute=True), "which stage shards it"),
         (labkit.Plan(dp=1, tp=8, pp=8, stage=0, micro=1, many=512), "waits for sums"),

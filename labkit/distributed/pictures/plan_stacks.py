@@ -43,6 +43,7 @@ def stacks(
     sketch.add(Text(12, top, title, 12, bold=True), *legend(12, top + 24, marks, mark=24, gap=12, size=11))
     most = max([sum(row.values()) for _, row in rows] + [limit]) or 1.0
     across = WIDTH - _LEFT - _RIGHT
+    line = _LEFT + limit / most * across if limit else WIDTH
     y = top + 38
     for name, row in rows:
         x = float(_LEFT)
@@ -58,15 +59,16 @@ def stacks(
             x += width
         over = bool(limit) and whole > limit
         words = told(whole) + (say(en=", too much", zh="，超出") if over else "")
-        sketch.add(Text(WIDTH - _RIGHT + 8, y + 16, words, sized(words, _RIGHT - 12, 11), bold=over))
+        if x + text_width(words, 11) + 14 > line:
+            x = WIDTH - _RIGHT  # beside the bar it would lie across the limit
+        sketch.add(Text(x + 8, y + 16, words, sized(words, WIDTH - x - 12, 11), bold=over))
         y += _HIGH
     if limit:
-        x = _LEFT + limit / most * across
         words = say(en=f"usable {told(limit)}", zh=f"可用 {told(limit)}")
         half = text_width(words, 10.5) / 2
         sketch.add(
-            Line(x, top + 36, x, y + 2, dashed=True, strong=True, over=True),
-            Text(min(max(x, half + 4), WIDTH - half - 4), y + 14, words, 10.5, "middle"),
+            Line(line, top + 36, line, y + 2, dashed=True, strong=True, over=True),
+            Text(min(max(line, half + 4), WIDTH - half - 4), y + 14, words, 10.5, "middle"),
         )
         y += 16
     return y + 18
