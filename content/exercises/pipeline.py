@@ -226,7 +226,9 @@ def _came(results: list[Any], sent: list[Any], ranks: int) -> Hints:
 
 
 def _two(answer: object) -> tuple[float, float]:
-    if not isinstance(answer, (list, tuple)) and not isinstance(answer, Tensor) or len(answer) != 2:
+    if isinstance(getattr(answer, "shape", None), tuple):  # a tensor, or what numpy.polyfit gives
+        answer = torch.as_tensor(answer).flatten().tolist()
+    if not isinstance(answer, (list, tuple)) or len(answer) != 2:
         raise Unreadable
     each, fixed = answer
     return number(each), number(fixed)

@@ -38,12 +38,18 @@ def _allocated(function: Callable[..., Any]) -> Hints:
 
 # What may be counted for a parameter and a token, on how many GPUs, of which peak: the likelier mistakes first. (4 of
 # 1,979 is 2 of 989; on 8 GPUs 2 of one GPU's would be 8 of all: therefore 16 and 64.)
-_COUNTED = tuple((each, alone, peak) for peak in (989e12, 1979e12) for alone in (False, True) for each in (6, 2, 8, 4))
+_COUNTED = tuple(
+    (each, alone, peak) for peak in (989e12, 1979e12) for alone in (False, True) for each in (6, 2, 8, 4)
+)
 
 
 @judge("18.mfu", a_function("mfu"))
 def _mfu(function: Callable[..., Any]) -> Hints:
-    for parameters, tokens, gpus in ((8_030_261_248, 170_500, 16), (70_553_706_496, 71_526, 64), (10**9, 50_000, 1)):
+    for parameters, tokens, gpus in (
+        (8_030_261_248, 170_500, 16),
+        (70_553_706_496, 71_526, 64),
+        (10**9, 50_000, 1),
+    ):
         found = returned(function(parameters, tokens, gpus), A_NUMBER)
         right = 6 * parameters * tokens / (gpus * 989e12)
         if isclose(found, right, rel_tol=0.01):
@@ -53,7 +59,15 @@ def _mfu(function: Callable[..., Any]) -> Hints:
             yield Named("percent", **facts)
         for each, alone, peak in _COUNTED:
             if isclose(found, each * parameters * tokens / ((1 if alone else gpus) * peak), rel_tol=0.01):
-                name = "total" if alone and gpus > 1 else "sparse" if peak > 1e15 else "again" if each > 6 else "there"
+                name = (
+                    "total"
+                    if alone and gpus > 1
+                    else "sparse"
+                    if peak > 1e15
+                    else "again"
+                    if each > 6
+                    else "there"
+                )
                 yield Named(name, **facts, each=each)
         yield Named("other", **facts)
 

@@ -51,6 +51,12 @@ def hooked(x, w1, w2):
     return pair(x, w1, w2, lambda x: x)
 
 
+def averaged(x):
+    x = x.clone()
+    x.register_hook(lambda gradient: dist.all_reduce(gradient, op=dist.ReduceOp.AVG) or gradient)
+    return x
+
+
 def in_place(x, w1, w2):
     """A bare all_reduce, for which backward passes the gradient on."""
     partial = torch.relu(Enter.apply(x) @ w1) @ w2
@@ -80,6 +86,8 @@ def by_dtensor(x, w1, w2):
         (lambda *given: pair(*given, enter=lambda x: x), "x_partial"),
         (lambda *given: pair(*given, leave=lambda partial: partial), "unsummed"),
         (lambda *given: pair(*given, leave=differentiable.all_reduce), "twice"),
+        (lambda x, w1, w2: pair(Leave.apply(x), w1, w2), "output_twice"),
+        (lambda *given: pair(*given, enter=averaged), "x_mean"),
         (gathered, "calls"),
         (by_dtensor, "ready_made"),
         (lambda x, w1, w2: pair(x, w1.detach(), w2), "no_gradient"),
@@ -96,6 +104,12 @@ def attend(x, wq, wk, wv, heads, own=lambda heads: heads // dist.get_world_size(
     return nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
 
 
+def by_width(x, wq, wk, wv, heads):
+    """The number of heads where their width belongs."""
+    parts = ((x @ w).view(*x.shape[:2], -1, heads).transpose(1, 2) for w in (wq, wk, wv))
+    return nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
+
+
 @pytest.mark.parametrize(
     ("answer", "hint"),
     [
@@ -104,6 +118,7 @@ def attend(x, wq, wk, wv, heads, own=lambda heads: heads // dist.get_world_size(
         (lambda *given: attend(*given, own=lambda heads: 1), "one_head"),
         (lambda *given: attend(*given, own=lambda heads: heads // 4), "fixed"),
         (lambda *given: attend(*given, own=lambda heads: 2), "fixed"),
+        (by_width, "other"),
         (lambda *given: attend(*given).flatten(0, 1), "shape"),
         (lambda *given: attend(*given) * 2, "other"),
     ],
@@ -118,6 +133,11 @@ def finish(parameters, divided=1):
         parameter.grad /= divided
 
 
+def nothing_left(parameters):
+    for parameter in parameters:
+        parameter.grad = dist.all_reduce(parameter.grad)
+
+
 def to_rank_0(parameters):
     for parameter in parameters:
         dist.reduce(parameter.grad, 0)
@@ -130,6 +150,7 @@ def to_rank_0(parameters):
         (lambda parameters: None, "own"),
         (lambda parameters: finish(parameters, dist.get_world_size()), "mean"),
         (to_rank_0, "rank_0"),
+        (nothing_left, "gone"),
         (lambda parameters: finish(parameters, 7), "other"),
     ],
 )

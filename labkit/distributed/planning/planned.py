@@ -57,9 +57,9 @@ class ScriptPlan(Drawn):
             kinds = [f"{KINDS[kind]} {bytes_text(held)}" for kind, held in one.at_peak.items() if held]
             told = _TEXTS["rank",](
                 ranks=self.like(one.rank), after=bytes_text(sum(one.allocated.values())), line=one.line,
-                peak=bytes_text(one.peak), phase=_TEXTS.get(("phase", one.phase), ""), kinds=", ".join(kinds),
+                peak=bytes_text(one.peak), phase=_TEXTS.get(("phase", one.phase), ""),
             )  # fmt: skip
-            lines.append(f"  {told}")
+            lines += [f"  {told}", f"    {_listed(kinds)}"]
             if one.elsewhere:
                 lines.append(f"    {_TEXTS['elsewhere',](gpu=one.elsewhere)}")
         return "\n".join(lines + self._time())
@@ -72,10 +72,16 @@ class ScriptPlan(Drawn):
             return []
         parts = [f"{caption('plan', k)} {duration(s)}" for k, s in slow.parts.items() if s > took / 1000]
         reached = slow.operations / took / self.gpu.flops
-        facts = {"peak": self.gpu.flops / 1e12, "reached": reached, "parts": ", ".join(parts)}
-        return [f"  {_TEXTS['step',](took=duration(took), **facts)}"]
+        return [
+            f"  {_TEXTS['step',](took=duration(took), parts=_listed(parts))}",
+            f"    {_TEXTS['reached',](reached=reached, peak=self.gpu.flops / 1e12)}",
+        ]
 
     __repr__ = __str__
+
+
+def _listed(parts: list[str]) -> str:
+    return say(en=", ", zh="、").join(parts)
 
 
 def _picture(found: ScriptPlan) -> Picture:
