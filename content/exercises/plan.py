@@ -59,15 +59,8 @@ def _mfu(function: Callable[..., Any]) -> Hints:
             yield Named("percent", **facts)
         for each, alone, peak in _COUNTED:
             if isclose(found, each * parameters * tokens / ((1 if alone else gpus) * peak), rel_tol=0.01):
-                name = (
-                    "total"
-                    if alone and gpus > 1
-                    else "sparse"
-                    if peak > 1e15
-                    else "again"
-                    if each > 6
-                    else "there"
-                )
+                counted = "again" if each > 6 else "there"
+                name = "total" if alone and gpus > 1 else "sparse" if peak > 1e15 else counted
                 yield Named(name, **facts, each=each)
         yield Named("other", **facts)
 
@@ -90,7 +83,7 @@ def _beat(plan: Plan) -> Hints:
     if plan.dp * plan.micro * plan.many != batch:
         yield Named("batch", **facts)
         return
-    if plan.tp > gpu.machine_size:
+    if plan.tp > gpu.links.machine_size:
         yield Named("machine")
     elif sizes.layers % (plan.pp * plan.chunks):
         yield Named("layers")
