@@ -700,3 +700,35 @@ def test_a_file_that_cannot_be_written_is_told_by_its_name_and_a_reader_who_has_
         raise BrokenPipeError
     with pytest.raises(OSError, match="No space"), bad_usage(ValueError):
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("language", "lines"),
+    [
+        (
+            "en",
+            ["shape  0/4  1 · Read the numbers", "    The shape on four GPUs", "      why", "total: 0/22"],
+        ),
+        ("zh", ["shape  0/4  1 · 读懂这些数", "    四块 GPU 上的形状", "      为什么", "总分：0/22"]),
+    ],
+)
+def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
+    capsys, tmp_path, monkeypatch, language, lines
+):
+    from labkit.classroom.assignment import load
+    from labkit.classroom.grade import one_file
+    from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark
+
+    assignment = load("crnn")
+    questions = {
+        one.id: QuestionMark(
+            0.0, one.points, [PartMark(part.id, 0.0, 0.0, "hint", "why", "为什么") for part in one.parts]
+        )
+        for one in assignment.questions
+    }
+    mark = Mark("s1", "", "", questions, [], [], "")
+    monkeypatch.setattr(one_file, "grade_file", lambda *_: (assignment, mark))
+    (tmp_path / "s1.ipynb").touch()
+    assert main(["grade", str(tmp_path / "s1.ipynb"), "--trust-students", "--lang", language]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line not in printed] == []

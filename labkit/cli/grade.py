@@ -100,16 +100,17 @@ def _file(options: argparse.Namespace, way: str) -> int:
     from ..classroom.grade.one_file import grade_file
 
     with bad_usage(ValueError, file=options.what):
-        mark = grade_file(options.what, way, secrets.token_bytes(32))
+        assignment, mark = grade_file(options.what, way, secrets.token_bytes(32))
     if options.json:
         told = asdict(mark) | {"points": mark.points, "of": mark.of}
         print(json.dumps(told, ensure_ascii=False, indent=1))
     else:
-        for name, question in mark.questions.items():
-            print(f"{name}  {question.points:g}/{question.of:g}")
+        for asked in assignment.questions:
+            question, parts = mark.questions[asked.id], {part.id: part.what for part in asked.parts}
+            print(f"{asked.id}  {question.points:g}/{question.of:g}  {asked.title}")
             for part in question.parts:
                 if part.en:
-                    print(f"    {part.id}: {say(en=part.en, zh=part.zh)}")
+                    print(f"    {parts[part.id]}\n      {say(en=part.en, zh=part.zh)}")
         for note in (*mark.notes, *mark.troubles):
             print(f"- {note}")
         WORDING.tell("total", points=mark.points, of=mark.of)

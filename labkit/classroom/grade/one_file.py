@@ -21,17 +21,18 @@ from .submission import draws, fingerprint, grade
 OPEN = b"open examples"  # in the place of a secret
 
 
-def grade_file(path: Path, way: str, secret: bytes) -> Mark:
-    """The marks of a notebook, with cases drawn from ``secret``; ValueError if it is none of an assignment."""
+def grade_file(path: Path, way: str, secret: bytes) -> tuple[Assignment, Mark]:
+    """A notebook's assignment and marks, with cases drawn from ``secret``; ValueError if it is of no assignment."""
     with open(path, "rb") as stream:
         document = read_document(stream.read(MOST_BYTES + 1))
     held, claims = assignments_of(document), claims_of(document)
     if not held or held[0] not in names():
         raise Problem(
             en=f"{path} holds none of the assignments that are known here ({', '.join(names())})",
-            zh=f"{path} 不含这里认识的任何作业（{', '.join(names())}）",
+            zh=f"{path} 不含这里认识的任何作业（{'、'.join(names())}）",
         )
-    return grade_alone(document, load(held[0]), way, secret, claims[0].student if claims else "-")
+    assignment = load(held[0])
+    return assignment, grade_alone(document, assignment, way, secret, claims[0].student if claims else "-")
 
 
 def grade_alone(document: Document, assignment: Assignment, way: str, secret: bytes, student: str) -> Mark:
