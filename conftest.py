@@ -51,10 +51,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 TOGETHER = "tests/browser/"
 # What takes longest begins first, so that the workers end at about the same time.
 FIRST = (
-    TOGETHER, "tests/classroom/test_attacks.py", "tests/classroom/test_marks.py", "tests/notebooks/",
-    "tests/course/test_cases.py", "tests/diagnosis/test_planted_faults.py",
-    "tests/test_cli.py", "tests/engine/test_random_models.py", "tests/test_package.py", "tests/test_core_alone.py",
-    "tests/machine/test_children.py", "tests/ranks/test_scripts.py", "tests/ranks/test_processes.py", "notebooks/",
+    TOGETHER, "tests/notebooks/", "tests/classroom/test_marks.py", "tests/classroom/test_attacks.py",
+    "tests/course/test_hung.py", "tests/course/test_answers.py", "tests/diagnosis/test_planted_faults.py",
+    "tests/classroom/test_without_work.py", "tests/test_cli.py", "tests/test_package.py", "tests/test_core_alone.py",
+    "tests/ranks/test_diagnose_ranks.py", "tests/machine/test_children.py", "tests/ranks/test_scripts.py",
+    "tests/ranks/test_processes.py", "notebooks/",
 )  # fmt: skip
 
 
@@ -76,7 +77,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Together(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith("notebooks/"):  # by nbval; tests/notebooks runs them all in one kernel
+            item.add_marker(pytest.mark.more)
     if hasattr(config, "workerinput"):  # one of several workers
         items.sort(
             key=lambda item: next(

@@ -1,8 +1,7 @@
 """The lessons: two languages that are one lesson, tidy cells, stored outputs that are still so, parameters that work.
 
-The English notebooks are run and compared by nbval (the .ipynb files themselves are collected), each in a kernel of
-its own. The Chinese ones have the same code. They are run here with other parameters, one after another in one kernel,
-and what does not depend on the parameters is compared with what is stored.
+They are run here one after another in one kernel, some with other parameters, and what does not depend on those is
+compared with what is stored. ``make test-more`` also has nbval run the English ones, each in a kernel of its own.
 """
 
 import importlib.util
@@ -153,12 +152,12 @@ def drawn(notebook, cell):
     return found.outputs[-1].data["text/plain"]
 
 
-# What takes long is run below only.
-@pytest.mark.more
-@pytest.mark.parametrize("lesson", sorted(set(NOTEBOOKS) - {"06_batch_dim"}))
-def test_the_chinese_lesson_gives_what_is_stored(lesson, run):
-    """nbval runs the English one in a kernel of its own; the code is the same, what it shows in words is not."""
-    stored, now = sync.read(ROOT, "zh", lesson), run(sync.read(ROOT, "zh", lesson), ROOT / "zh")
+@pytest.mark.parametrize("language", ["en", pytest.param("zh", marks=pytest.mark.more)])
+@pytest.mark.parametrize("lesson", NOTEBOOKS)
+def test_a_lesson_gives_what_is_stored(lesson, language, run):
+    """The code is the same in both languages, what it shows in words is not."""
+    stored = sync.read(ROOT, language, lesson)
+    now = run(sync.read(ROOT, language, lesson), ROOT / language)
     for one, other in zip(stored.cells, now.cells, strict=True):
         assert shown(other) == shown(one), f"cell {one.id}"
 
