@@ -275,3 +275,10 @@ def test_outputs_without_a_value_are_not_called_alike(change):
     assert "outputs" not in " ".join(found.compared)
     # One mode that has values is enough: a detector that finds nothing in eval mode.
     assert labkit.diagnose(Giving(change, training_only=True), torch.randn(80, 3), gpus=2).ok
+
+
+def test_an_attribute_that_holds_itself_is_looked_into_to_some_depth():
+    model = nn.Linear(5, 2)
+    model.kept = [1]
+    model.kept.append(model.kept)
+    assert labkit.diagnose(model, X, gpus=2).ok
