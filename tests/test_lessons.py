@@ -169,6 +169,18 @@ def test_fresh_again_keeps_what_was_there_under_a_name_with_the_day(folder, caps
     assert read(folder, f"en/01_first.{day}")["cells"][1]["source"] == "a"
 
 
+def test_fresh_brings_what_is_gone_and_what_is_newer(folder, course, capsys):
+    (folder / "en" / "01_first.ipynb").unlink()
+    course("x = 2")
+    assert main(["lessons", "fresh", "01_first", "--dir", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "en/01_first is there now" in out
+    assert "zh/01_first is renewed" in out
+    assert [read(folder, f"{language}/01_first")["cells"][1]["source"] for language in ("en", "zh")] == [
+        "x = 2"
+    ] * 2
+
+
 def test_fresh_works_where_a_file_cannot_have_two_names(folder, monkeypatch):
     monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EPERM, "no links")))
     for text in "ab":

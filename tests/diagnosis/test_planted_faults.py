@@ -484,6 +484,17 @@ def test_a_gradient_that_is_cut_off():
     assert names(check(Does(forward), X), "error") == {"gradients_differ"}
 
 
+@finds("gradients_differ")
+def test_gradients_that_differ_by_little_and_not_by_rounding():
+    """By so little as sums may be rounded: double precision decides, and finds the same."""
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y + 1e-3 * len(x) * (y - y.detach())
+
+    assert names(check(Does(forward), X)) == {"gradients_differ"}
+
+
 @finds("lazy_modules")
 def test_lazy_modules():
     found = check(nn.Sequential(nn.LazyLinear(4), nn.ReLU()), X)
