@@ -33,7 +33,7 @@ from .distributed.explorers import SlicesExplorer as SlicesExplorer
 from .distributed.explorers import WorldExplorer as WorldExplorer
 from .distributed.notebook.session import Session as Session
 from .distributed.notebook.session import ranks as ranks
-from .distributed.pictures.chapters import draw_waits as draw_waits
+from .distributed.pictures.wait_graphs import draw_waits as draw_waits
 from .distributed.planning.measuring import RankPlan as RankPlan
 from .distributed.planning.planned import ScriptPlan as ScriptPlan
 from .distributed.planning.planned import plan as plan

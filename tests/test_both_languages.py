@@ -42,7 +42,7 @@ ONE_LANGUAGE = {
     ("distributed.rank.system", "signal handler must be"): "Python's own",
     ("distributed.group.group", "Could not find the backend type"): "PyTorch's own",
     ("distributed.threads.store", ""): "PyTorch's own",
-    ("distributed.processes.stores", "wait timeout after"): "PyTorch's own",
+    ("distributed.processes.torch_patches", "wait timeout after"): "PyTorch's own",
 }
 
 

@@ -416,7 +416,7 @@ PRIVATE = [
     Private("torch.cuda: _lazy_init, _lazy_call", "a rank, or a process, uses its GPU from then on (distributed)",
             lambda: asks(torch.cuda.init, "_lazy_init") and asks(torch.cuda.manual_seed, "_lazy_call")),
     Private("torch.autograd.profiler: _prepare_profiler, _enable_profiler, _disable_profiler",
-            "one rank at a time has it (distributed.threads.profiling)",
+            "one rank at a time has it (distributed.threads.torch_patches)",
             probes.profilers),
     Private("the functions _wrapped_call_impl, _call_impl and _fn of torch",
             "stand between a collective and the user's line (distributed.calls.call)",

@@ -1,6 +1,7 @@
 """Ranks' clocks, by clocks that the test sets: what other programs take of the computer makes no straggler."""
 
 import os
+import subprocess
 import sys
 import threading
 from time import perf_counter
@@ -142,3 +143,17 @@ def test_linux_tells_it_for_each_thread_and_for_a_process_of_its_own():
     assert ended[0].now() <= perf_counter(), "though the thread has ended"
     found.process = -1  # as a child sees it that was forked
     assert own_time.own_time() is not found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
+def test_a_clock_that_outlives_its_module_ends_without_a_word(tmp_path):
+    """The names of its module stand for None by then, as where C alone holds it."""
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "import gc, os\n"
+        "from labkit.distributed.rank.own_time import OwnTime\n"
+        "os.clock = OwnTime()\n"
+        "gc.freeze()\n"
+    )
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""

@@ -27,16 +27,13 @@ _PLAIN = frozenset(
 
 def place_of(code: CodeType, line: int) -> str:
     """``"train.py:31 in step"``; at the top of a file, ``"train.py:31"``; in a notebook ``"Cell In[5]:31 in step"``."""
-    name, function = _cell_of(code.co_filename) or basename(code.co_filename).strip("<>"), code.co_qualname
-    return f"{name}:{line}" + ("" if function == "<module>" else f" in {function}")
-
-
-def _cell_of(file: str) -> str:
-    """The notebook's cell that ``file`` stands for, as IPython's own tracebacks call it; "" if it is another file."""
+    name, function = basename(code.co_filename).strip("<>"), code.co_qualname
+    # IPython's own tracebacks name the notebook's cell that a file stands for.
     ipython: Any = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
-    number = shell and getattr(shell.compile, "_filename_map", {}).get(file)
-    return f"Cell In[{number}]" if number else ""
+    if number := shell and getattr(shell.compile, "_filename_map", {}).get(code.co_filename):
+        name = f"Cell In[{number}]"
+    return f"{name}:{line}" + ("" if function == "<module>" else f" in {function}")
 
 
 @dataclass(slots=True, eq=False, repr=False)

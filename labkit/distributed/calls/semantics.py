@@ -24,7 +24,8 @@ def outputs(calls: Sequence[Call], at: int) -> Pairs:
     calls   of all members, by their rank in the group. What several members need is computed once and kept in the
             first call's ``memo``.
     """
-    return _KINDS[calls[0].kind](calls, at)
+    kind, root = calls[0].kind, calls[0].root
+    return [] if kind in ("reduce", "gather") and at != root else _KINDS[kind](calls, at)
 
 
 def reduced(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
@@ -69,10 +70,6 @@ def _all_reduce(calls: Sequence[Call], at: int) -> Pairs:
     return list(zip(calls[at].outputs, first.memo["total"], strict=True))
 
 
-def _reduce(calls: Sequence[Call], at: int) -> Pairs:
-    return _all_reduce(calls, at) if at == calls[0].root else []
-
-
 def _broadcast(calls: Sequence[Call], at: int) -> Pairs:
     root = calls[0].root
     assert root is not None
@@ -100,10 +97,6 @@ def _all_gather_single(calls: Sequence[Call], at: int) -> Pairs:
         pieces = out.view(-1).chunk(len(calls)) if out.numel() else ()
         pairs += zip(pieces, [call.inputs[k] for call in calls], strict=False)
     return pairs
-
-
-def _gather(calls: Sequence[Call], at: int) -> Pairs:
-    return _all_gather(calls, at) if at == calls[0].root else []
 
 
 def _scatter(calls: Sequence[Call], at: int) -> Pairs:
@@ -151,11 +144,11 @@ def _nothing(calls: Sequence[Call], at: int) -> Pairs:
 
 _KINDS = {
     "all_reduce": _all_reduce,
-    "reduce": _reduce,
+    "reduce": _all_reduce,
     "broadcast": _broadcast,
     "all_gather": _all_gather,
     "all_gather_single": _all_gather_single,
-    "gather": _gather,
+    "gather": _all_gather,
     "scatter": _scatter,
     "reduce_scatter": _reduce_scatter,
     "reduce_scatter_single": _reduce_scatter_single,

@@ -49,11 +49,10 @@ def _line(wait: Wait) -> str:
     call = f" {wait.call}{number}" if wait.call else ""
     group = say(en=f" of group {wait.group}", zh=f"（组 {wait.group}）") if wait.group else ""
     whom = series(wait.waits_for)
-    state = {
-        "waits": say(
+    if wait.state == "waits":
+        state = say(
             en="waits" + f" for {whom} in" * bool(whom), zh=f"在等 rank {whom}，停在" if whom else "停在"
-        ),
-        "ended": say(en="ended", zh="已结束"),
-        "failed": say(en="failed", zh="出错"),
-    }[wait.state]
+        )
+    else:
+        state = say(en="ended", zh="已结束") if wait.state == "ended" else say(en="failed", zh="出错")
     return f"rank {wait.rank}  {state}{call}{group}" + (f"  {wait.place}" if wait.place else "")

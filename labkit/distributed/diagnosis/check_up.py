@@ -20,7 +20,7 @@ from ..threads.world import RanksFailed, World
 from . import one_gpu
 from .meaning import PHRASES, compared, findings, on_nodes, said
 from .observer import Observer
-from .records import RankRecord
+from .records import STEPS, RankRecord
 
 if TYPE_CHECKING:
     from ..rank.rank import Rank
@@ -98,7 +98,7 @@ def diagnose_ranks(
     cut = failure is not None and re.search(r"size|shape|view", str(failure[1]))
     compare = not found and any(one.seen for one in records)
     if compare or (cut and [one.name for one in found] == ["script_fails"]):
-        (one,), alone = _run(name, program, 1, gpus, enough=one_gpu.STEPS, like=records)
+        (one,), alone = _run(name, program, 1, gpus, enough=STEPS, like=records)
         if failure is not None:
             found = (list(one_gpu.cut(records, one, *failure)) if alone is None else []) or found
         elif alone is not None:

@@ -20,7 +20,7 @@ from ...diagnosis.probes.alone import FEW
 from ...diagnosis.result import Finding
 from ..calls.call import place_of
 from ..calls.faults import Report, ranks_text
-from .records import Loader, Loss, RankRecord, Step, without_gradient
+from .records import Loader, Loss, RankRecord, Step
 
 _TOPICS = Path(__file__).with_name("topics.txt")
 KINDS, PHRASES = declared(_TOPICS, Path(__file__).with_name("kinds.txt"))
@@ -54,8 +54,10 @@ def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) 
     if isinstance(report, Report):
         reason = "\n  ".join(filter(None, [*report.lines, report.real]))
         topic = TAUGHT.get(report.fault, UNTAUGHT)
-        where, lesson = _places(report.places), (topic.lesson, topic.heading())
-        yield Finding(report.fault, "error", where, reason, report.advice, *lesson)
+        # The lines of the user's code, without the functions' names.
+        places = dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(report.places)))
+        told = listed(list(places)), reason, report.advice, topic.lesson, topic.heading()
+        yield Finding(report.fault, "error", *told)
     elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
         yield KINDS["unused_parameters"](which=_unused(records))
     else:
@@ -76,16 +78,11 @@ def raised_at(error: BaseException) -> str:
     return place_of(*frames[-1]) if frames else ""
 
 
-def _places(places: Iterable[str]) -> str:
-    """Return the lines of the user's code, without the functions' names."""
-    return listed(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(places)))))
-
-
 def _unused(records: Sequence[RankRecord]) -> str:
     """Return the parameters of replicated models that got no gradient, with the ranks."""
     missed: dict[tuple[str, ...], list[int]] = {}
     for rank, one in enumerate(records):
-        names = one.unused or without_gradient(one.models)
+        names = one.unused or one.without_gradient()
         if names:
             missed.setdefault(tuple(names), []).append(rank)
     where = PHRASES["unused_parameters.where"]
@@ -121,19 +118,16 @@ def _groups(records: Sequence[RankRecord]) -> list[tuple[int, ...]]:
 
 
 def _same_rows(records: Sequence[RankRecord]) -> _Found:
-    for ranks in _groups(records)[:1]:  # alike in the others, if each has cut its model
-        yield from _same_rows_in(ranks, [records[rank] for rank in ranks])
-
-
-def _same_rows_in(ranks: Sequence[int], records: Sequence[RankRecord]) -> _Found:
-    for number, loaders in enumerate(_loaders(records)):
+    # Alike in the other groups, if each has cut its model.
+    ranks = next(iter(_groups(records)), ())
+    for number, loaders in enumerate(_loaders([records[rank] for rank in ranks])):
         for epoch, parts in enumerate(zip(*(loader.epochs for loader in loaders), strict=False), 1):
             if not all(part.steps and part.rows for part in parts):
                 continue  # not a training of all
             read = sum(len(part.rows) for part in parts)
             distinct = len({row for part in parts for row in part.rows})
             # A sampler that pads reads some rows twice, fewer than there are ranks.
-            if read - distinct >= len(records) and read > 1.5 * distinct:
+            if read - distinct >= len(ranks) and read > 1.5 * distinct:
                 yield _loader(number, loaders[0]), {
                     "who": ranks_text(ranks), "epoch": epoch, "read": read, "distinct": distinct,
                     "times": f"{read / distinct:.3g}",
@@ -182,25 +176,15 @@ def _steps(records: Sequence[RankRecord]) -> Iterator[tuple[int, list[Step]]]:
         yield number, list(steps)
 
 
-def _weighed(steps: Sequence[Step]) -> list[list[Loss]]:
-    """Return the losses of one step that count in the gradient, by rank; [] if some rank has none."""
-    found = [[loss for loss in step.losses if loss.weight is not None] for step in steps]
-    return found if all(found) else []
-
-
-def _replicated(records: Sequence[RankRecord]) -> bool:
-    return all(one.models or one.sharded or one.by_hand for one in records)
-
-
 def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    if not _replicated(records) or any(one.by_hand for one in records):
+    if not all((one.models or one.sharded) and not one.by_hand for one in records):
         return  # what it does with its gradients is its own
     for number, steps in _steps(records):
-        losses = _weighed(steps)
-        if not losses or any(len(one) != len(losses[0]) for one in losses):
+        losses = [[loss for loss in step.losses if loss.weight is not None] for step in steps]
+        if not all(losses) or any(len(one) != len(losses[0]) for one in losses):
             continue
         # One loss in each pass: what several in one pass weigh is the user's choice.
-        if any(len(one) != step.passes for one, step in zip(losses, steps, strict=True)):
+        if any(len(one) != len(step.reduced) for one, step in zip(losses, steps, strict=True)):
             continue
         weights = [loss.weight or 0.0 for one in losses for loss in one]
         counts = [sum(loss.count for loss in one) for one in losses]
@@ -214,7 +198,7 @@ def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
                 step=number, counts=series(f"{count:g}" for count in counts), low=ranks_text([low]),
                 high=ranks_text([high]), lowest=min(weights) / mean, highest=max(weights) / mean,
             )  # fmt: skip
-        elif (passes := steps[0].passes) > 1 and not any(one.scaled for one in records):
+        elif (passes := len(steps[0].reduced)) > 1 and not any(one.scaled for one in records):
             for factor in (passes, 1 / passes):
                 if abs(total / len(records) / factor - 1) < 0.01:
                     yield KINDS["gradient_scale.passes"](step=number, times=passes, factor=factor)

@@ -34,21 +34,14 @@ from ..group.works import SlotWork
 from ..rank.rank import Rank, rank_here
 from ..rank.system import Left
 from . import operations
-from .one_gpu import STEPS, joined, kept, printed
-from .operations import line_here
-from .records import Epoch, Loader, Loss, RankRecord, Step, without_gradient
+from .one_gpu import joined, kept
+from .records import MOST_NUMBERS, STEPS, Epoch, RankRecord, Step, digest, line_here, printed
 
-# As many steps' weights are compared, and this many numbers of each.
+_Look = Callable[..., Any]
+# As many steps' weights are compared.
 _MOST_STEPS = 200
-_MOST_NUMBERS = 2**20
-_FROM_TARGETS = ("cross_entropy", "nll_loss")
-_FROM_INPUTS = (
-    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-)  # fmt: skip
 _REDUCES = frozenset(("all_reduce", "reduce_scatter", "reduce_scatter_single"))
 _SHARES = _REDUCES | {"all_gather", "all_gather_single"}
-# These have weights that all ranks of tensor parallelism hold, each for a part of what it normalises.
-_WHOLE_NORMS = ("LayerNorm", "RMSNorm")
 
 
 class Observer:
@@ -82,57 +75,48 @@ class Observer:
 
     def _table(self) -> Iterator[Patch]:
         iterator: Any = loading._BaseDataLoaderIter
-        yield self._before(DataLoader, "__iter__", _begin_epoch)
-        yield self._before(iterator, "__init__", _keep_loader)
-        yield self._after(iterator, "_next_index", _read_index)
-        yield self._after(iterator, "__next__", self._read_batch)
-        yield self._before(torch.autograd, "backward", _begin_backward)
+        yield self._watch(DataLoader, "__iter__", _begin_epoch)
+        yield self._watch(iterator, "__init__", _keep_loader)
+        yield self._watch(iterator, "_next_index", after=_read_index)
+        yield self._watch(iterator, "__next__", after=self._read_batch)
+        yield self._watch(torch.autograd, "backward", _begin_backward)
         yield Patch(nn.Module, "__call__", self._calling(nn.Module.__call__))
         answer = MachineMode.__torch_function__
         yield Patch(MachineMode, "__torch_function__", operations.noting(self.here, answer))
-        yield self._before(SlotWork, "wait", operations.end)
-        yield self._after(SlotWork, "is_completed", operations.asked)
-        yield self._before(torch.cuda, "synchronize", lambda record, *_, **__: record.pending.clear())
-        yield self._before(torch, "save", _save)
-        yield self._after(torch, "load", _load)
-        yield self._before(builtins, "open", _open)
-        yield self._after(nn.utils, "clip_grad_norm_", _clip)
-        yield self._before(fsdp.FullyShardedDataParallel, "__init__", _keep_flat)
+        yield self._watch(SlotWork, "wait", operations.end)
+        yield self._watch(SlotWork, "is_completed", after=operations.asked)
+        yield self._watch(torch.cuda, "synchronize", lambda record, *_, **__: record.pending.clear())
+        yield self._watch(torch, "save", _save)
+        yield self._watch(torch, "load", after=_load)
+        yield self._watch(builtins, "open", _open)
+        yield self._watch(nn.utils, "clip_grad_norm_", after=_clip)
+        yield self._watch(fsdp.FullyShardedDataParallel, "__init__", _keep_flat)
         yield Patch(as_main, "show", _shown(as_main.show))
         yield Patch(Rank, "note", self._noting(Rank.note))
-        yield self._after(DistributedDataParallel, "__init__", _keep_model)
-        yield self._after(optimizers.Optimizer, "__init__", _keep_optimizer)
+        yield self._watch(DistributedDataParallel, "__init__", after=_keep_model)
+        yield self._watch(optimizers.Optimizer, "__init__", after=_keep_optimizer)
         for owner in (fsdp, fsdp._fully_shard, fsdp._fully_shard._fully_shard):
-            yield self._before(owner, "fully_shard", _keep_sharded)
-        for names, count in ((_FROM_TARGETS, _targets), (_FROM_INPUTS, _inputs)):
-            for name in names:
-                yield Patch(functional, name, self._losing(getattr(functional, name), count))
-        yield self._before(functional, "batch_norm", _normalise)
-        yield self._before(torch.amp.GradScaler, "scale", _scale)
+            yield self._watch(owner, "fully_shard", _keep_sharded)
+        for name in operations.LOSSES:
+            yield Patch(functional, name, operations.losing(self.here, name))
+        yield self._watch(functional, "batch_norm", _normalise)
+        yield self._watch(torch.amp.GradScaler, "scale", _scale)
 
-    def _before(self, owner: Any, name: str, look: Callable[..., None]) -> Patch:
-        """Let a rank call ``look(record, *args, **kwargs)`` before ``owner.name``."""
+    def _watch(self, owner: Any, name: str, before: _Look | None = None, after: _Look | None = None) -> Patch:
+        """Let a rank call ``before(record, *args, **kwargs)``, and then ``after(record, result, *args)``.
+
+        What that gives is the result of ``owner.name`` instead, unless it is None.
+        """
         function = getattr(owner, name)
 
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if (record := self.here()) is not None:
-                look(record, *args, **kwargs)
-            return function(*args, **kwargs)
-
-        return Patch(owner, name, watched)
-
-    def _after(self, owner: Any, name: str, look: Callable[..., Any]) -> Patch:
-        """Let a rank call ``look(record, result, *args)`` after ``owner.name``, which may give another result."""
-        function = getattr(owner, name)
-
-        @functools.wraps(function)
-        def watched(*args: Any, **kwargs: Any) -> Any:
+            record = self.here()
+            if record is not None and before is not None:
+                before(record, *args, **kwargs)
             result = function(*args, **kwargs)
-            if (record := self.here()) is not None:
-                other = look(record, result, *args)
-                return result if other is None else other
-            return result
+            other = after(record, result, *args) if record is not None and after is not None else None
+            return result if other is None else other
 
         return Patch(owner, name, watched)
 
@@ -152,8 +136,9 @@ class Observer:
                 operations.begin(record, call)
             if call.kind not in _REDUCES:
                 return
-            if backward and record.reduced and call.via and (record.models or record.sharded or record.flat):
-                record.reduced[-1] += 1
+            wrapped = record.models or record.sharded or record.flat
+            if backward and record.step.reduced and call.via and wrapped:
+                record.step.reduced[-1] += 1
                 record.replicas.update(call.ranks)
             elif own and call.kind == "all_reduce":
                 _reduce_by_hand(record, call)
@@ -178,30 +163,8 @@ class Observer:
                 raise
             finally:
                 record.depth -= 1
-            _look(record, "output", record.names.get(id(module), ""), result)
+            record.look("output", record.names.get(id(module), ""), result)
             return result
-
-        return watched
-
-    def _losing(
-        self, lose: Callable[..., Any], count: Callable[[tuple[Any, ...], dict[str, Any]], float | None]
-    ) -> Callable[..., Any]:
-        @functools.wraps(lose)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            record, how = self.here(), kwargs.get("reduction", "mean")
-            if record is None or record.losing:  # a mode of the machine calls it once more from within
-                return lose(*args, **kwargs)
-            record.losing = True
-            try:
-                loss = lose(*args, **kwargs)
-            finally:
-                record.losing = False
-            if isinstance(loss, Tensor) and loss.requires_grad and how in ("mean", "sum"):
-                number = count(args, kwargs)
-                if number:
-                    record.losses.append(Loss(number))
-                    loss.register_hook(functools.partial(_weigh, record.losses[-1], how))
-            return loss
 
         return watched
 
@@ -211,15 +174,15 @@ class Observer:
             return  # one within another, which has not done its step
         record.stepping, step = optimizer, len(record.steps)
         if not record.began and not step:
-            record.began = _weights(record)
-            if len(record.by_hand) == sum(parameter.grad is not None for parameter in _held(record)):
+            record.began = record.weights()
+            if len(record.by_hand) == sum(parameter.grad is not None for parameter in record.held()):
                 record.replicas.update(*record.by_hand.values())
         if record.again is not None and not record.times:
             size, gradient, before = record.again[1:]
             record.times = size if abs(_norm(gradient) / (before or 1.0) - 1) > 0.01 else 1.0
         for root in record.roots if step < STEPS else ():
             for _, parameter in reversed(list(root.named_parameters())):
-                _look(record, "gradient", record.names.get(id(parameter), ""), parameter.grad)
+                record.look("gradient", record.names.get(id(parameter), ""), parameter.grad)
         groups = optimizer.param_groups
         record.settings.append([{k: v for k, v in group.items() if k != "params"} for group in groups])
         if self._like and step < len(self._like[0].settings):
@@ -231,10 +194,11 @@ class Observer:
         if record is None or record.stepping is not optimizer:
             return
         record.stepping = None
-        weights = _weights(record) if len(record.steps) < _MOST_STEPS else {}
-        record.steps.append(Step(record.losses, record.passes, record.reduced, record.place, weights))
-        record.losses, record.passes, record.reduced = [], 0, []
-        record.unused = without_gradient(record.models)
+        if len(record.steps) < _MOST_STEPS:
+            record.step.weights = record.weights()
+        record.steps.append(record.step)
+        record.step = Step(place=record.step.place)
+        record.unused = record.without_gradient()
         for loader in record.loaders:
             if loader.epochs:
                 loader.epochs[-1].steps += 1
@@ -253,9 +217,9 @@ class Observer:
         loader = getattr(iterator, "_labkit_loader", None)
         if loader is None or len(record.steps) >= STEPS:
             return None
-        mine = record.loader(loader, lambda: _described(loader))
+        mine = record.loader(loader)
         if not self._like:
-            if sum(t.numel() for t in tensors_in(batch)) * (len(mine.batches) + 1) < _MOST_NUMBERS:
+            if sum(t.numel() for t in tensors_in(batch)) * (len(mine.batches) + 1) < MOST_NUMBERS:
                 mine.batches.append(kept(batch))
             return None
         number, at = record.loaders.index(mine), mine.given
@@ -263,19 +227,15 @@ class Observer:
         try:
             together = joined([one.loaders[number].batches[at] for one in self._like])
             return mapped(together, lambda way, tensor: tensor.to(own[way].device))
-        except (
-            RuntimeError,
-            ValueError,
-            LookupError,
-        ):  # the ranks' do not fit together, or there are no more
-            raise Left(0) from None
+        except (RuntimeError, ValueError, LookupError):
+            raise Left(0) from None  # the ranks' do not fit together, or there are no more
 
 
 # Data.
 
 
 def _begin_epoch(record: RankRecord, loader: Any) -> None:
-    record.loader(loader, lambda: _described(loader)).epochs.append(Epoch())
+    record.loader(loader).epochs.append(Epoch())
 
 
 def _keep_loader(record: RankRecord, iterator: Any, loader: Any) -> None:
@@ -286,7 +246,7 @@ def _epoch(record: RankRecord, iterator: Any) -> Epoch:
     loader = getattr(iterator, "_labkit_loader", None)
     if loader is None:  # it was made outside of the ranks
         return Epoch()
-    epochs = record.loader(loader, lambda: _described(loader)).epochs
+    epochs = record.loader(loader).epochs
     if not epochs:
         epochs.append(Epoch())
     return epochs[-1]
@@ -330,27 +290,31 @@ def _shown(show: Callable[[BaseException], None]) -> Callable[[BaseException], N
 
 
 def _begin_backward(record: RankRecord, tensors: Any = (), *_: Any, **__: Any) -> None:
-    if record.reduced and record.reduced[-1]:
+    step = record.step
+    if step.reduced and step.reduced[-1]:
         record.unsynced = record.unsynced or record.unsyncing
-    record.place = line_here()[0]
+    step.place = line_here()[0]
     without_sync = any(not model.require_backward_grad_sync for model in record.models)
-    record.unsyncing = record.place if without_sync else ""
-    _look(record, "loss", "loss", tensors)
-    record.passes += 1
-    record.reduced.append(0)
+    record.unsyncing = step.place if without_sync else ""
+    record.look("loss", "loss", tensors)
+    step.reduced.append(0)
 
 
 def _reduce_by_hand(record: RankRecord, call: Any) -> None:
     """Note which gradients an all-reduce of the script's own brings; or that they have been reduced already."""
     with torch._C.DisableTorchFunction():
         brought = {t.untyped_storage().data_ptr() for t in call.inputs}
-        for at, parameter in enumerate(_held(record)):
+        for at, parameter in enumerate(record.held()):
             gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
             if gradient is None or gradient.untyped_storage().data_ptr() not in brought:
                 continue
             if not (record.models or record.sharded or record.flat):
                 record.by_hand[at] = call.ranks
-            elif sum(record.reduced) and len(record.replicas & set(call.ranks)) > 1 and record.again is None:
+            elif (
+                sum(record.step.reduced)
+                and len(record.replicas & set(call.ranks)) > 1
+                and record.again is None
+            ):
                 size = len(call.ranks) if call.op == "SUM" else 1
                 record.again = call.short_place, size, gradient, _norm(gradient)
 
@@ -375,21 +339,8 @@ def _enter(record: RankRecord, module: Any, given: Any) -> None:
         for name, one in (*module.named_modules(), *module.named_parameters()):
             record.names.setdefault(id(one), f"{first}.{name}" if name else first)
         for parameter in module.parameters():
-            _look(record, "weight", record.names[id(parameter)], parameter)
-    _look(record, "input", record.names.get(id(module), ""), [t for t in inputs if not t.requires_grad])
-
-
-def _look(record: RankRecord, what: str, name: str, value: Any) -> None:
-    """Keep what is compared with one GPU of the tensors in ``value``."""
-    step = len(record.steps) + 1
-    if step > STEPS or not name:
-        return
-    place = ""
-    for tensor in tensors_in(value):
-        place = place or line_here()[0]
-        number = record.counts[step, what, name] = record.counts.get((step, what, name), 0) + 1
-        if (seen := printed(tensor, place)) is not None:
-            record.seen[step, what, name, number] = seen
+            record.look("weight", record.names[id(parameter)], parameter)
+    record.look("input", record.names.get(id(module), ""), [t for t in inputs if not t.requires_grad])
 
 
 def _scale(record: RankRecord, *_: Any, **__: Any) -> None:
@@ -417,31 +368,12 @@ def _keep_sharded(record: RankRecord, module: Any, *_: Any, **__: Any) -> None:
                 record.before.setdefault(id(parameter), (name, parameter))
 
 
-def _normalise(
-    record: RankRecord,
-    input: Tensor,
-    running_mean: Any,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    *_: Any,
-    **__: Any,
-) -> None:
+def _normalise(record: RankRecord, input: Tensor, running_mean: Any, *more: Any, **named: Any) -> None:
+    training = named.get("training", more[3] if len(more) > 3 else False)
     if training and input.dim() > 1 and input.size(1):
         record.norms.append((input.numel() // input.size(1), input.size(0)))
         if record.running is None:
             record.running = running_mean
-
-
-def _described(loader: Any) -> Loader:
-    sampler = loader.sampler
-    try:
-        size: int | None = len(loader.dataset)
-    except TypeError:
-        size = None
-    by_epoch = hasattr(sampler, "set_epoch") and bool(getattr(sampler, "shuffle", False))
-    return Loader(size, type(sampler).__name__, by_epoch)
 
 
 def _row(dataset: Any, row: Any) -> Any:
@@ -458,75 +390,5 @@ def _rows(batch: Any) -> list[int]:
     if isinstance(batch, dict):
         return _rows(next(iter(batch.values()), None))
     if isinstance(batch, Tensor):
-        return [_digest(row) for row in (batch if batch.dim() else [batch])]
+        return [digest(row) for row in (batch if batch.dim() else [batch])]
     return [zlib.crc32(repr(batch).encode())]
-
-
-def _digest(tensor: Tensor) -> int:
-    with torch.no_grad(), torch._C.DisableTorchFunction():
-        values = tensor.detach().reshape(-1)
-        if values.numel() > _MOST_NUMBERS:
-            values = values[:: values.numel() // _MOST_NUMBERS]
-        return zlib.crc32(values.contiguous().view(torch.uint8).numpy().tobytes())
-
-
-def _weights(record: RankRecord) -> dict[str, int]:
-    """Return digests of what replicas must have in common: parameters, and buffers except BatchNorm's statistics.
-
-    Without replicas, of what is reduced by hand, and of norms whose weights every rank has.
-    """
-    found: dict[str, int] = {}
-    for number, model in enumerate(record.models):
-        prefix = f"{number}." if len(record.models) > 1 else ""
-        for name, parameter in model.module.named_parameters():
-            if name not in model.parameters_to_ignore:
-                found[prefix + name] = _digest(parameter)
-        norms = {
-            f"{name}.{key}"
-            for name, module in model.module.named_modules()
-            if isinstance(module, nn.modules.batchnorm._BatchNorm)
-            for key, _ in module.named_buffers(recurse=False)
-        }
-        for name, buffer in model.module.named_buffers():
-            if name not in norms and not buffer.is_sparse:
-                found[prefix + name] = _digest(buffer)
-    if not record.models:
-        held = _held(record)
-        for at in record.by_hand:
-            found[record.names.get(id(held[at]), f"parameter {at}")] = _digest(held[at])
-        for root in () if record.flat else record.roots:
-            for module in root.modules():
-                if type(module).__name__.endswith(_WHOLE_NORMS):
-                    for parameter in module.parameters(recurse=False):
-                        if type(parameter) is nn.Parameter:
-                            found[record.names[id(parameter)]] = _digest(parameter)
-    return found
-
-
-def _held(record: RankRecord) -> list[Any]:
-    """Return the parameters that the optimizers change."""
-    return [p for optimizer in record.optimizers for group in optimizer.param_groups for p in group["params"]]
-
-
-def _targets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
-    """Return how many targets count in a cross entropy; None if they are weighed, or probabilities."""
-    target = kwargs.get("target", args[1] if len(args) > 1 else None)
-    if kwargs.get("weight", args[2] if len(args) > 2 else None) is not None:
-        return None
-    if not isinstance(target, Tensor) or target.is_floating_point():
-        return None
-    with torch.no_grad(), torch._C.DisableTorchFunction():
-        return float((target != kwargs.get("ignore_index", -100)).sum())
-
-
-def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
-    one = kwargs.get("input", args[0] if args else None)
-    if kwargs.get("weight") is not None or not isinstance(one, Tensor):
-        return None
-    return float(one.numel())
-
-
-def _weigh(record: Loss, how: str, gradient: Tensor) -> None:
-    if gradient.numel() == 1:
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            record.weight = float(gradient) / (record.count if how == "mean" else 1.0)

@@ -9,37 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...base.tree import children, leaves, mapped, rebuilt
 from ...diagnosis.result import Finding
 from ..calls.faults import ranks_text
 from ..group.slot import Plain
 from .meaning import KINDS, PHRASES, raised_at, said
-from .records import Print, RankRecord
-
-# As many optimizer steps are compared.
-STEPS = 2
-
-
-def printed(tensor: Any, place: str) -> Print | None:
-    """Return what is kept of ``tensor``; None if it has no numbers to add up."""
-    local = getattr(tensor, "_local_tensor", tensor)
-    if type(local) is not Tensor and not isinstance(local, nn.Parameter):
-        return None  # it wraps others, and may wait for them
-    with Plain(), suppress(RuntimeError, TypeError):  # of other layouts, on no device, within a transform
-        values = local.detach().double().reshape(-1)
-        weighed = values.dot(torch.arange(values.numel(), dtype=values.dtype).add_(1).sin_())
-        eps = torch.finfo(local.dtype).eps if local.is_floating_point() else 0.0
-        partial = any(one.is_partial() for one in getattr(tensor, "placements", ()))
-        sums = (float(one) for one in (values.sum(), values.dot(values), weighed))
-        shapes = tuple(tensor.shape), tuple(local.shape)
-        return Print(place, *shapes, partial, eps, local.numel(), *sums)
-    return None
+from .records import Print, RankRecord, printed
 
 
 def joined(batches: Sequence[Any]) -> Any:
@@ -136,11 +116,10 @@ def cut(records: Sequence[RankRecord], one: RankRecord, rank: int, error: BaseEx
 
 def _alike(records: Sequence[RankRecord]) -> bool:
     """Whether all ranks were given the same, and have the same losses."""
-    keys = [key for key in records[0].seen if key[1] in ("input", "loss")]
-    return bool(keys) and all(
-        key in other.seen
-        and "alike" in _ways(records[0].seen[key], [other.seen[key]], records[0].seen[key].eps)
-        for key in keys
+    first = {key: seen for key, seen in records[0].seen.items() if key[1] in ("input", "loss")}
+    return bool(first) and all(
+        key in other.seen and "alike" in _ways(seen, [other.seen[key]], seen.eps)
+        for key, seen in first.items()
         for other in records
     )
 

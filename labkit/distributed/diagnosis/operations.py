@@ -1,14 +1,16 @@
-"""Calls of torch in a rank: what they draw, and whether they use a tensor whose collective nobody has waited for."""
+"""Calls of torch in a rank: what they draw, which rows a loss counts, whether they use a tensor that is under way."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ...base.tree import tensors_in
 from ...machine.handlers import HANDLERS, listed, named
@@ -16,7 +18,7 @@ from ...machine.state.placement import gpu_of
 from ..calls.call import Call
 from ..group.slot import Plain
 from ..group.works import SlotWork
-from .records import Draw, Pending, RankRecord
+from .records import Draw, Loss, Pending, RankRecord, line_here
 
 # An order of rows is to be the same in all ranks.
 _DRAWING = frozenset((*listed("with a generator"), *listed("from the default generator"))) - {torch.randperm}
@@ -24,13 +26,6 @@ _DRAWING = frozenset((*listed("with a generator"), *listed("from the default gen
 _SHAPES = frozenset(
     (*listed("beside a tensor"), *named("rand_like randn_like Tensor.record_stream Tensor.register_hook"))
 )
-
-
-def line_here() -> tuple[str, Call]:
-    """Return the user's line from which this thread came here, and how."""
-    call = Call("")
-    call.locate()
-    return call.short_place, call
 
 
 def noting(here: Callable[[], RankRecord | None], answer: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,15 +85,12 @@ def begin(record: RankRecord, call: Call) -> None:
 
 def end(record: RankRecord, work: SlotWork, *_: object) -> None:
     """Somebody has waited for ``work``: it is done, and so are the group's collectives before it."""
-    done = work.call
-
-    def under_way(one: Pending) -> bool:
-        call = one.call
-        if call.is_message or done.is_message or call.group != done.group:
-            return call is not done
-        return call.seq > done.seq
-
-    record.pending = [one for one in record.pending if under_way(one)]
+    done, left = work.call, []
+    for one in record.pending:
+        apart = one.call.is_message or done.is_message or one.call.group != done.group
+        if one.call is not done if apart else one.call.seq > done.seq:
+            left.append(one)
+    record.pending = left
 
 
 def asked(record: RankRecord, done: bool, work: SlotWork) -> None:
@@ -137,3 +129,54 @@ def _places(tensors: Iterable[Tensor]) -> set[int]:
 
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
+
+
+# Losses.
+
+
+def losing(here: Callable[[], RankRecord | None], name: str) -> Callable[..., Any]:
+    """Return torch's loss ``name``, which notes in the record ``here()`` how much each row counts in its gradient."""
+    lose, count = getattr(functional, name), LOSSES[name]
+
+    @wraps(lose)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        record, how = here(), kwargs.get("reduction", "mean")
+        if record is None or record.losing:  # a mode of the machine calls it once more from within
+            return lose(*args, **kwargs)
+        record.losing = True
+        try:
+            loss = lose(*args, **kwargs)
+        finally:
+            record.losing = False
+        trains = isinstance(loss, Tensor) and loss.requires_grad and how in ("mean", "sum")
+        if trains and (number := count(*args, **kwargs)):
+            record.step.losses.append(Loss(number))
+            loss.register_hook(partial(_weigh, record.step.losses[-1], how))
+        return loss
+
+    return watched
+
+
+def _weigh(record: Loss, how: str, gradient: Tensor) -> None:
+    if gradient.numel() == 1:
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            record.weight = float(gradient) / (record.count if how == "mean" else 1.0)
+
+
+def _targets(_: Any = None, target: Any = None, weight: Any = None, *__: Any, **named: Any) -> float | None:
+    """Return how many targets count in a cross entropy; None if they are weighed, or probabilities."""
+    if weight is not None or not isinstance(target, Tensor) or target.is_floating_point():
+        return None
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        return float((target != named.get("ignore_index", -100)).sum())
+
+
+def _numbers(input: Any = None, *_: Any, weight: Any = None, **__: Any) -> float | None:
+    return float(input.numel()) if weight is None and isinstance(input, Tensor) else None
+
+
+# How many elements each counts.
+LOSSES: dict[str, Callable[..., float | None]] = dict.fromkeys(
+    "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits".split(),
+    _numbers,
+) | dict.fromkeys(("cross_entropy", "nll_loss"), _targets)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import zlib
+from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from torch import Tensor, is_grad_enabled
+import torch
+from torch import Tensor, nn
 
+from ...base.tree import tensors_in
 from ..calls.call import Call
+from ..group.slot import Plain
+
+# As many optimizer steps are compared with one GPU's, and no more numbers of a tensor than this with other ranks'.
+STEPS = 2
+MOST_NUMBERS = 2**20
+# These have weights that all ranks of tensor parallelism hold, each for a part of what it normalises.
+_WHOLE_NORMS = ("LayerNorm", "RMSNorm")
 
 
 @dataclass
@@ -51,17 +62,15 @@ class Step:
     """One optimizer step of a rank.
 
     losses     of the backward passes since the last step.
-    passes     how many backward passes there were.
-    reduced    how many collectives of gradients there were in each of them.
+    reduced    how many collectives of gradients there were in each of these passes.
     place      the line of the last.
     weights    digests of parameters and buffers after the step, by name.
     """
 
-    losses: list[Loss]
-    passes: int
-    reduced: list[int]
-    place: str
-    weights: dict[str, int]
+    losses: list[Loss] = field(default_factory=list)
+    reduced: list[int] = field(default_factory=list)
+    place: str = ""
+    weights: dict[str, int] = field(default_factory=dict)
 
 
 class Draw(NamedTuple):
@@ -114,13 +123,10 @@ class RankRecord:
     """Everything that was observed of one rank."""
 
     loaders: list[Loader] = field(default_factory=list)
+    # Its steps, and the one that has not been done; whether it is within a loss; digests before the first step.
     steps: list[Step] = field(default_factory=list)
-    losses: list[Loss] = field(default_factory=list)
+    step: Step = field(default_factory=Step)
     losing: bool = False
-    passes: int = 0
-    reduced: list[int] = field(default_factory=list)
-    place: str = ""
-    # Digests before the first step.
     began: dict[str, int] = field(default_factory=dict)
     # The replicated models; the gradients that are reduced without one, with the ranks; whether losses are scaled for
     # float16.
@@ -175,29 +181,112 @@ class RankRecord:
     _records: WeakKeyDictionary[Any, Loader] = field(default_factory=WeakKeyDictionary)
 
     def called(self, parameter: str) -> str:
-        """Return the line that first called the module of ``parameter``."""
+        """The line that first called the module of ``parameter``."""
         module = parameter.rpartition(".")[0]
         return next((seen.place for key, seen in self.seen.items() if key[1:3] == ("output", module)), "")
 
     def trains(self) -> bool:
         """Whether what it draws now is for a step, and not for weights or data that all ranks are to have alike."""
-        begun = self.steps or self.passes or self.depth
-        return bool(self.optimizers and begun) and is_grad_enabled()
+        begun = self.steps or self.step.reduced or self.depth
+        return bool(self.optimizers and begun) and torch.is_grad_enabled()
 
-    def loader(self, key: object, make: Callable[[], Loader]) -> Loader:
-        """Return the record of the loader ``key``; it is made if the loader is new."""
-        found = self._records.get(key)
+    def loader(self, loader: Any) -> Loader:
+        """The record of a DataLoader."""
+        found = self._records.get(loader)
         if found is None:
-            found = self._records[key] = make()
+            sampler, size = loader.sampler, None
+            with suppress(TypeError):
+                size = len(loader.dataset)
+            by_epoch = hasattr(sampler, "set_epoch") and bool(getattr(sampler, "shuffle", False))
+            found = self._records[loader] = Loader(size, type(sampler).__name__, by_epoch)
             self.loaders.append(found)
         return found
 
+    def held(self) -> list[Any]:
+        """The parameters that the optimizers change."""
+        return [p for one in self.optimizers for group in one.param_groups for p in group["params"]]
 
-def without_gradient(models: list[Any]) -> list[str]:
-    """Return the parameters of replicated models that have no gradient where others have one."""
-    found = []
-    for model in models:
-        parameters = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
-        names = [name for name, parameter in parameters if parameter.grad is None]
-        found += names if len(names) < len(parameters) else []
-    return found
+    def without_gradient(self) -> list[str]:
+        """The parameters of replicated models that have no gradient where others have one."""
+        found = []
+        for model in self.models:
+            parameters = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
+            names = [name for name, parameter in parameters if parameter.grad is None]
+            found += names if len(names) < len(parameters) else []
+        return found
+
+    def look(self, what: str, name: str, value: Any) -> None:
+        """Keep what is compared with one GPU of the tensors in ``value``."""
+        step = len(self.steps) + 1
+        if step > STEPS or not name:
+            return
+        place = ""
+        for tensor in tensors_in(value):
+            place = place or line_here()[0]
+            number = self.counts[step, what, name] = self.counts.get((step, what, name), 0) + 1
+            if (seen := printed(tensor, place)) is not None:
+                self.seen[step, what, name, number] = seen
+
+    def weights(self) -> dict[str, int]:
+        """Digests of what replicas must have in common: parameters, and buffers except BatchNorm's statistics.
+
+        Without replicas, of what is reduced by hand, and of norms whose weights every rank has.
+        """
+        found: dict[str, int] = {}
+        for number, model in enumerate(self.models):
+            prefix = f"{number}." if len(self.models) > 1 else ""
+            norms = {
+                f"{name}.{key}"
+                for name, module in model.module.named_modules()
+                if isinstance(module, nn.modules.batchnorm._BatchNorm)
+                for key, _ in module.named_buffers(recurse=False)
+            }
+            for name, parameter in model.module.named_parameters():
+                if name not in model.parameters_to_ignore:
+                    found[prefix + name] = digest(parameter)
+            for name, buffer in model.module.named_buffers():
+                if name not in norms and not buffer.is_sparse:
+                    found[prefix + name] = digest(buffer)
+        if self.models:
+            return found
+        held = self.held()
+        for at in self.by_hand:
+            found[self.names.get(id(held[at]), f"parameter {at}")] = digest(held[at])
+        for root in () if self.flat else self.roots:
+            for module in root.modules():
+                if type(module).__name__.endswith(_WHOLE_NORMS):
+                    for parameter in module.parameters(recurse=False):
+                        if type(parameter) is nn.Parameter:
+                            found[self.names[id(parameter)]] = digest(parameter)
+        return found
+
+
+def line_here() -> tuple[str, Call]:
+    """The user's line from which this thread came here, and how."""
+    call = Call("")
+    call.locate()
+    return call.short_place, call
+
+
+def digest(tensor: Tensor) -> int:
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        values = tensor.detach().reshape(-1)
+        if values.numel() > MOST_NUMBERS:
+            values = values[:: values.numel() // MOST_NUMBERS]
+        return zlib.crc32(values.contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def printed(tensor: Any, place: str) -> Print | None:
+    """What is kept of ``tensor``; None if it has no numbers to add up."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    if type(local) is not Tensor and not isinstance(local, nn.Parameter):
+        return None  # it wraps others, and may wait for them
+    with Plain(), suppress(RuntimeError, TypeError):  # of other layouts, on no device, within a transform
+        values = local.detach().double().reshape(-1)
+        weighed = values.dot(torch.arange(values.numel(), dtype=values.dtype).add_(1).sin_())
+        eps = torch.finfo(local.dtype).eps if local.is_floating_point() else 0.0
+        partial = any(one.is_partial() for one in getattr(tensor, "placements", ()))
+        sums = (float(one) for one in (values.sum(), values.dot(values), weighed))
+        shapes = tuple(tensor.shape), tuple(local.shape)
+        return Print(place, *shapes, partial, eps, local.numel(), *sums)
+    return None

@@ -37,12 +37,9 @@ class _Plain(pickle.Unpickler):
     """Loads values that name no module: dicts, lists, tuples, texts, numbers."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise BadDump(
-            say(
-                en=f"it names {module}.{name}: a dump holds plain values alone, and nothing of it was run",
-                zh=f"里面提到 {module}.{name}：转储文件只应有普通的值；已拒绝，其中的内容没有执行",
-            )
-        )
+        en = f"it names {module}.{name}: a dump holds plain values alone, and nothing of it was run"
+        zh = f"里面提到 {module}.{name}：转储文件只应有普通的值；已拒绝，其中的内容没有执行"
+        raise BadDump(say(en=en, zh=zh))
 
     def persistent_load(self, pid: Any) -> Any:
         raise BadDump(say(en="it refers to something outside", zh="它引用了外部对象"))

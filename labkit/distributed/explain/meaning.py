@@ -7,19 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...base.language import say
+from ...base.texts import texts_beside
 from ...base.units import duration
-from ..calls.faults import (
-    Report,
-    Standing,
-    cause,
-    explained,
-    group_of,
-    ranks_text,
-    report_of,
-    standing_lines,
-    table,
-)
+from ..calls import faults
+from ..calls.faults import Report, Standing, explained, ranks_text
 from .dumps import Dump, Told
+
+_TEXTS = texts_beside(__file__)
 
 
 @dataclass(frozen=True)
@@ -56,23 +50,13 @@ def explain(dumps: Mapping[int, Dump]) -> Explained:
     ranks = tuple(sorted(dumps))
     members = {rank for dump in dumps.values() for group in dump.groups.values() for rank in group}
     absent = tuple(sorted(members - set(ranks)))
-    head = say(
-        en=f"{len(ranks)} dumps, {sum(len(dump.calls) for dump in dumps.values())} calls",
-        zh=f"{len(ranks)} 份转储，{sum(len(dump.calls) for dump in dumps.values())} 次调用",
-    )
+    head = _TEXTS["head",](dumps=len(ranks), calls=sum(len(dump.calls) for dump in dumps.values()))
     if absent:
-        head += say(
-            en=f"; {ranks_text(absent)} left none",
-            zh=f"；{ranks_text(absent)} 没有留下转储",
-        )
+        head += _TEXTS["absent",](ranks=ranks_text(absent))
     looked = [_problem(key, calls, ranks) for key, calls in _groups(dumps).items()]
     problems = list(filter(None, looked)) or list(filter(None, [_messages(dumps)]))
     if not problems:
-        nothing = say(
-            en="every call that was made was met, and is over: these ranks do not hang in a call.",
-            zh="做过的调用都已对上并完成：这些 rank 不是卡在通信里。",
-        )
-        return Explained(ranks, absent, lines=(head, nothing))
+        return Explained(ranks, absent, lines=(head, str(_TEXTS["nothing",])))
     _, first = min(problems, key=lambda pair: pair[0])
     return replace(first, ranks=ranks, absent=absent, lines=(head, *first.lines))
 
@@ -100,18 +84,14 @@ def _problem(key: _Key, calls: _Calls, ranks: Sequence[int]) -> tuple[int, Expla
     held = None
     for number in sorted({number for own in there.values() for number in own if number >= first}):
         here = {rank: own[number] for rank, own in there.items() if number in own}
-        if what := _difference(list(here.values())):
+        first_of_all, *others = here.values()
+        if what := next(filter(None, (_conflict(first_of_all, one) for one in others)), ""):
             return _differ(there, here, what)
         if any(not call.met for call in here.values()):
             if any(number > max(own, default=0) for own in there.values()):
                 return _missing(there, number, here)
             held = held or here
     return None if held is None else _all_came(held, sorted(set(key[1]) - set(ranks)))
-
-
-def _difference(calls: Sequence[Told]) -> str:
-    first = calls[0]
-    return next((what for one in calls[1:] if (what := _conflict(first, one))), "")
 
 
 # Kinds of which members bring, or get, different sizes: in a dump they look as they should.
@@ -131,7 +111,7 @@ def _conflict(a: Told, b: Told) -> str:
 def _differ(there: _Calls, here: Mapping[int, Told], what: str) -> tuple[int, Explained]:
     """Calls that meet and differ in ``what``."""
     calls = [here[rank] for rank in sorted(here)]
-    report = report_of(calls, what)
+    report = faults.report_of(calls, what)
     usual = Counter(map(_form, calls)).most_common(1)[0][0]
     culprits = tuple(call.rank for call in calls if _form(call) != usual)
     return _told(report, calls[0], culprits, (*report.lines, *_drift(there)))
@@ -145,17 +125,21 @@ def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> tuple[int,
         came = Counter((call.short_place, call.kind) for call in own.values() if call.seq <= number)
         seqs = {call.group: call.seq for call in own.values()}
         standings.append(Standing(rank, here.get(rank), came=came, seqs=seqs, last=last))
-        if rank not in here:
-            quiet[rank] = _quiet(last)
+        if rank not in here:  # what is said of it
+            quiet[rank] = str(_TEXTS["no-call",]) if last is None else _TEXTS["quiet",](**_facts(last))
     call = here[min(here)]
-    key, facts = cause(call, standings)
+    key, facts = faults.cause(call, standings)
     if key == "uneven":
         facts = {**facts, "ended": ""}
     elif key == "ended_before":
         key = "quiet_before"
     meaning, advice = explained(key, **facts)
     fault = {"uneven": "uneven_inputs", "alone": "collective_in_some_ranks"}.get(key, "deadlock")
-    lines = [*standing_lines(standings, quiet), *_drift(there), meaning, *_since(there, here)]
+    lines = [*faults.standing_lines(standings, quiet), *_drift(there), meaning]
+    # For how long the first has stood, by the last sign of any.
+    seen = max(call.created for own in there.values() for call in own.values())
+    if (seconds := (seen - min(call.created for call in here.values())) / 1e9) >= 1:
+        lines.append(_TEXTS["since",](time=duration(seconds)))
     return _told(Report(fault, (), advice, ()), call, tuple(quiet), lines)
 
 
@@ -163,7 +147,7 @@ def _all_came(here: Mapping[int, Told], gone: Sequence[int]) -> tuple[int, Expla
     """All that left a dump have come to a call, and it is not over."""
     key, facts = ("no_dump", {"names": ranks_text(gone)}) if gone else ("not_over", {})
     meaning, advice = explained(key, **facts)
-    lines = (*standing_lines([Standing(rank, call) for rank, call in sorted(here.items())]), meaning)
+    lines = (*faults.standing_lines([Standing(rank, call) for rank, call in sorted(here.items())]), meaning)
     return _told(Report("deadlock", (), advice, ()), here[min(here)], tuple(gone), lines)
 
 
@@ -181,35 +165,20 @@ def _messages(dumps: Mapping[int, Dump]) -> tuple[int, Explained] | None:
     first = min(alone, key=lambda call: call.created)
     culprits = tuple(sorted({call.ranks[call.root or 0] for call in alone}))
     head, advice = explained("messages_unpaired")
-    return _told(Report("calls_never_met", (), advice, ()), first, culprits, (*table(alone), head))
+    return _told(Report("calls_never_met", (), advice, ()), first, culprits, (*faults.table(alone), head))
 
 
 def _told(
     report: Report, call: Told, culprits: tuple[int, ...], lines: Sequence[str]
 ) -> tuple[int, Explained]:
-    found = Explained((), (), report.fault, culprits, group_of(call), call.seq, tuple(lines), report.advice)
+    found = Explained(
+        (), (), report.fault, culprits, faults.group_of(call), call.seq, tuple(lines), report.advice
+    )
     return call.created, found
 
 
-def _quiet(last: Told | None) -> str:
-    """What is said of a rank that has not come to the call of a group in which others stand."""
-    if last is None:
-        return say(en="has made no call of this group", zh="没有做过这个组的调用")
-    return say(
-        en=f"has made no call of this group since {last.kind}, call {last.seq}, at {last.short_place}",
-        zh=f"在 {last.short_place} 的 {last.kind}（第 {last.seq} 次）之后，没有再做这个组的调用",
-    )
-
-
-def _since(there: _Calls, here: Mapping[int, Told]) -> Iterator[str]:
-    """For how long the first has stood, by the last sign of any."""
-    last = max(call.created for own in there.values() for call in own.values())
-    seconds = (last - min(call.created for call in here.values())) / 1e9
-    if seconds >= 1:
-        yield say(
-            en=f"The first of them came {duration(seconds)} before the last call of any.",
-            zh=f"其中最早的一个，比所有 rank 的最后一次调用早到 {duration(seconds)}。",
-        )
+def _facts(call: Told) -> dict[str, object]:
+    return {"kind": call.kind, "number": call.seq, "place": call.short_place}
 
 
 def _form(call: Told) -> tuple[object, ...]:
@@ -235,20 +204,9 @@ def _drift(there: _Calls) -> Iterator[str]:
         ahead = [(own[n], forms.get(n - 1)) for n in later]
         skipped, more = (all(_form(call) == form for call, form in pairs) for pairs in (behind, ahead))
         kind, *_, place = forms[odd]
-        told = [
-            say(en=f"skipped call {odd}, {kind} at {place}", zh=f"漏掉了第 {odd} 次调用（{place} 的 {kind}）")
-        ]
-        kind, *_, place = _form(own[odd])
-        told += [
-            say(
-                en=f"made {kind} at {place} once more, as its call {odd}",
-                zh=f"多做了一次 {place} 的 {kind}（它的第 {odd} 次调用）",
-            )
-        ]
+        told = [_TEXTS["skipped",](number=odd, kind=kind, place=place)]
+        told.append(_TEXTS["once-more",](**_facts(own[odd])))
         either = [text for text, is_so in zip(told, (skipped, more), strict=True) if is_so]
         if either:
             what = say(en=", or ", zh="，或者").join(either)
-            yield say(
-                en=f"rank {rank} {what}: since then its calls meet others of the other ranks.",
-                zh=f"rank {rank} {what}：从那以后，它的调用与其他 rank 的就错开了。",
-            )
+            yield _TEXTS["drift",](rank=rank, what=what)

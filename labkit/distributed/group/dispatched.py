@@ -113,13 +113,10 @@ def _answer(wrapper: Any, told: _Told, args: Any, kwargs: Any) -> Any:
         result = kind.__torch_dispatch__(told, (kind,), args, kwargs)
         if result is not NotImplemented:
             return result
-    raise NotImplementedError(
-        f"Operator {told} does not have a sharding strategy registered."
-        + say(
-            en=f" (a {kind.__name__} holds other tensors: hand over those, as .to_local() gives them)",
-            zh=f"（{kind.__name__} 里装着别的张量：请传那些张量，例如 .to_local() 的结果）",
-        )
-    )
+    en = f" (a {kind.__name__} holds other tensors: hand over those, as .to_local() gives them)"
+    zh = f"（{kind.__name__} 里装着别的张量：请传那些张量，例如 .to_local() 的结果）"
+    theirs = f"Operator {told} does not have a sharding strategy registered."
+    raise NotImplementedError(theirs + say(en=en, zh=zh))
 
 
 def _brought(args: Any, arguments: Any, call: Call) -> tuple[list[Any], list[Any]]:

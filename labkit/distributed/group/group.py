@@ -271,10 +271,8 @@ class Group(_Base):  # type: ignore[misc]
         opts = c10d.ReduceScatterOptions() if opts is None else opts
         return self._meet(Call("reduce_scatter_single", inputs, outputs, **_reduction(opts)), opts)
 
-    _reduce_scatter_base, reduce_scatter_tensor_coalesced = (
-        reduce_scatter_single,
-        reduce_scatter_single_coalesced,
-    )
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         return self._meet(Call("all_to_all", _listed(inputs), _listed(outputs)), opts)
@@ -338,8 +336,8 @@ class Group(_Base):  # type: ignore[misc]
         call.backward = call.watched and torch._C._current_graph_task_id() != -1
         for brought in (call.inputs, call.outputs):
             for at, tensor in enumerate(brought):
-                if type(tensor) is not Tensor:
-                    brought[at] = _underlying(tensor)
+                if type(tensor) is not Tensor and (wait := getattr(tensor, "trigger_wait", None)):
+                    brought[at] = wait()  # a functional collective's value
         with torch._C.DisableTorchFunction():
             tensors = call.inputs if call.outputs is call.inputs else call.inputs + call.outputs
             call.device = self._device(call, tensors, opts)
@@ -440,13 +438,6 @@ def _bus(device: str) -> int | None:
 
 def _listed(tensors: Any) -> list[Any]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
-
-
-def _underlying(tensor: Tensor) -> Tensor:
-    """Wait for ``tensor`` if it is a functional collective's, and return its value; return others as they are."""
-    wait: Any = getattr(tensor, "trigger_wait", None)
-    found: Tensor = tensor if wait is None else wait()
-    return found
 
 
 def _flat(tensors: Any) -> list[Any]:

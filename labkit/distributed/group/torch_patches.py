@@ -38,7 +38,28 @@ def patches(of_processes: Callable[[Group], Transport]) -> Iterator[Patch]:
     """
     group.of_processes = of_processes
     yield Patch(distributed_c10d, "_new_process_group_helper", _helper())
-    yield from _of_groups()
+    yield Patch(distributed_c10d, "has_torch_function", _has_torch_function())
+    for owner in (distributed_c10d, dist):
+        yield Patch(owner, "_NCCL_AVAILABLE", True)
+        yield Patch(owner, "ProcessGroupNCCL", NcclGroup)
+        yield Patch(owner, "is_nccl_available", lambda: True)
+        yield Patch(owner, "ProcessGroupGloo", GlooGroup)
+    yield Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
+    yield Patch(distributed_c10d, "_set_pg_timeout", _timeout_set(distributed_c10d._set_pg_timeout))
+    # TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 chooses other code to move tensors, where it is installed: here ours does.
+    yield Patch(distributed_c10d, "_TORCHCOMM_AVAILABLE", False)
+    yield Patch(c10d, "ProcessGroupNCCL", NcclGroup)
+    major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it
+    yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
+    yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
+    yield Patch(c10d, "_hash_tensors", _hash)
+    yield from flight.patches(timed_here, c10d)
+    yield Patch(dist, "Logger", DdpLogger)
+    yield Patch(DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin)
+    yield Patch(DistributedDataParallel, "forward", _counted(DistributedDataParallel.forward))
+    yield Patch(Join, "notify_join_context", staticmethod(_kept(Join.notify_join_context)))
+    for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
+        yield Patch(dist, name, _of_model(getattr(dist, name)))
 
 
 class NcclOptions(SimpleNamespace):
@@ -207,31 +228,6 @@ def _has_torch_function() -> Callable[[Any], bool]:
 
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, list, type(None)))
-
-
-def _of_groups() -> Iterator[Patch]:
-    yield Patch(distributed_c10d, "has_torch_function", _has_torch_function())
-    for owner in (distributed_c10d, dist):
-        yield Patch(owner, "_NCCL_AVAILABLE", True)
-        yield Patch(owner, "ProcessGroupNCCL", NcclGroup)
-        yield Patch(owner, "is_nccl_available", lambda: True)
-        yield Patch(owner, "ProcessGroupGloo", GlooGroup)
-    yield Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
-    yield Patch(distributed_c10d, "_set_pg_timeout", _timeout_set(distributed_c10d._set_pg_timeout))
-    # TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 chooses other code to move tensors, where it is installed: here ours does.
-    yield Patch(distributed_c10d, "_TORCHCOMM_AVAILABLE", False)
-    yield Patch(c10d, "ProcessGroupNCCL", NcclGroup)
-    major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it
-    yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
-    yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
-    yield Patch(c10d, "_hash_tensors", _hash)
-    yield from flight.patches(timed_here, c10d)
-    yield Patch(dist, "Logger", DdpLogger)
-    yield Patch(DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin)
-    yield Patch(DistributedDataParallel, "forward", _counted(DistributedDataParallel.forward))
-    yield Patch(Join, "notify_join_context", staticmethod(_kept(Join.notify_join_context)))
-    for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
-        yield Patch(dist, name, _of_model(getattr(dist, name)))
 
 
 def _timeout_set(real: Callable[..., None]) -> Callable[..., None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...base.arguments import in_the_language_in_use
 from ...base.language import say
+from ...base.texts import texts_beside
 from ...cost.hardware import accelerator
 
 if TYPE_CHECKING:
@@ -33,37 +34,17 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog=f"%%{NAME}", add_help=False, exit_on_error=False)
 
-    def add(*names: str, en: str, zh: str, **facts: Any) -> None:
-        if names[0] in _SWITCHES:
-            facts["action"] = "store_true"
-        parser.add_argument(*names, help=say(en=en, zh=zh), **facts)
-
-    en, zh = "how many ranks; default: as many as last time", "启动几个 rank；不写就沿用上一次的"
-    add("size", nargs="?", metavar="N", en=en, zh=zh)
-    add("--rank", metavar="0,2-3", en="only these run the cell", zh="只让这些 rank 运行本单元格")
-    en, zh = "give the ranks these names of the notebook before", "先把笔记本里的这些名字交给各个 rank"
-    add("--with", dest="names", metavar="NAME,…", en=en, zh=zh)
-    en, zh = "draw below what each rank did, and where they met", "在下方画出每个 rank 做了什么、在哪里会合"
-    add("--timeline", en=en, zh=zh)
-    en, zh = "say below what is on each rank's GPU, and was at most", "在下方列出每个 rank 的显存用量与峰值"
-    add("--summary", en=en, zh=zh)
-    en, zh = "clocks go by this GPU's times: h100, a100, …", "时钟按这种 GPU 的用时走：h100、a100 等"
-    add("--times", metavar="GPU", en=en, zh=zh)
-    add("--restart", en="begin anew: empty namespaces, empty GPUs", zh="重新开始：名字和 GPU 都清空")
-    add("--close", en="end the ranks", zh="结束这些 rank")
-    en, zh = "spread over so many simulated computers", "分布在这么多台模拟的计算机上"
-    add("--nodes", type=int, metavar="N", en=en, zh=zh)
-    add("--memory", metavar='"16 GiB"', en="of each GPU", zh="每块 GPU 的显存")
-    en, zh = (
-        'what torch.cuda tells of the GPUs: H100, T4, "RTX 4090", …',
-        'torch.cuda 报告的 GPU 型号：H100、T4、"RTX 4090" 等',
-    )
-    add("--gpu-model", metavar="MODEL", en=en, zh=zh)
-    add("--help", en="this text", zh="显示本说明")
+    for (flag, *metavar), text in texts_beside(__file__).items():
+        facts: dict[str, Any] = {"metavar": " ".join(metavar)} if metavar else {"action": "store_true"}
+        parser.add_argument(flag, help=str(text), **facts, **_MORE.get(flag, {}))
     return parser
 
 
-_SWITCHES = ("--timeline", "--summary", "--restart", "--close", "--help")
+_MORE: dict[str, dict[str, Any]] = {
+    "size": {"nargs": "?"},
+    "--with": {"dest": "names"},
+    "--nodes": {"type": int},
+}
 
 
 def ranks_magic(line: str, cell: str | None = None) -> object:
@@ -90,7 +71,8 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
         return None
     if cell is None:
         return session
-    _give(session, given)
+    for rank in range(session.size):
+        session[rank].update(given)
     _run(session, cell, chosen, asked)
     return None
 
@@ -136,18 +118,12 @@ def _named(names: str | None) -> dict[str, Any]:
     from . import shell as notebook
 
     own = notebook.shell_here().user_ns
-    wanted = [name.strip() for name in (names or "").split(",") if name.strip()]
+    wanted = list(filter(None, map(str.strip, (names or "").split(","))))
     for name in wanted:
         if name not in own:
-            raise ValueError(
-                say(en=f"--with: the notebook has no name {name!r}", zh=f"--with：笔记本里没有名字 {name!r}")
-            )
+            en, zh = f"--with: the notebook has no name {name!r}", f"--with：笔记本里没有名字 {name!r}"
+            raise ValueError(say(en=en, zh=zh))
     return {name: own[name] for name in wanted}
-
-
-def _give(session: Session, values: dict[str, Any]) -> None:
-    for rank in range(session.size):
-        session[rank].update(values)
 
 
 def _as_shown(shell: Any, error: SyntaxError) -> Exception:
@@ -164,14 +140,11 @@ def _hint(shell: Any, error: NameError) -> None:
     """A name that only the notebook has: say how the ranks get it."""
     name = error.name
     if name and name in shell.user_ns:
-        error.add_note(
-            say(
-                en=f"(The notebook has {name!r}, the ranks have names of their own: make it in a %%ranks cell, or "
-                f"give it to them with %%ranks --with {name}.)",
-                zh=f"（{name!r} 是笔记本里的名字，各个 rank 有自己的名字：请在 %%ranks 单元格里定义或 import 它，"
-                f"或者用 %%ranks --with {name} 交给它们。）",
-            )
-        )
+        en = f"(The notebook has {name!r}, the ranks have names of their own: make it in a %%ranks cell, or "
+        en += f"give it to them with %%ranks --with {name}.)"
+        zh = f"（{name!r} 是笔记本里的名字，各个 rank 有自己的名字：请在 %%ranks 单元格里定义或 import 它，"
+        zh += f"或者用 %%ranks --with {name} 交给它们。）"
+        error.add_note(say(en=en, zh=zh))
 
 
 def _show(shell: Any, values: Results) -> None:
@@ -211,21 +184,13 @@ def _session(asked: argparse.Namespace, *, cell: bool) -> Session:
     if now is not None and same and now.limits == other.get("memory", now.limits):
         if asked.restart:
             now.restart()
-            print(
-                say(
-                    en=f"({size} ranks begin anew: what was in their variables is gone)",
-                    zh=f"（{size} 个 rank 重新开始：原来的变量都没有了）",
-                )
-            )
+            en = f"({size} ranks begin anew: what was in their variables is gone)"
+            print(say(en=en, zh=f"（{size} 个 rank 重新开始：原来的变量都没有了）"))
         return now
     made = sessions.ranks(size, **other)
     if now is not None:
-        print(
-            say(
-                en=f"(the {now.size} ranks of before have ended, and their variables are gone; {size} new ones begin)",
-                zh=f"（原来的 {now.size} 个 rank 已结束，它们的变量也没有了；新启动 {size} 个）",
-            )
-        )
+        en = f"(the {now.size} ranks of before have ended, and their variables are gone; {size} new ones begin)"
+        print(say(en=en, zh=f"（原来的 {now.size} 个 rank 已结束，它们的变量也没有了；新启动 {size} 个）"))
     return made
 
 
@@ -235,20 +200,14 @@ def _numbers(text: str, size: int) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or dash and not last.isdecimal():
-            raise ValueError(
-                say(
-                    en=f"--rank must be numbers like 0,2-3, got {text!r}",
-                    zh=f"--rank 要写成 0,2-3 这样的编号，现在是 {text!r}",
-                )
-            )
+            en = f"--rank must be numbers like 0,2-3, got {text!r}"
+            zh = f"--rank 要写成 0,2-3 这样的编号，现在是 {text!r}"
+            raise ValueError(say(en=en, zh=zh))
         found.update(range(int(first), int(last or first) + 1))
     if not found or max(found) >= size:
-        raise ValueError(
-            say(
-                en=f"--rank must be from 0 to {size - 1}, got {text!r}",
-                zh=f"--rank 必须在 0 到 {size - 1} 之间，现在是 {text!r}",
-            )
-        )
+        en = f"--rank must be from 0 to {size - 1}, got {text!r}"
+        zh = f"--rank 必须在 0 到 {size - 1} 之间，现在是 {text!r}"
+        raise ValueError(say(en=en, zh=zh))
     return sorted(found)
 
 

@@ -63,22 +63,17 @@ def together(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> list
     found: dict[object, tuple[list[int], Bundle]] = {}
     for rank, bundle in bundles:
         own = re.compile(rf"(?<=cuda:){gpus[rank]}(?!\d)")
-        neutral = {kind: own.sub("\0", value) if _is_text(kind) else value for kind, value in bundle.items()}
+        neutral = {
+            kind: own.sub("\0", value) if kind.startswith("text/") else value
+            for kind, value in bundle.items()
+        }
         found.setdefault(repr(sorted(neutral.items())), ([], neutral))[0].append(rank)
     shown = []
     for ranks, neutral in found.values():
         name = listed({gpus[rank] for rank in ranks}, "–")
-        shown.append(
-            Shown(
-                tuple(ranks),
-                {k: v.replace("\0", name) if isinstance(v, str) else v for k, v in neutral.items()},
-            )
-        )
+        told = {k: v.replace("\0", name) if isinstance(v, str) else v for k, v in neutral.items()}
+        shown.append(Shown(tuple(ranks), told))
     return shown
-
-
-def _is_text(kind: str) -> bool:
-    return kind.startswith("text/")
 
 
 def as_text(shown: Sequence[Shown]) -> str:
@@ -131,8 +126,13 @@ class Results(list[Any]):
         if any(len(word) > _MOST for line in found for word in line):
             return None
         if len(self) > 1:
+            all_same, all_differ = (
+                say(en="all the same", zh="全部相同"),
+                say(en="all different", zh="各不相同"),
+            )
+            names = {1: all_same, len(self): all_differ}
             counts = [len({one[key] for one in told}) for key in told[0]]
-            found.append(["", *(_how_many(count, len(self)) for count in counts)])
+            found.append(["", *(names.get(n) or say(en=f"{n} different", zh=f"{n} 种") for n in counts)])
         return found
 
     def shown(self, form: Form) -> list[Shown]:
@@ -148,11 +148,3 @@ class Results(list[Any]):
         if table := self.table():
             return {"text/plain": table_text(table), "text/html": table_html(table)}
         return bundle_of(self.shown(forms))
-
-
-def _how_many(values: int, ranks: int) -> str:
-    if values == 1:
-        return say(en="all the same", zh="全部相同")
-    if values == ranks:
-        return say(en="all different", zh="各不相同")
-    return say(en=f"{values} different", zh=f"{values} 种")

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ...base.language import say
-from ...base.numbers import MOST_GPUS, must, whole
+from ...base.numbers import MOST_GPUS, must, plural, whole
 from ...base.patches import Patch, Patches
 from ...base.units import parse_bytes
 from ...children.gpu_models import with_model
@@ -33,9 +33,9 @@ from ..rank.system import run_exit_functions
 from ..threads.world import RanksFailed, World
 from . import shell as notebook
 from .cell import Cell
-from .memory import Memory
 from .output import Lines, RankStream
 from .results import Results
+from .tables import Memory
 
 # The names that each rank has from the beginning.
 GIVEN = ("rank", "local_rank", "world_size", "device")
@@ -77,12 +77,9 @@ def ranks(
     global _open, _last_size
     if size is None:
         if (now := current()) is None:
-            raise RuntimeError(
-                say(
-                    en="no ranks are open: labkit.ranks(4) or %%ranks 4 starts four",
-                    zh="还没有启动 rank：labkit.ranks(4) 或 %%ranks 4 会启动四个",
-                )
-            )
+            en = "no ranks are open: labkit.ranks(4) or %%ranks 4 starts four"
+            zh = "还没有启动 rank：labkit.ranks(4) 或 %%ranks 4 会启动四个"
+            raise RuntimeError(say(en=en, zh=zh))
         return now
     made = Session(size, nodes=nodes, memory=memory, gpu_model=gpu_model)
     _open, _last_size = made, made.size
@@ -111,12 +108,9 @@ class Session:
             raise ValueError(must("nodes", nodes, en=f"a divisor of size, {self.size}", zh=zh))
         each = self.size // self.nodes
         if isinstance(memory, (list, tuple)) and len(memory) != each:
-            raise ValueError(
-                say(
-                    en=f"memory must have one entry for each of a node's {each} GPUs, got {len(memory)}: {memory!r}",
-                    zh=f"memory 必须给一个节点的 {each} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}",
-                )
-            )
+            en = f"memory must have one entry for each of a node's {each} GPUs, got {len(memory)}: {memory!r}"
+            zh = f"memory 必须给一个节点的 {each} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}"
+            raise ValueError(say(en=en, zh=zh))
         self.limits, self.gpu_model = with_model(memory, gpu_model)[0], gpu_model
         for amount in memory if isinstance(memory, (list, tuple)) else [self.limits]:
             parse_bytes(amount)  # type: ignore[arg-type]  # it says so itself
@@ -195,11 +189,12 @@ class Session:
         return self
 
     def close(self) -> None:
-        """End the ranks and give torch back as it was."""
+        """End the ranks, after what each has registered with ``atexit``, and give torch back as it was."""
         global _open
         if not self._world.closed:
-            if rank_here() is None:
-                self._end_ranks()
+            if rank_here() is None and any(rank.state.exit_functions for rank in self._world.ranks):
+                with self._stage(self._world), suppress(RanksFailed):  # an error there ends nothing else
+                    self._world.run(lambda rank: run_exit_functions(rank.state, traceback.print_exception))
             self._world.machine.lift(self._patches)
             self._world.close()
         if _open is self:
@@ -226,16 +221,6 @@ class Session:
         except BaseException:
             self.close()
             raise
-
-    def _end_ranks(self) -> None:
-        """Call what each rank has registered with ``atexit``; an error there ends nothing else."""
-
-        def end(rank: Rank) -> None:
-            run_exit_functions(rank.state, lambda error: traceback.print_exception(error))
-
-        if any(rank.state.exit_functions for rank in self._world.ranks):
-            with self._stage(self._world), suppress(RanksFailed):
-                self._world.run(end)
 
     def _begin(self, rank: Rank) -> None:
         """Do in each rank what a script does in its first lines."""
@@ -273,12 +258,9 @@ class Session:
 
     def _alive(self) -> World:
         if self._world.closed:
-            raise RuntimeError(
-                say(
-                    en="these ranks are closed: .restart() starts them anew",
-                    zh="这组 rank 已经关闭：用 .restart() 重新启动",
-                )
-            )
+            en = "these ranks are closed: .restart() starts them anew"
+            zh = "这组 rank 已经关闭：用 .restart() 重新启动"
+            raise RuntimeError(say(en=en, zh=zh))
         return self._world
 
     def each(
@@ -310,11 +292,9 @@ class Session:
         error = failed.error
         without_ours(error)
         if self.size > 1 and not isinstance(error, Deadlock):  # which names them all
-            note = say(
-                en=f"(Rank {failed.rank} of {self.size}; the others were ended where they waited.)",
-                zh=f"（这是 rank {failed.rank} 的错误，共 {self.size} 个 rank；其余的已在等待处中止。）",
-            )
-            error.add_note(note)
+            en = f"(Rank {failed.rank} of {self.size}; the others were ended where they waited.)"
+            zh = f"（这是 rank {failed.rank} 的错误，共 {self.size} 个 rank；其余的已在等待处中止。）"
+            error.add_note(say(en=en, zh=zh))
         notebook.render(error)
         return error
 
@@ -373,10 +353,8 @@ class Session:
 
     def _head(self) -> str:
         on = say(en=f" on {self.nodes} nodes", zh=f"，分布在 {self.nodes} 个节点上") if self.nodes > 1 else ""
-        return say(
-            en=f"{self.size} rank{'s' * (self.size > 1)}{on}, a simulated GPU for each",
-            zh=f"{self.size} 个 rank{on}，每个一块模拟 GPU",
-        )
+        en = f"{plural(self.size, 'rank')}{on}, a simulated GPU for each"
+        return say(en=en, zh=f"{self.size} 个 rank{on}，每个一块模拟 GPU")
 
 
 class Namespace(MutableMapping[str, Any]):
@@ -389,12 +367,9 @@ class Namespace(MutableMapping[str, Any]):
         try:
             return self._names[name]
         except KeyError:
-            raise KeyError(
-                say(
-                    en=f"rank {self._rank.number} has no name {name!r}",
-                    zh=f"rank {self._rank.number} 里没有名字 {name!r}",
-                )
-            ) from None
+            en = f"rank {self._rank.number} has no name {name!r}"
+            zh = f"rank {self._rank.number} 里没有名字 {name!r}"
+            raise KeyError(say(en=en, zh=zh)) from None
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._names[name] = value

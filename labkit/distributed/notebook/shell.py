@@ -31,9 +31,8 @@ _LIVE = "application/"
 def shell_here() -> Any:
     """The IPython that runs this process's cells; None outside of it. Nothing is imported for it."""
     core = sys.modules.get("IPython.core.interactiveshell")
-    return (
-        core.InteractiveShell.instance() if core is not None and core.InteractiveShell.initialized() else None
-    )
+    running = core is not None and core.InteractiveShell.initialized()
+    return core.InteractiveShell.instance() if core and running else None
 
 
 def forms(value: object) -> dict[str, Any]:
@@ -62,16 +61,13 @@ def progress(shell: Any) -> Callable[[], Callable[[list[str]], None]] | None:
         def show(lines: list[str]) -> None:
             nonlocal shown
             bundle, transient = {"text/plain": "\n".join(lines)}, {"display_id": name}
-            _real(shell.display_pub).publish(bundle, {}, transient=transient, update=shown)
+            publisher = getattr(shell.display_pub, "real", shell.display_pub)
+            publisher.publish(bundle, {}, transient=transient, update=shown)
             shown = True
 
         return show
 
     return area
-
-
-def _real(publisher: Any) -> Any:
-    return publisher.real if isinstance(publisher, RankDisplay) else publisher
 
 
 class RankDisplay:
@@ -185,24 +181,19 @@ def places(world: World) -> list[str]:
     named = {thread.name: frames.get(thread.ident or 0) for thread in threading.enumerate()}
     lines = []
     for rank in world.ranks:
-        place = _place(named.get(rank.name))
-        if place:
-            lines.append(f"{rank.name}: {place}")
+        frame = named.get(rank.name)
+        while frame is not None and frame.f_globals.get("__name__") != "__main__":
+            frame = frame.f_back
+        if frame is not None:  # the innermost line of a user's own code
+            code = frame.f_code
+            lines.append(
+                f"{rank.name}: {code.co_filename.strip('<>')}:{frame.f_lineno} in {code.co_qualname}"
+            )
         elif rank.member is None or rank.member.over:
             lines.append(say(en=f"{rank.name} has ended", zh=f"{rank.name} 已经结束"))
         else:
             lines.append(say(en=f"{rank.name} has not begun", zh=f"{rank.name} 还没有开始"))
     return lines
-
-
-def _place(frame: FrameType | None) -> str | None:
-    """The innermost line of a user's own code; None where there is none."""
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__"))
-        if name == "__main__":
-            return f"{frame.f_code.co_filename.strip('<>')}:{frame.f_lineno} in {frame.f_code.co_qualname}"
-        frame = frame.f_back
-    return None
 
 
 def render(error: BaseException) -> None:
@@ -216,13 +207,8 @@ def render(error: BaseException) -> None:
         en = f"({plural(count, 'frame')} of installed packages left out; LABKIT_TRACEBACK=full shows all.)"
         zh = f"（省略了 {count} 层已安装的包的调用；设置 LABKIT_TRACEBACK=full 可以看到全部。）"
         error.add_note(say(en=en, zh=zh))
-    trace = error.__traceback__
-
-    def lines() -> list[str]:
-        stb: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, trace)
-        return stb
-
-    error._render_traceback_ = lines  # type: ignore[attr-defined]
+    told = type(error), error, error.__traceback__
+    error._render_traceback_ = lambda: shell.InteractiveTB.structured_traceback(*told)  # type: ignore[attr-defined]
 
 
 def show_figures() -> None:

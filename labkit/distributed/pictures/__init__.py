@@ -17,7 +17,7 @@ def _late(module: str, name: str) -> Callable[[Any], Any]:
     return lambda data: getattr(import_module(f".{module}", __name__), name)(data)
 
 
-shown.shows_ranks(shown.Timeline(_late("rank_lanes", "ranks_picture"), _late("chapters", "chapters")))
+shown.shows_ranks(shown.Timeline(_late("rank_lanes", "ranks_picture"), _late("rank_lanes", "chapters")))
 shown.pictures |= {
     "labkit.distributed.calls.waits.WaitForGraph": _late("wait_graphs", "wait_for_picture"),
     "labkit.distributed.plans.heat.HeatMaps": _late("heat_maps", "heat_picture"),

@@ -1,8 +1,8 @@
-"""The picture of ranks in time: a lane for each, what it computes, what it waits for, and where all meet."""
+"""The picture of ranks in time: a lane for each, what it computes, what it waits for, and where all meet; its page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...base.language import say
@@ -13,6 +13,8 @@ from ...trace.trace import Trace
 from ...view.layout import MOST_LANES, Lanes, TimeAxis, lanes, legend, shortened, sized, text_width
 from ...view.palette import CPU, number
 from ...view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ...view.pictures.memory_time import memory_time_picture
+from ...view.shown import Chapter
 from .captions import caption
 from .rank_times import (
     RankTimes,
@@ -25,6 +27,7 @@ from .rank_times import (
     purpose,
     rank_times,
 )
+from .wait_graphs import waited_picture
 
 _LEFT, _RIGHT = 76, 62
 # Lanes are higher than those of devices: in each are two bands.
@@ -39,6 +42,8 @@ _NAMED = 24
 _LEAST = 3.0
 # Of more meetings or boxes, what lies in one short time is added up.
 _MOST_MEETINGS, _MOST_BOXES = 150, 1900
+# So many collectives are shown large, of the first and of the last.
+_CLOSE = 24
 # The most such times, and into how many steps a share of one is rounded: equal neighbours are one box.
 _MOST_SLOTS, _STEPS = 150, 20
 
@@ -66,10 +71,14 @@ def ranks_picture(trace: Trace) -> Picture:
     else:
         paint.links(meetings, drawn)
         sketch.add(*_kinds(paint, meetings, top))
-    for place, at in lane.one_by_one(sketch, shown, lambda rest: _left_out([times[k] for k in rest])):
+
+    def more(rest: Sequence[int]) -> str:
+        return caption("ranks", "more", first=times[rest[0]].rank, last=times[rest[-1]].rank, count=len(rest))
+
+    for place, at in lane.one_by_one(sketch, shown, more):
         one = times[at]
         sketch.add(*_name(lane, place, one))
-        share = f"{_share(one, time.seconds):.0%}" if one.stuck is None else say(en="stuck", zh="卡住")
+        share = f"{one.waited / time.seconds:.0%}" if one.stuck is None else say(en="stuck", zh="卡住")
         sketch.add(lane.note(place, share, muted=True))
         if slot:
             paint.added_up(place, one, slot)
@@ -128,9 +137,8 @@ class _Painter:
         for span in one.waiting:
             x, width = self.span(span.start, span.stop)
             assert span.of is not None
-            self.sketch.add(
-                Box(x, y, width, tall, label=f"rank {one.rank} waiting", tip=_tip(span.of), hatched=True)
-            )
+            label, tip = f"rank {one.rank} waiting", _tip(span.of)
+            self.sketch.add(Box(x, y, width, tall, label=label, tip=tip, hatched=True))
         for part, met in one.parts:
             self.part(place, part, met)
 
@@ -139,9 +147,8 @@ class _Painter:
         y, tall = self.band(place, members(part))
         if part.async_op and met.start > part.start:
             x, width = self.span(part.start, met.start)
-            self.sketch.add(
-                Box(x, y, width, tall, label=f"rank {part.rank} called {part.name}", tip=_tip(part))
-            )
+            label = f"rank {part.rank} called {part.name}"
+            self.sketch.add(Box(x, y, width, tall, label=label, tip=_tip(part)))
         y, tall = self.extent(place, part)
         x, width = self.span(met.start, met.stop, _LEAST)
         label = f"rank {part.rank} {part.name} {part.sequence}"
@@ -172,9 +179,8 @@ class _Painter:
         x1, _ = self.span(send.start, send.start, _LEAST)
         x2, _ = self.span(meeting.at, meeting.at, _LEAST)
         half = _LEAST / 2
-        self.sketch.add(
-            Line(x1 + half, y1 + tall1 * down, x2 + half, y2 + tall2 * (not down), arrow=True, over=True)
-        )
+        ends = x1 + half, y1 + tall1 * down, x2 + half, y2 + tall2 * (not down)
+        self.sketch.add(Line(*ends, arrow=True, over=True))
 
     def added_up(self, place: int, one: RankTimes, slot: float) -> None:
         """A rank's lane, in slots of which each says how much of it was computing and waiting, and whether it met."""
@@ -195,10 +201,8 @@ class _Painter:
                 gpu, label = number(one.device), f"rank {one.rank} computing"
                 self.sketch.add(Box(x, y + tall - high, width, high, gpu, label, tip=tip))
             if above:
-                label = f"rank {one.rank} waiting"
-                self.sketch.add(
-                    Box(x, y + tall - high - above, width, above, label=label, tip=tip, hatched=True)
-                )
+                label, at = f"rank {one.rank} waiting", y + tall - high - above
+                self.sketch.add(Box(x, at, width, above, label=label, tip=tip, hatched=True))
         for ranks in dict.fromkeys(members(part) for part, _ in one.parts):
             met = [0] * count
             for part, span in one.parts:
@@ -207,10 +211,8 @@ class _Painter:
             above, high = self.band(place, ranks)
             for run, (some,) in _runs([(bool(many),) for many in met]):
                 if some:
-                    many = sum(met[run.start : run.stop])
-                    x, width = self.span(
-                        self.time.first + run.start * slot, self.time.first + run.stop * slot
-                    )
+                    many, begun = sum(met[run.start : run.stop]), self.time.first
+                    x, width = self.span(begun + run.start * slot, begun + run.stop * slot)
                     tip = f"rank {one.rank} · " + say(en=plural(many, "collective"), zh=f"集合通信 {many} 次")
                     self.sketch.add(Box(x, above, width, high, CPU, f"rank {one.rank} met ×{many}", tip=tip))
 
@@ -259,11 +261,6 @@ def _kinds(paint: _Painter, meetings: Iterable[Meeting], top: float) -> list[Tex
     return found
 
 
-def _share(one: RankTimes, seconds: float) -> float:
-    """The share of the time that a rank waited."""
-    return sum(span.seconds for span in one.waiting) / seconds
-
-
 def _tip(part: Event) -> str:
     """The tip of a rank's part in a collective: all that is known of it."""
     words = [f"rank {part.rank}", part.name + (f" {part.sequence}" if part.sequence is not None else "")]
@@ -307,19 +304,10 @@ def _legend(
             tier = Box(0, 29 + at * high, 18, high, CPU, "legend")
             name = family_name(family, len(times)) + purpose(family, meetings)
             marks.append((name, [lane, tier]))
-        found += legend(_LEFT, 40, marks, mark=24, gap=14, size=_fits_in([words for words, _ in marks]))
+        # At the size at which they stand side by side.
+        wanted, room = sum(text_width(words, 11) for words, _ in marks), WIDTH - _LEFT - 8 - count * 38
+        found += legend(_LEFT, 40, marks, mark=24, gap=14, size=11 * min(1.0, room / wanted))
     return found
-
-
-def _fits_in(words: list[str]) -> float:
-    """The size at which the entries of a legend stand side by side."""
-    wanted = sum(text_width(each, 11) for each in words)
-    room = WIDTH - _LEFT - 8 - len(words) * 38
-    return 11 * min(1.0, room / wanted)
-
-
-def _left_out(times: list[RankTimes]) -> str:
-    return caption("ranks", "more", first=times[0].rank, last=times[-1].rank, count=len(times))
 
 
 def _description(trace: Trace, meetings: Sequence[Meeting], times: list[RankTimes], seconds: float) -> str:
@@ -335,7 +323,22 @@ def _description(trace: Trace, meetings: Sequence[Meeting], times: list[RankTime
         text += say(en=f" ({counted})", zh=f"（{counted}）")
     if late:
         rank = max(late, key=lambda rank: late[rank])
-        most = max(times, key=lambda one: _share(one, seconds))
-        facts = {"rank": rank, "late": late[rank], "most": most.rank, "share": _share(most, seconds)}
+        most = max(times, key=lambda one: one.waited)
+        facts = {"rank": rank, "late": late[rank], "most": most.rank, "share": most.waited / seconds}
         text += caption("ranks", "late", **facts)
     return text + say(en=".", zh="。")
+
+
+def chapters(trace: Trace) -> Iterator[Chapter]:
+    """The whole of a trace, its beginning and its end, who waited for whom, and the memory each rank had in use."""
+    yield say(en="The whole run", zh="整个运行过程"), ranks_picture(trace), repr(trace)
+    meetings = trace.meetings()
+    if len(meetings) > 2 * _CLOSE:
+        first = trace.between(float("-inf"), meetings[_CLOSE - 1].stop)
+        last = trace.between(meetings[-_CLOSE].at, float("inf"))
+        yield caption("page", "first-collectives", count=_CLOSE), ranks_picture(first), ""
+        yield caption("page", "last-collectives", count=_CLOSE), ranks_picture(last), ""
+    if len(trace.ranks) > 1:
+        yield say(en="Who waited for whom", zh="谁等了谁"), waited_picture(trace), ""
+    if trace.samples:
+        yield say(en="Memory", zh="显存"), memory_time_picture(trace.memory), repr(trace.memory)

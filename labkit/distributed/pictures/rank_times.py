@@ -41,6 +41,11 @@ class RankTimes:
     parts: tuple[tuple[Event, Span], ...]
     stuck: Event | None = None
 
+    @property
+    def waited(self) -> float:
+        """The seconds that it waited."""
+        return sum(span.seconds for span in self.waiting)
+
 
 def rank_times(trace: Trace) -> list[RankTimes]:
     """The times of all ranks, in their order."""
@@ -108,15 +113,13 @@ def families_of(meetings: Iterable[Meeting]) -> list[list[tuple[int, ...]]]:
     groups = dict.fromkeys(members(meeting.parts[0]) for meeting in meetings)
     families: list[list[tuple[int, ...]]] = []
     for group in sorted(groups, key=lambda ranks: (-len(ranks), ranks)):
-        home = next((f for f in families if _fits(group, f)), None)
-        if home is None:
-            families.append(home := [])
-        home.append(group)
+        for family in families:
+            if all(len(group) == len(other) and not set(group) & set(other) for other in family):
+                family.append(group)
+                break
+        else:
+            families.append([group])
     return families
-
-
-def _fits(group: tuple[int, ...], family: list[tuple[int, ...]]) -> bool:
-    return all(len(group) == len(other) and not set(group) & set(other) for other in family)
 
 
 def family_name(family: list[tuple[int, ...]], everyone: int) -> str:

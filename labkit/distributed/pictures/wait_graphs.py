@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from ...base.language import say, series
-from ...base.numbers import plural
+from ...base.language import say
+from ...base.numbers import instance, plural
 from ...base.units import duration, time_unit
 from ...trace.trace import Trace
+from ...view.draw import draw
 from ...view.layout import devices, fitted, sized, text_width, together
 from ...view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ..calls.faults.words import ranks_text
 from ..calls.waits import Wait, WaitForGraph
 from .captions import caption
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Of the matrix: its left and upper edge, and what is right of it.
 _LEFT, _TOP, _RIGHT = 96, 78, 96
@@ -181,31 +187,15 @@ def _stand(stand: Stand, top: float) -> list[Box | Text]:
         found.append(Text(x + _SWATCH / 2, top + 18, str(rank), size, "middle", gpu=rank))
         x += _SWATCH + 3
     more = len(stand.ranks) - len(shown)
-    name = ("rank " if len(stand.ranks) == 1 else say(en="ranks ", zh="rank ")) + _ranks(stand.ranks)
-    name = (f"+{more}  " if more else "") + name
+    name = (f"+{more}  " if more else "") + ranks_text(stand.ranks)
     room = left + width - x - 12
     found.append(Text(x + 5, top + 19, fitted(name, room, 12), 12, bold=True))
     used = text_width(name, 12) * 1.08 + 14
-    for_whom = _for(stand)
-    if for_whom:
+    if for_whom := _for(stand):
         words = fitted(for_whom, room - used, 11.5)
         found.append(Text(left + width - 10, top + 19, words, 11.5, "end"))
     doing = _doing(wait)
-    size = sized(doing, width - 20, 11.5)
-    found.append(Text(left + 10, top + 38, doing, size, muted=True))
-    return found
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """``0–3, 6, 7``."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = [[f"{run[0]}–{run[-1]}"] if len(run) > 2 else list(map(str, run)) for run in runs]
-    return series(part for run in parts for part in run)
+    return [*found, Text(left + 10, top + 38, doing, sized(doing, width - 20, 11.5), muted=True)]
 
 
 def _for(stand: Stand) -> str:
@@ -214,8 +204,7 @@ def _for(stand: Stand) -> str:
     verb, whom = "wait" if len(stand.ranks) > 1 else "waits", stand.wait.waits_for
     if not whom:
         return say(en=verb, zh="在等待")
-    several, listed = len(whom) > 1, _ranks(whom)
-    return say(en=f"{verb} for {'ranks' if several else 'rank'} {listed}", zh=f"在等 rank {listed}")
+    return say(en=f"{verb} for ", zh="在等 ") + ranks_text(whom)
 
 
 def _doing(wait: Wait) -> str:
@@ -234,10 +223,25 @@ def _stood(found: Sequence[Stand]) -> str:
     """Each stand in a sentence, of the first few."""
     parts = []
     for stand in found[:8]:
-        who = ("rank " if len(stand.ranks) == 1 else say(en="ranks ", zh="rank ")) + _ranks(stand.ranks)
-        whom = _for(stand)
+        who, whom = ranks_text(stand.ranks), _for(stand)
         said = _doing(stand.wait) + (say(en=f", {whom}", zh=f"，{whom}") if whom else "")
         parts.append(say(en=f"{who}: {said}", zh=f"{who}：{said}"))
     if len(found) > 8:
         parts.append("…")
     return say(en="; ", zh="；").join(parts)[:900] + say(en=".", zh="。")
+
+
+def draw_waits(data: Trace | WaitForGraph, *, ax: Axes | None = None) -> Axes:
+    """Draw which rank waited for which; returns the matplotlib Axes.
+
+    data   a trace of ranks: the seconds that each stood still, by the rank that came last. Of ranks that could not go
+           on, the :class:`labkit.WaitForGraph`: where each stands, and for whom it waits.
+    ax     the Axes to draw into; a new figure if not given.
+
+    Raises TypeError for anything else.
+    """
+    if isinstance(data, WaitForGraph):
+        graph = data
+        return draw(lambda: wait_for_picture(graph), ax)
+    trace = instance("data", data, Trace, "labkit.record()")
+    return draw(lambda: waited_picture(trace), ax)

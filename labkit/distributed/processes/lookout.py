@@ -25,10 +25,8 @@ from time import monotonic
 from typing import Any, Protocol
 
 from torch._C import _distributed_c10d as c10d
-from torch.distributed import DistBackendError
 
 from ... import turns
-from ...base.language import say
 from ...turns import Deadlock
 from ...turns.locks import watching
 from ..calls import faults
@@ -373,17 +371,6 @@ def missing(call: Call) -> list[int]:
     """The ranks that have not come to it, as far as is known of those that wait themselves."""
     assert _now is not None
     return notes.missing(call, _now.read())
-
-
-def gone(call: Call, error: Exception) -> Exception:
-    """The error to be raised when a member has gone, and nobody has said why."""
-    return DistBackendError(
-        say(
-            en=f"{call.kind} #{call.seq} at {call.place}: another rank's process is gone",
-            zh=f"{call.kind} #{call.seq}（{call.place}）：另一个 rank 的进程已经不在了",
-        )
-        + f"\n{error}"
-    )
 
 
 def _tell(unmet: list[Call]) -> None:

@@ -19,9 +19,8 @@ from ...machine import machine_in_use
 from ...trace import emitting as trace
 from ...trace.events import PAIRS, Event
 from ...trace.memory import MemorySample
-from ..rank import loading
 from ..rank.clock import Timed
-from ..rank.rank import alone
+from ..rank.rank import alone, untimed_loading
 from ..rank.sampling import at_modules, sample
 from ..rank.totals import Kept, Part, Totals, part_of
 
@@ -88,7 +87,7 @@ def _record(me: Timed, folder: Path, most: int) -> None:
     opened = trace.begin()
     opened.events = opened.samples = file
     trace.tell_ranks(lambda: (me.number, me.clock()))
-    Patches(loading.patches).put_in()
+    Patches(untimed_loading).put_in()
     hooks = at_modules()
     hooks.__enter__()
     sample(me, "begin")

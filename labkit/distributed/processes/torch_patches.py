@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any
+
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import DistStoreError
 
 from ...base.patches import Patch, Patches
 from ...machine import machine_in_use
+from ..calls.call import Call
 from ..group import torch_patches as of_groups
 from ..rank import cuda
-from ..rank.rank import alone
+from ..rank.rank import alone, aside
 from ..rank.visible import Environment, sight
-from . import recorded, stores
+from . import lookout, recorded
+from .keys import Keys
 from .transport import Gloo
 
 environ: Any = os.environ  # whose dictionary is _data
@@ -23,30 +30,73 @@ environ: Any = os.environ  # whose dictionary is _data
 def inherit() -> None:
     """From now on ``nccl`` is there: groups of processes over gloo."""
     own = cuda.Cuda(_total)
-    Patches(lambda: _patches(own)).put_in()
+    Patches(lambda: [*of_groups.patches(Gloo), *_of_stores(), *cuda.patches(lambda: own)]).put_in()
     recorded.begin()
     variables = Environment(environ._data)
-    variables.chosen = lambda: _choose_gpus(own)
+
+    def chosen() -> None:
+        """This process has said which GPUs it sees; CUDA listens until it is in use."""
+        machine = machine_in_use()
+        if machine is None or own.is_initialized():
+            return
+        sight(machine).show(machine)
+        own.begin_turn()
+        if alone.rank is not None:
+            alone.rank.gpus, alone.rank.chose = machine.gpus, True
+
+    variables.chosen = chosen
     environ._data = variables
-
-
-def _choose_gpus(own: cuda.Cuda) -> None:
-    """This process has said which GPUs it sees; CUDA listens until it is in use."""
-    machine = machine_in_use()
-    if machine is None or own.is_initialized():
-        return
-    sight(machine).show(machine)
-    own.begin_turn()
-    if alone.rank is not None:
-        alone.rank.gpus, alone.rank.chose = machine.gpus, True
-
-
-def _patches(own: cuda.Cuda) -> Iterator[Patch]:
-    yield from of_groups.patches(Gloo)
-    yield from stores.patches()
-    yield from cuda.patches(lambda: own)
 
 
 def _total() -> int:
     machine = machine_in_use()
     return sum(gpu.total() for gpu in machine.gpus) if machine is not None else 0
+
+
+_FOR_GOOD = timedelta(seconds=60)  # a rank that waits for so long does not expect to wait in vain
+
+
+def _of_stores() -> Iterator[Patch]:
+    """A rank that waits for a key is seen to wait, and does not keep others from the store.
+
+    Within C++ the wait would keep the connection to itself, and the lookout could not read the notes of other ranks.
+    """
+    for kind in (c10d.TCPStore, c10d.FileStore, c10d.PrefixStore):
+        for name in ("get", "multi_get", "wait"):
+            yield Patch(kind, name, _seen(name, getattr(kind, name)))
+
+
+def _seen(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def waiting(store: Any, keys: str | Sequence[str], timeout: timedelta | None = None) -> Any:
+        limit = store.timeout if timeout is None else timeout
+        stood = _stand(store, [keys] if isinstance(keys, str) else keys, name, limit)
+        if stood and name == "wait":
+            return None
+        return real(store, keys, *([] if timeout is None else [timeout]))
+
+    return waiting
+
+
+def _stand(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> bool:
+    """Wait until ``keys`` are there; False where nobody watches: C++ waits then. Raises DistStoreError in time."""
+    if not lookout.is_on():
+        return False
+    with aside():
+        _stand_aside(store, keys, what, timeout)
+    return True
+
+
+def _stand_aside(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> None:
+    there = Keys(store, keys)
+    if there.wait(min(lookout.SOON, timeout.total_seconds())):
+        return
+    call = Call(f"store.{what}")
+    call.group = ", ".join(map(repr, keys))
+    call.locate()
+    left = timeout - timedelta(seconds=lookout.SOON)
+    # Another thread of this process may be about to set it, and a rank may mean to go on after a short wait.
+    idle = all(one.daemon or one is threading.current_thread() for one in threading.enumerate())
+    if not lookout.stand(call, there.is_set, there, left, shown=idle and timeout >= _FOR_GOOD):
+        # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
+        ms = int(timeout.total_seconds() * 1000)
+        raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")

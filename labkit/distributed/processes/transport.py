@@ -25,7 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
+from torch.distributed import DistBackendError
 
+from ...base.language import say
 from ..calls import faults, semantics
 from ..calls.call import Call
 from ..group.group import Group
@@ -64,7 +66,10 @@ class Exchange(Slot):
 
     def is_over(self) -> bool:
         if self.lost is not None and self.error is None and monotonic() - self.lost_at > _GRACE:
-            self.error = lookout.gone(self.call, self.lost)
+            call = self.call  # its member has gone, and nobody has said why
+            en = f"{call.kind} #{call.seq} at {call.place}: another rank's process is gone"
+            zh = f"{call.kind} #{call.seq}（{call.place}）：另一个 rank 的进程已经不在了"
+            self.error = DistBackendError(say(en=en, zh=zh) + f"\n{self.lost}")
         return super().is_over()
 
     def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
@@ -106,10 +111,12 @@ class Gloo:
         name = prefix(name)
         self._store = c10d.PrefixStore(name, group.store)
         with Plain(), aside():
-            self._heads, self._bodies = (
-                _gloo(c10d.PrefixStore(f"{name}/{part}", group.store), self.at, self.size, group.timeout)
-                for part in ("heads", "bodies")
-            )
+            made: list[Any] = []
+            for part in ("heads", "bodies"):
+                store = c10d.PrefixStore(f"{name}/{part}", group.store)
+                made.append(c10d.ProcessGroupGloo(store, self.at, self.size, group.timeout))
+                made[-1]._set_default_timeout(_LONG)
+            self._heads, self._bodies = made
         self._lock = threading.Lock()
         self._order: deque[Exchange] = deque()
         self._carriers: dict[Any, queue.SimpleQueue[Callable[[], None]]] = {}
@@ -349,9 +356,3 @@ def _keep() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keep)
-
-
-def _gloo(store: Any, at: int, size: int, timeout: timedelta) -> Any:
-    made = c10d.ProcessGroupGloo(store, at, size, timeout)
-    made._set_default_timeout(_LONG)
-    return made

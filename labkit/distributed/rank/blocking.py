@@ -77,18 +77,18 @@ def _receiving(real: Callable[..., Any]) -> Any:
                 patient = stat.S_ISFIFO(os.fstat(number).st_mode) and os.get_blocking(number)
             else:
                 limit, patient = source.gettimeout(), source.gettimeout() != 0
-                moment = 0.0 if _is_near(source) else _MOMENT
+                address = (
+                    source.getsockname()
+                )  # near: the other end is on this computer, where it may be a rank
+                near = not isinstance(address, tuple) or address[0].startswith(
+                    ("127.", "::1", "0.0.0.0", "::")
+                )
+                moment = 0.0 if near else _MOMENT
             if patient and not ready.poll(1000 * min(moment, limit or moment)):
                 rank.stand(lambda: bool(ready.poll(0)), limit)
         return real(source, *args, **kwargs)
 
     return _in_turn(receive, real)
-
-
-def _is_near(source: Any) -> bool:
-    """Whether the other end of a socket is on this computer, where it may be a rank."""
-    address = source.getsockname()
-    return not isinstance(address, tuple) or address[0].startswith(("127.", "::1", "0.0.0.0", "::"))
 
 
 def _locking(fcntl: Any, lock: Callable[..., Any], real: Callable[..., Any] | None = None) -> Any:

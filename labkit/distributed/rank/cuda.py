@@ -49,11 +49,8 @@ class Cuda:
 
 def patches(cuda_here: Callable[[], Cuda | None]) -> Iterator[Patch]:
     """The rows. ``cuda_here()`` is that of the process or rank that asks; None where torch's own answers stand."""
-    is_initialized, lazy_init, lazy_call = (
-        torch.cuda.is_initialized,
-        torch.cuda._lazy_init,
-        torch.cuda._lazy_call,
-    )
+    is_initialized = torch.cuda.is_initialized
+    lazy_init, lazy_call = torch.cuda._lazy_init, torch.cuda._lazy_call
 
     def asked() -> bool:
         cuda = cuda_here()

@@ -117,13 +117,8 @@ class FlightRecorder:
             name: {"name": name, "desc": desc, "ranks": str(list(ranks))}
             for name, (desc, ranks) in self._groups.items()
         }
-        return {
-            "version": VERSION,
-            "pg_config": config,
-            "comm_lib_version": "",
-            "pg_status": status,
-            "entries": entries,
-        }
+        facts = {"version": VERSION, "pg_config": config, "comm_lib_version": "", "pg_status": status}
+        return {**facts, "entries": entries}
 
     def write(self) -> str:
         """Write the file; return its name."""
@@ -145,11 +140,9 @@ def write_all(recorders: Sequence[FlightRecorder]) -> None:
         return
     if paths:
         beginning = recorders[0].path
-        text = say(
-            en=f"flight recorder: {beginning}* has the last calls of the ranks: labkit explain {beginning}*",
-            zh=f"飞行记录仪：各 rank 最后的调用已写入 {beginning}*，用 labkit explain {beginning}* 来看",
-        )
-        print(f"labkit: {text}", file=sys.stderr)
+        en = f"flight recorder: {beginning}* has the last calls of the ranks: labkit explain {beginning}*"
+        zh = f"飞行记录仪：各 rank 最后的调用已写入 {beginning}*，用 labkit explain {beginning}* 来看"
+        print(f"labkit: {say(en=en, zh=zh)}", file=sys.stderr)
 
 
 def _frames() -> Iterator[dict[str, Any]]:

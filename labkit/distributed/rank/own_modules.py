@@ -41,10 +41,8 @@ def _shared_folders() -> tuple[str, ...]:
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
     # Where torch is, too: with several environments on the path only one of them is sysconfig's.
     folders |= {str(Path(str(sys.modules["torch"].__file__)).parents[1])} if "torch" in sys.modules else set()
-    found = {os.path.realpath(folder) + os.sep for folder in folders} | {
-        folder + os.sep for folder in folders
-    }
-    return (*found, ours.FOLDER)
+    folders |= set(map(os.path.realpath, folders))
+    return (*(folder + os.sep for folder in folders), ours.FOLDER)
 
 
 def is_shared_file(path: str) -> bool:
@@ -83,10 +81,8 @@ def _look_for_an_import(frame: FrameType | None) -> None:
     while frame is not None:
         if frame.f_code.co_name == "<module>":
             package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-            installed = (
-                f"{os.sep}{package}" in frame.f_code.co_filename and package not in sys.stdlib_module_names
-            )
-            if installed and package not in _SHARED and is_shared_file(frame.f_code.co_filename):
+            file, known = frame.f_code.co_filename, package in sys.stdlib_module_names or package in _SHARED
+            if not known and f"{os.sep}{package}" in file and is_shared_file(file):
                 _asking.add(package)
             return
         frame = frame.f_back

@@ -79,6 +79,8 @@ PYTHON = (
 )  # fmt: skip
 
 
+_TENSOR = "torch.distributed.tensor"
+_CONTEXT = f"{_TENSOR}.experimental._context_parallel"
 # torch's: module, names, and what they are in a process that has just imported it. The groups that a process has made
 # are told apart by thread (threads/torch_patches.py, Worlds).
 OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
@@ -89,26 +91,14 @@ OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("torch.distributed._symmetric_memory", "_is_test_mode", same),
     ("torch.distributed.checkpoint._async_process_executor", "_CHECKPOINT_PROCESS", none),
     ("torch.distributed.fsdp._fsdp_extensions", "_extensions", none),
-    ("torch.distributed.tensor._random", "_rng_tracker", none),
-    (
-        "torch.distributed.tensor._redistribute",
-        "_FORCE_MIN_COST_REDISTRIBUTION_PLAN _DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION",
-        same,
-    ),
-    ("torch.distributed.tensor._redistribute", "_warned_flatten_issues", empty),
-    ("torch.distributed.tensor.experimental._context_parallel._attention", "_dispatch_mode", same),
-    ("torch.distributed.tensor.experimental._context_parallel._attention", "_cp_options", empty),
-    ("torch.distributed.tensor.experimental._context_parallel._attention", "_replaced_functions", empty),
-    (
-        "torch.distributed.tensor.experimental._context_parallel._attention",
-        "_compiled_create_block_mask",
-        none,
-    ),
-    (
-        "torch.distributed.tensor.experimental._context_parallel._sharding_rules",
-        "_original_strategies _cp_strategy_contexts",
-        empty,
-    ),
+    (f"{_TENSOR}._random", "_rng_tracker", none),
+    (f"{_TENSOR}._redistribute", "_FORCE_MIN_COST_REDISTRIBUTION_PLAN", same),
+    (f"{_TENSOR}._redistribute", "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION", same),
+    (f"{_TENSOR}._redistribute", "_warned_flatten_issues", empty),
+    (f"{_CONTEXT}._attention", "_dispatch_mode", same),
+    (f"{_CONTEXT}._attention", "_cp_options _replaced_functions", empty),
+    (f"{_CONTEXT}._attention", "_compiled_create_block_mask", none),
+    (f"{_CONTEXT}._sharding_rules", "_original_strategies _cp_strategy_contexts", empty),
     # Context parallelism puts its own in its place.
     ("torch.nn.functional", "scaled_dot_product_attention", same),
     (
@@ -122,12 +112,8 @@ OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("torch.nn.utils.parametrize", "_cache_enabled", same),
     ("torch.nn.utils.parametrize", "_cache", copy.copy),
     ("torch.utils._device", "CURRENT_DEVICE", same),
-    (
-        "torch.utils._python_dispatch",
-        "_is_in_torch_dispatch_mode _is_in_non_infra_torch_dispatch_mode "
-        "_is_in_any_mode_without_ignore_compile_internals",
-        same,
-    ),
+    ("torch.utils._python_dispatch", "_is_in_torch_dispatch_mode _is_in_non_infra_torch_dispatch_mode", same),
+    ("torch.utils._python_dispatch", "_is_in_any_mode_without_ignore_compile_internals", same),
     ("torch.utils.checkpoint", "_checkpoint_debug_enabled _enable_checkpoint_early_stop", same),
     ("torch._tensor_str", "PRINT_OPTS", copy.copy),
     ("torch.autograd.profiler", "_is_profiler_enabled", same),
@@ -157,14 +143,6 @@ IN_CLASSES: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
 )
 
 
-def _deterministic(value: tuple[bool, bool]) -> None:
-    torch._C._set_deterministic_algorithms(value[0], warn_only=value[1])
-
-
-def _anomaly(value: tuple[bool, bool]) -> None:
-    torch.set_anomaly_enabled(*value)
-
-
 class Setting(NamedTuple):
     """A setting that C++ keeps for the whole process: how it is read and set."""
 
@@ -175,12 +153,16 @@ class Setting(NamedTuple):
 def settings() -> Iterator[Setting]:
     """The settings of torch that a process makes for itself."""
     c: Any = torch._C
+
+    def deterministic() -> tuple[bool, bool]:
+        return c._get_deterministic_algorithms(), c._get_deterministic_algorithms_warn_only()
+
+    def anomaly() -> tuple[bool, bool]:
+        return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
     yield Setting(torch.get_default_dtype, c._set_default_dtype)
-    yield Setting(
-        lambda: (c._get_deterministic_algorithms(), c._get_deterministic_algorithms_warn_only()),
-        _deterministic,
-    )
-    yield Setting(lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()), _anomaly)
+    yield Setting(deterministic, lambda value: c._set_deterministic_algorithms(value[0], warn_only=value[1]))
+    yield Setting(anomaly, lambda value: torch.set_anomaly_enabled(*value))
     for name in (
         "deterministic_fill_uninitialized_memory cudnn_enabled cudnn_benchmark cudnn_deterministic mkldnn_enabled "
         "mkldnn_deterministic warnAlways dtensor_allow_implicit_replication"

@@ -206,7 +206,9 @@ class ProcessState:
         random_states.python().set(self._python)
         if (numbers := random_states.numpy()) is not None:
             if self._numpy is None:
-                self._numpy = _seeded_numpy(numbers, self.rank)
+                if self.rank is not None:  # outside they stand where somebody's import has begun them
+                    sys.modules["numpy.random"].seed(self.rank.seed)
+                self._numpy = numbers.get()
             numbers.set(self._numpy)
         if self.folder is not None and self.folder != left.folder:
             os.chdir(self.folder)
@@ -271,20 +273,10 @@ class ProcessState:
     def _sort_loggers(self) -> None:
         """Loggers of modules that all share are everybody's; the others belong to who asked for them."""
         known = _manager.loggerDict
-        of_all = {
-            name: logger for name, logger in known.items() if name.partition(".")[0] in self._table.shared
-        }
+        shared = self._table.shared
+        of_all = {name: logger for name, logger in known.items() if name.partition(".")[0] in shared}
         at = next(at for at, place in enumerate(self._table.places) if place.name == "loggerDict")
         for state in self._table.states:
             if state is not self and at < len(state._values):
-                state._values[at] |= {
-                    name: logger for name, logger in of_all.items() if name not in state._values[at]
-                }
+                state._values[at] |= of_all | state._values[at]
         self._loggers = len(known)
-
-
-def _seeded_numpy(numbers: random_states.Numpy, rank: _Process | None) -> Any:
-    """The beginning of a rank's numbers in numpy; outside they stand where somebody's import has begun them."""
-    if rank is not None:
-        sys.modules["numpy.random"].seed(rank.seed)
-    return numbers.get()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -16,6 +17,7 @@ from weakref import WeakSet
 import torch
 
 from ... import turns
+from ...base.patches import Patch
 from ..calls.call import Call
 from .clock import Timed
 from .cuda import Cuda
@@ -226,3 +228,29 @@ def aside() -> Iterator[None]:
     """A context for our own work in a process that is a rank: its clock stands, and no wait is the script's."""
     with turns.unseen(), nullcontext() if alone.rank is None else alone.rank.untimed():
         yield
+
+
+def untimed_loading(loaded: Callable[[], object] = bool) -> Iterator[Patch]:
+    """The row by which a module's loading takes no time on a rank's clock: the first rank alone may do it for all.
+
+    ``loaded()`` is called when a rank has loaded one.
+    """
+    bootstrap: Any = sys.modules["_frozen_importlib"]
+    load = bootstrap._load_unlocked
+
+    def load_untimed(spec: Any) -> Any:
+        rank = timed_here()
+        if rank is None or here.loading:
+            return load(spec)
+        here.loading = True
+        try:
+            with rank.untimed():
+                return load(spec)
+        finally:
+            here.loading = False
+            loaded()
+
+    # A traceback goes from an import straight to the module: Python leaves out the frames between, by the name of their
+    # file (Python/import.c, remove_importlib_frames), and would stop at one of another file. So this one has that name.
+    load_untimed.__code__ = load_untimed.__code__.replace(co_filename=load.__code__.co_filename)
+    yield Patch(bootstrap, "_load_unlocked", load_untimed)

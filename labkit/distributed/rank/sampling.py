@@ -44,8 +44,7 @@ def at_modules() -> Iterator[None]:
         return
 
     def hook(module: Module, inputs: Any, outputs: Any) -> None:
-        rank = timed_here()
-        if rank is not None:
+        if (rank := timed_here()) is not None:
             sample(rank, type(module).__name__)
 
     def stepped(optimizer: Any, *_: Any) -> None:

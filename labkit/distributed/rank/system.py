@@ -75,16 +75,12 @@ def _either(real: Callable[..., Any], for_a_rank: Callable[..., Any]) -> Callabl
 @_for_ranks(atexit, "register")
 def _register(state: ProcessState, real: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     caller = sys._getframe(2)
+    file, own = caller.f_code.co_filename, is_of_a_process(str(caller.f_globals.get("__name__", "")))
     # What installed modules register, which all ranks share, is for the end of the process.
-    if _is_shared_code(caller.f_code.co_filename, caller.f_globals):
+    if not own and not file.startswith("<") and is_shared_file(file):
         return real(function, *args, **kwargs)
     state.exit_functions.append((function, args, kwargs))
     return function
-
-
-def _is_shared_code(file: str, names: dict[str, Any]) -> bool:
-    own = is_of_a_process(str(names.get("__name__", "")))
-    return not own and not file.startswith("<") and is_shared_file(file)
 
 
 @_for_ranks(atexit, "unregister")

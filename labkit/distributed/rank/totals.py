@@ -46,7 +46,7 @@ class Kept:
 
     def __init__(self, most: int) -> None:
         self.totals: dict[int, Totals] = defaultdict(Totals)
-        self.trace = Trace(First(most, self._event), samples=First(most, self._sample))
+        self.trace = Trace(First(most, self._count), samples=First(most, self._count))
 
     @property
     def left_out(self) -> int:
@@ -66,14 +66,10 @@ class Kept:
             else:
                 self.trace.events.append(one)
 
-    def _event(self, found: Event, kept: bool) -> None:
+    def _count(self, found: Event | MemorySample, kept: bool) -> None:
         if found.rank is not None:
             self.totals[found.rank].count(found)
-            self.totals[found.rank].left_out += not kept
-
-    def _sample(self, found: MemorySample, kept: bool) -> None:
-        if found.rank is not None:
-            self.totals[found.rank].count(found)
+            self.totals[found.rank].left_out += isinstance(found, Event) and not kept
 
 
 def part_of(rank: Timed) -> Part | None:

@@ -1,9 +1,12 @@
-"""The GPUs that a rank sees: those that it lists in CUDA_VISIBLE_DEVICES before it uses CUDA, as CUDA reads it."""
+"""The GPUs that a rank sees: those of its node, as cuda:0, cuda:1, …
+
+If it lists some in CUDA_VISIBLE_DEVICES before it uses CUDA, it sees these, as CUDA reads it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +46,52 @@ def sight(machine: TheMachine) -> Sight:
     before = machine.random.generators
     random.begin(machine.backing, before[0].initial_seed() if before else None)
     return Sight(gpus, random, found.visible(os.environ))
+
+
+class Nodes:
+    """The GPUs of each node, and what each rank's process has of its own on them: random generators.
+
+    The machine in use shows those of one rank at a time: of the one that runs.
+
+    gpus   of each node; the first node's are the machine's own.
+    """
+
+    def __init__(
+        self, machine: TheMachine, count: int, memory: str | int | Sequence[str | int] | None
+    ) -> None:
+        self._machine = machine
+        self._own = Sight(machine.gpus, machine.random, machine.numbers)
+        own = [gpu.capacity for gpu in machine.gpus]
+        sizes: Any = (
+            own if memory is None else memory if isinstance(memory, (list, tuple)) else [memory] * len(own)
+        )
+        # Of the nodes, and of ranks that chose.
+        self.gpus = [machine.gpus] + [
+            tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(sizes)) for _ in range(1, count)
+        ]
+
+    def sight(self, node: int, seed: int) -> Sight:
+        """What a process on ``node`` sees."""
+        made = DeviceRandom(self.gpus[node])
+        made.begin(self._machine.backing, seed)
+        return Sight(self.gpus[node], made, self._own.numbers)
+
+    def chosen(self) -> Sight:
+        """What a process sees by the environment that is in use."""
+        made = sight(self._machine)
+        self.gpus.append(made.gpus)
+        return made
+
+    def restore(self) -> None:
+        """Show the machine's own."""
+        self._own.show(self._machine)
+
+    def close(self) -> None:
+        """Show the machine's own, and let the others take no more tensors."""
+        self.restore()
+        for gpus in self.gpus[1:]:
+            for gpu in gpus:
+                gpu.suspend()
 
 
 class Environment(dict[Any, Any]):

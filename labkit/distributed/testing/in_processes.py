@@ -146,12 +146,8 @@ def prepare_as_rank(item: Any, size: int) -> None:
 
     def setup() -> None:
         if here != size:
-            pytest.skip(
-                say(
-                    en=f"wants {size} ranks, and there are {here}",
-                    zh=f"需要 {size} 个 rank，现在有 {here} 个",
-                )
-            )
+            en = f"wants {size} ranks, and there are {here}"
+            pytest.skip(say(en=en, zh=f"需要 {size} 个 rank，现在有 {here} 个"))
         _begin(item.config)
         type(item).setup(item)
 

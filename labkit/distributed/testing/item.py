@@ -121,7 +121,11 @@ class OnRanks:
             vars(own).pop(name, None)
         own._fixtureinfo = replace(item._fixtureinfo, name2fixturedefs=_OwnFixtures(item))
         if hasattr(item, "callspec"):
-            own.callspec = replace(item.callspec, params=_copied(item.callspec.params))
+            params = dict(item.callspec.params)
+            for name, value in params.items():
+                with suppress(Exception):  # it cannot be copied
+                    params[name] = copy.deepcopy(value)
+            own.callspec = replace(item.callspec, params=params)
         own._initrequest()
         own._request._fixture_defs.update(item._request._fixture_defs)
         return own
@@ -158,15 +162,6 @@ def _own(definitions: Sequence[Any]) -> list[Any]:
             one = copy.copy(one)
             one.cached_result, one._finalizers = None, []
         found.append(one)
-    return found
-
-
-def _copied(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters as each process has them: copies, where they can be copied."""
-    found = dict(params)
-    for name, value in params.items():
-        with suppress(Exception):
-            found[name] = copy.deepcopy(value)
     return found
 
 

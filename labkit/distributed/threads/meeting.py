@@ -93,7 +93,9 @@ class Meeting:
         try:
             slot = self._slots.get(call.seq)
             if slot is None:
-                slot = self._slots[call.seq] = Met(self._world, self._those_who_come())
+                running = self._running
+                who = self.ranks if running is None else tuple(rank for rank in self.ranks if rank in running)
+                slot = self._slots[call.seq] = Met(self._world, who)
             slot.calls[call.at] = call
             if len(slot.calls) == slot.size:
                 del self._slots[call.seq]
@@ -110,10 +112,6 @@ class Meeting:
             if slot.error is None:
                 _finish(slot, self._compute)
         return slot
-
-    def _those_who_come(self) -> tuple[int, ...]:
-        running = self._running
-        return self.ranks if running is None else tuple(rank for rank in self.ranks if rank in running)
 
     def _compute(self, calls: list[Call]) -> None:
         """Write what all members of a collective get."""

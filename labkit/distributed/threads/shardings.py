@@ -83,14 +83,12 @@ class Shardings:
             except (Unshared, TypeError):  # something that cannot be a key
                 return work_out(propagator, schema)
             # A rank may have other rules (context parallelism has, while it is entered).
-            rules = [
-                rules.get(schema.op)
-                for rules in (
-                    propagator.op_strategy_funcs,
-                    propagator.op_single_dim_strategy_funcs,
-                    propagator.op_to_rules,
-                )
-            ]
+            known = (
+                propagator.op_strategy_funcs,
+                propagator.op_single_dim_strategy_funcs,
+                propagator.op_to_rules,
+            )
+            rules = [of.get(schema.op) for of in known]
             with suppress(Unshared):
                 if found is not None and all(map(is_, found[0], rules)):
                     return _moved(found[1], to.own)
@@ -137,9 +135,5 @@ def _kinds() -> tuple[type, type, type, frozenset[type]]:
     from torch.distributed.tensor._ops._math_ops import _NormPartial
     from torch.distributed.tensor.placement_types import _StridedShard
 
-    return (
-        DTensorSpec,
-        OpSchema,
-        OutputSharding,
-        frozenset((Partial, Replicate, Shard, _StridedShard, _NormPartial)),
-    )
+    plain = frozenset((Partial, Replicate, Shard, _StridedShard, _NormPartial))
+    return DTensorSpec, OpSchema, OutputSharding, plain

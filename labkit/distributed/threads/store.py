@@ -29,7 +29,8 @@ class SharedStore(Store):
     def __init__(self, values: dict[str, bytes], host: str = "", port: int = 0) -> None:
         super().__init__()
         self._values, self.host, self.port = values, host, port
-        _kept(self)
+        if (rank := rank_here()) is not None:
+            rank.world.kept.append(self)  # C++ may be the only one to hold it, in a PrefixStore
         self._timeout = _DEFAULT
 
     @property
@@ -185,13 +186,6 @@ def shared_by(store: Any) -> object:
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return getattr(store, "_values", None)
-
-
-def _kept(store: SharedStore) -> None:
-    """C++ may be the only one to hold it (in a PrefixStore), and would be left with half of it."""
-    rank = rank_here()
-    if rank is not None:
-        rank.world.kept.append(store)
 
 
 def _stores() -> dict[Any, dict[str, bytes]]:

@@ -7,24 +7,28 @@ import inspect
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch.autograd import profiler
 from torch.distributed import distributed_c10d
 
 from ... import turns
+from ...base.language import say
 from ...base.patches import Patch
 from ...machine import tracebacks as frames
 from ...machine.machine import Machine
 from ..group import torch_patches as of_groups
 from ..processes.transport import Gloo
-from ..rank import blocking, cuda, loading, system
+from ..rank import blocking, cuda, system
 from ..rank.own_modules import is_shared_file
-from ..rank.rank import here, rank_here
-from . import profiling, store
+from ..rank.rank import Rank, here, rank_here, untimed_loading
+from . import store
 
 
 def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
@@ -36,26 +40,23 @@ def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
         for kind in (store.TCPStore, store.FileStore, store.HashStore):
             if hasattr(owner, kind.__name__):
                 yield Patch(owner, kind.__name__, kind)
-    yield from cuda.patches(_cuda_here)
-    yield Patch(Machine, "used", _used(Machine.used))
-    yield from loading.patches(module_loaded)
+    used = Machine.used
+
+    def cuda_here() -> cuda.Cuda | None:
+        return None if here.rank is None else here.rank.cuda
+
+    def used_here(machine: Machine) -> bool:
+        return used(machine) if here.rank is None else here.rank.cuda.is_initialized()
+
+    yield from cuda.patches(cuda_here)
+    yield Patch(Machine, "used", used_here)
+    yield from untimed_loading(module_loaded)
     yield from _of_meshes()
     yield from _of_threads()
     yield from frames.of_texts(rank_here)
     yield from system.patches()
     yield from blocking.patches()
-    yield from profiling.patches()
-
-
-def _used(used: Callable[[Machine], bool]) -> Callable[[Machine], bool]:
-    def used_by_rank(machine: Machine) -> bool:
-        return used(machine) if here.rank is None else here.rank.cuda.is_initialized()
-
-    return used_by_rank
-
-
-def _cuda_here() -> cuda.Cuda | None:
-    return None if here.rank is None else here.rank.cuda
+    yield from _of_profiler()
 
 
 # What distributed_c10d._World keeps in globals of the module and has properties for.
@@ -162,3 +163,64 @@ def _of_threads() -> Iterator[Patch]:
     yield Patch(time, "sleep", sleep_in_turn)
     yield Patch(threading.Thread, "start", start_of_rank)
     yield Patch(threading.Thread, "_bootstrap_inner", bootstrap_inner)
+
+
+class Nothing:
+    """The result of a profile that another rank's has kept from beginning: no events."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def events(self) -> list[Any]:
+        return []
+
+    experimental_event_tree = events
+
+    def save(self, path: str) -> None:
+        Path(path).write_text('{"traceEvents": []}', "utf-8")
+
+
+def _of_profiler() -> Iterator[Patch]:
+    """PyTorch's profiler is one for a process: one rank at a time has it, and the others get nothing, and are told.
+
+    C++ keeps one session (torch/csrc/autograd/profiler_kineto.cpp); a second thread that begins and ends its own in
+    between ends the process by a segmentation fault.
+    """
+    theirs: Any = profiler  # which has them from C
+    begin, enable, disable = theirs._prepare_profiler, theirs._enable_profiler, theirs._disable_profiler
+    whose: list[tuple[Rank | None, int]] = []
+
+    def me() -> tuple[Rank | None, int]:
+        return here.rank, threading.get_ident()
+
+    def mine() -> bool:
+        return bool(whose) and whose[0] == me()
+
+    def prepare(*args: Any, **options: Any) -> None:
+        if not whose:
+            whose.append(me())
+        if mine():
+            begin(*args, **options)
+        elif here.rank is not None and whose[0][0] is not None:
+            has, asks = whose[0][0].name, here.rank.name
+            en = f"{asks} profiles nothing: {has} has PyTorch's profiler, which is one for the process that the ranks "
+            en += "share. Profile one rank, or run them with --processes"
+            zh = f"{asks} 的分析结果为空：PyTorch 的 profiler 每个进程只有一个，现在由 {has} 占用，"
+            zh += "而各 rank 同在一个进程里。请只分析一个 rank，或者加 --processes 运行"
+            warnings.warn(say(en=en, zh=zh), stacklevel=4)
+
+    def start(*args: Any, **options: Any) -> None:
+        if not whose:  # emit_nvtx prepares nothing
+            whose.append(me())
+        if mine():
+            enable(*args, **options)
+
+    def stop() -> Any:
+        if not mine():
+            return Nothing()
+        whose.clear()
+        return disable()
+
+    yield Patch(profiler, "_prepare_profiler", prepare)
+    yield Patch(profiler, "_enable_profiler", start)
+    yield Patch(profiler, "_disable_profiler", stop)

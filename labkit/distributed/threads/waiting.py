@@ -41,12 +41,8 @@ def wait_for(
     helpers = rank.world.helpers
     helped = bool(helpers) and any(thread.is_alive() for thread in helpers)
     try:
-        member.wait(
-            lambda: ready() or not patience(),
-            call,
-            inside=not helped,
-            patience=None if timeout is None else patience,
-        )
+        limit = None if timeout is None else patience
+        member.wait(lambda: ready() or not patience(), call, inside=not helped, patience=limit)
     finally:
         rank.waits = None
     return ready()

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from ... import turns
-from ...base.language import say
 from ...base.ours import is_our_module
+from ...base.texts import texts_beside
 from ..rank.rank import Rank
 
+_TEXTS = texts_beside(__file__)
 # Seconds between two looks, and how many of them see the same before it is told; and of this time, what is computing.
 _BEAT, _LOOKS, _COMPUTES = 0.5, 8, 0.05
 # Modules that wait for the user, or for a child process: both answer without a rank.
@@ -49,26 +50,14 @@ class Watch:
     def _stands(self, rank: Rank) -> bool:
         """Whether it has the turn, or has let it go in a call of C's and nobody takes it; and somebody waits."""
         holder, live = self._ring.holder, self._ring.live
-        return (
-            len(live) > 1
-            and rank.member in live
-            and (rank.member is holder or holder is None and rank.stands)
-        )
+        stands = rank.member is holder or holder is None and rank.stands
+        return len(live) > 1 and rank.member in live and stands
 
     def _tell(self, stacks: dict[str, list[traceback.FrameSummary]]) -> None:
         for name, stack in stacks.items():
-            where, seconds = "".join(traceback.format_list(stack[-4:])), _LOOKS * _BEAT
-            en = (
-                f"labkit: {name} has computed nothing for {seconds:g} seconds, and others wait. It stands in\n{where}"
-                "Ranks that share a process take turns, and most calls that wait within C keep the turn. If another "
-                "rank is to give what is waited for, and does not wait itself: labkit torchrun --processes"
-            )
-            zh = (
-                f"labkit：{name} 已经 {seconds:g} 秒没有做任何计算，其他 rank 都在等。它停在\n{where}"
-                "同一个进程里的 rank 轮流运行，在 C 代码里等待的调用大多不会让出轮次。如果它等的东西要由别的 rank "
-                "给出，而那个 rank 自己没有在等，请用 labkit torchrun --processes"
-            )
-            print(say(en=en, zh=zh), file=self._stream, flush=True)
+            stands = _TEXTS["stands",](name=name, seconds=_LOOKS * _BEAT)
+            where = "".join(traceback.format_list(stack[-4:]))
+            print(f"{stands}\n{where}{_TEXTS['why',]}", file=self._stream, flush=True)
 
 
 def _stack(rank: Rank) -> list[traceback.FrameSummary]:

@@ -32,8 +32,8 @@ from ..rank.flight import write_all
 from ..rank.process_state import ProcessState
 from ..rank.rank import Rank, rank_here
 from ..rank.sampling import at_modules, sample
+from ..rank.visible import Nodes
 from .meeting import Meetings
-from .nodes import Nodes
 from .shardings import Shardings
 from .torch_patches import patches
 from .watch import Watch
@@ -55,12 +55,8 @@ class RanksFailed(RuntimeError):
     def __init__(self, errors: Mapping[int, BaseException], first: int) -> None:
         self.rank, self.error, self.errors = first, errors[first], dict(errors)
         kind = type(self.error).__name__
-        super().__init__(
-            say(
-                en=f"rank {first} failed: {kind}: {self.error}",
-                zh=f"rank {first} 出错：{kind}：{self.error}",
-            )
-        )
+        en, zh = f"rank {first} failed: {kind}: {self.error}", f"rank {first} 出错：{kind}：{self.error}"
+        super().__init__(say(en=en, zh=zh))
 
 
 class World:
@@ -89,19 +85,13 @@ class World:
         self.size = whole("size", size, 1, MOST_GPUS)
         self.nodes = whole("nodes", nodes, 1, self.size)
         if self.size % self.nodes:
-            raise ValueError(
-                say(
-                    en=f"nodes must divide the number of ranks: {self.size} ranks on {self.nodes} nodes",
-                    zh=f"nodes 必须能整除 rank 数：{self.nodes} 个节点分不匀 {self.size} 个 rank",
-                )
-            )
+            en = f"nodes must divide the number of ranks: {self.size} ranks on {self.nodes} nodes"
+            zh = f"nodes 必须能整除 rank 数：{self.nodes} 个节点分不匀 {self.size} 个 rank"
+            raise ValueError(say(en=en, zh=zh))
         if rank_here() is not None:
-            raise RuntimeError(
-                say(
-                    en="ranks cannot be started by a rank",
-                    zh="不能在一个 rank 里再启动一组 rank",
-                )
-            )
+            en = "ranks cannot be started by a rank"
+            zh = "不能在一个 rank 里再启动一组 rank"
+            raise RuntimeError(say(en=en, zh=zh))
         each = self.size // self.nodes
         self.stores: dict[Any, Any] = {}
         self.kept: list[Any] = []
@@ -169,7 +159,7 @@ class World:
         now = max(rank.clock() for rank in self.ranks)
         for rank in self.ranks:
             rank.wait_until(now)  # they begin together
-        baton = turns.Baton(watch=watching, explain=self._explain)
+        baton = turns.Baton(watch=watching, explain=self.explain)
         baton.passes_interrupts = interrupts
         for rank in chosen:
             rank.error = rank.result = rank.waits = rank.last = None
@@ -198,16 +188,13 @@ class World:
             raise KeyboardInterrupt
         if self.failed:
             self.meetings.begin_anew()
-            self._write_flights()
+            # Their last calls are kept for whoever asks why they hung, or met and did not fit together.
+            if any(hasattr(error, "report") or "Watchdog" in str(error) for error in self.failed.values()):
+                write_all([rank.flight for rank in self.ranks if rank.flight is not None])
             raise RanksFailed(self.failed, next(iter(self.failed)))
         if to_end and (calls := self.meetings.unmet()):
             raise RanksFailed({calls[0].rank: faults.unmet(calls)}, calls[0].rank)
         return [rank.result for rank in chosen]
-
-    def _write_flights(self) -> None:
-        """Keep the ranks' last calls for whoever asks why they hung, or met and did not fit together."""
-        if any(hasattr(error, "report") or "Watchdog" in str(error) for error in self.failed.values()):
-            write_all([rank.flight for rank in self.ranks if rank.flight is not None])
 
     def _beginning(
         self, rank: Rank, baton: turns.Baton, function: Callable[[Rank], Any]
@@ -297,11 +284,7 @@ class World:
         return baton is None or baton.ring.holder is None and all(r.asleep is None for r in self.ranks)
 
     def explain(self, call: object) -> str:
-        """The text of a deadlock in which a thread that takes no turns waits in ``call``."""
-        return self._explain(repr(call))
-
-    def _explain(self, waits: str) -> str:
-        """The text of a deadlock."""
+        """The text of a deadlock, whatever was waited for."""
         standings = [_standing(rank) for rank in self.ranks]
         self._waits, self._report = faults.graph(standings), faults.deadlock(standings)
         return str(self._report)
@@ -358,6 +341,8 @@ def _standing(rank: Rank) -> faults.Standing:
 def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:
     """The variables that torchrun gives a process (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
     node = number // each
+    # Of several on a node, each leaves the cores to the others, unless told otherwise (torch/distributed/run.py).
+    threads = {"OMP_NUM_THREADS": "1"} if each > 1 and "OMP_NUM_THREADS" not in os.environ else {}
     return {
         "RANK": str(number),
         "LOCAL_RANK": str(number % each),
@@ -370,14 +355,9 @@ def _environment(number: int, size: int, each: int, more: Mapping[str, str] | No
         "ROLE_NAME": "default",
         "MASTER_ADDR": ADDRESS,
         "MASTER_PORT": str(PORT),
-        **_threads(each),
+        **threads,
         **(more or {}),
     }
-
-
-def _threads(each: int) -> dict[str, str]:
-    """Of several on a node, each leaves the cores to the others, unless told otherwise (torch/distributed/run.py)."""
-    return {"OMP_NUM_THREADS": "1"} if each > 1 and "OMP_NUM_THREADS" not in os.environ else {}
 
 
 def _number_and_clock() -> tuple[int, float] | None:

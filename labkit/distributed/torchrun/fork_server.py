@@ -32,7 +32,7 @@ class Server:
     def __init__(self, preload: Callable[[], object], work: Callable[[list[str]], int]) -> None:
         self._control, control = socket.socketpair()
         self._workers: dict[int, Worker] = {}
-        _flush()
+        flush()
         self._pid = os.fork()
         if not self._pid:
             try:
@@ -73,12 +73,9 @@ class Server:
         while b"\n" not in self._heard:
             more = self._control.recv(1 << 12)
             if not more:
-                raise RuntimeError(
-                    say(
-                        en="the process that starts the workers has ended",
-                        zh="负责启动各工作进程的那个进程已经退出",
-                    )
-                )
+                en = "the process that starts the workers has ended"
+                zh = "负责启动各工作进程的那个进程已经退出"
+                raise RuntimeError(say(en=en, zh=zh))
             self._heard += more
         line, _, self._heard = self._heard.partition(b"\n")
         pid, code = json.loads(line)
@@ -211,11 +208,12 @@ def _work(
     try:
         code = work(arguments)
     finally:
-        _flush()
+        flush()
         os._exit(code)
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Hand on what was printed, as far as anybody takes it."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # closed, or a pipe that nobody reads
             stream.flush()

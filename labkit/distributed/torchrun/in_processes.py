@@ -17,6 +17,7 @@ from typing import IO, Any
 from ...base.patches import Patch, Patches
 from ...children import told as children
 from ..processes.keys import REPORTS
+from .fork_server import Server, flush
 
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
@@ -45,10 +46,8 @@ def run(
         options = parse_args(list(arguments))
         if options.nproc_per_node in ("gpu", "auto"):
             options.nproc_per_node = str(len(machine.visible(environment)))
-        given = {
-            argument.partition("=")[0].replace("_", "-")
-            for argument in arguments[: _script_at(arguments, options)]
-        }
+        script = len(arguments) - 1 - len(options.training_script_args)  # those that follow are its own
+        given = {argument.partition("=")[0].replace("_", "-") for argument in arguments[:script]}
         folder = os.environ[REPORTS] = mkdtemp(prefix="labkit")
         try:
             code = _launch(options, given)
@@ -62,11 +61,6 @@ def run(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _script_at(arguments: Sequence[str], options: Any) -> int:
-    """The place of the script among the arguments; those that follow are its own."""
-    return len(arguments) - 1 - len(options.training_script_args)
-
-
 def _launch(options: Any, given: set[str]) -> int:
     """Start the nodes that are to be started here."""
     from torch.distributed.run import parse_min_max_nnodes
@@ -74,20 +68,22 @@ def _launch(options: Any, given: set[str]) -> int:
     nodes = parse_min_max_nnodes(options.nnodes)[1]
     elsewhere = {"--node-rank", "--master-addr", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf"} & given
     if not elsewhere and not options.standalone and "--master-port" not in given:
-        options.master_port = _free_port()  # the default, 29500, is any other run's too
+        with socket.socket() as free:  # the default, 29500, is any other run's too
+            free.bind(("127.0.0.1", 0))
+            options.master_port = int(free.getsockname()[1])
     if nodes == 1 or elsewhere or options.standalone:
         return _node(options)
     running = {}
     for node in range(1, nodes):
         options.node_rank = node
-        _flush()
+        flush()
         pid = os.fork()
         if not pid:
             code = 70
             try:
                 code = _node(options)
             finally:
-                _flush()
+                flush()
                 os._exit(code)
         running[pid] = node
     options.node_rank = 0
@@ -106,7 +102,6 @@ def _node(options: Any) -> int:
     from torch.distributed.elastic.multiprocessing import api as agent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 
-    from .fork_server import Server
     from .worker import preload, work
 
     server = Server(lambda: preload(options.training_script, options.module), work)
@@ -127,7 +122,7 @@ def _node(options: Any) -> int:
     return 0
 
 
-def _forking(server: Any) -> Any:
+def _forking(server: Server) -> Any:
     """A stand-in for the agent's way to start a worker, which forks where that would start a fresh Python."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
@@ -161,14 +156,3 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()

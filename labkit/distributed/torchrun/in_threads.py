@@ -41,12 +41,8 @@ def launch(
     nodes = int(options.nnodes)
     environ = _told(options)
     shown = {int(number) for number in options.local_ranks_filter.split(",") if number}
-    specs = [
-        DefaultLogsSpecs(
-            options.log_dir, Std.from_str(options.redirects), Std.from_str(options.tee), shown or None
-        )
-        for _ in range(nodes)
-    ]
+    kinds = Std.from_str(options.redirects), Std.from_str(options.tee)
+    specs = [DefaultLogsSpecs(options.log_dir, *kinds, shown or None) for _ in range(nodes)]
     preload(program.script, program.module)  # else the first rank imports for all, by its clock
     try:
         for attempt in range(options.max_restarts + 1):
@@ -104,16 +100,13 @@ def _attempt(
         except RanksFailed as failure:
             if isinstance(failure.error, Unmet):  # its rank had ended well
                 program.told = (failure.error,)
-            return {
-                number: ProcessFailure(
-                    local_rank=world.ranks[number].local,
-                    pid=os.getpid(),
-                    exitcode=exit_code(error),
-                    error_file=logs[world.ranks[number].node].error_files[world.ranks[number].local],
-                )
-                for number, error in failure.errors.items()
-                if exit_code(error)
-            }
+            found = {}
+            for number, error in failure.errors.items():
+                if code := exit_code(error):
+                    rank = world.ranks[number]
+                    file = logs[rank.node].error_files[rank.local]
+                    found[number] = ProcessFailure(rank.local, os.getpid(), code, file)
+            return found
         finally:
             ends(world)
     return {}

@@ -9,7 +9,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from ... import turns
 from ...base import as_main
@@ -41,8 +40,9 @@ class Program(as_main.Program):
         except (turns.Ended, Left):
             raise  # it is no more: nothing of its own runs any longer
         except BaseException as error:
-            known = any(_alike(error, other) for other in rank.world.failed.values())
-            if known and exit_code(error):
+            # Where two ranks have failed in one way, it is shown of the first.
+            others = [(type(other), str(other)) for other in rank.world.failed.values()]
+            if (type(error), str(error)) in others and exit_code(error):
                 failure = error
             elif isinstance(error, turns.Deadlock) or hasattr(error, "report"):
                 failure, self.told = error, (*self.told, error)
@@ -50,9 +50,14 @@ class Program(as_main.Program):
                     _shown(error)
             else:
                 failure = _shown(error)
-        _wait_for_threads(rank)
+        for thread in threading.enumerate():  # a process ends when its threads have, but for its daemons
+            own = vars(thread)
+            if own.get("_labkit_rank") is rank and own["_labkit_waited_for"]:
+                thread.join()
         run_exit_functions(rank.state, _shown)
-        _flush()
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "flush"):
+                stream.flush()
         if failure is not None:
             raise failure
 
@@ -75,23 +80,3 @@ def tell(errors: Iterable[BaseException]) -> None:
         without_ours(error)
         fold(error, is_installed_code, whole=True)
         sys.stderr.write("".join(traceback.format_exception(error)))
-
-
-def _alike(one: BaseException, other: BaseException) -> bool:
-    """Whether two ranks have failed in one way, which is shown of the first."""
-    return type(one) is type(other) and str(one) == str(other)
-
-
-def _wait_for_threads(rank: Rank) -> None:
-    """A process ends when its threads have, but for its daemons."""
-    for thread in threading.enumerate():
-        own = vars(thread)
-        if own.get("_labkit_rank") is rank and own["_labkit_waited_for"]:
-            thread.join()
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        flush: Callable[[], Any] | None = getattr(stream, "flush", None)
-        if flush is not None:
-            flush()

@@ -146,9 +146,6 @@ def splits(call: Call, tensor: Tensor, output: Tensor) -> None:
 
 def silent(*, en: str, zh: str) -> NoReturn:
     """Raise ValueError for what NCCL does not look at."""
-    raise ValueError(
-        say(
-            en=f"{en} (NCCL does not check this: on real GPUs it reads or writes the wrong memory)",
-            zh=f"{zh}（NCCL 不检查这一点：在真实的 GPU 上会读写错误的显存）",
-        )
-    )
+    en = f"{en} (NCCL does not check this: on real GPUs it reads or writes the wrong memory)"
+    zh = f"{zh}（NCCL 不检查这一点：在真实的 GPU 上会读写错误的显存）"
+    raise ValueError(say(en=en, zh=zh))

@@ -41,19 +41,18 @@ def nccl_error(kind: str, last: str) -> DistBackendError:
     )
 
 
+def _dtypes(names: str) -> frozenset[torch.dtype]:
+    """Those of the types that this torch has."""
+    return frozenset(getattr(torch, name) for name in names.split() if hasattr(torch, name))
+
+
 # NCCLUtils.hpp, ncclDataType, as built for CUDA: these have a type there, or travel as bytes.
-_NCCL_TYPES = frozenset(
-    getattr(torch, name)
-    for name in "int8 uint8 float32 float64 int32 int64 float16 bool bfloat16 float8_e5m2 float8_e4m3fn "
-    "float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu".split()
-    if hasattr(torch, name)
+_NCCL_TYPES = _dtypes(
+    "int8 uint8 float32 float64 int32 int64 float16 bool bfloat16 float8_e5m2 float8_e4m3fn float8_e4m3fnuz "
+    "float8_e5m2fnuz float8_e8m0fnu"
 )
-_NO_SUMS = frozenset(
-    getattr(torch, name)
-    for name in ("float8_e5m2fnuz", "float8_e4m3fnuz", "float8_e8m0fnu")
-    if hasattr(torch, name)
-)
-_PREMUL = frozenset((torch.float16, torch.float32, torch.bfloat16, torch.float64))
+_NO_SUMS = _dtypes("float8_e5m2fnuz float8_e4m3fnuz float8_e8m0fnu")
+_PREMUL = _dtypes("float16 float32 bfloat16 float64")
 _NCCL_OPS = frozenset(("SUM", "PRODUCT", "MIN", "MAX", "AVG", "PREMUL_SUM"))
 # c10::toString(ScalarType)
 _SCALAR_TYPES = {

@@ -1,17 +1,23 @@
-"""Ranks of which none can go on, and calls that nobody came to."""
+"""Calls in which ranks wait in vain: none can go on, nobody has come by the end, the last has come too late.
+
+NCCL's watchdog says the latter, in the words of WorkNCCL::checkTimeout in ProcessGroupNCCL.cpp.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from torch.distributed import DistBackendError
+
 from ....base.language import say, series
+from ....base.texts import texts_beside
 from ..call import Call
 from ..waits import Wait, WaitForGraph
-from .lateness import watchdog
-from .report import Report, explained
-from .words import described, group_of, ordinal, ranks_text, table
+from .words import Report, described, explained, group_of, ordinal, ranks_text, table
+
+_TEXTS = texts_beside(__file__)
 
 # The faults that have a name of their own in a check-up, by why none can go on.
 _IN_SOME = "collective_in_some_ranks"
@@ -57,25 +63,13 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
     """
     key, facts = _cause(standings)
     meaning, advice = explained(key, **facts)
-    head = say(
-        en="no rank can go on: each that is left waits for another.",
-        zh="所有 rank 都走不下去了：剩下的每一个都在等别的 rank。",
-    )
-    lines = (head, *standing_lines(standings), meaning)
+    lines = (str(_TEXTS["nobody",]), *standing_lines(standings), meaning)
     places = tuple(filter(None, map(_place, standings)))
-    stuck = next((call for one in standings if (call := one.call) and call.backend == "nccl"), None)
-    real = (
-        "" if stuck is None or stuck.makes_a_group else _on_real_gpus(stuck, timeout or timedelta(minutes=10))
-    )
+    stuck, real = next((call for one in standings if (call := one.call) and call.backend == "nccl"), None), ""
+    if stuck is not None and not stuck.makes_a_group:
+        limit = timeout or timedelta(minutes=10)
+        real = _TEXTS["on-real-gpus",](seconds=f"{limit.total_seconds():g}", said=watchdog(stuck, limit))
     return Report(_FAULTS.get(key, "deadlock"), lines, advice, places, real)
-
-
-def _on_real_gpus(call: Call, timeout: timedelta) -> str:
-    said, seconds = watchdog(call, timeout), f"{timeout.total_seconds():g}"
-    return say(
-        en=f"On real GPUs they stand for {seconds} s, until: {said}",
-        zh=f"在真实的 GPU 上会一直卡 {seconds} 秒，然后才报：{said}",
-    )
 
 
 def _place(one: Standing) -> str:
@@ -94,9 +88,8 @@ def graph(standings: Sequence[Standing]) -> WaitForGraph:
 def _wait(one: Standing, standings: Sequence[Standing]) -> Wait:
     call = one.call
     if call is not None:
-        return Wait(
-            one.rank, "waits", call.kind, missing(call, standings), group_of(call), call.seq, call.short_place
-        )
+        awaited = missing(call, standings)
+        return Wait(one.rank, "waits", call.kind, awaited, group_of(call), call.seq, call.short_place)
     if one.what:
         return Wait(one.rank, "waits", one.what)
     if one.error is not None:
@@ -145,37 +138,24 @@ def _several(text: str) -> str:
 
 
 def _standing(one: Standing, standings: Sequence[Standing]) -> str:
-    call = one.call
+    call, last = one.call, one.last
+    if call is not None and call.is_message:
+        return _TEXTS["message",](what=described(call), place=call.short_place)
     if call is not None:
         awaited = missing(call, standings)
-        whom = ranks_text(awaited) if awaited else say(en="the others", zh="其他 rank")
-        what = described(call)
-        if call.is_message:
-            return say(en=f"waits in {what} at {call.short_place}", zh=f"停在 {call.short_place} 的 {what}")
-        return say(
-            en=f"waits for {whom} in {what}, call {call.seq} of group {group_of(call)}, at {call.short_place}",
-            zh=f"在等 {whom}：停在 {call.short_place} 的 {what}，组 {group_of(call)} 的第 {call.seq} 次调用",
-        )
+        whom = ranks_text(awaited) if awaited else _TEXTS["others",]
+        return _TEXTS["collective",](whom=whom, what=described(call), **_number(call))
     if one.what:
-        return say(en=f"waits for {one.what}", zh=f"在等 {one.what}")
+        return _TEXTS["own",](what=one.what)
     if one.error is not None:
-        return say(
-            en=f"failed with {one.error[0]}: {one.error[1]}",
-            zh=f"出错退出：{one.error[0]}：{one.error[1]}",
-        )
-    last = one.last
-    if last is None and one.seqs:
-        return say(
-            en="made no call in this cell, and has run to its end",
-            zh="在这个单元格里没有做过调用，已经运行完",
-        )
+        return _TEXTS["failed",](kind=one.error[0], problem=one.error[1])
     if last is None:
-        return say(en="has ended without a call", zh="已经结束，没有做过任何调用")
-    return say(
-        en=f"has ended; its last call was {last.kind}, call {last.seq} of group {group_of(last)}, "
-        f"at {last.short_place}",
-        zh=f"已经结束；最后一次调用是 {last.short_place} 的 {last.kind}，组 {group_of(last)} 的第 {last.seq} 次",
-    )
+        return str(_TEXTS["no-call-here" if one.seqs else "no-call",])
+    return _TEXTS["ended",](kind=last.kind, **_number(last))
+
+
+def _number(call: Call) -> dict[str, object]:
+    return {"number": call.seq, "group": group_of(call), "place": call.short_place}
 
 
 # Why none can go on: a key of faults.txt, and its facts.
@@ -194,12 +174,9 @@ def _cause(standings: Sequence[Standing]) -> _Cause:
     collectives = [call for call in calls if not call.is_message]
     if len(collectives) < len(calls):
         return "message_and_collective", {}
-    elsewhere = {call.rank: call.group for call in collectives}
-    if all(
-        elsewhere.get(rank, call.group) != call.group
-        for call in collectives
-        for rank in missing(call, standings)
-    ):
+    group = {call.rank: call.group for call in collectives}
+    awaited = [(call.group, rank) for call in collectives for rank in missing(call, standings)]
+    if all(group.get(rank, own) != own for own, rank in awaited):
         return "groups_crossed", {}
     return cause(collectives[0], standings)
 
@@ -214,6 +191,7 @@ def cause(call: Call, standings: Sequence[Standing]) -> _Cause:
     never = [one.rank for one in away if not one.came.get(line)]
     ended = [one.rank for one in away if one.ended]
     through = f" (`{via}`)" if (via := call.via) else ""
+    group = {"kind": call.kind, "members": ranks_text(call.ranks)}
     if away and not never and times > 1:
         over = say(en=" and ended", zh="，然后结束了") if len(ended) == len(away) else ""
         rounds, passes = series(sorted({str(one.came[line]) for one in away})), by[call.rank].passes
@@ -224,20 +202,13 @@ def cause(call: Call, standings: Sequence[Standing]) -> _Cause:
             return "skipped", facts
         return "uneven", facts | {"ended": over, "time": ordinal(times)}
     if never and call.makes_a_group:
-        return "split_alone", {
-            "names": ranks_text(never),
-            "kind": call.kind,
-            "members": ranks_text(call.ranks),
-        }
+        return "split_alone", {"names": ranks_text(never), **group}
     if never:
         here = ranks_text([one.rank for one in standings if one.came.get(line)])
-        return "alone", {
-            "names": ranks_text(never), "through": through, "here": here, "kind": call.kind,
-            "members": ranks_text(call.ranks),
-        }  # fmt: skip
+        return "alone", {"names": ranks_text(never), "through": through, "here": here, **group}
     if ended:
         return "ended_before", {"names": ranks_text(ended)}
-    return "elsewhere", {"names": names if away else say(en="the others", zh="其他 rank"), "rank": call.rank}
+    return "elsewhere", {"names": names if away else _TEXTS["others",], "rank": call.rank}
 
 
 def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> _Cause:
@@ -246,9 +217,7 @@ def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> 
     gone = sorted({call.ranks[call.root] for call in calls if call.root is not None} & ended)
     if gone:
         return "peer_ended", {"names": ranks_text(gone)}
-    return {"recv": "all_receive", "send": "all_send"}["".join(kinds)] if len(
-        kinds
-    ) == 1 else "messages_unpaired", {}
+    return {"recv": "all_receive", "send": "all_send"}.get("".join(kinds), "messages_unpaired"), {}
 
 
 def unmet(calls: Sequence[Call]) -> Unmet:
@@ -257,3 +226,54 @@ def unmet(calls: Sequence[Call]) -> Unmet:
     places = tuple(call.short_place for call in calls)
     report = Report("calls_never_met", (head, *table(calls)), advice, places)
     return report.on(Unmet(str(report)))
+
+
+# torch/csrc/distributed/c10d/Work.cpp, opTypeToString; NCCL's barrier is an all-reduce of one number.
+_OP_TYPES = {
+    "all_reduce": "ALLREDUCE", "barrier": "ALLREDUCE", "broadcast": "BROADCAST", "reduce": "REDUCE",
+    "all_gather": "ALLGATHER", "all_gather_single": "_ALLGATHER_BASE", "gather": "GATHER", "scatter": "SCATTER",
+    "reduce_scatter": "REDUCE_SCATTER", "reduce_scatter_single": "_REDUCE_SCATTER_BASE", "all_to_all": "ALLTOALL",
+    "all_to_all_single": "ALLTOALL_BASE", "send": "SEND", "recv": "RECV",
+}  # fmt: skip
+
+
+def watchdog(call: Call, timeout: timedelta) -> str:
+    """The text that NCCL's watchdog writes after ``timeout``."""
+    limit = round(timeout.total_seconds() * 1000)
+    brought, got = call.inputs or call.outputs, call.outputs or call.inputs
+    numel_in, numel_out = (sum(t.numel() for t in tensors) for tensors in (brought, got))
+    if call.kind == "barrier":
+        numel_in = numel_out = 1
+    return (
+        f"[Rank {call.at}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={call.seq}, "
+        f"OpType={_OP_TYPES.get(call.kind, call.kind.upper())}, NumelIn={numel_in}, NumelOut={numel_out}, "
+        f"Timeout(ms)={limit}) ran for {limit} milliseconds before timing out."
+    )
+
+
+def late(calls: Sequence[Call]) -> DistBackendError | None:
+    """The error to be raised if the last of a collective's calls came too late for the first; else None."""
+    first = min(calls, key=lambda call: call.arrived)
+    if first.timeout is None:
+        return None
+    end = first.arrived + first.timeout.total_seconds()
+    away = [call.rank for call in calls if call.arrived > end]
+    return timeout_error(first, first.timeout, away) if away else None
+
+
+def timeout_error(call: Call, timeout: timedelta, ranks: Iterable[int] = ()) -> DistBackendError:
+    """The error to be raised where ``call`` has waited for ``timeout`` by its rank's clock, in vain for ``ranks``."""
+    names = ranks_text(ranks) if ranks else _TEXTS["others",]
+    return DistBackendError(
+        watchdog(call, timeout)
+        + say(
+            en=f"\nrank {call.rank} stood in {described(call)} at {call.short_place} for the whole timeout of the "
+            f"group, {timeout.total_seconds():g} s; {names} had not come.\n"
+            "Do: what only some ranks do for long (download, tokenise, evaluate) needs a longer `timeout=` in "
+            "`init_process_group`, or the others must not wait in a collective for it.",
+            zh=f"\nrank {call.rank} 停在 {call.short_place} 的 {described(call)}，等满了组的超时 "
+            f"{timeout.total_seconds():g} 秒，{names} 还没有到。\n"
+            "怎么办：只有部分 rank 要做很久的事（下载、分词、评估），就在 `init_process_group` 里把 `timeout=` "
+            "设得更长，或者不要让其他 rank 在集合通信里等它。",
+        )
+    )

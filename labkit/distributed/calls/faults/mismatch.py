@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from torch.distributed import DistBackendError
 
-from ....base.language import say
+from ....base.texts import texts_beside
 from ..call import Call
 from ..checks.nccl import nccl_error
 from ..waits import Wait, WaitForGraph
-from .report import Report, explained
-from .words import group_of, ranks_text, table
+from .words import Report, explained, group_of, ranks_text, table
+
+_TEXTS = texts_beside(__file__)
+# Where members may bring pieces of different sizes.
+_UNEVEN = frozenset(("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single"))
 
 
 class Mismatch(RuntimeError):
@@ -29,15 +32,13 @@ def fault(calls: Sequence[Call]) -> Exception | None:
         return on_one_gpu(calls)
     report = report_of(calls, what)
     error = report.on(Mismatch(str(report)))
-    error.waits = WaitForGraph(
-        tuple(_wait(call, calls) for call in sorted(calls, key=lambda call: call.rank))
-    )
+    waits = []
+    for call in sorted(calls, key=lambda call: call.rank):
+        others = tuple(sorted(other.rank for other in calls if _conflict(call, other)))
+        place = group_of(call), call.seq, call.short_place
+        waits.append(Wait(call.rank, "waits", call.kind, others, *place))
+    error.waits = WaitForGraph(tuple(waits))
     return error
-
-
-def _wait(call: Call, calls: Sequence[Call]) -> Wait:
-    others = tuple(sorted(other.rank for other in calls if _conflict(call, other)))
-    return Wait(call.rank, "waits", call.kind, others, group_of(call), call.seq, call.short_place)
 
 
 def fit(a: Call, b: Call) -> bool:
@@ -53,14 +54,20 @@ def _difference(calls: Sequence[Call]) -> str:
 def _conflict(a: Call, b: Call) -> str:
     """In what two calls differ, "kind", "op", "root", "number", "dtype" or "shape"; "" if they fit."""
     if a.kind != b.kind:
-        return "" if {a.kind, b.kind} == {"send", "recv"} and _lengths(a) == _lengths(b) else _of_kinds(a, b)
+        if {a.kind, b.kind} != {"send", "recv"}:
+            return "kind"
+        one, other = (call.inputs or call.outputs for call in (a, b))
+        if [(t.numel(), t.dtype) for t in one] == [(t.numel(), t.dtype) for t in other]:
+            return ""
+        return "dtype" if one[0].dtype != other[0].dtype else "shape"
     if a.members != b.members:
         return "members"
     if a.op != b.op:
         return "op"
     if a.root != b.root and not a.is_message:
         return "root"
-    one, other = _brought(a), _brought(b)
+    # The tensors of which every member has alike.
+    one, other = (call.outputs if call.kind in ("broadcast", "scatter") else call.inputs for call in (a, b))
     if len(one) != len(other):
         return "number"
     for x, y in zip(one, other, strict=True):
@@ -68,45 +75,17 @@ def _conflict(a: Call, b: Call) -> str:
             return "dtype"
         if x.numel() != y.numel() and a.kind not in _UNEVEN:
             return "shape"
-    uneven = _UNEVEN.get(a.kind)
-    return "" if uneven is None or (uneven(a, b) and uneven(b, a)) else "shape"
+    return "" if a.kind not in _UNEVEN or (_fits(a, b) and _fits(b, a)) else "shape"
 
 
-def _of_kinds(a: Call, b: Call) -> str:
-    if {a.kind, b.kind} != {"send", "recv"}:
-        return "kind"
-    one, other = (a.inputs or a.outputs)[0], (b.inputs or b.outputs)[0]
-    return "dtype" if one.dtype != other.dtype else "shape"
-
-
-def _lengths(call: Call) -> list[tuple[int, Any]]:
-    return [(tensor.numel(), tensor.dtype) for tensor in call.inputs or call.outputs]
-
-
-def _brought(call: Call) -> list[Any]:
-    """The tensors of which every member has alike."""
-    if call.kind in ("broadcast", "scatter"):
-        return call.outputs
-    return call.inputs
-
-
-def _gathers(to: Call, of: Call) -> bool:
-    """Whether ``to`` has room for what ``of`` brings (all_gather: pieces may differ in size)."""
-    return bool(to.outputs[of.at].numel() == of.inputs[0].numel())
-
-
-def _scatters(of: Call, to: Call) -> bool:
-    return bool(of.inputs[to.at].numel() == to.outputs[0].numel())
-
-
-def _sends(of: Call, to: Call) -> bool:
-    return bool(of.inputs[to.at].numel() == to.outputs[of.at].numel())
-
-
-def _sends_rows(of: Call, to: Call) -> bool:
-    return _rows(of.inputs[0], of.splits and of.splits[0], len(of.ranks), to.at) == _rows(
-        to.outputs[0], to.splits and to.splits[1], len(to.ranks), of.at
-    )
+def _fits(of: Call, to: Call) -> bool:
+    """Whether ``to`` has room for what ``of`` sends it, of pieces that may differ in size."""
+    if of.kind == "all_to_all_single":
+        sent = _rows(of.inputs[0], of.splits and of.splits[0], len(of.ranks), to.at)
+        return sent == _rows(to.outputs[0], to.splits and to.splits[1], len(to.ranks), of.at)
+    piece = of.inputs[0 if of.kind == "all_gather" else to.at]
+    room = to.outputs[0 if of.kind == "reduce_scatter" else of.at]
+    return piece.numel() == room.numel()
 
 
 def _rows(tensor: Any, sizes: list[int] | None, members: int, at: int) -> int:
@@ -115,37 +94,16 @@ def _rows(tensor: Any, sizes: list[int] | None, members: int, at: int) -> int:
     return int(rows * prod(tensor.shape[1:]))
 
 
-# Where members may bring pieces of different sizes: whether what one sends is what the other has room for.
-_UNEVEN: dict[str, Callable[[Call, Call], bool]] = {
-    "all_gather": _gathers,
-    "reduce_scatter": _scatters,
-    "all_to_all": _sends,
-    "all_to_all_single": _sends_rows,
-}
-
-
 def report_of(calls: Sequence[Call], what: str) -> Report:
     """The report of calls that meet and differ in ``what``."""
     first = calls[0]
-    if first.is_message:
-        head = say(
-            en="a message and its receiver do not fit together:",
-            zh="发送（send）和接收（recv）对不上：",
-        )
-    elif what == "members":
-        head = say(
-            en="ranks that make a group together do not name the same members:",
-            zh="各 rank 一起创建一个组，写的成员却不一样：",
-        )
+    if first.is_message or what == "members":
+        head = str(_TEXTS["message" if first.is_message else what,])
     else:
-        head = say(
-            en=f"ranks that meet in call {first.seq} of group {group_of(first)} do not call the same:",
-            zh=f"组 {group_of(first)} 的第 {first.seq} 次调用，各 rank 对不上：",
-        )
+        head = _TEXTS["collective",](number=first.seq, group=group_of(first))
+    key = what
     if what == "shape":
         key = "shape_of_message" if first.is_message else "shape_of_pieces" if first.kind in _UNEVEN else what
-    else:
-        key = what
     facts: dict[str, object] = {}
     if what == "kind" and (split := next((call for call in calls if call.makes_a_group), None)):
         away = [call.rank for call in calls if not call.makes_a_group]
