@@ -90,7 +90,7 @@ class Observer:
         yield self._watch(torch, "load", after=_load)
         yield self._watch(builtins, "open", _open)
         yield self._watch(nn.utils, "clip_grad_norm_", after=_clip)
-        yield self._watch(fsdp.FullyShardedDataParallel, "__init__", _keep_flat)
+        yield self._watch(fsdp.FullyShardedDataParallel, "__init__", _noted("flat"))
         yield Patch(as_main, "show", _shown(as_main.show))
         yield Patch(Rank, "note", self._noting(Rank.note))
         yield self._watch(DistributedDataParallel, "__init__", after=_keep_model)
@@ -100,7 +100,7 @@ class Observer:
         for name in operations.LOSSES:
             yield Patch(functional, name, operations.losing(self.here, name))
         yield self._watch(functional, "batch_norm", _normalise)
-        yield self._watch(torch.amp.GradScaler, "scale", _scale)
+        yield self._watch(torch.amp.GradScaler, "scale", _noted("scaled"))
 
     def _watch(self, owner: Any, name: str, before: _Look | None = None, after: _Look | None = None) -> Patch:
         """Let a rank call ``before(record, *args, **kwargs)``, and then ``after(record, result, *args)``.
@@ -343,17 +343,14 @@ def _enter(record: RankRecord, module: Any, given: Any) -> None:
     record.look("input", record.names.get(id(module), ""), [t for t in inputs if not t.requires_grad])
 
 
-def _scale(record: RankRecord, *_: Any, **__: Any) -> None:
-    record.scaled = True
-
-
 def _keep_model(record: RankRecord, _: None, model: Any, *__: Any) -> None:
     record.models.append(model)
     record.replicas.update(model.process_group.transport().ranks)
 
 
-def _keep_flat(record: RankRecord, *_: Any, **__: Any) -> None:
-    record.flat = True
+def _noted(name: str) -> _Look:
+    """Return what notes under ``name`` that a rank has come by."""
+    return lambda record, *_, **__: setattr(record, name, True)
 
 
 def _keep_optimizer(record: RankRecord, _: None, optimizer: Any, *__: Any) -> None:

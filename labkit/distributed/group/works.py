@@ -18,6 +18,9 @@ from ..rank.rank import alone, here, timed_here
 from ..rank.sampling import sample
 from .slot import Slot
 
+# Descriptions of groups that say nothing.
+_UNSAID = ("", "default_pg", "undefined")
+
 
 class _Waited(Work):
     """The part of a Work that is the same for one call and for several."""
@@ -73,7 +76,7 @@ class SlotWork(_Waited):
     def _tell_stuck(self) -> None:
         if not self._told:
             self._told = True
-            _emit(self.call, self.slot, 0.0, stuck=True)
+            self._emit(0.0, stuck=True)
 
     def tell_if_done(self) -> None:
         """Tell of it though nobody has waited for it."""
@@ -84,7 +87,35 @@ class SlotWork(_Waited):
         self._told = True
         if self.rank is not None:
             self.rank.untold.remove(self)
-            _emit(self.call, self.slot, waited)
+            self._emit(waited)
+
+    def _emit(self, waited: float, *, stuck: bool = False) -> None:
+        """Emit the event of the rank's part: it has its result now, having ``waited`` so long, or is ``stuck``."""
+        call, slot = self.call, self.slot
+        if trace.recording is None:
+            return
+        trace.emit_at(
+            Event(
+                "stuck" if stuck else "collective",
+                call.device,
+                direction="backward" if call.backward else "forward",
+                start=call.arrived,
+                seconds=max(slot.finished - call.arrived, 0.0),
+                name=call.kind,
+                rank=call.rank,
+                group=call.group if call.desc in _UNSAID else f"{call.desc} {call.group}",
+                async_op=call.async_op,
+                sequence=call.seq,
+                ranks=tuple(slot.missing()) if stuck else slot.pair or call.ranks,
+                waited=waited,
+                last=slot.last,
+                place=call.short_place,
+                **call.told,
+            )
+        )
+        rank = timed_here()
+        if rank is not None:
+            sample(rank, call.kind, call.device if call.told.get("nbytes") else "")
 
     def _ready(self) -> bool:
         return self.slot.is_over() or "away" in self.call.memo
@@ -115,41 +146,6 @@ class SlotWork(_Waited):
         return self.slot.calls[0].at
 
     _source_rank = source_rank
-
-
-# Descriptions of groups that say nothing.
-_UNSAID = ("", "default_pg", "undefined")
-
-
-def _emit(call: Call, slot: Slot, waited: float, *, stuck: bool = False) -> None:
-    """Emit the event of one rank's part in a collective, which has its result now, or is ``stuck``.
-
-    waited   seconds that it stood still until the last member came.
-    """
-    if trace.recording is None:
-        return
-    trace.emit_at(
-        Event(
-            "stuck" if stuck else "collective",
-            call.device,
-            direction="backward" if call.backward else "forward",
-            start=call.arrived,
-            seconds=max(slot.finished - call.arrived, 0.0),
-            name=call.kind,
-            rank=call.rank,
-            group=call.group if call.desc in _UNSAID else f"{call.desc} {call.group}",
-            async_op=call.async_op,
-            sequence=call.seq,
-            ranks=tuple(slot.missing()) if stuck else slot.pair or call.ranks,
-            waited=waited,
-            last=slot.last,
-            place=call.short_place,
-            **call.told,
-        )
-    )
-    rank = timed_here()
-    if rank is not None:
-        sample(rank, call.kind, call.device if call.told.get("nbytes") else "")
 
 
 class Works(_Waited):

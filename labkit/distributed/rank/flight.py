@@ -179,14 +179,9 @@ def patches(here: Any, owner: Any) -> Iterator[Patch]:
             del found["entries"]
         return found
 
-    def dump(
-        includeCollectives: bool | None = None,
-        includeStackTraces: bool | None = None,
-        onlyActive: bool | None = None,
-    ) -> bytes:
-        return pickle.dumps(
-            given(includeCollectives, onlyActive, includeStackTraces=includeStackTraces), protocol=2
-        )
+    def dump(includeCollectives: Any = None, includeStackTraces: Any = None, onlyActive: Any = None) -> bytes:
+        found = given(includeCollectives, onlyActive, includeStackTraces=includeStackTraces)
+        return pickle.dumps(found, protocol=2)
 
     def dump_json(includeCollectives: bool | None = None, onlyActive: bool | None = None) -> bytes:
         return json.dumps(given(includeCollectives, onlyActive)).encode()

@@ -114,11 +114,15 @@ class Meeting:
         return slot
 
     def _compute(self, calls: list[Call]) -> None:
-        """Write what all members of a collective get."""
+        """Write what all members of a collective get, or the receiver of a message."""
+        if self._running is not None and calls[0].nbytes > NUMBERS:
+            return
+        if calls[0].is_message:
+            send, recv = calls
+            semantics.write(list(zip(recv.outputs, send.inputs, strict=True)))
+            return
         every = calls
         if self._running is not None:
-            if calls[0].nbytes > NUMBERS:
-                return
             of = {call.at: call for call in calls}
             every = [of[max((k for k in of if k <= at), default=min(of))] for at in range(len(self.ranks))]
             root = calls[0].root
@@ -157,7 +161,7 @@ class Meeting:
         if len(slot.calls) == 2:
             slot.error = faults.fault([slot.calls[0], slot.calls[1]])
             if slot.error is None:
-                _finish(slot, _deliver if self._running is None or call.nbytes <= NUMBERS else _nothing)
+                _finish(slot, self._compute)
         elif call.kind == "send" and call.nbytes <= BUFFER:
             with Plain():  # the sender may go on and change them
                 call.inputs = [tensor.clone() for tensor in call.inputs]
@@ -243,13 +247,3 @@ def _finish(slot: Slot, compute: Callable[[list[Call]], None]) -> None:
         call.release()
     if turns.participant() is None:
         turns.something_came()
-
-
-def _nothing(calls: list[Call]) -> None:
-    """Leave the receiver's tensors as they are."""
-
-
-def _deliver(calls: list[Call]) -> None:
-    """Write what the receiver of a message gets."""
-    send, recv = calls
-    semantics.write(list(zip(recv.outputs, send.inputs, strict=True)))
