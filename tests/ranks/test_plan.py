@@ -370,6 +370,31 @@ helper.join()
     assert [one.parts["waiting"] for one in found] == pytest.approx([0.0] * 4, abs=1e-12)
 
 
+def test_an_event_is_waited_for_however_it_is_said(tmp_path: Path) -> None:
+    aside = """
+layer, large = nn.Linear(8, 8).cuda(), torch.zeros(2**24, device="cuda")
+side, ready = torch.cuda.Stream(), torch.cuda.Event()
+for _ in range(2):
+    with torch.cuda.stream(side):
+        dist.all_reduce(large)
+        ready.record()
+    WAIT
+    layer(torch.ones(1, 8, device="cuda")).sum().backward()
+    stepped(torch.optim.SGD(layer.parameters(), 0.1))
+"""
+    gpu = accelerator("h100")
+    ways = (
+        "ready.wait()",
+        "torch.cuda.current_stream().wait_event(ready)",
+        "ready.wait(torch.cuda.current_stream())",
+    )
+    one, *others = (
+        measure(Program(written(tmp_path, aside.replace("WAIT", way))), 2, times=gpu)[0].parts for way in ways
+    )
+    assert others == [one, one]
+    assert one["data"] >= collective_seconds("all_reduce", 2**26, 2, 2, gpu.links)
+
+
 def test_messages_between_other_ranks_take_other_links(tmp_path: Path) -> None:
     pairs = """
 layer = nn.Linear(8, 8).cuda()
