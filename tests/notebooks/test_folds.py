@@ -1,5 +1,6 @@
 """What answers a question stands folded below it, and nowhere above: headings, titles and what was printed included."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -104,6 +105,22 @@ def test_every_lesson_folds_its_explanations_and_says_to_answer_first(lesson, la
             assert set(heads) <= known, f"{cell.id}: the question comes first"
             folded |= set(heads)
     assert len(folded) >= len(known) // 2, "most questions have an explanation"
+
+
+def hidden_verdicts(source):
+    """The exercises of a cell whose verdict nobody sees, for it is not what the cell ends with."""
+    tree = ast.parse(re.sub(r"(?m)^(\s*)%.*", r"\1pass", source))
+    last = tree.body[-1].value if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node is not last]
+    return [call.args[0].value for call in calls if getattr(call.func, "id", "") in ("check", "predict", "repair")]
+
+
+def test_a_verdict_is_what_its_cell_ends_with():
+    assert hidden_verdicts('check("18.mfu", mfu)\nif mfu(1, 1, 1):\n    print(1)') == ["18.mfu"]
+    for lesson in sync.lessons(ROOT):
+        for cell in sync.read(ROOT, "en", lesson).cells:
+            if cell.cell_type == "code":
+                assert hidden_verdicts(cell.source) == [], f"{lesson}, {cell.id}"
 
 
 def test_both_languages_fold_the_same():
