@@ -112,7 +112,9 @@ def hidden_verdicts(source):
     tree = ast.parse(re.sub(r"(?m)^(\s*)%.*", r"\1pass", source))
     last = tree.body[-1].value if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node is not last]
-    return [call.args[0].value for call in calls if getattr(call.func, "id", "") in ("check", "predict", "repair")]
+    return [
+        call.args[0].value for call in calls if getattr(call.func, "id", "") in ("check", "predict", "repair")
+    ]
 
 
 def test_a_verdict_is_what_its_cell_ends_with():
