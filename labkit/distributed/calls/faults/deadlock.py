@@ -12,7 +12,7 @@ from datetime import timedelta
 from torch.distributed import DistBackendError
 
 from ....base.language import say, series
-from ....base.texts import texts_beside
+from ....base.texts import columns, texts_beside
 from ..call import Call
 from ..waits import Wait, WaitForGraph
 from .words import Report, described, explained, group_of, ordinal, ranks_text, table
@@ -116,9 +116,9 @@ def standing_lines(standings: Sequence[Standing], known: Mapping[int, str] | Non
         text = (known or {}).get(one.rank) or _standing(one, standings)
         found.setdefault(text, []).append(one.rank)
     names = [ranks_text(ranks) for ranks in found.values()]
-    wide = max(map(len, names), default=0)
+    wide = max(map(columns, names), default=0)
     return [
-        f"  {name:<{wide}}  {_several(text) if len(ranks) > 1 else text}"
+        f"  {name}{' ' * (wide - columns(name))}  {_several(text) if len(ranks) > 1 else text}"
         for name, (text, ranks) in zip(names, found.items(), strict=True)
     ]
 

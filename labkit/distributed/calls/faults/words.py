@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ....base.language import say, series
-from ....base.texts import filled, parse
+from ....base.texts import columns, filled, parse
 from ..call import Call
 
 E = TypeVar("E", bound=Exception)
@@ -80,10 +80,10 @@ def table(calls: Iterable[Call]) -> list[str]:
     for call in calls:
         lines.setdefault((described(call), call.short_place), []).append(call.rank)
     names = [ranks_text(ranks) for ranks in lines.values()]
-    wide = max(map(len, names))
+    wide = max(map(columns, names))
     widest = max(len(what) for what, _ in lines)
     return [
-        f"  {name:<{wide}}  {what:<{widest}}  {place}".rstrip()
+        f"  {name}{' ' * (wide - columns(name))}  {what:<{widest}}  {place}".rstrip()
         for name, (what, place) in zip(names, lines, strict=True)
     ]
 
