@@ -5,6 +5,7 @@ It goes by the package, so that a room can be moved or renamed without anyone be
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -39,6 +40,21 @@ def is_hidden_file(path: str) -> bool:
     return path.startswith(FOLDER) and not path.startswith(SHOWN)
 
 
+def frames_of_threads() -> dict[int, FrameType]:
+    """The frame at which each thread is now, by the thread's ident.
+
+    No garbage is collected meanwhile: Python 3.11 up to 3.11.8 holds a lock that a thread which begins waits for, with
+    the interpreter's own, and whoever a collection lets run would hang (github.com/python/cpython/issues/106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
+
+
 def line_here() -> str:
     """The user's line from which this thread came here, ``"train.py:41"``; "" if it came from none.
 
@@ -48,7 +64,7 @@ def line_here() -> str:
     main = threading.main_thread()
     # Of a thread's own, a frame would keep all it holds.
     if not line and threading.current_thread() is not main:
-        line = _line_of(sys._current_frames().get(main.ident or 0))
+        line = _line_of(frames_of_threads().get(main.ident or 0))
     return line
 
 

@@ -7,7 +7,7 @@ import threading
 from types import FrameType
 
 from ..base.language import say
-from ..base.ours import PACKAGE
+from ..base.ours import PACKAGE, frames_of_threads
 
 # Packages whose threads serve a kernel, a debugger or a test runner, and never give replicas what they wait for.
 SERVANTS = frozenset(
@@ -29,7 +29,7 @@ def could_help(ours: set[int]) -> bool:
     ours = ours | {
         thread for thread, one in named.items() if one.name.startswith(("asyncio", "waitpid-", "labkit "))
     }
-    return any(not _serves(frame) for thread, frame in sys._current_frames().items() if thread not in ours)
+    return any(not _serves(frame) for thread, frame in frames_of_threads().items() if thread not in ours)
 
 
 def _serves(frame: FrameType | None) -> bool:

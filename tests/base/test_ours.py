@@ -1,7 +1,10 @@
 """What is labkit's, what is torch's, and what is the user's."""
 
 import ast
+import gc
 import re
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -127,3 +130,21 @@ def test_the_line_from_which_a_thread_came_is_the_users():
     alone.start()
     alone.join()
     assert found[3].startswith("test_ours.py:"), "where the main thread stands, which has started it"
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_while_threads_are_looked_at(monkeypatch, collects):
+    """Python 3.11.7 hangs there now and then, when another thread begins."""
+    look, seen = sys._current_frames, []
+    monkeypatch.setattr(sys, "_current_frames", lambda: seen.append(gc.isenabled()) or look())
+    try:
+        (gc.enable if collects else gc.disable)()
+        assert threading.get_ident() in ours.frames_of_threads()
+        assert (seen, gc.isenabled()) == ([False], collects)
+    finally:
+        gc.enable()
+
+
+def test_nobody_looks_at_threads_otherwise():
+    found = [path for path in ROOT.rglob("*.py") if "_current_frames" in path.read_text("utf-8")]
+    assert found == [ROOT / "base" / "ours.py"]

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from ...base.language import say
 from ...base.numbers import plural
-from ...base.ours import is_our_module
+from ...base.ours import frames_of_threads, is_our_module
 from ...base.patches import Patch, Patches
 from ...machine.tracebacks import fold
 from ..rank.own_modules import is_installed_code
@@ -177,7 +177,7 @@ def _interruptible(world: World) -> Iterator[None]:
 
 def places(world: World) -> list[str]:
     """The line where each rank is now: ``"rank 2: Cell In[5]:7 in step"``."""
-    frames = sys._current_frames()
+    frames = frames_of_threads()
     named = {thread.name: frames.get(thread.ident or 0) for thread in threading.enumerate()}
     lines = []
     for rank in world.ranks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import traceback
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from ... import turns
-from ...base.ours import is_our_module
+from ...base.ours import frames_of_threads, is_our_module
 from ...base.texts import texts_beside
 from ..rank.rank import Rank
 
@@ -63,7 +62,7 @@ class Watch:
 def _stack(rank: Rank) -> list[traceback.FrameSummary]:
     """Where it is now, without what is labkit's, outermost first; nothing where a user or a child is to answer."""
     found: list[traceback.FrameSummary] = []
-    frame = sys._current_frames().get(0 if rank.member is None else rank.member.thread)
+    frame = frames_of_threads().get(0 if rank.member is None else rank.member.thread)
     while frame is not None:
         name, code = str(frame.f_globals.get("__name__")), frame.f_code
         asks = not found and "input" in code.co_names  # which has no frame
