@@ -123,10 +123,14 @@ def _repair(answer: Callable[..., Any]) -> Hints:
     for many in (2, 3, 4):
         ranks = chance.choice([k for k in (2, 3, 5) if k != many])
         rows = torch.randn(ranks, many, _SAMPLES, _WIDE)
-        labels = torch.randint(_CLASSES, (ranks, many, _SAMPLES))
-        for part in labels.flatten(0, 1):  # 1 to all of a part's labels count
-            part[chance.randint(1, _SAMPLES) :] = -100
-        labels[0, 0, 1:], labels[-1, -1] = -100, 0  # and never as many in all
+        factors = 1.0, float(ranks), float(many), float(ranks * many), 1 / ranks, 1 / many
+        padding = 1.0
+        while padding in factors:  # else all labels in place of those that count is a missing factor, too
+            labels = torch.randint(_CLASSES, (ranks, many, _SAMPLES))
+            for part in labels.flatten(0, 1):  # 1 to all of a part's labels count
+                part[chance.randint(1, _SAMPLES) :] = -100
+            labels[0, 0, 1:], labels[-1, -1] = -100, 0  # and never as many in all
+            padding = labels.numel() / int((labels != -100).sum())
 
         def step(rows: Tensor, labels: Tensor) -> Any:
             parallel = DistributedDataParallel(_model().cuda())
@@ -138,7 +142,7 @@ def _repair(answer: Callable[..., Any]) -> Hints:
         case = Named("case", ranks=ranks, parts=many)
         if results[0] is None or not all(_near(result, results[0]) for result in results):
             yield Named("none", case=case)
-        yield from _of_repair(results[0], rows, labels, case)
+        yield from _of_repair(results[0], rows, labels, factors, case)
 
 
 def _model() -> nn.Linear:
@@ -146,7 +150,7 @@ def _model() -> nn.Linear:
     return nn.Linear(_WIDE, _CLASSES)
 
 
-def _of_repair(got: Tensor, rows: Tensor, labels: Tensor, case: Named) -> Hints:
+def _of_repair(got: Tensor, rows: Tensor, labels: Tensor, factors: Sequence[float], case: Named) -> Hints:
     model, (ranks, many) = _model(), labels.shape[:2]
 
     def gradient(loss: Tensor) -> Tensor:
@@ -167,7 +171,6 @@ def _of_repair(got: Tensor, rows: Tensor, labels: Tensor, case: Named) -> Hints:
     }
     if _near(got, want):
         return
-    factors = 1.0, float(ranks), float(many), float(ranks * many), 1 / ranks, 1 / many
     for name, made in {"factor": want, **mistakes}.items():
         times = next((times for times in factors if _near(got, times * made)), None)
         if times is not None:

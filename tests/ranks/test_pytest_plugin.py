@@ -22,7 +22,10 @@ PLUGIN = ("-p", "labkit.pytest_plugin", "-p", "no:cacheprovider")
 
 
 @pytest.fixture
-def run(pytester):
+def run(pytester, monkeypatch):
+    for name in ("CI", "BUILD_NUMBER"):  # with them pytest repeats the whole message in its summary
+        monkeypatch.delenv(name, raising=False)
+
     def run(source, *arguments, **expected):
         pytester.makepyfile(HEAD + source)
         result = pytester.runpytest_inprocess(*PLUGIN, *arguments)
