@@ -13,7 +13,7 @@ from labkit.course import check
 from labkit.plans.shapes import gathered_shape
 
 ROOT = Path(__file__).parent.parent / "labkit"
-SAYS = {"say", "must"}  # what takes both languages: base/language.py, base/numbers.py
+SAYS = {"say", "must", "wrong"}  # what takes both languages: base/language.py, base/numbers.py
 
 # The rooms whose errors are PyTorch's and CUDA's own, in their own words. A sentence that names labkit is none of them.
 PYTORCHS = (

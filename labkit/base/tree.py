@@ -92,7 +92,7 @@ def _made(kind: Callable[[Any], Any], items: Sequence[Any]) -> Any:
 
 
 def input_name(at: int) -> str:
-    """What messages call the positional argument number ``at`` of a forward."""
+    """The name in messages of the positional argument number ``at`` of a forward."""
     return say(en=f"input {at}", zh=f"输入 {at}")
 
 
@@ -104,7 +104,7 @@ def named_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, An
 
 
 def output_name() -> str:
-    """What messages call that which a forward returns."""
+    """The name in messages of that which a forward returns."""
     return say(en="output", zh="输出")
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .. import _ENTRIES
-from ..base.language import say
+from ..base.language import wrong
 from ..base.numbers import MOST_GPUS, must, whole
 from ..base.units import parse_bytes
 from .bootstrap import sitecustomize
@@ -97,11 +97,9 @@ def checked_order(order: object, gpus: int) -> str | tuple[int, ...] | None:
     if isinstance(order, (list, tuple)):
         order = tuple(order)
         if sorted(order) != list(range(gpus)):
-            raise ValueError(
-                say(
-                    en=f"order must name each of the {gpus} GPUs once, got {list(order)}",
-                    zh=f"order 必须把 {gpus} 块 GPU 各写一次，现在是 {list(order)}",
-                )
+            raise wrong(
+                en=f"order must name each of the {gpus} GPUs once, got {list(order)}",
+                zh=f"order 必须把 {gpus} 块 GPU 各写一次，现在是 {list(order)}",
             )
         return order
     if order is None or order == "threads":

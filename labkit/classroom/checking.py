@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..base.language import checked_language, say, set_language
+from ..base.language import checked_language, set_language, wrong
 from ..base.texts import texts_beside
 from ..course.answers import Shown, judged
 from ..course.judging import Unreadable
@@ -111,7 +111,7 @@ def check(question: str, *answer: object) -> Shown:
     found = checks[id]
     if len(answer) != len(found.names):
         call = f'check("{question}", {", ".join(found.names)})'
-        raise TypeError(say(en=f"write {call}", zh=f"请写成 {call}"))
+        raise wrong(TypeError, en=f"write {call}", zh=f"请写成 {call}")
     if any(value is None or value is ... or _empty(value) for value in answer):
         return Shown(None, _TEXTS["unanswered",](), None)
     if taken := next(_taken(answer, without.get(id, ())), None):

@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ..base.language import say
+from ..base.language import wrong
 from ..cost.hardware import accelerator
 from ..cost.rows import Errors, errors, read_rows
 from ..cost.search import plans
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         kind = accelerator(options.hardware)
         if options.model is not None:
             if not options.gpus:
-                raise ValueError(say(en="--model needs --gpus N", zh="--model 还要加上 --gpus N"))
+                raise wrong(en="--model needs --gpus N", zh="--model 还要加上 --gpus N")
             found = plans(read_sizes(options.model), options.gpus, kind, options.batch)
             print(str(found).split("\n")[0], found.table(options.top), sep="\n")
             return 0 if found.fitting else 1
@@ -97,9 +97,7 @@ def run(options: argparse.Namespace) -> int:
 def _checked(found: list[Errors]) -> str:
     """The errors by set, as a table."""
     if not found:
-        raise ValueError(
-            say(en="no row that names sizes, a GPU and a plan", zh="没有一行同时给出模型大小、GPU 和方案")
-        )
+        raise wrong(en="no row that names sizes, a GPU and a plan", zh="没有一行同时给出模型大小、GPU 和方案")
     lines = [WORDING["errors"]()]
     for one in found:
         time, peak = (

@@ -41,7 +41,7 @@ class Wording:
                 yield head[0], " ".join(head[1:]), entry.texts[""]
 
     def usage(self) -> str | None:
-        """How the command is called, one line for each way; None where argparse shall say it."""
+        """The ways to call the command, one a line; None where argparse shall say it."""
         lines = [str(entry.texts[""]) for words, entry in self._entries.items() if words[0] == "usage"]
         return "\n       ".join(lines) or None
 

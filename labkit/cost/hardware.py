@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ..base.language import say
+from ..base.language import wrong
 from ..base.numbers import amount
 
 # Seconds of a step of a ring that gathers or scatters, inside a machine and between two: NCCL's own (its tuning.cc).
@@ -62,11 +62,9 @@ class Hardware:
             return nbytes / self.reduce_bandwidth + self.latency
         if self.network_bandwidth is None:
             most = self.machine_size
-            raise ValueError(
-                say(
-                    en=f"gpus must be at most {most}, the GPUs of {self.name}, which has no network, got {span}",
-                    zh=f"gpus 不能大于 {most}：{self.name} 只有一台机器，没有网络；现在是 {span}",
-                )
+            raise wrong(
+                en=f"gpus must be at most {most}, the GPUs of {self.name}, which has no network, got {span}",
+                zh=f"gpus 不能大于 {most}：{self.name} 只有一台机器，没有网络；现在是 {span}",
             )
         shared = 1 + self.crowding * (self.machines(span).bit_length() - 1)
         return nbytes * shared / min(self.reduce_bandwidth, self.network_bandwidth) + self.network_latency
@@ -139,7 +137,7 @@ class Accelerator:
 
     @property
     def usable(self) -> float:
-        """What is left beside CUDA's context, NCCL's buffers and pieces between blocks: 92 %."""
+        """The bytes left beside CUDA's context, NCCL's buffers and pieces between blocks: 92 %."""
         return 0.92 * self.memory
 
 
@@ -189,10 +187,8 @@ def accelerator(called: str) -> Accelerator:
     found = ACCELERATORS.get(called.lower().replace("_", "-").removesuffix("-80"))
     if found is None:
         known = ", ".join(ACCELERATORS)
-        raise ValueError(
-            say(
-                en=f"no hardware called {called!r}: there is {known}",
-                zh=f"没有名为 {called!r} 的硬件，可用的有：{known}",
-            )
+        raise wrong(
+            en=f"no hardware called {called!r}: there is {known}",
+            zh=f"没有名为 {called!r} 的硬件，可用的有：{known}",
         )
     return found

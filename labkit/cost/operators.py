@@ -39,7 +39,7 @@ def _operations() -> Mapping[Any, Callable[..., Any]]:
 def operator_seconds(
     func: Any, args: Any, kwargs: Any, results: Any, gpu: Accelerator
 ) -> tuple[float, float]:
-    """How many operations ``func`` does, and the seconds that it takes."""
+    """The number of operations that ``func`` does, and the seconds that it takes."""
     moved = sum(one.numel() * one.element_size() for one in tensors_in(args, kwargs, results))
     seconds = max(_START, moved / gpu.bandwidth)
     packet = func.overloadpacket

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.language import say
+from ..base.language import wrong
 from .hardware import ACCELERATORS, Accelerator
 from .plan import SOFTWARE, Forecast, Plan, forecast
 from .sizes import Sizes
@@ -62,7 +62,7 @@ def read_rows(path: str | Path) -> list[Row]:
     missing = [name for name in wanted if not found or name not in found[0]]
     if missing:
         listed = ", ".join(missing)
-        raise ValueError(say(en=f"{path}: columns are missing: {listed}", zh=f"{path}：缺少列 {listed}"))
+        raise wrong(en=f"{path}: columns are missing: {listed}", zh=f"{path}：缺少列 {listed}")
     return [row for one in found if (row := _row(one)) is not None]
 
 

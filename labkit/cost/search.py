@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..base.display import Drawn
-from ..base.language import say
+from ..base.language import wrong
 from ..base.numbers import whole
 from ..base.texts import texts_beside
 from ..base.units import bytes_text, duration
@@ -96,11 +96,9 @@ def plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int | None = None) -
     batch = whole("batch", batch, 1)
     told = [forecast(sizes, plan, gpu) for plan in every(sizes, gpus, gpu, batch)]
     if not told:
-        raise ValueError(
-            say(
-                en=f"no plan: {gpus} GPUs cannot share a batch of {batch} sequences evenly",
-                zh=f"没有方案：{gpus} 块 GPU 无法均分 {batch} 条序列的批次",
-            )
+        raise wrong(
+            en=f"no plan: {gpus} GPUs cannot share a batch of {batch} sequences evenly",
+            zh=f"没有方案：{gpus} 块 GPU 无法均分 {batch} 条序列的批次",
         )
     fitting = sorted((one for one in told if one.fits), key=lambda one: (one.seconds, one.peak))
     return Plans(sizes, gpus, gpu, batch, tuple(fitting), tuple(one for one in told if not one.fits))

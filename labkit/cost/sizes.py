@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..base.language import say
+from ..base.language import say, wrong
 from ..base.numbers import whole
 
 
@@ -87,17 +87,15 @@ def read_sizes(path: Path) -> Sizes:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path}: {error}") from None
     known = [one.name for one in fields(Sizes)]
-    wrong = sorted(found.keys() - known)
+    unknown = sorted(found.keys() - known)
     missing = sorted({"layers", "hidden", "heads", "ffn", "vocab", "seq"} - found.keys())
-    if wrong or missing:
+    if unknown or missing:
         between, colon = say(en=", ", zh="、"), say(en=": ", zh=" ")
-        words = ((say(en="unknown", zh="不认识"), wrong), (say(en="missing", zh="缺少"), missing))
+        words = ((say(en="unknown", zh="不认识"), unknown), (say(en="missing", zh="缺少"), missing))
         told = [f"{word}{colon}{between.join(names)}" for word, names in words if names]
-        raise ValueError(
-            say(
-                en=f"{path}: {'; '.join(told)} (known: {', '.join(known)})",
-                zh=f"{path}：{'；'.join(told)}（可用：{'、'.join(known)}）",
-            )
+        raise wrong(
+            en=f"{path}: {'; '.join(told)} (known: {', '.join(known)})",
+            zh=f"{path}：{'；'.join(told)}（可用：{'、'.join(known)}）",
         )
     return Sizes(**{"name": path.stem, **found})
 

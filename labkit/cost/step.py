@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from ..base.language import say
+from ..base.language import wrong
 from ..base.numbers import amount
 from ..plans.buckets import BUCKET  # the last one is sent when backward is over
 from ..plans.split import split
@@ -77,13 +77,11 @@ def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int)
     Raises ValueError if a machine has fewer GPUs.
     """
     if gpus > hardware.machine_size:
-        raise ValueError(
-            say(
-                en=f"gpus must be at most {hardware.machine_size}, the GPUs of one machine of {hardware.name}, "
-                f"got {gpus}: DataParallel cannot reach another machine",
-                zh=f"gpus 不能大于 {hardware.machine_size}（一台 {hardware.name} 机器的 GPU 数），现在是 {gpus}："
-                "DataParallel 用不到别的机器",
-            )
+        raise wrong(
+            en=f"gpus must be at most {hardware.machine_size}, the GPUs of one machine of {hardware.name}, "
+            f"got {gpus}: DataParallel cannot reach another machine",
+            zh=f"gpus 不能大于 {hardware.machine_size}（一台 {hardware.name} 机器的 GPU 数），现在是 {gpus}："
+            "DataParallel 用不到别的机器",
         )
     if gpus == 1:
         return perfect_step(work, rows, 1)

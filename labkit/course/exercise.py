@@ -32,7 +32,7 @@ from functools import cache
 from random import Random
 from typing import Any, TypeVar
 
-from ..base.language import say
+from ..base.language import say, wrong
 from ..base.numbers import must, whole
 from ..base.texts import Entry, Text
 from ..content import FOLDER, module
@@ -180,11 +180,10 @@ class Exercise:
         for name in given:
             if name not in self.facts:
                 wanted = ", ".join(self.facts) or say(en="none", zh="没有")
-                raise TypeError(
-                    say(
-                        en=f"{name}: the numbers of this question are {wanted}",
-                        zh=f"{name}：这道题的数有 {wanted}",
-                    )
+                raise wrong(
+                    TypeError,
+                    en=f"{name}: the numbers of this question are {wanted}",
+                    zh=f"{name}：这道题的数有 {wanted}",
                 )
         return {
             name: whole(name, given.get(name, usual), least, most)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..base.language import checked_language, say, series, set_language
+from ..base.language import checked_language, series, set_language, wrong
 from ..base.numbers import must, whole
 from ..base.texts import texts_beside
 from ..machine import Machine, RealGpus, use_gpus
@@ -76,7 +76,7 @@ def begin(name: str, *, language: str, **numbers: int) -> Lesson:
             must("numbers", min(odd), en=f"one of {', '.join(LIMITS)}", zh=f"是 {'、'.join(LIMITS)} 之一")
         )
     if not found.keys() & {"num_gpus", "num_ranks"}:
-        raise TypeError(say(en="num_gpus or num_ranks must be given", zh="必须给出 num_gpus 或 num_ranks"))
+        raise wrong(TypeError, en="num_gpus or num_ranks must be given", zh="必须给出 num_gpus 或 num_ranks")
     set_language(language)
     machine = use_gpus(found.get("num_gpus", 0))
     torch.manual_seed(0)

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..base.files import real_file, reason, write_whole
-from ..base.language import say
+from ..base.language import say, wrong
 
 _PATIENCE = 5  # seconds for another process to write its note; it takes milliseconds
 
@@ -41,11 +41,10 @@ def file() -> Path | None:
     try:
         return Path(named).expanduser() if named else Path.home() / ".labkit" / "progress.json"
     except RuntimeError:  # no HOME, and no such user
-        raise OSError(
-            say(
-                en="the home folder is not known: name a file in LABKIT_PROGRESS",
-                zh="不知道主目录在哪里：请用 LABKIT_PROGRESS 指定一个文件",
-            )
+        raise wrong(
+            OSError,
+            en="the home folder is not known: name a file in LABKIT_PROGRESS",
+            zh="不知道主目录在哪里：请用 LABKIT_PROGRESS 指定一个文件",
         ) from None
 
 

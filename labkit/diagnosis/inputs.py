@@ -88,7 +88,7 @@ class ModelInputs:
         return found
 
     def _leaves(self) -> Iterator[tuple[str, Any]]:
-        """What stands in the inputs where DataParallel looks for tensors, with the way to each."""
+        """The values of the inputs where DataParallel looks for tensors, with the way to each."""
         for name, value in self._named():
             yield from leaves(value, name, dataclasses=False)
 

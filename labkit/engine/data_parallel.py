@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..base.language import say
+from ..base.language import say, wrong
 from .devices import Device, as_device, as_devices
 from .explain import Attributes
 from .gather import gather
@@ -36,11 +36,10 @@ def data_parallel(
         inputs = (inputs,) if inputs is not None else ()
     devices = _choose(device_ids)
     if not devices:
-        raise RuntimeError(
-            say(
-                en="there is no GPU: call the module itself, or labkit.simulate(gpus=2) first",
-                zh="没有 GPU：直接调用模块本身，或者先执行 labkit.simulate(gpus=2)",
-            )
+        raise wrong(
+            RuntimeError,
+            en="there is no GPU: call the module itself, or labkit.simulate(gpus=2) first",
+            zh="没有 GPU：直接调用模块本身，或者先执行 labkit.simulate(gpus=2)",
         )
     output = devices[0] if output_device is None else as_device(output_device, "output_device")
     pieces, keywords = scatter_kwargs(inputs, module_kwargs, devices, dim)
@@ -154,19 +153,15 @@ def _choose(device_ids: Sequence[Device] | None) -> list[torch.device]:
     devices = as_devices(range(count) if device_ids is None else device_ids)
     for device in devices:
         if device.type != "cuda" or device.index >= count:
-            raise ValueError(
-                say(
-                    en=f"device_ids: {device} is not one of the {count} GPUs, cuda:0 to cuda:{count - 1}",
-                    zh=f"device_ids：{device} 不在这 {count} 块 GPU 之中（cuda:0 到 cuda:{count - 1}）",
-                )
+            raise wrong(
+                en=f"device_ids: {device} is not one of the {count} GPUs, cuda:0 to cuda:{count - 1}",
+                zh=f"device_ids：{device} 不在这 {count} 块 GPU 之中（cuda:0 到 cuda:{count - 1}）",
             )
     if len(set(devices)) != len(devices):
         listed = [device.index for device in devices]
-        raise ValueError(
-            say(
-                en=f"device_ids: each GPU may be named once, got {listed}",
-                zh=f"device_ids：每块 GPU 只能写一次，现在是 {listed}",
-            )
+        raise wrong(
+            en=f"device_ids: each GPU may be named once, got {listed}",
+            zh=f"device_ids：每块 GPU 只能写一次，现在是 {listed}",
         )
     return devices
 

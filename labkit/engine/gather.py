@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..base import tree
-from ..base.language import say
+from ..base.language import say, wrong
 from .devices import Device, as_device
 from .functions import Gather, apply
 
@@ -29,13 +29,12 @@ def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> An
     first = outputs[0]
     for replica, output in enumerate(outputs):
         if type(output) is not type(first) and not (isinstance(output, Tensor) and isinstance(first, Tensor)):
-            raise TypeError(
-                say(
-                    en=f"{path} is {_kind(first)} on replica 0 but {_kind(output)} on replica {replica}: "
-                    "every replica must return the same structure",
-                    zh=f"{path}在副本 0 上是 {_kind(first)}，在副本 {replica} 上却是 {_kind(output)}："
-                    "每个副本返回的结构必须相同",
-                )
+            raise wrong(
+                TypeError,
+                en=f"{path} is {_kind(first)} on replica 0 but {_kind(output)} on replica {replica}: "
+                "every replica must return the same structure",
+                zh=f"{path}在副本 0 上是 {_kind(first)}，在副本 {replica} 上却是 {_kind(output)}："
+                "每个副本返回的结构必须相同",
             )
     if isinstance(first, Tensor):
         _check_shapes(outputs, dim, path)
@@ -46,20 +45,19 @@ def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> An
         outputs = [_in_order_of(first, output, replica, path) for replica, output in enumerate(outputs)]
     if tree.children(first) is None:
         example = "torch.tensor([value], device=x.device)" if isinstance(first, (int, float)) else ""
-        raise TypeError(
-            say(
-                en=f"{path} is {_kind(first)}, which cannot be gathered from {len(outputs)} GPUs: "
-                "return tensors (in tuples, lists, dicts or dataclasses)"
-                + (example and f", for example {example}"),
-                zh=f"{path}是 {_kind(first)}，无法从 {len(outputs)} 块 GPU 收集："
-                "请返回张量（可以放在元组、列表、字典或 dataclass 里）" + (example and f"，例如 {example}"),
-            )
+        raise wrong(
+            TypeError,
+            en=f"{path} is {_kind(first)}, which cannot be gathered from {len(outputs)} GPUs: "
+            "return tensors (in tuples, lists, dicts or dataclasses)"
+            + (example and f", for example {example}"),
+            zh=f"{path}是 {_kind(first)}，无法从 {len(outputs)} 块 GPU 收集："
+            "请返回张量（可以放在元组、列表、字典或 dataclass 里）" + (example and f"，例如 {example}"),
         )
     inside = [tree.children(output) or [] for output in outputs]
     if len({len(items) for items in inside}) > 1:
         en = ", ".join(f"{len(items)} on replica {at}" for at, items in enumerate(inside))
         zh = "，".join(f"副本 {at} 上是 {len(items)}" for at, items in enumerate(inside))
-        raise ValueError(say(en=f"{path} has different lengths: {en}", zh=f"{path}的长度不一致：{zh}"))
+        raise wrong(en=f"{path} has different lengths: {en}", zh=f"{path}的长度不一致：{zh}")
     items = [
         _gather([item for _, item in row], device, dim, path + row[0][0]) for row in zip(*inside, strict=True)
     ]
@@ -89,22 +87,18 @@ def _check_shapes(outputs: list[Tensor], dim: int, path: str) -> None:
             axis == dim % max(len(first), 1) or shape[axis] == first[axis] for axis in range(len(first))
         )
         if not same:
-            raise ValueError(
-                say(
-                    en=f"{path} has shape {list(first)} on replica 0 but {list(shape)} on replica {replica}: "
-                    f"they can only be put together along dimension {dim}. Is the batch in another dimension?",
-                    zh=f"{path}在副本 0 上的形状是 {list(first)}，在副本 {replica} 上是 {list(shape)}："
-                    f"只能沿第 {dim} 维拼接。批次是不是在别的维度上？",
-                )
+            raise wrong(
+                en=f"{path} has shape {list(first)} on replica 0 but {list(shape)} on replica {replica}: "
+                f"they can only be put together along dimension {dim}. Is the batch in another dimension?",
+                zh=f"{path}在副本 0 上的形状是 {list(first)}，在副本 {replica} 上是 {list(shape)}："
+                f"只能沿第 {dim} 维拼接。批次是不是在别的维度上？",
             )
     if dim != 0 and not -len(first) <= dim < len(first):
-        raise ValueError(
-            say(
-                en=f"{path} has shape {list(first)}, which has no dimension {dim} to put the replicas' outputs "
-                "together along: return it with that dimension, or give dim=0",
-                zh=f"{path}的形状是 {list(first)}，没有第 {dim} 维，各副本的输出无法沿它拼接："
-                "返回带这一维的张量，或者用 dim=0",
-            )
+        raise wrong(
+            en=f"{path} has shape {list(first)}, which has no dimension {dim} to put the replicas' outputs "
+            "together along: return it with that dimension, or give dim=0",
+            zh=f"{path}的形状是 {list(first)}，没有第 {dim} 维，各副本的输出无法沿它拼接："
+            "返回带这一维的张量，或者用 dim=0",
         )
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from .. import turns
 from ..base import tree
-from ..base.language import say, series
+from ..base.language import say, series, wrong
 from .devices import as_device, as_devices
 from .explain import hint
 
@@ -52,11 +52,9 @@ def parallel_apply(
     kwargs_tup = kwargs_tup if kwargs_tup is not None else [{}] * count
     for name, given in (("inputs", inputs), ("kwargs_tup", kwargs_tup), ("devices", devices)):
         if given is not None and len(given) != count:
-            raise ValueError(
-                say(
-                    en=f"there are {count} modules but {len(given)} {name}: one is needed for each module",
-                    zh=f"有 {count} 个模块，但 {name} 有 {len(given)} 个：每个模块要有一个",
-                )
+            raise wrong(
+                en=f"there are {count} modules but {len(given)} {name}: one is needed for each module",
+                zh=f"有 {count} 个模块，但 {name} 有 {len(given)} 个：每个模块要有一个",
             )
     inputs = [given if isinstance(given, (tuple, list)) else (given,) for given in inputs]
     places = (

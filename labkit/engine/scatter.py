@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..base import tree
-from ..base.language import say
+from ..base.language import say, wrong
 from .devices import Device, as_devices
 from .functions import Scatter, apply
 
@@ -61,12 +61,10 @@ def _pieces(inputs: tuple[Any, ...], kwargs: dict[str, Any], devices: int, dim: 
     for name, value in named.items():
         for path, tensor in tree.tensors(value, name, dataclasses=False).items():
             if tensor.dim() == 0:
-                raise ValueError(
-                    say(
-                        en=f"{path} is a scalar tensor, which cannot be cut over {devices} GPUs: "
-                        "pass a number, or one value for each row",
-                        zh=f"{path} 是标量张量，无法切分到 {devices} 块 GPU 上：传一个数，或者每行一个值",
-                    )
+                raise wrong(
+                    en=f"{path} is a scalar tensor, which cannot be cut over {devices} GPUs: "
+                    "pass a number, or one value for each row",
+                    zh=f"{path} 是标量张量，无法切分到 {devices} 块 GPU 上：传一个数，或者每行一个值",
                 )
             rows = tensor.size(dim)
             chunk = -(-rows // devices)
@@ -75,13 +73,11 @@ def _pieces(inputs: tuple[Any, ...], kwargs: dict[str, Any], devices: int, dim: 
     if len(counts) > 1:
         en = "; ".join(f"{path} has {rows} rows, so {count} pieces" for path, (count, rows) in found.items())
         zh = "；".join(f"{path} 有 {rows} 行，即 {count} 个分块" for path, (count, rows) in found.items())
-        raise ValueError(
-            say(
-                en=f"the inputs cannot be cut alike along dimension {dim} over {devices} GPUs: {en}. "
-                "Give every tensor the same number of rows, or make what all replicas share a buffer of the module",
-                zh=f"这些输入沿第 {dim} 维切分到 {devices} 块 GPU 时，块数不一致：{zh}。"
-                "让每个张量的行数相同，或者把所有副本共用的张量注册为模块的 buffer",
-            )
+        raise wrong(
+            en=f"the inputs cannot be cut alike along dimension {dim} over {devices} GPUs: {en}. "
+            "Give every tensor the same number of rows, or make what all replicas share a buffer of the module",
+            zh=f"这些输入沿第 {dim} 维切分到 {devices} 块 GPU 时，块数不一致：{zh}。"
+            "让每个张量的行数相同，或者把所有副本共用的张量注册为模块的 buffer",
         )
     if counts and counts != {1}:
         lengths = {rows for _, rows in found.values()}

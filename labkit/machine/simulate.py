@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..base.language import say
+from ..base.language import say, wrong
 from ..base.numbers import MOST_GPUS, must, plural, whole
 from ..base.patches import Patch, Patches
 from ..base.torch_releases import warn_if_untried
@@ -45,11 +45,9 @@ def simulate(
     """
     gpus = whole("gpus", gpus, 1, MOST_GPUS)
     if isinstance(memory, (list, tuple)) and len(memory) != gpus:
-        raise ValueError(
-            say(
-                en=f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}",
-                zh=f"memory 必须给 {gpus} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}",
-            )
+        raise wrong(
+            en=f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}",
+            zh=f"memory 必须给 {gpus} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}",
         )
     order = children.checked_order(order, gpus)
     _check_backing(backing)
@@ -110,11 +108,9 @@ def _check_backing(backing: str | torch.device) -> None:
     with set_aside():
         if device.type != "cuda" or (device.index or 0) >= torch.cuda.device_count():
             count = torch.cuda.device_count()
-            raise ValueError(
-                say(
-                    en=f"backing={backing!r}: this computer has {count} real GPUs; use backing='cpu'",
-                    zh=f"backing={backing!r}：这台电脑有 {count} 块真 GPU；请用 backing='cpu'",
-                )
+            raise wrong(
+                en=f"backing={backing!r}: this computer has {count} real GPUs; use backing='cpu'",
+                zh=f"backing={backing!r}：这台电脑有 {count} 块真 GPU；请用 backing='cpu'",
             )
 
 

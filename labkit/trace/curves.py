@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import isfinite
 
 from ..base.display import Drawn
-from ..base.language import say
+from ..base.language import wrong
 
 
 class Curves(Drawn):
@@ -22,20 +22,16 @@ class Curves(Drawn):
         for name, values in self.losses.items():
             odd = next((step for step, loss in enumerate(values) if not isfinite(loss)), None)
             if odd is not None:
-                raise ValueError(
-                    say(
-                        en=f"the losses of {name} must be finite, that of step {odd} is {values[odd]}: did it diverge?",
-                        zh=f"{name} 的损失必须是有限的数，第 {odd} 步却是 {values[odd]}：训练发散了吗？",
-                    )
+                raise wrong(
+                    en=f"the losses of {name} must be finite, that of step {odd} is {values[odd]}: did it diverge?",
+                    zh=f"{name} 的损失必须是有限的数，第 {odd} 步却是 {values[odd]}：训练发散了吗？",
                 )
         steps = {len(values) for values in self.losses.values()}
         if len(steps) != 1 or not min(steps):
             counts = ", ".join(f"{name}: {len(values)}" for name, values in self.losses.items())
-            raise ValueError(
-                say(
-                    en=f"each training must have equally many losses, one at least; got {counts or 'no training'}",
-                    zh=f"各次训练的损失个数必须相同，至少一个；现在是 {counts or '一次训练也没有'}",
-                )
+            raise wrong(
+                en=f"each training must have equally many losses, one at least; got {counts or 'no training'}",
+                zh=f"各次训练的损失个数必须相同，至少一个；现在是 {counts or '一次训练也没有'}",
             )
 
     def __repr__(self) -> str:

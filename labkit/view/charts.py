@@ -69,8 +69,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Counts:
-    """What is to the right: ``numbers`` of ``unit``, called ``title``. GPUs stand so that each doubling is equally far,
-    anything else so that each step is.
+    """The axis to the right: ``numbers`` of ``unit``, called ``title``.
+
+    GPUs stand so that each doubling is equally far, anything else so that each step is.
     """
 
     numbers: Sequence[int]
@@ -82,7 +83,7 @@ class Counts:
         return self.unit != "GPU"
 
     def places(self, left: float, across: float) -> list[float]:
-        """Where each of them stands."""
+        """The place of each of them."""
         at = [float(count) if self.even else log2(count) for count in self.numbers]
         low, high = min(at), max(at)
         if high == low:

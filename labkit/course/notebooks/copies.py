@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.files import write_whole
-from ...base.language import LANGUAGES, say
+from ...base.language import LANGUAGES, wrong
 
 VARIABLE = "LABKIT_LESSONS"
 INDEX = "index"
@@ -131,11 +131,10 @@ def find(lesson: str, folder: Path) -> list[Copy]:
     found = [copy for copy in copies(folder) if copy.name == meant and language in ("", copy.language)]
     if not found:
         listed = ", ".join(known)
-        raise FileNotFoundError(
-            say(
-                en=f"no such lesson: {lesson!r}; there are {listed}, each also as en/… and zh/…",
-                zh=f"没有课程 {lesson!r}；有的课程是 {listed}，前面可以加 en/ 或 zh/",
-            )
+        raise wrong(
+            FileNotFoundError,
+            en=f"no such lesson: {lesson!r}; there are {listed}, each also as en/… and zh/…",
+            zh=f"没有课程 {lesson!r}；有的课程是 {listed}，前面可以加 en/ 或 zh/",
         )
     return found
 
@@ -155,11 +154,9 @@ def lay_out(folder: Path) -> Laid:
     OSError if something cannot be written; what was laid by then stays. ValueError if the folder is the authors' own.
     """
     if folder.resolve().is_relative_to(source().resolve()):
-        raise ValueError(
-            say(
-                en=f"{folder} holds the lessons as their authors keep them: a copy goes elsewhere",
-                zh=f"{folder} 是作者存放课程原件的地方：副本请放到别处",
-            )
+        raise wrong(
+            en=f"{folder} holds the lessons as their authors keep them: a copy goes elsewhere",
+            zh=f"{folder} 是作者存放课程原件的地方：副本请放到别处",
         )
     laid = Laid()
     for copy in copies(folder):

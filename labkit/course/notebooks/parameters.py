@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from nbformat import NotebookNode
 
-from ...base.language import say
+from ...base.language import say, wrong
 from ...base.numbers import must
 
 # What values of a declared type are called: "must be …", "必须…".
@@ -46,11 +46,9 @@ def fit(known: dict[str, object], name: str, value: object) -> object:
     """
     if name not in known:
         there = ", ".join(known)
-        raise ValueError(
-            say(
-                en=f"the notebook has no parameter {name!r}; it has {there or 'none'}",
-                zh=f"笔记本没有参数 {name!r}；" + (f"它的参数有 {there}" if there else "它没有参数"),
-            )
+        raise wrong(
+            en=f"the notebook has no parameter {name!r}; it has {there or 'none'}",
+            zh=f"笔记本没有参数 {name!r}；" + (f"它的参数有 {there}" if there else "它没有参数"),
         )
     default = known[name]
     kind = type(default)

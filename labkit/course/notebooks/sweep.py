@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 
 from ... import __version__
 from ...base.files import write_whole
-from ...base.language import named_language, say
+from ...base.language import named_language, say, wrong
 from ..lesson import checked_parameters
 from . import kernel
 from .execute import store, without_volatile
@@ -151,7 +151,7 @@ def find(lesson: str, language: str, places: Iterable[Path]) -> Path:
     if lesson.endswith(".ipynb"):
         if Path(lesson).is_file():
             return Path(lesson)
-        raise FileNotFoundError(say(en=f"no such notebook: {lesson}", zh=f"没有笔记本 {lesson}"))
+        raise wrong(FileNotFoundError, en=f"no such notebook: {lesson}", zh=f"没有笔记本 {lesson}")
     there: list[str] = []
     for place in places:
         found = place / language / f"{lesson}.ipynb"
@@ -161,8 +161,10 @@ def find(lesson: str, language: str, places: Iterable[Path]) -> Path:
     listed = ", ".join(there)
     en = f"there are {listed}" if there else "no folder notebooks/ here; give a path to a notebook"
     zh = f"有的课程是 {listed}" if there else "这里没有 notebooks/ 文件夹；请给出笔记本的路径"
-    raise FileNotFoundError(
-        say(en=f"no such lesson: {lesson} ({language}); {en}", zh=f"没有课程 {lesson}（{language}）；{zh}")
+    raise wrong(
+        FileNotFoundError,
+        en=f"no such lesson: {lesson} ({language}); {en}",
+        zh=f"没有课程 {lesson}（{language}）；{zh}",
     )
 
 
@@ -187,25 +189,19 @@ def plan(
         notebook = nbformat.read(lesson, as_version=4)
         known = declared(notebook)
     except Exception as error:  # whatever a file that is no notebook makes the readers raise
-        raise ValueError(
-            say(
-                en=f"{lesson} is not a notebook that can be read: {error}",
-                zh=f"{lesson} 不是可以读取的笔记本：{error}",
-            )
+        raise wrong(
+            en=f"{lesson} is not a notebook that can be read: {error}",
+            zh=f"{lesson} 不是可以读取的笔记本：{error}",
         ) from error
     swept = next((name for name in ("num_gpus", "num_ranks") if name in known), None)
     if swept is None:
-        raise ValueError(
-            say(
-                en=f"{lesson} has no parameter num_gpus or num_ranks: there is nothing to sweep",
-                zh=f"{lesson} 没有参数 num_gpus 或 num_ranks：没有什么可以对比",
-            )
+        raise wrong(
+            en=f"{lesson} has no parameter num_gpus or num_ranks: there is nothing to sweep",
+            zh=f"{lesson} 没有参数 num_gpus 或 num_ranks：没有什么可以对比",
         )
     for name, option in ((swept, "--gpus"), ("language", "--lang")):
         if name in given:
-            raise ValueError(
-                say(en=f"the parameter {name} is given by {option}", zh=f"参数 {name} 用 {option} 给出")
-            )
+            raise wrong(en=f"the parameter {name} is given by {option}", zh=f"参数 {name} 用 {option} 给出")
     parameters = {name: fit(known, name, value) for name, value in given.items()}
     if "language" in known and language is not None:
         parameters["language"] = language

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...base.language import say
+from ...base.language import say, wrong
 from ...base.numbers import MOST_GPUS, plural, whole
 from ...diagnosis.result import SEVERITIES, Diagnosis, Finding
 from ..rank.system import Left
@@ -82,7 +82,7 @@ def diagnose_ranks(
     else:
         path = Path(script)
         if not path.is_file():
-            raise FileNotFoundError(say(en=f"there is no file {path}", zh=f"没有文件 {path}"))
+            raise wrong(FileNotFoundError, en=f"there is no file {path}", zh=f"没有文件 {path}")
         from ..torchrun.script import Program
 
         program, name = Program(str(path), arguments), path.name

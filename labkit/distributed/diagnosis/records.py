@@ -277,7 +277,7 @@ def digest(tensor: Tensor) -> int:
 
 
 def printed(tensor: Any, place: str) -> Print | None:
-    """What is kept of ``tensor``; None if it has no numbers to add up."""
+    """The print of ``tensor`` that is kept; None if it has no numbers to add up."""
     local = getattr(tensor, "_local_tensor", tensor)
     if type(local) is not Tensor and not isinstance(local, nn.Parameter):
         return None  # it wraps others, and may wait for them

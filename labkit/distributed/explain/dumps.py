@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import torch
 
-from ...base.language import say
+from ...base.language import say, wrong
 from ..calls.call import Call
 from ..rank.flight import DTYPES, NAMES
 
@@ -39,10 +39,10 @@ class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         en = f"it names {module}.{name}: a dump holds plain values alone, and nothing of it was run"
         zh = f"里面提到 {module}.{name}：转储文件只应有普通的值；已拒绝，其中的内容没有执行"
-        raise BadDump(say(en=en, zh=zh))
+        raise wrong(BadDump, en=en, zh=zh)
 
     def persistent_load(self, pid: Any) -> Any:
-        raise BadDump(say(en="it refers to something outside", zh="它引用了外部对象"))
+        raise wrong(BadDump, en="it refers to something outside", zh="它引用了外部对象")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -80,10 +80,11 @@ def read(paths: Iterable[str | Path]) -> dict[int, Dump]:
             number = re.search(r"(\d+)(\.(pkl|pickle|json))?$", file.name)
             try:
                 if number is None:
-                    raise BadDump(say(en="its name does not end in a rank", zh="文件名结尾不是 rank 的编号"))
+                    en, zh = "its name does not end in a rank", "文件名结尾不是 rank 的编号"
+                    raise wrong(BadDump, en=en, zh=zh)
                 rank = int(number[1])
                 if rank in found:
-                    raise BadDump(say(en=f"a second one of rank {rank}", zh=f"rank {rank} 已经有一份了"))
+                    raise wrong(BadDump, en=f"a second one of rank {rank}", zh=f"rank {rank} 已经有一份了")
                 found[rank] = _dump(rank, _loaded(file))
             except BadDump as error:
                 raise BadDump(f"{file}: {error}") from None
@@ -107,7 +108,7 @@ def _fill(dumps: dict[int, Dump]) -> None:
 
 def _loaded(path: Path) -> Any:
     if path.stat().st_size > _MOST_BYTES:
-        raise BadDump(say(en="larger than 1 GiB", zh="大于 1 GiB"))
+        raise wrong(BadDump, en="larger than 1 GiB", zh="大于 1 GiB")
     with path.open("rb") as file:
         try:
             return _value(file)

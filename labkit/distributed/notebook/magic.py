@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...base.arguments import in_the_language_in_use
-from ...base.language import say
+from ...base.language import say, wrong
 from ...base.texts import texts_beside
 from ...cost.hardware import accelerator
 
@@ -122,7 +122,7 @@ def _named(names: str | None) -> dict[str, Any]:
     for name in wanted:
         if name not in own:
             en, zh = f"--with: the notebook has no name {name!r}", f"--with：笔记本里没有名字 {name!r}"
-            raise ValueError(say(en=en, zh=zh))
+            raise wrong(en=en, zh=zh)
     return {name: own[name] for name in wanted}
 
 
@@ -173,7 +173,7 @@ def _session(asked: argparse.Namespace, *, cell: bool) -> Session:
         return sessions.ranks()
     size: Any = sessions.last_size() if asked.size is None else asked.size
     if size is None:
-        raise ValueError(say(en="how many ranks? For example: %%ranks 4", zh="要几个 rank？例如：%%ranks 4"))
+        raise wrong(en="how many ranks? For example: %%ranks 4", zh="要几个 rank？例如：%%ranks 4")
     if isinstance(size, str) and size.isdecimal():
         size = int(size)
     other: dict[str, Any] = {
@@ -202,12 +202,12 @@ def _numbers(text: str, size: int) -> list[int]:
         if not first.isdecimal() or dash and not last.isdecimal():
             en = f"--rank must be numbers like 0,2-3, got {text!r}"
             zh = f"--rank 要写成 0,2-3 这样的编号，现在是 {text!r}"
-            raise ValueError(say(en=en, zh=zh))
+            raise wrong(en=en, zh=zh)
         found.update(range(int(first), int(last or first) + 1))
     if not found or max(found) >= size:
         en = f"--rank must be from 0 to {size - 1}, got {text!r}"
         zh = f"--rank 必须在 0 到 {size - 1} 之间，现在是 {text!r}"
-        raise ValueError(say(en=en, zh=zh))
+        raise wrong(en=en, zh=zh)
     return sorted(found)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...base.language import say
+from ...base.language import say, wrong
 from ...base.numbers import MOST_GPUS, must, plural, whole
 from ...base.patches import Patch, Patches
 from ...base.units import parse_bytes
@@ -79,7 +79,7 @@ def ranks(
         if (now := current()) is None:
             en = "no ranks are open: labkit.ranks(4) or %%ranks 4 starts four"
             zh = "还没有启动 rank：labkit.ranks(4) 或 %%ranks 4 会启动四个"
-            raise RuntimeError(say(en=en, zh=zh))
+            raise wrong(RuntimeError, en=en, zh=zh)
         return now
     made = Session(size, nodes=nodes, memory=memory, gpu_model=gpu_model)
     _open, _last_size = made, made.size
@@ -110,7 +110,7 @@ class Session:
         if isinstance(memory, (list, tuple)) and len(memory) != each:
             en = f"memory must have one entry for each of a node's {each} GPUs, got {len(memory)}: {memory!r}"
             zh = f"memory 必须给一个节点的 {each} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}"
-            raise ValueError(say(en=en, zh=zh))
+            raise wrong(en=en, zh=zh)
         self.limits, self.gpu_model = with_model(memory, gpu_model)[0], gpu_model
         for amount in memory if isinstance(memory, (list, tuple)) else [self.limits]:
             parse_bytes(amount)  # type: ignore[arg-type]  # it says so itself
@@ -260,7 +260,7 @@ class Session:
         if self._world.closed:
             en = "these ranks are closed: .restart() starts them anew"
             zh = "这组 rank 已经关闭：用 .restart() 重新启动"
-            raise RuntimeError(say(en=en, zh=zh))
+            raise wrong(RuntimeError, en=en, zh=zh)
         return self._world
 
     def each(
@@ -369,7 +369,7 @@ class Namespace(MutableMapping[str, Any]):
         except KeyError:
             en = f"rank {self._rank.number} has no name {name!r}"
             zh = f"rank {self._rank.number} 里没有名字 {name!r}"
-            raise KeyError(say(en=en, zh=zh)) from None
+            raise wrong(KeyError, en=en, zh=zh) from None
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._names[name] = value

@@ -13,7 +13,7 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...base.language import say
+from ...base.language import wrong
 from ...cost.hardware import Accelerator
 from ...machine.features.hollow import Hollow, fresh_memory
 from ..rank.rank import Rank
@@ -108,11 +108,9 @@ def _run(
                         raise
                 named = getattr(vars(rank.main).get("context_parallel"), "__module__", "")
                 if named.startswith("torch.distributed"):
-                    raise ValueError(
-                        say(
-                            en="context_parallel is not covered: here attention is not shared around a ring",
-                            zh="不支持 context_parallel：这里的注意力不会绕着环分摊",
-                        )
+                    raise wrong(
+                        en="context_parallel is not covered: here attention is not shared around a ring",
+                        zh="不支持 context_parallel：这里的注意力不会绕着环分摊",
                     )
                 if not census.steps:
                     census.after = census.now()

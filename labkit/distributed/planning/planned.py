@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.display import Drawn
-from ...base.language import say
+from ...base.language import say, wrong
 from ...base.texts import texts_beside
 from ...base.units import bytes_text, duration
 from ...cost.hardware import Accelerator, accelerator
@@ -114,15 +114,13 @@ def plan(
         return plans(what, gpus, kind, batch)
     path = Path(what)
     if not path.exists():
-        raise ValueError(say(en=f"no such file: {path}", zh=f"没有文件 {path}"))
+        raise wrong(en=f"no such file: {path}", zh=f"没有文件 {path}")
     if path.suffix == ".toml":
         return plans(read_sizes(path), gpus, kind, batch)
     if gpus % nodes:
-        raise ValueError(
-            say(
-                en=f"{gpus} GPUs cannot be {nodes} equal nodes",
-                zh=f"{gpus} 块 GPU 分不成 {nodes} 个相同的节点",
-            )
+        raise wrong(
+            en=f"{gpus} GPUs cannot be {nodes} equal nodes",
+            zh=f"{gpus} 块 GPU 分不成 {nodes} 个相同的节点",
         )
     found = measure(
         Program(str(path), arguments), gpus, nodes, memory=int(kind.memory), steps=steps, times=kind

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 from ...base.display import Drawn
-from ...base.language import say
+from ...base.language import say, wrong
 from ...base.numbers import MOST_GPUS, must, one_of, whole
 
 Order = Callable[[int, int, int], Sequence[str]]
@@ -103,7 +103,7 @@ def pipeline(order: str | Order, stages: int, micro_batches: int, *, backward: i
         ready = [stage for stage in waiting if _need(stage, stages, orders[stage][0]) in done]
         if not ready:
             en = zh = ", ".join(f"stage {stage}: {orders[stage][0]}" for stage in waiting)
-            raise ValueError(say(en=f"no stage can go on ({en})", zh=f"所有阶段都走不下去了（{zh}）"))
+            raise wrong(en=f"no stage can go on ({en})", zh=f"所有阶段都走不下去了（{zh}）")
         for stage in ready:
             name = orders[stage].pop(0)
             start = max(done[_need(stage, stages, name)], *(task.stop for task in tasks[stage][-1:]), 0)

@@ -71,13 +71,13 @@ class Nodes:
         ]
 
     def sight(self, node: int, seed: int) -> Sight:
-        """What a process on ``node`` sees."""
+        """The sight of a process on ``node``."""
         made = DeviceRandom(self.gpus[node])
         made.begin(self._machine.backing, seed)
         return Sight(self.gpus[node], made, self._own.numbers)
 
     def chosen(self) -> Sight:
-        """What a process sees by the environment that is in use."""
+        """The sight of a process by the environment that is in use."""
         made = sight(self._machine)
         self.gpus.append(made.gpus)
         return made

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from _pytest._code.code import ExceptionChainRepr
 
-from ...base.language import say
+from ...base.language import say, wrong
 from ...base.patches import Patch, Patches
 from ..calls.faults import ranks_text
 from .item import CALLS_LOG, Wanted, clean, elements, heading
@@ -56,13 +56,13 @@ class InProcesses:
         skipped = [one for found in reports.values() for one in found if one.skipped]
         if failed:
             item.repr_failure = lambda _: _representation(failed)
-            raise AssertionError(say(en="ranks failed", zh="有 rank 失败"))
+            raise wrong(AssertionError, en="ranks failed", zh="有 rank 失败")
         if skipped:
             why = skipped[0].longrepr
             pytest.skip(why[2].removeprefix("Skipped: ") if isinstance(why, tuple) else str(why))
         if code:
             item.repr_failure = lambda _: printed
-            raise AssertionError(say(en="ranks failed", zh="有 rank 失败"))
+            raise wrong(AssertionError, en="ranks failed", zh="有 rank 失败")
 
     def _run(self, environment: dict[str, str], paths: list[Path]) -> tuple[int, str]:
         """Start the ranks; return the exit code, and what they printed.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from ... import turns
-from ...base.language import say
+from ...base.language import wrong
 from ..calls.call import Call
 from ..rank.rank import Rank, rank_here
 
@@ -30,7 +30,7 @@ def wait_for(
     rank, member = rank_here(), turns.participant()
     end = float("inf") if timeout is None or rank is None else rank.clock() + timeout.total_seconds()
     if rank is None:
-        raise RuntimeError(say(en="this thread is of no rank", zh="这个线程不属于任何 rank"))
+        raise wrong(RuntimeError, en="this thread is of no rank", zh="这个线程不属于任何 rank")
     if member is None:
         return _watch(rank, call, ready)
 

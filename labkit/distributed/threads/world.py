@@ -18,7 +18,7 @@ from weakref import WeakSet
 import torch
 
 from ... import turns
-from ...base.language import say
+from ...base.language import say, wrong
 from ...base.numbers import MOST_GPUS, whole
 from ...base.patches import Patches
 from ...machine.machine import Machine
@@ -87,11 +87,11 @@ class World:
         if self.size % self.nodes:
             en = f"nodes must divide the number of ranks: {self.size} ranks on {self.nodes} nodes"
             zh = f"nodes 必须能整除 rank 数：{self.nodes} 个节点分不匀 {self.size} 个 rank"
-            raise ValueError(say(en=en, zh=zh))
+            raise wrong(en=en, zh=zh)
         if rank_here() is not None:
             en = "ranks cannot be started by a rank"
             zh = "不能在一个 rank 里再启动一组 rank"
-            raise RuntimeError(say(en=en, zh=zh))
+            raise wrong(RuntimeError, en=en, zh=zh)
         each = self.size // self.nodes
         self.stores: dict[Any, Any] = {}
         self.kept: list[Any] = []
@@ -151,9 +151,8 @@ class World:
                     them.
         """
         if self.closed:
-            raise RuntimeError(
-                say(en="these ranks are closed: start new ones", zh="这组 rank 已经关闭：请重新启动一组")
-            )
+            en, zh = "these ranks are closed: start new ones", "这组 rank 已经关闭：请重新启动一组"
+            raise wrong(RuntimeError, en=en, zh=zh)
         chosen = [self.ranks[number] for number in (range(self.size) if ranks is None else ranks)]
         self.failed, self._waits = {}, None
         now = max(rank.clock() for rank in self.ranks)

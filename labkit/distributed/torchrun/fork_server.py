@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from ...base.language import say
+from ...base.language import wrong
 
 _LENGTH = struct.Struct("!Q")
 
@@ -75,7 +75,7 @@ class Server:
             if not more:
                 en = "the process that starts the workers has ended"
                 zh = "负责启动各工作进程的那个进程已经退出"
-                raise RuntimeError(say(en=en, zh=zh))
+                raise wrong(RuntimeError, en=en, zh=zh)
             self._heard += more
         line, _, self._heard = self._heard.partition(b"\n")
         pid, code = json.loads(line)

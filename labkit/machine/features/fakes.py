@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
 from torch.utils._device import _device_constructors
 
-from ...base.language import say
+from ...base.language import wrong
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from .. import hooks
@@ -45,13 +45,12 @@ class NoGradient(NotSimulated, NotImplementedError):
 def check_gradient(requires_grad: Any, gpu: Gpu | None) -> None:
     """Refuse a gradient of a fake tensor on ``gpu``: autograd would ask C++ for the guard of CUDA."""
     if requires_grad and gpu is not None and torch.is_grad_enabled():
-        raise NoGradient(
-            say(
-                en=f"a fake tensor on {name_of(gpu)}, a GPU simulated by labkit, has no gradients (FakeTensorMode): "
-                "work under torch.no_grad(), make it with device='cpu' or 'meta', or close the machine",
-                zh=f"{name_of(gpu)} 是 labkit 模拟的 GPU，上面的 fake 张量没有梯度（FakeTensorMode）："
-                "请在 torch.no_grad() 下操作，或者用 device='cpu' 或 'meta' 创建，或者关闭机器",
-            )
+        raise wrong(
+            NoGradient,
+            en=f"a fake tensor on {name_of(gpu)}, a GPU simulated by labkit, has no gradients (FakeTensorMode): "
+            "work under torch.no_grad(), make it with device='cpu' or 'meta', or close the machine",
+            zh=f"{name_of(gpu)} 是 labkit 模拟的 GPU，上面的 fake 张量没有梯度（FakeTensorMode）："
+            "请在 torch.no_grad() 下操作，或者用 device='cpu' 或 'meta' 创建，或者关闭机器",
         )
 
 

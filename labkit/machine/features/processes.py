@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import get_sharing_strategy, reductions
 
-from ...base.language import say
+from ...base.language import wrong
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ...children import told as children
@@ -254,11 +254,10 @@ def _receive(device: int, handle: _Handle, *_: object) -> torch.UntypedStorage:
 def _not_shared(storage: torch.UntypedStorage, *_: object) -> NoReturn:
     if storage.device.type != "cuda":
         raise RuntimeError("_share_cuda_: only available on CUDA")
-    raise Absent(
-        say(
-            en=f"a tensor on {storage.device} cannot be sent to another process while the values are on a real GPU "
-            "(backing): send it from the host (.cpu()), and move it to its GPU over there",
-            zh=f"数值存放在真 GPU 上（backing）时，{storage.device} 上的张量不能发给别的进程："
-            "先用 .cpu() 移到主机再发，到了那边再移到 GPU",
-        )
+    raise wrong(
+        Absent,
+        en=f"a tensor on {storage.device} cannot be sent to another process while the values are on a real GPU "
+        "(backing): send it from the host (.cpu()), and move it to its GPU over there",
+        zh=f"数值存放在真 GPU 上（backing）时，{storage.device} 上的张量不能发给别的进程："
+        "先用 .cpu() 移到主机再发，到了那边再移到 GPU",
     )

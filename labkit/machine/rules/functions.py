@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, sparse_coo, strided
 
 from ...base.files import rows_beside
-from ...base.language import say
+from ...base.language import wrong
 from ...base.tree import tensors_in
 from ..handlers import named
 from ..state.errors import NotSimulated
@@ -223,11 +223,10 @@ class NoMemory(NotSimulated, AttributeError):
 @_rule("Tensor.__cuda_array_interface__.__get__", always=True)
 def _cuda_array_interface(tensor: Tensor, *_: Any) -> None:
     if gpu_of(tensor) is not None:
-        raise NoMemory(
-            say(
-                en=f"a tensor on {place(tensor)} has no memory that others could use: it is simulated by labkit",
-                zh=f"{place(tensor)} 上的张量没有别人能用的显存：它是 labkit 模拟的",
-            )
+        raise wrong(
+            NoMemory,
+            en=f"a tensor on {place(tensor)} has no memory that others could use: it is simulated by labkit",
+            zh=f"{place(tensor)} 上的张量没有别人能用的显存：它是 labkit 模拟的",
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ...base.language import say
+from ...base.language import wrong
 from ...base.patches import Patch
 from .. import hooks
 from .gpu import Gpu, TheMachine
@@ -31,7 +31,7 @@ def machine_in_use() -> TheMachine | None:
 def machine_here() -> TheMachine:
     """The machine in use, for things that make no sense without one: a stream, an event."""
     if _active is None:
-        raise RuntimeError(say(en="no simulated machine is in use any more", zh="已经没有模拟机器在使用"))
+        raise wrong(RuntimeError, en="no simulated machine is in use any more", zh="已经没有模拟机器在使用")
     return _active
 
 

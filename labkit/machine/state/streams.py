@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ...base.language import say
+from ...base.language import wrong
 from ...base.patches import Patch
 from .. import hooks
 from .gpu import Gpu, TheMachine
@@ -50,11 +50,10 @@ class Stream:
             ("cuda" if device is None else device) if device_index is None else device_index
         )
         if gpu is None:
-            raise RuntimeError(
-                say(
-                    en=f"a stream needs a cuda device, got {device!r}",
-                    zh=f"流需要 cuda 设备，现在是 {device!r}",
-                )
+            raise wrong(
+                RuntimeError,
+                en=f"a stream needs a cuda device, got {device!r}",
+                zh=f"流需要 cuda 设备，现在是 {device!r}",
             )
         self._gpu: Gpu = gpu
         self.stream_id: int = next(machine.stream_ids) if stream_id is None else stream_id
@@ -172,11 +171,10 @@ class Event:
         if self._time is None or end._time is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         if self._gpu is not end._gpu:
-            raise RuntimeError(
-                say(
-                    en=f"both events must be on one device, got {self.device} and {end.device}",
-                    zh=f"两个事件必须在同一个设备上，现在是 {self.device} 和 {end.device}",
-                )
+            raise wrong(
+                RuntimeError,
+                en=f"both events must be on one device, got {self.device} and {end.device}",
+                zh=f"两个事件必须在同一个设备上，现在是 {self.device} 和 {end.device}",
             )
         return (end._time - self._time) * 1000
 
@@ -241,11 +239,10 @@ def _record_stream(tensor: torch.Tensor, stream: Stream) -> None:
             f"record_stream(): argument 's' (position 1) must be Stream, not {type(stream).__name__}"
         )
     if gpu_of(tensor) is None:
-        raise RuntimeError(
-            say(
-                en=f"record_stream needs a tensor on a GPU, got one on {tensor.device}",
-                zh=f"record_stream 需要 GPU 上的张量，现在在 {tensor.device} 上",
-            )
+        raise wrong(
+            RuntimeError,
+            en=f"record_stream needs a tensor on a GPU, got one on {tensor.device}",
+            zh=f"record_stream 需要 GPU 上的张量，现在在 {tensor.device} 上",
         )
 
 

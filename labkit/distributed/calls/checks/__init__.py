@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch.distributed import DistBackendError
 
-from ....base.language import say
+from ....base.language import say, wrong
 from ..call import Call
 from . import gloo, nccl
 
@@ -79,16 +79,14 @@ def check_place(rank: int, size: int, most: int | None) -> None:
             "怎么办：两者都交给 torchrun，它会在每个 rank 的环境变量里设好。",
         )
     if most is not None and size > most:
-        raise ValueError(
-            say(
-                en=f"a group of {size} ranks where {most} run: on real GPUs they wait in init_process_group, or "
-                "in the first collective, for ranks that never come.\nDo: leave `world_size=` (WORLD_SIZE) to "
-                "torchrun, or start as many ranks (--nnodes × --nproc-per-node).",
-                zh=f"只有 {most} 个 rank 在运行，这个组却要 {size} 个：在真实的 GPU 上，"
-                "它们会停在 init_process_group 或第一次集合通信里，等不存在的 rank。\n"
-                "怎么办：`world_size=`（WORLD_SIZE）交给 torchrun 来设，"
-                "或者启动这么多 rank（--nnodes × --nproc-per-node）。",
-            )
+        raise wrong(
+            en=f"a group of {size} ranks where {most} run: on real GPUs they wait in init_process_group, or "
+            "in the first collective, for ranks that never come.\nDo: leave `world_size=` (WORLD_SIZE) to "
+            "torchrun, or start as many ranks (--nnodes × --nproc-per-node).",
+            zh=f"只有 {most} 个 rank 在运行，这个组却要 {size} 个：在真实的 GPU 上，"
+            "它们会停在 init_process_group 或第一次集合通信里，等不存在的 rank。\n"
+            "怎么办：`world_size=`（WORLD_SIZE）交给 torchrun 来设，"
+            "或者启动这么多 rank（--nnodes × --nproc-per-node）。",
         )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import ReduceOp
 
-from ....base.language import say
+from ....base.language import wrong
 from ....machine.state.placement import gpu_of
 from ..call import Call
 
@@ -148,4 +148,4 @@ def silent(*, en: str, zh: str) -> NoReturn:
     """Raise ValueError for what NCCL does not look at."""
     en = f"{en} (NCCL does not check this: on real GPUs it reads or writes the wrong memory)"
     zh = f"{zh}（NCCL 不检查这一点：在真实的 GPU 上会读写错误的显存）"
-    raise ValueError(say(en=en, zh=zh))
+    raise wrong(en=en, zh=zh)

@@ -21,7 +21,7 @@ _TEXTS = {
 
 @dataclass(frozen=True)
 class Report:
-    """What went wrong among ranks, in the language in use; ``str(report)`` is the whole text.
+    """A fault among ranks, told in the language in use; ``str(report)`` is the whole text.
 
     fault   its name in a check-up: "deadlock", "calls_differ", …
     lines   what was seen of each rank, and what it means.
@@ -47,7 +47,7 @@ class Report:
 
 
 def explained(key: str, **facts: object) -> tuple[str, str]:
-    """What the fault ``key`` means, and what to do, from ``faults.txt``."""
+    """The meaning of the fault ``key``, and the advice, from ``faults.txt``."""
     meaning, advice = filled(_TEXTS[key], **facts)
     return meaning, advice
 
