@@ -219,7 +219,9 @@ class Machine:
         self._layers.append(patches)
 
     def lift(self, patches: Patches) -> None:
-        """Undo :meth:`lay`."""
+        """Undo :meth:`lay`, if that came to its end."""
+        if patches not in self._layers:
+            return
         at = self._layers.index(patches)
         above = self._layers[at + 1 :]
         del self._layers[at]

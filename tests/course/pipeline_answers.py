@@ -86,17 +86,17 @@ if is_back: ops += [dist.P2POp(dist.isend, activation, after), dist.P2POp(dist.i
 if is_on: ops += [dist.P2POp(dist.isend, gradient, before), dist.P2POp(dist.irecv, on, before)]
 for work in dist.batch_isend_irecv(ops): work.wait()"""
 EXCHANGED = [
-    (POSTED, None),
     (BATCH, None),
     (f"{TURNED}\n{SENT}", None),
     (f"if rank % 2 == 0:\n  {SENT}\n  {BACK}\nelse:\n  {TURNED}\n  {FIRST}", None),
     (f"{SENT}\n{BACK}", "both stand in `send`"),
+    (POSTED, "both stand in `send`"),
     (f"{FIRST}\n{TURNED}", "both stand in `recv`"),
     (f"if rank == 0:\n  {SENT}\nelse:\n  {TURNED}\n  {FIRST}", "two ranks go through, 3 do not"),
     (f"dist.barrier()\n{SENT}\n{BACK}", "both stand in `send`"),
-    (f"{POSTED}\nreturn back, on", "have changed places"),
-    (POSTED.replace("for work in works: work.wait()", ""), "second value is not the gradient"),
-    (f"{POSTED}\non = activation", "first value is not the activation"),
+    (f"{BATCH}\nreturn back, on", "have changed places"),
+    (BATCH.replace("for work in", "_ =").replace(": work.wait()", ""), "second value is not the gradient"),
+    (f"{BATCH}\non = activation", "first value is not the activation"),
     ("got = [torch.empty_like(activation) for _ in range(dist.get_world_size())]\ndist.all_gather(got, activation)\n"
      "if is_on: on = got[before]\ndist.all_gather(got, gradient)\nif is_back: back = got[after]",
      "sends all of it to all"),

@@ -212,6 +212,89 @@ def test_a_receiver_whose_sender_has_ended():
     assert "rank 1 ended without the other half of a message" in text
 
 
+# NCCL does the messages of two ranks in the order of the calls, whether they are waited for or not.
+
+
+def send_first(n, size):
+    there, here = vector(size), torch.zeros(size, device="cuda")
+    works = [dist.isend(there, 1 - n), dist.irecv(here, 1 - n)]
+    for work in works:
+        work.wait()
+    assert here.sum() == size
+
+
+def receive_first(n, size):
+    there, here = vector(size), torch.zeros(size, device="cuda")
+    work = dist.irecv(here, 1 - n)
+    dist.send(there, 1 - n)
+    work.wait()
+
+
+@pytest.mark.parametrize(
+    ("program", "size", "then", "first"),
+    [(send_first, 2**21, "recv", "send"), (receive_first, 3, "send", "recv")],
+)
+def test_what_is_posted_alone_waits_for_what_was_posted_before(program, size, then, first):
+    text = str(failing(lambda n: program(n, size), 2).error)
+    assert f"rank 0  waits in {first} to rank 1" in text or f"rank 0  waits in {first} from rank 1" in text
+    assert re.search(
+        rf"The {then} of rank \d at test_faults.py:.* has not begun: .* and the {first} before it", text
+    )
+    assert "Do: make both one operation: `batch_isend_irecv" in text
+
+
+def turned(n):
+    (receive_first if n else send_first)(n, 2**21)
+
+
+def batch(n):
+    there, here = vector(2**21), torch.zeros(2**21, device="cuda")
+    for _ in range(2):
+        ops = [dist.P2POp(dist.isend, there, 1 - n), dist.P2POp(dist.irecv, here, 1 - n)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+    assert here.sum() == 2**21
+
+
+def held_up(n):
+    """Two receives and a send of rank 0 stand behind a large send, and go when rank 1 comes to receive it."""
+    boxes = [torch.zeros(3, device="cuda") for _ in range(2)]
+    if n == 0:
+        works = [
+            dist.isend(vector(2**21), 1),
+            *(dist.irecv(box, 1) for box in boxes),
+            dist.isend(vector() + 4, 1),
+        ]
+        for work in works:
+            work.wait()
+        assert [int(box[0]) for box in boxes] == [2, 3]
+    else:
+        works = [dist.isend(vector() + 1, 0), dist.isend(vector() + 2, 0)]
+        large = torch.zeros(2**21, device="cuda")
+        dist.recv(large, 0)
+        dist.recv(boxes[0], 0)
+        assert (large.sum(), boxes[0][0]) == (2**21, 5)
+
+
+@pytest.mark.parametrize("program", [turned, batch, held_up, lambda n: send_first(n, 3)])
+def test_messages_in_an_order_that_nccl_can_do_come(program):
+    with World(2) as world:
+        world.run(lambda rank: program(begin(rank)), to_end=True)
+
+
+def test_gloo_does_messages_beside_each_other():
+    def program(rank):
+        dist.init_process_group("gloo")
+        here, n = torch.zeros(2**21), rank.number
+        work = dist.irecv(here, 1 - n)
+        dist.send(torch.ones(2**21), 1 - n)
+        work.wait()
+        assert here.sum() == 2**21
+
+    with World(2) as world:
+        world.run(program, to_end=True)
+
+
 def locked(n):
     if n == 1:
         lock = threading.Lock()

@@ -60,7 +60,7 @@ class Call:
     backward  whether autograd called it, and ``async_op`` whether the caller means to go on meanwhile.
     code      the user's code that called it, in ``line``; ``codes`` what of torch stands between, innermost first.
     on_stuck  to be called when it is known that it will never be met.
-    memo      what its members' outputs share, while it is computed.
+    memo      what its members' outputs share while it is computed, and where a message stands until it is done.
     met       whether it is done: all that it wants have come, and its values are written.
     told      what an event says of its tensors, if they are gone and a recording was open: ``watched``.
     """

@@ -348,6 +348,8 @@ class Group(_Base):  # type: ignore[misc]
         if call.is_message:
             pair = (call.at, call.root or 0) if call.kind == "send" else (call.root or 0, call.at)
             call.seq = self.pairs[pair] = self.pairs.get(pair, 0) + 1
+            if self._coalesced is not None or any(c.co_name == "batch_isend_irecv" for c in call.codes):
+                call.memo["batch"] = True
         else:
             self.latest += 1
             call.seq = self.latest

@@ -78,6 +78,8 @@ class Meeting:
         # Messages under way, and receivers that wait, of each pair (and tag, where the backend has tags).
         self._sent: dict[Any, deque[Met]] = {}
         self._asked: dict[Any, deque[Met]] = {}
+        # The messages of each member to and from another that NCCL has not done, in the order of its calls.
+        self._lines: dict[tuple[int, int], deque[Call]] = {}
         # The calls by which each member has made groups, by the groups' numbers.
         self._made: dict[int, dict[int, Call]] = {}
         self._lock = threading.Lock()
@@ -157,16 +159,43 @@ class Meeting:
             if slot is None:
                 slot = Met(self._world, self.ranks, call.pair)
                 mine.setdefault(key, deque()).append(slot)
-        slot.calls[0 if call.kind == "send" else 1] = call
-        if len(slot.calls) == 2:
-            slot.error = faults.fault([slot.calls[0], slot.calls[1]])
-            if slot.error is None:
-                _finish(slot, self._compute)
-        elif call.kind == "send" and call.nbytes <= BUFFER:
-            with Plain():  # the sender may go on and change them
-                call.inputs = [tensor.clone() for tensor in call.inputs]
-            call.memo["away"] = True
+            slot.calls[0 if call.kind == "send" else 1] = call
+            line = self._line(call)
+            if line is not None:
+                line.append(call)
+                call.memo["slot"], call.memo["line"] = slot, line
+        self._go_on(slot)
         return slot
+
+    def _line(self, call: Call) -> deque[Call] | None:
+        """What goes to NCCL in order: to a pair's stream, all of its messages but those of a batch (gloo has none).
+
+        torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, pointToPoint; pytorch/pytorch#138074.
+        """
+        if call.backend != "nccl" or call.root is None or "batch" in call.memo:
+            return None
+        return self._lines.setdefault((call.at, call.root), deque())
+
+    def _go_on(self, slot: Met) -> None:
+        """Do the message of ``slot`` if nothing that was called before stands in the way; then what it held up."""
+        free = [slot]
+        while free:
+            slot = free.pop()
+            send, calls = slot.calls.get(0), [slot.calls[at] for at in sorted(slot.calls)]
+            if len(calls) == 2 and slot.error is None:
+                slot.error = faults.fault(calls)
+            ready = len(calls) == 2 and all(in_front(call) is call for call in calls)
+            if ready or slot.error is not None:
+                for call in calls:
+                    free += _leave(call)
+                if not slot.is_over():
+                    _finish(slot, self._compute)
+            elif send is not None and send.nbytes <= BUFFER and in_front(send) is send:
+                if "away" not in send.memo:
+                    with Plain():  # the sender may go on and change them
+                        send.inputs = [tensor.clone() for tensor in send.inputs]
+                    send.memo["away"] = True
+                free += _leave(send)
 
     def _from_anybody(self, call: Call) -> Met | None:
         """A message to the caller that is under way, from any sender."""
@@ -188,6 +217,7 @@ class Meeting:
         self._slots.clear()
         self._sent.clear()
         self._asked.clear()
+        self._lines.clear()
         self._latest = max([self._latest, *(group.latest for group in self._groups)])
         for group in self._groups:
             group.latest = self._latest
@@ -199,6 +229,28 @@ class Meeting:
         self.ranks = (*self.ranks[:at], rank.number, *self.ranks[at + 1 :])
         self._groups.append(group)
         group.latest = max(group.latest, self._latest)
+
+
+def in_front(call: Call) -> Call:
+    """The call that stands in the way of ``call``, which its rank made before; itself if none does."""
+    line = call.memo.get("line")
+    return line[0] if line else call
+
+
+def held_up(call: Call) -> Call | None:
+    """The half of the message of ``call``, its rank's or the other's, that was called and stands behind another."""
+    slot = call.memo.get("slot")
+    halves = [] if slot is None or slot.is_over() else slot.calls.values()
+    return next((half for half in halves if in_front(half) is not half), None)
+
+
+def _leave(call: Call) -> list[Met]:
+    """Take ``call`` out of its line: the message that now stands in front, if one does."""
+    line = call.memo.pop("line", None)
+    if line is None:
+        return []
+    line.remove(call)
+    return [line[0].memo["slot"]] if line else []
 
 
 class Meetings:

@@ -33,7 +33,7 @@ from ..rank.process_state import ProcessState
 from ..rank.rank import Rank, rank_here
 from ..rank.sampling import at_modules, sample
 from ..rank.visible import Nodes
-from .meeting import Meetings
+from .meeting import Meetings, held_up, in_front
 from .shardings import Shardings
 from .torch_patches import patches
 from .watch import Watch
@@ -127,7 +127,7 @@ class World:
             # C++ keeps the groups by name, for the process; from now on for each thread (c10d/RankLocal.hpp).
             _isolate_threads(True)
         except BaseException:
-            self._close_machine()
+            self._give_back()
             raise
 
     # Running.
@@ -305,10 +305,11 @@ class World:
         if not _open:
             trace.tell_ranks(None)
             _isolate_threads(False)
-        self.machine.lift(self._patches)
-        self._close_machine()
+        self._give_back()
 
-    def _close_machine(self) -> None:
+    def _give_back(self) -> None:
+        """Leave the machine as it was found."""
+        self.machine.lift(self._patches)
         self._nodes.close()
         if self._own_machine:
             self.machine.close()
@@ -327,6 +328,9 @@ class World:
 def _standing(rank: Rank) -> faults.Standing:
     """The place of ``rank`` when none can go on."""
     member, call = rank.member, rank.waits
+    if call is not None and (held := held_up(call)) is not None:
+        call = in_front(held) if held.rank == rank.number else call
+        call.memo["held"] = held, in_front(held)
     what = "" if member is None or member.over or call is not None else member.awaits
     came = {
         (place_of(code, line), kind): times

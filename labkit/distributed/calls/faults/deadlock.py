@@ -217,6 +217,13 @@ def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> 
     gone = sorted({call.ranks[call.root] for call in calls if call.root is not None} & ended)
     if gone:
         return "peer_ended", {"names": ranks_text(gone)}
+    for held, first in (call.memo["held"] for call in calls if "held" in call.memo):
+        return "in_order", {
+            "rank": held.rank,
+            "first": first.kind,
+            "then": held.kind,
+            "place": held.short_place,
+        }
     return {"recv": "all_receive", "send": "all_send"}.get("".join(kinds), "messages_unpaired"), {}
 
 
