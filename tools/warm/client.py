@@ -1,0 +1,96 @@
+"""A command that another process carries out: it hands over its files and ends as the other one does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import sys
+from types import FrameType
+
+# What Python and torch's libraries read when they start, or load: a program that is told of it starts by itself.
+AT_THE_START = ("PYTHON", "OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "LD_", "MALLOC_", "LABKIT_MACHINE")
+# But what the server sets right in the fork, and what torch sets itself.
+SET_RIGHT = {
+    "PYTHONPATH",
+    "PYTHONIOENCODING",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONUNBUFFERED",
+    "TORCHINDUCTOR_CACHE_DIR",
+}
+LANGUAGES = {"LANG", "LC_ALL", "LC_CTYPE"}  # Python's encodings follow them
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def at_the_start(environment: dict[str, str]) -> dict[str, str]:
+    """What of an environment a program that has begun can no longer follow."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if value and (name in LANGUAGES or name.startswith(AT_THE_START)) and name not in SET_RIGHT
+    }
+
+
+def received(connection: socket.socket, size: int) -> bytes:
+    """So many bytes; fewer where the other side has gone."""
+    found = b""
+    while len(found) < size and (more := connection.recv(size - len(found))):
+        found += more
+    return found
+
+
+def main(address: str, words: list[str]) -> int:
+    """The exit code of ``python words…``."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    environment = dict(os.environ)
+    environment.pop("JPY_PARENT_PID", None)  # kernels look whether their parent lives; the server ends ours
+    told = "\0".join([*(f"{name}={value}" for name, value in at_the_start(environment).items())])
+    theirs = received(connection, struct.unpack("i", received(connection, 4))[0]).decode(
+        "utf-8", "surrogateescape"
+    )
+    # A program alone: not -u, -W, -X and such, nor a session at the prompt.
+    plain = bool(words) and (words[0] in ("-c", "-m") and len(words) > 1 or not words[0].startswith("-"))
+    if set(told.split("\0")) != set(theirs.split("\0")) or not plain:
+        os.execv(sys.executable, [sys.executable, *words])
+    waiting: list[int] = []
+    program = 0
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        if not program:
+            waiting.append(number)
+            return
+        with contextlib.suppress(ProcessLookupError):  # it ends just now
+            os.kill(program, number)
+
+    ignored = [number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN]
+    for number in FORWARDED:
+        if number not in ignored:
+            signal.signal(number, hand_on)
+    lines = [
+        os.getcwd(),
+        ",".join(map(str, ignored)),
+        *(f"{name}={value}" for name, value in environment.items()),
+    ]
+    told = "\0".join([str(len(words)), *words, *lines])
+    content = told.encode("utf-8", "surrogateescape")
+    socket.send_fds(connection, [struct.pack("i", len(content))], [0, 1, 2])
+    connection.sendall(content)
+    (program,) = struct.unpack("i", received(connection, 4))
+    for number in waiting:
+        hand_on(number, None)
+    for file in (0, 1, 2):  # whoever reads what the program writes sees its end, not ours
+        os.close(file)
+    answer = received(connection, 4)
+    status = struct.unpack("i", answer)[0] if len(answer) == 4 else 1 << 8
+    if os.WIFSIGNALED(status):
+        if os.WTERMSIG(status) in FORWARDED:
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    return os.waitstatus_to_exitcode(status)
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1], sys.argv[2:]))

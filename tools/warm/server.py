@@ -1,0 +1,208 @@
+"""Imports torch, and forks for each command that comes: the fork runs it as Python would have begun."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import gc
+import importlib
+import importlib.machinery
+import io
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import warnings
+from types import ModuleType
+from typing import NoReturn
+
+sys.path.pop(0)  # this file's own folder
+os.environ.pop("PYTHONPATH", None)
+FIRST = list(sys.path)
+BEGUN_WITH = dict(os.environ)  # importing torch adds to it
+
+# What takes long to import, and is what it is whoever imports it.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    for name in ("numpy.random", "torch._dynamo", "torch.distributed", *sys.argv[2:]):
+        importlib.import_module(name)
+
+Running = dict[int, socket.socket]
+
+
+def client() -> ModuleType:
+    """The other side's module, for what both know."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "client.py")
+    module = ModuleType("client")
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), module.__dict__)
+    return module
+
+
+def serve(address: str) -> tuple[list[str], list[str]]:
+    """Forks for those who come, until nobody holds our input open; returns in each fork, with its words and lines."""
+    known = client()
+    told = "\0".join(f"{name}={value}" for name, value in known.at_the_start(BEGUN_WITH).items())
+    told_bytes = told.encode("utf-8", "surrogateescape")
+    ended, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(address)
+    listening.listen(64)
+    os.write(1, b"listens\n")
+    running: Running = {}
+    new: list[socket.socket] = []
+    gc.collect()
+    gc.freeze()  # what forks share is not looked through, and so not copied
+    while True:
+        ready = select.select([0, ended, listening, *new, *running.values()], [], [])[0]
+        if 0 in ready and not os.read(0, 1):
+            for program in running:
+                os.kill(program, signal.SIGKILL)
+            os._exit(0)
+        if ended in ready:
+            os.read(ended, 4096)
+            end_those_that_ended(running)
+        for program, connection in running.items():
+            if connection in ready:  # the command has been killed
+                os.kill(program, signal.SIGKILL)
+        if listening in ready:
+            connection = listening.accept()[0]
+            connection.sendall(struct.pack("i", len(told_bytes)) + told_bytes)
+            new.append(connection)
+        for connection in [one for one in new if one in ready]:
+            new.remove(connection)
+            size, files, _, _ = socket.recv_fds(connection, 4, 3)
+            if not size:  # it runs in a Python of its own
+                connection.close()
+                continue
+            content = known.received(connection, struct.unpack("i", size)[0])
+            program = os.fork()
+            if not program:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for at, file in enumerate(files):
+                    os.dup2(file, at)
+                for mine in [*files, ended, wake]:
+                    os.close(mine)
+                for other in [listening, connection, *new, *running.values()]:
+                    other.close()
+                lines = content.decode("utf-8", "surrogateescape").split("\0")
+                return lines[1 : int(lines[0]) + 1], lines[int(lines[0]) + 1 :]
+            for file in files:
+                os.close(file)
+            running[program] = connection
+            connection.sendall(struct.pack("i", program))
+
+
+def end_those_that_ended(running: Running) -> None:
+    """Tells their commands how."""
+    while running:
+        program, status = os.waitpid(-1, os.WNOHANG)
+        if not program:
+            return
+        connection = running.pop(program)
+        with contextlib.suppress(OSError):  # it had been killed
+            connection.sendall(struct.pack("i", status))
+        connection.close()
+
+
+def become(words: list[str], lines: list[str]) -> ModuleType:
+    """Make of this process what Python is before a program's first line; gives its ``__main__``."""
+    folder, ignored, *environment = lines
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(line.split("=", 1) for line in environment)
+    for number in map(int, filter(None, ignored.split(","))):
+        signal.signal(number, signal.SIG_IGN)
+    if signal.SIGINT not in map(int, filter(None, ignored.split(","))):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdin = sys.__stdin__ = standard(0, "<stdin>", "r", "strict")
+    sys.stdout = sys.__stdout__ = standard(1, "<stdout>", "w", "strict")
+    sys.stderr = sys.__stderr__ = standard(2, "<stderr>", "w", "backslashreplace")
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    path = os.environ.get("PYTHONPATH", "")
+    sys.path[:] = [*map(os.path.abspath, path.split(os.pathsep) if path else ()), *FIRST]
+    sys.modules["numpy.random"].seed()
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__.update({"__annotations__": {}, "__builtins__": builtins})
+    return main
+
+
+def standard(number: int, name: str, mode: str, errors: str) -> io.TextIOWrapper:
+    """One of the three files that every program has."""
+    encoding, _, wanted = os.environ.get("PYTHONIOENCODING", "").partition(":")
+    errors = errors if number == 2 else wanted or errors
+    made = io.open(number, mode, encoding=encoding or "utf-8", errors=errors, closefd=False)  # noqa: SIM115, UP020
+    made.buffer.raw.name, made.mode = name, mode  # type: ignore[attr-defined]
+    unbuffered = number and os.environ.get("PYTHONUNBUFFERED")
+    made.reconfigure(line_buffering=made.isatty() or number == 2, write_through=bool(unbuffered))
+    return made
+
+
+def run(words: list[str], main: ModuleType) -> None:
+    """The program itself, as ``python words…`` runs it."""
+    if words[0] == "-m":
+        sys.argv[:] = ["-m", *words[2:]]
+        sys.path.insert(0, os.getcwd())
+        runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
+        return
+    if words[0] == "-c":
+        sys.argv[:] = ["-c", *words[2:]]
+        sys.path.insert(0, "")
+        code = compile(words[1], "<string>", "exec")
+        main.__dict__["__loader__"] = importlib.machinery.BuiltinImporter
+    else:
+        sys.argv[:] = words
+        sys.path.insert(0, os.path.dirname(os.path.realpath(words[0])))
+        with open(words[0], "rb") as file:
+            code = compile(file.read(), words[0], "exec")
+        main.__dict__.update({"__file__": words[0], "__cached__": None})
+        main.__dict__["__loader__"] = importlib.machinery.SourceFileLoader("__main__", words[0])
+    exec(code, main.__dict__)
+
+
+def end(error: BaseException | None) -> NoReturn:
+    """End as Python would, but leave what is in memory to the system."""
+    code: object = 0
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    elif error is not None:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError as broken:
+        print(f"Exception ignored in: {sys.stdout!r}\nBrokenPipeError: {broken}", file=sys.stderr)
+        code = 120
+    sys.stderr.flush()
+    if isinstance(error, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(int(code or 0) & 0xFF)  # type: ignore[call-overload]
+
+
+if __name__ == "__main__":
+    program, surroundings = serve(sys.argv[1])
+    beginning = become(program, surroundings)
+    raised = None
+    try:
+        run(program, beginning)
+    except BaseException as error:
+        raised = error
+    end(raised)
