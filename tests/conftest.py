@@ -7,6 +7,8 @@ import threading
 
 import pytest
 
+from tools import warm
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _progress_of_the_tests(tmp_path_factory):
@@ -57,6 +59,14 @@ def _clean_slate():
     if turns is not None:
         stale, turns.here.member = turns.here.member, None
         assert stale is None, f"this thread still takes part in turns, as {stale.name}"
+
+
+@pytest.fixture(scope="module")
+def warm_kernels(tmp_path_factory):
+    """The module's kernels are forks of a process that has imported torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_PATH", warm.kernels(tmp_path_factory.mktemp("warm")))
+        yield
 
 
 @pytest.fixture

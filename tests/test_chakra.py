@@ -2,10 +2,10 @@
 
 import json
 import subprocess
-import sys
 
 from labkit.trace.events import Event
 from labkit.trace.trace import Trace
+from tools.warm import python
 
 NAMES = {1: "id", 2: "name", 3: "type", 5: "data_deps", 6: "start", 7: "duration", 10: "attr"}
 
@@ -112,7 +112,7 @@ def test_torchrun_writes_them(tmp_path):
         "import torch.distributed as dist\ndist.init_process_group('nccl')\ndist.barrier()\n"
     )
     command = [
-        sys.executable,
+        *python(),
         "-m",
         "labkit",
         "torchrun",

@@ -15,13 +15,19 @@ import pytest
 from labkit import __version__ as version
 from labkit.cli import COMMANDS, main
 from labkit.cli.usage import UsageError, bad_usage
+from tools.warm import python
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}  # from whatever folder
 
 
 def process(*arguments, cwd=None):
     """The command in a process of its own: where the process is what is asked about."""
-    command = [sys.executable, "-m", "labkit", *map(str, arguments)]
+    command = [
+        *(python() if arguments[0] == "diagnose" else [sys.executable]),
+        "-m",
+        "labkit",
+        *map(str, arguments),
+    ]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, timeout=120)
 
 
@@ -268,7 +274,7 @@ def test_bad_memory_and_order_are_one_line(labkit, script):
 
 def test_a_reader_that_has_seen_enough_ends_it_without_a_traceback(script):
     path = script("import torch\ndef make(): return torch.nn.Linear(5, 2), torch.ones(8, 5)\n")
-    command = [sys.executable, "-m", "labkit", "diagnose", f"{path}:make", "--gpus", "2"]
+    command = [*python(), "-m", "labkit", "diagnose", f"{path}:make", "--gpus", "2"]
     with subprocess.Popen(
         command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:

@@ -16,6 +16,7 @@ import labkit
 from labkit.base.extras import EXTRA_OF
 from labkit.base.language import using
 from labkit.course import outline
+from tools.warm import python
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -110,7 +111,7 @@ def test_the_readmes_examples_print_what_it_says(language):
     assert len(examples) == 2
     code, output = ("".join(part) for part in zip(*examples, strict=True))
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8",
+        [*python(), "-c", code], capture_output=True, text=True, check=True, encoding="utf-8",
         env=os.environ | {"LABKIT_LANG": language, "PYTHONIOENCODING": "utf-8"},
     )  # fmt: skip
     assert done.stdout == output

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from IPython.utils.capture import capture_output
 
 import labkit
 from labkit.course import begin, check, names
+from tools.warm import python
 
 ROOT = Path(__file__).parents[2] / "notebooks"
 GOOD = {"num_gpus": 2, "batch_size": 30, "data_size": 100, "language": "en"}
@@ -113,7 +113,7 @@ for source in {[source["bytes-predict"], source["own-predict"], source["pieces"]
     shell.run_cell(source)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, encoding="utf-8",
+        [*python(), "-c", code], cwd=tmp_path, capture_output=True, text=True, encoding="utf-8",
         env=os.environ | {"JPY_SESSION_NAME": f"course/{language}/04_primitives.ipynb", "PYTHONIOENCODING": "utf-8"},
     )  # fmt: skip
     said = {"en": "What makes up most of the bytes", "zh": "搬来搬去的字节大部分是什么"}[language]

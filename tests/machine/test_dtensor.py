@@ -14,6 +14,7 @@ from torch import nn
 
 import labkit
 from labkit.machine.features import dtensors
+from tools.warm import python
 
 CUDA1, CPU = torch.device("cuda:1"), torch.device("cpu")
 
@@ -124,7 +125,7 @@ def test_collectives_that_are_functions_give_what_is_on_the_gpu_though_torch_is_
         dist.destroy_process_group()
     """
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)],
+        [*python(), "-c", textwrap.dedent(script)],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert done.stdout.split() == ["cuda:1"] * 4

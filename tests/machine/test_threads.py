@@ -24,6 +24,7 @@ import labkit
 from labkit import turns
 from labkit.machine.state.threads import keep_memory_warm
 from labkit.turns import Deadlock, locks, participant
+from tools.warm import python
 
 
 @pytest.fixture
@@ -825,7 +826,7 @@ with labkit.simulate(3):
 @pytest.mark.parametrize("how", ["wait", "endless"])
 def test_an_interrupted_call_leaves_nobody_behind(engine, how):
     with subprocess.Popen(
-        [sys.executable, "-c", STUCK, engine, how], stdout=subprocess.PIPE, text=True,
+        [*python(), "-c", STUCK, engine, how], stdout=subprocess.PIPE, text=True,
         # Where the tests run in the background the interrupt is ignored, and a child would be too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as child:  # fmt: skip

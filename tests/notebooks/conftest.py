@@ -1,6 +1,4 @@
-"""Kernels that need not import torch anew, and one kernel for many notebooks: both take longer than most lessons."""
-
-import os
+"""One kernel for many notebooks: starting one and importing torch takes longer than most lessons."""
 
 import pytest
 from nbclient import NotebookClient
@@ -8,17 +6,6 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from labkit.course.notebooks import kernel
 from labkit.course.notebooks.execute import with_kernel, without_volatile
-from tools import warm
-
-
-@pytest.fixture(scope="session", autouse=True)
-def warm_kernels(tmp_path_factory):
-    """Each kernel is a fork of a process that has imported torch. (In ``make test-more`` nbval's are not.)"""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_PATH", os.environ.get("JUPYTER_PATH", ""))
-        warm.kernels(tmp_path_factory.mktemp("warm"))
-        yield
-
 
 # What a lesson leaves that the next one would not find in a kernel of its own.
 FRESH = """
@@ -33,7 +20,7 @@ os.chdir({folder!r})
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def run(warm_kernels, tmp_path_factory):
     """Runs a notebook in a folder, cell by cell, in place; the first cell that fails raises CellExecutionError."""
     between = new_notebook(cells=[new_code_cell()])

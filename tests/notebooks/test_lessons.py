@@ -1,8 +1,8 @@
 """The lessons: two languages that are one lesson, tidy cells, stored outputs that are still so, parameters that work.
 
-The English ones are run each in a kernel of its own, those in Chinese and those with other parameters one after another
-in one kernel; what does not depend on parameters is compared with what is stored. ``make test-more`` also has nbval run
-the English ones.
+The English ones are run each in a kernel of its own (a fork of a process that has imported torch), those in Chinese and
+those with other parameters one after another in one kernel; what does not depend on parameters is compared with what is
+stored. ``make test-more`` also has nbval run the English ones, in kernels that import torch themselves.
 """
 
 import importlib.util
@@ -20,6 +20,7 @@ from nbclient.exceptions import CellExecutionError
 from labkit.course.notebooks.execute import WIDGET, execute
 from tools.author import sync
 
+pytestmark = pytest.mark.usefixtures("warm_kernels")
 ROOT = Path(__file__).parents[2] / "notebooks"
 # Those of part one have numbers below 10.
 LESSONS = sync.lessons(ROOT)

@@ -3,13 +3,13 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from jupyter_client.manager import start_new_kernel
 
 from labkit.course.notebooks.kernel import start
+from tools.warm import python
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -59,7 +59,7 @@ def as_command(tmp_path):
         (tmp_path / "train.py").write_text(text, "utf-8")
         root = str(Path(__file__).parents[2])
         told = {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "LABKIT_LANGUAGE": language, **environment}
-        command = [sys.executable, "-m", "labkit", "torchrun", *options, "train.py", *arguments]
+        command = [*python(), "-m", "labkit", "torchrun", *options, "train.py", *arguments]
         done = subprocess.run(
             command, capture_output=True, text=True, env=os.environ | told, cwd=tmp_path, timeout=200
         )
@@ -69,7 +69,7 @@ def as_command(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def kernel():
+def kernel(warm_kernels):
     made = Kernel()
     made.run("import labkit")
     yield made

@@ -3,13 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 import torch
 
 from labkit.distributed import testing  # noqa: F401 (else the tests below import it, and torch, each anew)
 from labkit.machine import machine_in_use
+from tools.warm import python
 
 pytest_plugins = ["pytester"]
 
@@ -331,7 +331,7 @@ def test_each_style_of_tracebacks_shows_it(run, style):
 
 def outer(pytester, *arguments, source=TWO, answers=""):
     pytester.makepyfile(HEAD + source)
-    command = [sys.executable, "-m", *arguments]
+    command = [*python(), "-m", *arguments]
     done = subprocess.run(command, input=answers, capture_output=True, text=True, cwd=pytester.path)
     return done.stdout + done.stderr
 

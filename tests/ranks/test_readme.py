@@ -3,10 +3,11 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tools.warm import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +21,7 @@ def test_the_script_that_hangs_on_a_cluster(tmp_path, language, name):
     script, command, output = found
     (tmp_path / "train.py").write_text(script, "utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "labkit", *command.split()], cwd=tmp_path, capture_output=True, text=True,
+        [*python(), "-m", "labkit", *command.split()], cwd=tmp_path, capture_output=True, text=True,
         encoding="utf-8", env=os.environ | {"LABKIT_LANG": language, "PYTHONIOENCODING": "utf-8"},
     )  # fmt: skip
     assert done.returncode == 1

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from labkit.cli.torchrun import NOTHING_TO_DO, PROCESSES_ONLY, _torchruns, chine
 from labkit.distributed.processes.recorded import _File, read
 from labkit.distributed.rank.totals import Kept, Part
 from labkit.trace.events import Event
+from tools.warm import python
 
 ROOT = Path(__file__).parents[2]
 TRAIN = """
@@ -60,7 +60,7 @@ def outcome(folder, *arguments):
     """The same in a process of its own."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LABKIT")}
     done = subprocess.run(
-        [sys.executable, "-m", "labkit", *arguments],
+        [*python(), "-m", "labkit", *arguments],
         cwd=folder, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
@@ -437,7 +437,7 @@ def test_other_errors_do_not():
 def test_the_gpus_of_all_ranks_pass_for_a_model(tmp_path, more):
     (tmp_path / "script.py").write_text("import torch\nprint(torch.cuda.get_device_name(1))\n")
     command = [
-        sys.executable,
+        *python(),
         "-m",
         "labkit",
         "torchrun",

@@ -27,8 +27,8 @@ KERNEL = ("ipykernel.kernelapp", "ipywidgets", "matplotlib.figure", "matplotlib.
 BACKEND = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
 
 
-def kernels(folder: Path) -> None:
-    """Have all kernels that are started from now on be forks; ``folder`` is one to write into."""
+def kernels(folder: Path) -> str:
+    """A ``JUPYTER_PATH`` by which kernels are forks, and what is on it now; ``folder`` is one to write into."""
     words = [*python(*KERNEL), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     (folder / "kernels" / "python3").mkdir(parents=True)
     spec = {
@@ -38,7 +38,7 @@ def kernels(folder: Path) -> None:
         "metadata": {"debugger": True},
     }
     (folder / "kernels" / "python3" / "kernel.json").write_text(json.dumps(spec), "utf-8")
-    os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("JUPYTER_PATH")]))
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("JUPYTER_PATH")]))
 
 
 @cache

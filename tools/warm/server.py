@@ -23,6 +23,8 @@ from typing import NoReturn
 
 sys.path.pop(0)  # this file's own folder
 os.environ.pop("PYTHONPATH", None)
+if "LABKIT_MACHINE" in os.environ:
+    sys.exit("a process that is to see simulated GPUs is no template for others")
 FIRST = list(sys.path)
 BEGUN_WITH = dict(os.environ)  # importing torch adds to it
 
