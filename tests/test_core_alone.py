@@ -8,10 +8,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tools.warm import python
 
 ROOT = Path(__file__).parent.parent
 GONE = ("distributed", "classroom", "course", "content")
@@ -74,7 +75,7 @@ def alone(tmp_path_factory):
 
     def run(*words):
         done = subprocess.run(
-            [sys.executable, *words], cwd=folder, capture_output=True, text=True, encoding="utf-8",
+            [*python(), *words], cwd=folder, capture_output=True, text=True, encoding="utf-8",
             env=os.environ | {"PYTHONPATH": str(folder), "LABKIT_LANG": "en", "PYTHONIOENCODING": "utf-8"},
         )  # fmt: skip
         assert f"{ROOT}{os.sep}labkit" not in done.stderr, "a file of the whole labkit was run"

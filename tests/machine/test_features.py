@@ -3,13 +3,13 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import labkit
 from labkit.machine import FEATURES, features
+from tools.warm import python
 
 SCRIPT = """
 import io
@@ -70,7 +70,7 @@ def copy(tmp_path_factory):
 
 def run(copy, code, *arguments):
     environment = {**os.environ, "PYTHONPATH": str(copy.parent)}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
+    command = [*python(), "-c", code, *map(str, arguments)]
     return subprocess.run(command, env=environment, cwd=copy.parent, capture_output=True, text=True)
 
 

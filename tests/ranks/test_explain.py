@@ -16,6 +16,7 @@ from torch.distributed.flight_recorder import fr_trace
 import labkit
 from labkit.cli import main
 from labkit.distributed.explain import BadDump, explain, read
+from tools.warm import python
 
 
 @pytest.fixture
@@ -288,7 +289,7 @@ def test_torchrun_says_where_the_dumps_are_and_processes_write_them(tmp_path):
             "TORCH_FR_BUFFER_SIZE": "100",
             "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "fr_"),
         }
-        command = [sys.executable, "-m", "labkit", "torchrun", *more, "--nproc-per-node=2", "train.py"]
+        command = [*python(), "-m", "labkit", "torchrun", *more, "--nproc-per-node=2", "train.py"]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert more or "labkit explain" in done.stderr
         found = explain(read(sorted(tmp_path.glob("fr_*"))))

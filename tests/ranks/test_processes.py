@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +16,7 @@ from labkit.distributed.processes import packing
 from labkit.distributed.processes.lookout import Lookout
 from labkit.distributed.processes.notes import Note, is_stuck
 from labkit.distributed.threads.world import World
+from tools.warm import python
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = """
@@ -30,7 +30,7 @@ sys.exit(run(sys.argv[1:], asked(2, "1 GiB", "cpu", None)))
 def begin(tmp_path, script, *arguments, of=("-c", LAUNCH), **options):
     (tmp_path / "train.py").write_text(script)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "LABKIT_LANGUAGE": "en"}
-    command = [sys.executable, *of, *arguments]
+    command = [*python(), *of, *arguments]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path, **options
     )

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from labkit.distributed import testing  # noqa: F401 (else the tests below import it, and torch, each anew)
+from labkit.distributed.testing.in_processes import InProcesses
 from labkit.machine import machine_in_use
 from tools.warm import python
 
@@ -21,10 +22,16 @@ import pytest, torch, torch.distributed as dist
 PLUGIN = ("-p", "labkit.pytest_plugin", "-p", "no:cacheprovider")
 
 
-@pytest.fixture
-def run(pytester, monkeypatch):
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch):
     for name in ("CI", "BUILD_NUMBER"):  # with them pytest repeats the whole message in its summary
         monkeypatch.delenv(name, raising=False)
+    # Of what is installed here only labkit's plugin is asked about: each process would import all the others.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+@pytest.fixture
+def run(pytester):
 
     def run(source, *arguments, **expected):
         pytester.makepyfile(HEAD + source)
@@ -337,7 +344,7 @@ def outer(pytester, *arguments, source=TWO, answers=""):
 
 
 def test_xdist(pytester):
-    shown = outer(pytester, "pytest", *PLUGIN, "-n", "2")
+    shown = outer(pytester, "pytest", *PLUGIN, "-p", "xdist", "-n", "2")
     assert "1 failed, 1 passed" in shown
     assert "rank 1:" in shown
 
@@ -371,7 +378,9 @@ def test_alone(rank):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or not hasattr(signal, "SIGKILL"), reason="forks")
-def test_ranks_that_are_processes(run):
+def test_ranks_that_are_processes(run, monkeypatch):
+    command = InProcesses._command
+    monkeypatch.setattr(InProcesses, "_command", lambda self: [*python(), *command(self)[1:]])
     shown = run(PROCESSES, passed=1, failed=1, skipped=1)
     assert "rank 1:" in shown
     assert "1 != (1 - 0)" in shown

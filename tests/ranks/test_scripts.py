@@ -24,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracles
 from comparing import SCRIPTS, difference, script
 
+from tools.warm import python
+
 DRIVER = Path(__file__).with_name("one_after_another.py")
 # What a script is called with, after the folder for its values.
 ARGUMENTS = {"elastic": ["--epochs", "2"]}
@@ -111,7 +113,7 @@ def by_processes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
         command = f"-m labkit torchrun --processes --nproc-per-node 2 {DRIVER} {folder} {words}"
         environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[2]), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", *command.split()],
+            [*python(), *command.split()],
             env=environment, capture_output=True, text=True, timeout=200,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -19,6 +19,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from .client import SET_RIGHT
+
 _HERE = Path(__file__).parent
 
 
@@ -51,7 +53,7 @@ def python(*modules: str) -> list[str]:
         return [sys.executable]
     folder = tempfile.TemporaryDirectory(prefix="labkit-warm-")
     address = os.path.join(folder.name, "socket")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name not in SET_RIGHT}
     environment |= BACKEND if modules else {}
     server = subprocess.Popen(
         [sys.executable, str(_HERE / "server.py"), address, *modules],

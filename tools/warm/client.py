@@ -66,9 +66,9 @@ def main(address: str, words: list[str]) -> int:
             os.kill(program, number)
 
     ignored = [number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN]
-    for number in FORWARDED:
-        if number not in ignored:
-            signal.signal(number, hand_on)
+    for each in FORWARDED:
+        if each not in ignored:
+            signal.signal(each, hand_on)
     lines = [
         os.getcwd(),
         ",".join(map(str, ignored)),

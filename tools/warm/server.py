@@ -19,10 +19,9 @@ import sys
 import threading
 import warnings
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 sys.path.pop(0)  # this file's own folder
-os.environ.pop("PYTHONPATH", None)
 if "LABKIT_MACHINE" in os.environ:
     sys.exit("a process that is to see simulated GPUs is no template for others")
 FIRST = list(sys.path)
@@ -64,7 +63,8 @@ def serve(address: str) -> tuple[list[str], list[str]]:
     gc.collect()
     gc.freeze()  # what forks share is not looked through, and so not copied
     while True:
-        ready = select.select([0, ended, listening, *new, *running.values()], [], [])[0]
+        heard: list[Any] = [0, ended, listening, *new, *running.values()]
+        ready = select.select(heard, [], [])[0]
         if 0 in ready and not os.read(0, 1):
             for program in running:
                 os.kill(program, signal.SIGKILL)
@@ -121,14 +121,17 @@ def become(words: list[str], lines: list[str]) -> ModuleType:
     folder, ignored, *environment = lines
     os.chdir(folder)
     os.environ.clear()
-    os.environ.update(line.split("=", 1) for line in environment)
+    for line in environment:
+        name, _, value = line.partition("=")
+        os.environ[name] = value
     for number in map(int, filter(None, ignored.split(","))):
         signal.signal(number, signal.SIG_IGN)
     if signal.SIGINT not in map(int, filter(None, ignored.split(","))):
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdin = sys.__stdin__ = standard(0, "<stdin>", "r", "strict")
-    sys.stdout = sys.__stdout__ = standard(1, "<stdout>", "w", "strict")
-    sys.stderr = sys.__stderr__ = standard(2, "<stderr>", "w", "backslashreplace")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        made = standard(number, getattr(sys, name))
+        setattr(sys, name, made)
+        setattr(sys, f"__{name}__", made)
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     path = os.environ.get("PYTHONPATH", "")
     sys.path[:] = [*map(os.path.abspath, path.split(os.pathsep) if path else ()), *FIRST]
@@ -138,14 +141,16 @@ def become(words: list[str], lines: list[str]) -> ModuleType:
     return main
 
 
-def standard(number: int, name: str, mode: str, errors: str) -> io.TextIOWrapper:
-    """One of the three files that every program has."""
-    encoding, _, wanted = os.environ.get("PYTHONIOENCODING", "").partition(":")
-    errors = errors if number == 2 else wanted or errors
-    made = io.open(number, mode, encoding=encoding or "utf-8", errors=errors, closefd=False)  # noqa: SIM115, UP020
-    made.buffer.raw.name, made.mode = name, mode  # type: ignore[attr-defined]
-    unbuffered = number and os.environ.get("PYTHONUNBUFFERED")
-    made.reconfigure(line_buffering=made.isatty() or number == 2, write_through=bool(unbuffered))
+def standard(number: int, before: Any) -> Any:
+    """One of the three files that every program has, like the one that we began with."""
+    encoding, _, errors = os.environ.get("PYTHONIOENCODING", f"{before.encoding}:{before.errors}").partition(
+        ":"
+    )
+    errors = before.errors if number == 2 else errors or "strict"
+    made: Any = io.open(number, before.mode, encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115, UP020
+    made.buffer.raw.name, made.mode = before.name, before.mode
+    unbuffered = bool(number and os.environ.get("PYTHONUNBUFFERED"))
+    made.reconfigure(line_buffering=made.isatty() or number == 2, write_through=unbuffered)
     return made
 
 
@@ -164,10 +169,11 @@ def run(words: list[str], main: ModuleType) -> None:
     else:
         sys.argv[:] = words
         sys.path.insert(0, os.path.dirname(os.path.realpath(words[0])))
-        with open(words[0], "rb") as file:
-            code = compile(file.read(), words[0], "exec")
-        main.__dict__.update({"__file__": words[0], "__cached__": None})
-        main.__dict__["__loader__"] = importlib.machinery.SourceFileLoader("__main__", words[0])
+        path = os.path.abspath(words[0])
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec")
+        main.__dict__.update({"__file__": path, "__cached__": None})
+        main.__dict__["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
     exec(code, main.__dict__)
 
 

@@ -5,7 +5,6 @@ So is a test where pytest itself was started as a rank, on real GPUs too: ``torc
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import os
@@ -102,7 +101,7 @@ class InProcesses:
         command += [] if wanted.gpu_model is None else ["--gpu-model", wanted.gpu_model]
         command += ["-m", "pytest", "-q", "--no-header", "--rootdir", str(config.rootpath)]
         command += ["-p", "no:cacheprovider", *(["-c", str(config.inipath)] if config.inipath else [])]
-        command += ["-n0"] if importlib.util.find_spec("xdist") else []
+        command += ["-n0"] if config.pluginmanager.hasplugin("xdist") else []
         command += [part for name in config.option.plugins or () for part in ("-p", name)]
         return [*command, "::".join([str(item.path), *item.nodeid.split("::")[1:]])]
 
