@@ -22,12 +22,8 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}  # fro
 
 def process(*arguments, cwd=None):
     """The command in a process of its own: where the process is what is asked about."""
-    command = [
-        *(python() if arguments[0] == "diagnose" else [sys.executable]),
-        "-m",
-        "labkit",
-        *map(str, arguments),
-    ]
+    start = python() if arguments[0] == "diagnose" else [sys.executable]
+    command = [*start, "-m", "labkit", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, timeout=120)
 
 
