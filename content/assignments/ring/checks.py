@@ -26,8 +26,8 @@ def wrong_way(told: Any) -> Iterator[Hint]:
         who = " ".join(str(told["stuck"][0]).split())[:160]
         yield Hint(
             "stuck",
-            f"it hangs: {who}. If all send before any receives, a large message waits for ever (`isend`)",
-            f"卡住了：{who}。要是大家都先发后收，大的消息就会永远等下去（可以用 `isend`）",
+            f"it hangs: {who}. If all send before any receives, a large message waits for ever (`batch_isend_irecv`)",
+            f"卡住了：{who}。要是大家都先发后收，大的消息就会永远等下去（可以用 `batch_isend_irecv`）",
         )
     if others := [kind for kind in told["called"] if kind not in ("send", "recv")]:
         yield Hint(

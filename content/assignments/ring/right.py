@@ -9,9 +9,10 @@ def around(chunks: torch.Tensor, first: int, adds: bool) -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for at in range(rank + first, rank + first - ranks + 1, -1):
         box = torch.empty_like(chunks[0])
-        sending = dist.isend(chunks[at % ranks], (rank + 1) % ranks)
-        dist.recv(box, (rank - 1) % ranks)
-        sending.wait()  # type: ignore[union-attr]  # who is in the group gets one
+        there = dist.P2POp(dist.isend, chunks[at % ranks], (rank + 1) % ranks)
+        here = dist.P2POp(dist.irecv, box, (rank - 1) % ranks)
+        for work in dist.batch_isend_irecv([there, here]):
+            work.wait()
         chunks[(at - 1) % ranks] = chunks[(at - 1) % ranks] + box if adds else box
 
 

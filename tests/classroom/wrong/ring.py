@@ -39,11 +39,10 @@ SEND_FIRST = """        box = torch.empty_like(chunks[receive])
 STAR = """def reduce_scatter(chunks):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     boxes = [torch.empty_like(chunks) for _ in range(ranks)]
-    works = [dist.isend(chunks, other) for other in range(ranks) if other != rank]
-    for other in range(ranks):
-        if other != rank:
-            dist.recv(boxes[other], other)
-    for work in works:
+    others = [other for other in range(ranks) if other != rank]
+    calls = [dist.P2POp(dist.isend, chunks, other) for other in others]
+    calls += [dist.P2POp(dist.irecv, boxes[other], other) for other in others]
+    for work in dist.batch_isend_irecv(calls):
         work.wait()
     total = chunks + sum(boxes[other] for other in range(ranks) if other != rank)
     chunks.copy_(total)
