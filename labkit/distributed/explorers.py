@@ -163,7 +163,7 @@ class PlanExplorer(Explorer):
 
     tp, pp      how often the ranks that share a layer's tensors, and the stages of a pipeline, are doubled; the rest of
                 the GPUs are data parallel.
-    stage       of ZeRO, 0 to 3 (FSDP).
+    stage       of ZeRO, 0 to 3 (FSDP); of a pipeline no more than 1, of one GPU by itself 0.
     micro       how often the sequences of a micro-batch are doubled; ``batch`` are in a step.
     recompute   whether activations are computed again: "no", "yes".
     model, hardware   keys of ``labkit.cost.sizes.MODELS`` and of ``labkit.cost.hardware.ACCELERATORS``.
@@ -206,7 +206,10 @@ class PlanExplorer(Explorer):
         pp = min(self.pp, self.doublings - tp)
         dp, micro = 2 ** (self.doublings - tp - pp), 2**self.micro
         many = max(1, self._batch // (dp * micro))
-        return Plan(dp, 2**tp, 2**pp, self.stage if dp > 1 else 0, micro, many, self.recompute == "yes")
+        most = (
+            0 if dp == 1 else 1 if pp else 3
+        )  # as labkit.plan tries them: a pipeline keeps its gradients whole
+        return Plan(dp, 2**tp, 2**pp, min(self.stage, most), micro, many, self.recompute == "yes")
 
     def drawn(self) -> Picture:
         sizes = MODELS[self.model]

@@ -131,6 +131,14 @@ def test_hardware_is_found_however_it_is_written() -> None:
     assert accelerator("A100_40") is ACCELERATORS["a100-40"]
 
 
+def test_the_explorer_shows_no_plan_that_a_search_would_not_try() -> None:
+    shown = [
+        labkit.PlanExplorer(doublings=3, tp=tp, pp=pp, stage=3).plan.stage
+        for tp, pp in ((0, 0), (0, 1), (3, 0))
+    ]
+    assert shown == [3, 1, 0]
+
+
 def test_plans_and_explorer_draw_themselves_in_both_languages() -> None:
     explorer = labkit.PlanExplorer(doublings=6, tp=1, pp=1, stage=1)
     assert (explorer.plan.dp, explorer.plan.tp, explorer.plan.pp) == (16, 2, 2)
