@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from labkit.course.notebooks.kernel import start
+from tools import warm
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # workers inherit it
+        warm.share()
     # nbval starts a kernel for each notebook, in the constructor of the object that runs it.
     try:
         from nbval.kernel import RunningKernel  # type: ignore[import-untyped]

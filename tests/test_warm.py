@@ -86,8 +86,8 @@ def test_what_python_or_torch_read_as_they_start_is_left_to_an_ordinary_one(word
 
 WAITS = """
 import os, signal, time
-print(os.getpid(), flush=True)
 try:
+    print(os.getpid(), flush=True)
     while True:
         time.sleep(60)
 except KeyboardInterrupt:

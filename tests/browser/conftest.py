@@ -18,6 +18,8 @@ import pytest
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from playwright.sync_api import sync_playwright
 
+from tools import warm
+
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "test-output"
 FLAGS = [
@@ -67,6 +69,7 @@ def server(tmp_path_factory):
         "JUPYTER_CONFIG_DIR": str(home / "config"), "JUPYTER_DATA_DIR": str(home / "data"),
         "JUPYTERLAB_SETTINGS_DIR": str(home / "config" / "lab" / "user-settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "JUPYTER_PATH": warm.kernels(home / "warm"),
     }  # fmt: skip
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",

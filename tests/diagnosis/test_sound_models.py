@@ -388,18 +388,21 @@ SOUND = {
 
 
 # Each family on uneven pieces; some also on two GPUs and on eight.
-RUNS = [(family, 3) for family in SOUND] + [(family, gpus) for family in list(SOUND)[:8] for gpus in (2, 8)]
+RUNS = [
+    *((family, 3) for family in SOUND),
+    *(pytest.param(family, gpus, marks=pytest.mark.more) for family in list(SOUND)[:8] for gpus in (2, 8)),
+]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize(("family", "gpus"), RUNS)
-def test_nothing_is_wrong_with_a_sound_model(family, gpus, in_both_languages):
+def test_nothing_is_wrong_with_a_sound_model(family, gpus, told):
     def drawn():
         torch.manual_seed(0)
         model, inputs, kwargs = SOUND[family]()
         return labkit.diagnose(model, *inputs, gpus=gpus, kwargs=kwargs)
 
-    found = in_both_languages(drawn) if gpus == 3 else drawn()
+    found = told(drawn)
     assert found.ok, found
     compared = "\n".join(found.compared)
     for what in (

@@ -11,19 +11,24 @@ with Python's own options, or with variables that Python or torch read as they s
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from functools import cache
+import zlib
+from functools import cache, partial
 from pathlib import Path
 
 from .client import SET_RIGHT
 
 _HERE = Path(__file__).parent
+_started: list[subprocess.Popen[bytes]] = []  # they outlive this process where another one owns them
 
 
+SHARED = "WARM_PYTHONS"  # who owns them, and the folder of their sockets
 # What kernels import besides. (matplotlib asks for its backend as it is imported; kernels have this one.)
 KERNEL = ("ipykernel.kernelapp", "ipywidgets", "matplotlib.figure", "matplotlib.backends.backend_agg")
 BACKEND = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
@@ -47,30 +52,39 @@ def kernels(folder: Path) -> str:
 def python(*modules: str) -> list[str]:
     """The words that stand for ``sys.executable``, of a Python that has imported torch and ``modules``.
 
-    The process with torch is started when they are first asked for.
+    The process with torch is started when somebody first asks for them, and ends with who ``shared`` the folder of its
+    socket with others, or with this process.
     """
     if not hasattr(os, "fork"):
         return [sys.executable]
-    folder = tempfile.TemporaryDirectory(prefix="labkit-warm-")
-    address = os.path.join(folder.name, "socket")
-    environment = {name: value for name, value in os.environ.items() if name not in SET_RIGHT}
-    environment |= BACKEND if modules else {}
-    server = subprocess.Popen(
-        [sys.executable, str(_HERE / "server.py"), address, *modules],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True,
-    )  # fmt: skip
-    assert server.stdin is not None
-    assert server.stdout is not None
-    owner = os.getpid()
-
-    def end() -> None:
-        if os.getpid() == owner:  # and not a fork of it
-            server.stdin.close()  # type: ignore[union-attr]
-            server.wait()
-            folder.cleanup()
-
-    atexit.register(end)
-    if server.stdout.readline() != b"listens\n":
-        raise RuntimeError("the process that imports torch for others did not start")
-    server.stdout.close()
+    if SHARED not in os.environ:
+        share()
+    owner, _, folder = os.environ[SHARED].partition(" ")
+    address = os.path.join(folder, f"{zlib.crc32(repr(modules).encode()):x}")
+    with open(f"{address}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(address):
+            environment = {name: value for name, value in os.environ.items() if name not in SET_RIGHT}
+            environment |= BACKEND if modules else {}
+            server = subprocess.Popen(
+                [sys.executable, str(_HERE / "server.py"), address, owner, *modules],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment, start_new_session=True,
+            )  # fmt: skip
+            assert server.stdout is not None
+            if server.stdout.readline() != b"listens\n":
+                raise RuntimeError("the process that imports torch for others did not start")
+            server.stdout.close()
+            _started.append(server)
     return [sys.executable, "-I", "-S", str(_HERE / "client.py"), address]
+
+
+def share() -> None:
+    """Have what this process starts from now on ask the same processes with torch, which end with this one."""
+    folder = tempfile.mkdtemp(prefix="labkit-warm-")
+    os.environ[SHARED] = f"{os.getpid()} {folder}"
+    atexit.register(partial(_removed, os.getpid(), folder))
+
+
+def _removed(owner: int, folder: str) -> None:
+    if os.getpid() == owner:  # and not a fork of it
+        shutil.rmtree(folder, ignore_errors=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import struct
 import sys
-from types import FrameType
 
 # What Python and torch's libraries read when they start, or load: a program that is told of it starts by itself.
 AT_THE_START = ("PYTHON", "OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "LD_", "MALLOC_", "LABKIT_MACHINE")
@@ -55,20 +55,13 @@ def main(address: str, words: list[str]) -> int:
     plain = bool(words) and (words[0] in ("-c", "-m") and len(words) > 1 or not words[0].startswith("-"))
     if set(told.split("\0")) != set(theirs.split("\0")) or not plain:
         os.execv(sys.executable, [sys.executable, *words])
-    waiting: list[int] = []
-    program = 0
-
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        if not program:
-            waiting.append(number)
-            return
-        with contextlib.suppress(ProcessLookupError):  # it ends just now
-            os.kill(program, number)
-
+    # Signals are written into a pipe, so that none is lost while we begin to wait for something else.
+    arrived, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
     ignored = [number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN]
-    for each in FORWARDED:
-        if each not in ignored:
-            signal.signal(each, hand_on)
+    for number in set(FORWARDED) - set(ignored):
+        signal.signal(number, lambda *_: None)
     lines = [
         os.getcwd(),
         ",".join(map(str, ignored)),
@@ -79,10 +72,13 @@ def main(address: str, words: list[str]) -> int:
     socket.send_fds(connection, [struct.pack("i", len(content))], [0, 1, 2])
     connection.sendall(content)
     (program,) = struct.unpack("i", received(connection, 4))
-    for number in waiting:
-        hand_on(number, None)
     for file in (0, 1, 2):  # whoever reads what the program writes sees its end, not ours
         os.close(file)
+    either: list[socket.socket | int] = [connection, arrived]
+    while connection not in (ready := select.select(either, [], [])[0]):
+        for each in os.read(arrived, 100) if ready else b"":
+            with contextlib.suppress(ProcessLookupError):  # it ends just now
+                os.kill(program, each)
     answer = received(connection, 4)
     status = struct.unpack("i", answer)[0] if len(answer) == 4 else 1 << 8
     if os.WIFSIGNALED(status):

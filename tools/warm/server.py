@@ -30,7 +30,7 @@ BEGUN_WITH = dict(os.environ)  # importing torch adds to it
 # What takes long to import, and is what it is whoever imports it.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    for name in ("numpy.random", "torch._dynamo", "torch.distributed", *sys.argv[2:]):
+    for name in ("numpy.random", "torch._dynamo", "torch.distributed", *sys.argv[3:]):
         importlib.import_module(name)
 
 Running = dict[int, socket.socket]
@@ -45,8 +45,8 @@ def client() -> ModuleType:
     return module
 
 
-def serve(address: str) -> tuple[list[str], list[str]]:
-    """Forks for those who come, until nobody holds our input open; returns in each fork, with its words and lines."""
+def serve(address: str, owner: int) -> tuple[list[str], list[str]]:
+    """Forks for those who come, until ``owner`` has ended; returns in each fork, with its words and lines."""
     known = client()
     told = "\0".join(f"{name}={value}" for name, value in known.at_the_start(BEGUN_WITH).items())
     told_bytes = told.encode("utf-8", "surrogateescape")
@@ -58,14 +58,17 @@ def serve(address: str) -> tuple[list[str], list[str]]:
     listening.bind(address)
     listening.listen(64)
     os.write(1, b"listens\n")
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.close(nothing)
     running: Running = {}
     new: list[socket.socket] = []
     gc.collect()
     gc.freeze()  # what forks share is not looked through, and so not copied
     while True:
-        heard: list[Any] = [0, ended, listening, *new, *running.values()]
-        ready = select.select(heard, [], [])[0]
-        if 0 in ready and not os.read(0, 1):
+        heard: list[Any] = [ended, listening, *new, *running.values()]
+        ready = select.select(heard, [], [], 1)[0]
+        if not lives(owner):
             for program in running:
                 os.kill(program, signal.SIGKILL)
             os._exit(0)
@@ -77,15 +80,20 @@ def serve(address: str) -> tuple[list[str], list[str]]:
                 os.kill(program, signal.SIGKILL)
         if listening in ready:
             connection = listening.accept()[0]
-            connection.sendall(struct.pack("i", len(told_bytes)) + told_bytes)
-            new.append(connection)
+            if tell(connection, struct.pack("i", len(told_bytes)) + told_bytes):
+                new.append(connection)
         for connection in [one for one in new if one in ready]:
             new.remove(connection)
-            size, files, _, _ = socket.recv_fds(connection, 4, 3)
-            if not size:  # it runs in a Python of its own
+            files: list[int] = []
+            size = content = b""
+            with contextlib.suppress(OSError):
+                size, files, _, _ = socket.recv_fds(connection, 4, 3)
+                content = known.received(connection, struct.unpack("i", size)[0]) if size else b""
+            if not content:  # it runs in a Python of its own, or has been killed
                 connection.close()
+                for file in files:
+                    os.close(file)
                 continue
-            content = known.received(connection, struct.unpack("i", size)[0])
             program = os.fork()
             if not program:
                 signal.set_wakeup_fd(-1)
@@ -101,7 +109,24 @@ def serve(address: str) -> tuple[list[str], list[str]]:
             for file in files:
                 os.close(file)
             running[program] = connection
-            connection.sendall(struct.pack("i", program))
+            tell(connection, struct.pack("i", program))
+
+
+def lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def tell(connection: socket.socket, words: bytes) -> bool:
+    """Whether there was somebody to be told: a command may have been killed."""
+    try:
+        connection.sendall(words)
+    except OSError:
+        return False
+    return True
 
 
 def end_those_that_ended(running: Running) -> None:
@@ -111,8 +136,7 @@ def end_those_that_ended(running: Running) -> None:
         if not program:
             return
         connection = running.pop(program)
-        with contextlib.suppress(OSError):  # it had been killed
-            connection.sendall(struct.pack("i", status))
+        tell(connection, struct.pack("i", status))
         connection.close()
 
 
@@ -206,7 +230,7 @@ def end(error: BaseException | None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    program, surroundings = serve(sys.argv[1])
+    program, surroundings = serve(sys.argv[1], int(sys.argv[2]))
     beginning = become(program, surroundings)
     raised = None
     try:
