@@ -718,7 +718,7 @@ def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
     capsys, tmp_path, monkeypatch, language, lines
 ):
     from labkit.classroom.assignment import load
-    from labkit.classroom.grade import one_file
+    from labkit.classroom.grade import submission
     from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark
 
     assignment = load("crnn")
@@ -729,7 +729,7 @@ def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
         for one in assignment.questions
     }
     mark = Mark("s1", "", "", questions, [], [], "")
-    monkeypatch.setattr(one_file, "grade_file", lambda *_: (assignment, mark))
+    monkeypatch.setattr(submission, "grade_file", lambda *_: (assignment, mark))
     (tmp_path / "s1.ipynb").touch()
     assert main(["grade", str(tmp_path / "s1.ipynb"), "--trust-students", "--lang", language]) == 1
     printed = capsys.readouterr().out.splitlines()

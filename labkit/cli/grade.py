@@ -82,7 +82,7 @@ def _class(options: argparse.Namespace, way: str) -> int:
 
 
 def _by_hand(options: argparse.Namespace) -> int:
-    from ..classroom.grade.by_hand import mark_by_hand
+    from ..classroom.grade.marks import mark_by_hand
     from ..classroom.handout.folder import open_class
     from ..classroom.results.present import present
     from ..classroom.words import Problem
@@ -97,7 +97,7 @@ def _by_hand(options: argparse.Namespace) -> int:
 
 
 def _file(options: argparse.Namespace, way: str) -> int:
-    from ..classroom.grade.one_file import grade_file
+    from ..classroom.grade.submission import grade_file
 
     with bad_usage(ValueError, file=options.what):
         assignment, mark = grade_file(options.what, way, secrets.token_bytes(32))

@@ -87,7 +87,7 @@ def _tried(found: HandIn) -> Mapping[str, QuestionMark]:
     loading()
     try:
         from ..classroom.assignment import load
-        from ..classroom.grade.one_file import OPEN, grade_alone
+        from ..classroom.grade.submission import OPEN, grade_alone
         from ..classroom.wall.isolation import best
         from ..classroom.wall.templates import CannotStart
 

@@ -1,26 +1,36 @@
-"""Grades one submission: judges every part of every question, each question in a worker of its own."""
+"""Grades one submission: judges every part of every question, each question in a worker of its own.
+
+Without its class a file is graded as a check in continuous integration does, or a student who hands in.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from ...base.texts import texts_beside
-from ..assignment import Assignment, Question
+from ..assignment import Assignment, Question, load
 from ..draw import Draw, Numbers
+from ..folders import names
+from ..intake.answers import assignments_of, claims_of
+from ..intake.collecting import answers_of
+from ..intake.document import MOST_BYTES, Document, read_document
 from ..judging import Part, share_kept
-from ..source import unanswered
+from ..source import parsed, unanswered
 from ..verdict import Hint
 from ..wall.session import Session
-from ..wall.templates import Bare, CannotStart, Template
+from ..wall.templates import Bare, CannotStart, Template, template
 from ..wall.workers import Limits
-from ..words import Note
-from .marks import PartMark, QuestionMark
+from ..words import Note, Problem
+from .marks import Mark, PartMark, QuestionMark, now
 
+OPEN = b"open examples"  # in the place of a secret
 BUDGET = 180.0  # seconds on the clock for one submission, after which waits are cut short
 _SHORT = 3.0  # what is then left for each answer
 _TEXTS = texts_beside(__file__)
@@ -50,7 +60,7 @@ def grade(
     answers: Mapping[str, str | None],
     numbers: Numbers,
     draw: Callable[[str, str], Draw],
-    template: Template | Bare,
+    workers: Template | Bare,
     limits: Limits | None = None,
 ) -> Graded:
     """Judge ``answers`` (question id -> source, None where there is none).
@@ -67,7 +77,7 @@ def grade(
             continue
         before = [(need, text) for need in question.needs if (text := answers.get(need)) is not None]
         sources = [("prologue", assignment.prologue(numbers)), *before, (question.id, source)]
-        with closing(Session(template, sources, limits or Limits(), question.without)) as session:
+        with closing(Session(workers, sources, limits or Limits(), question.without)) as session:
             judged = _Judged(question, session, numbers, start, graded.troubles)
             graded.questions[question.id] = judged.mark(draw)
     return graded
@@ -137,3 +147,44 @@ def fingerprint(assignment: Assignment) -> str:
         if path.suffix in (".py", ".txt"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def grade_file(path: Path, way: str, secret: bytes) -> tuple[Assignment, Mark]:
+    """A notebook's assignment and marks, with cases drawn from ``secret``; ValueError if it is of no assignment."""
+    with open(path, "rb") as stream:
+        document = read_document(stream.read(MOST_BYTES + 1))
+    held, claims = assignments_of(document), claims_of(document)
+    if not held or held[0] not in names():
+        raise Problem(
+            en=f"{path} holds none of the assignments that are known here ({', '.join(names())})",
+            zh=f"{path} 不含这里认识的任何作业（{'、'.join(names())}）",
+        )
+    assignment = load(held[0])
+    return assignment, grade_alone(document, assignment, way, secret, claims[0].student if claims else "-")
+
+
+def grade_alone(document: Document, assignment: Assignment, way: str, secret: bytes, student: str) -> Mark:
+    """The marks of a notebook without its class, with the numbers that it says itself."""
+    usual = assignment.numbers(None)
+    numbers: Numbers = {**usual, **_told_numbers(document, usual)}
+    answers = answers_of(assignment, numbers, document)
+    draw = draws(secret, student, assignment.name, answers.answers)
+    with closing(template(way, assignment.preload)) as workers:
+        graded = grade(assignment, answers.answers, numbers, draw, workers)
+    judged_by = fingerprint(assignment)
+    return Mark(student, answers.digest, now(), graded.questions, answers.notes, graded.troubles, judged_by)
+
+
+def _told_numbers(document: Document, usual: Numbers) -> dict[str, int | str]:
+    """Reads the numbers from the file's own ``begin(...)``; those of another type than usual are left out."""
+    found: dict[str, int | str] = {}
+    for cell in document.cells:
+        tree = parsed(cell.source) if cell.code and "begin(" in cell.source else None
+        for call in ast.walk(tree) if tree else ():
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "begin":
+                for word in call.keywords:
+                    value = word.value.value if isinstance(word.value, ast.Constant) else None
+                    name = word.arg or ""
+                    if isinstance(value, (int, str)) and type(value) is type(usual.get(name)):
+                        found[name] = value
+    return found

@@ -89,9 +89,8 @@ def _odd(found: Tried) -> Words | None:
 
 def degenerate(assignment: Assignment) -> Iterator[Words]:
     """Yields what is odd about the numbers that editions are given."""
-    drawn = [
-        assignment.numbers(Draw.of(b"numbers", str(edition), assignment.name)) for edition in range(_EDITIONS)
-    ]
+    lots = (Draw.of(b"numbers", str(edition), assignment.name) for edition in range(_EDITIONS))
+    drawn = [assignment.numbers(draw) for draw in lots]
     cells = [cell.source for language in ("en", "zh") for cell in assignment.cells(language, {})]
     for name in drawn[0]:
         if len({edition[name] for edition in drawn}) == 1:

@@ -76,7 +76,11 @@ def release(
             kept.append(file)
             continue
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, edition_of(folder, assignment, student.id, folder.language_of(student.id)))
+        language, numbers = folder.language_of(student.id), numbers_of(folder, assignment, student.id)
+        cells, asked = assignment.cells(language, numbers), assignment.asked(numbers)
+        with using(language):
+            text = notebook(assignment.name, cells, student.id, folder.tag(student.id), asked)
+        write_whole(file, text)
         written.append(file)
     return Released(folder, written, kept, gone)
 
@@ -90,11 +94,3 @@ def assignment_of(folder: ClassFolder) -> Assignment:
 def numbers_of(folder: ClassFolder, assignment: Assignment, student: str) -> dict[str, int | str]:
     """The numbers in this student's edition."""
     return assignment.numbers(Draw.of(folder.secret, student, folder.assignment, "numbers"))
-
-
-def edition_of(folder: ClassFolder, assignment: Assignment, student: str, language: str) -> str:
-    """The text of a student's notebook."""
-    numbers = numbers_of(folder, assignment, student)
-    cells, asked = assignment.cells(language, numbers), assignment.asked(numbers)
-    with using(language):
-        return notebook(assignment.name, cells, student, folder.tag(student), asked)

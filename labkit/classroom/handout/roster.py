@@ -72,9 +72,8 @@ def parse_roster(
         kinds, listed = series(sorted(unknown)), series(_COLUMNS)
         raise Problem(en=f"a column is one of {listed}, not {kinds}", zh=f"列只有 {listed}，没有 {kinds}")
     titles = _COLUMNS | titles
-    heading = next(
-        (at for at, (_, row) in enumerate(rows[:_HEADING_WITHIN]) if "id" in _columns(row, titles)), None
-    )
+    headings = (at for at, (_, row) in enumerate(rows[:_HEADING_WITHIN]) if "id" in _columns(row, titles))
+    heading = next(headings, None)
     if heading is None:
         raise Problem(
             en=f"{name}: there is no column of ids. The first line should name the columns, such as id,name or "

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from ..handout.edition import answer_id
 from ..source import MOST, Asked, bound_by, defined, parsed, unanswered
 from ..words import Note
-from .document import Cell, Document
-from .notes import note
+from .document import Cell, Document, note
 
 _LINE = re.compile(r"^[ \t]*#+[ \t]*labkit[ \t]*[:：][ \t]*(?P<rest>.*?)[ \t]*$", re.IGNORECASE)
 _WHOSE = re.compile(r"(?P<assignment>[\w-]+)[ \t]+student=(?P<student>\S+)[ \t]+edition=(?P<edition>\w+)")

@@ -21,9 +21,8 @@ from ..handout.folder import ClassFolder
 from ..handout.release import numbers_of
 from ..words import Note
 from .answers import Answers, Claim, assignments_of, claims_of, read_answers
-from .document import Document, WrongFile, read_document
+from .document import Document, WrongFile, note, read_document
 from .files import files_in
-from .notes import note
 
 _SLACK = timedelta(minutes=1)
 _AHEAD = timedelta(days=1)  # a student's clock may be in another zone, or wrong by hours

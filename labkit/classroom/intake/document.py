@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..words import Problem
-from .notes import note
+from ...base.texts import texts_beside
+from ..words import Note, Problem
 
 MOST_BYTES = 20_000_000
 _MOST_CELLS = 20_000
-# How files of other kinds begin, and the words of ``notes.txt`` for each.
+# How files of other kinds begin, and the words of ``document.txt`` for each.
 _KINDS = {
     b"%PDF": "pdf",
     b"PK\x03\x04": "zip",
@@ -25,6 +25,15 @@ _KINDS = {
     b"\x89PNG": "picture",
     b"\xff\xd8\xff": "picture",
 }
+
+
+_TEXTS = texts_beside(__file__)
+
+
+def note(*words: str, **facts: object) -> Note:
+    """The note under these words on what was odd about a file or its answers; the first of them is its kind."""
+    text = _TEXTS[words]
+    return Note(words[0], text.en.format(**facts), text.zh.format(**facts))
 
 
 class WrongFile(Problem):

@@ -20,8 +20,7 @@ from typing import IO
 
 from ...base.files import reason
 from ..words import Note, harmless
-from .document import MOST_BYTES
-from .notes import note
+from .document import MOST_BYTES, note
 
 _MOST_FILES = 20_000
 # Bytes that a top folder of an archive may unpack to, as a learning platform makes one for each student; and all of it.

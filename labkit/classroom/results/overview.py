@@ -124,10 +124,8 @@ def _similar(found: Class) -> str:
         who = escape(series(map(found.named, group.students)))
         told = f"<b>{text('as-solution')}</b> " if group.as_solution else ""
         code = f"<pre><code>{escape(chr(10).join(group.lines))}</code></pre>"
-        lines = f"<details><summary>{text('lines')}</summary>{code}</details>"
-        rows.append(
-            [str(len(group.students)), f"{told}{who}{lines}", escape(group.question), f"{group.share:.0%}"]
-        )
+        who = f"{told}{who}<details><summary>{text('lines')}</summary>{code}</details>"
+        rows.append([str(len(group.students)), who, escape(group.question), f"{group.share:.0%}"])
     if not rows:
         return ""
     heads = [text("how-many"), "", text("question"), text("in-common")]

@@ -69,9 +69,8 @@ def similar(
             found.append(Group(question, who, min(copied.values()), everything, as_solution=True))
         others = {student: mine for student, mine in runs.items() if student not in copied}
         found += _groups(question, sources, others)
-    return sorted(
-        found, key=lambda group: (not group.as_solution, -group.share, group.question, group.students)
-    )
+    found.sort(key=lambda group: (not group.as_solution, -group.share, group.question, group.students))
+    return found
 
 
 def _groups(question: str, sources: Mapping[str, str], runs: Mapping[str, set[_Run]]) -> list[Group]:

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +21,6 @@ from ...base import ours
 from ...base.language import VARIABLE
 from ..meeting import BELL
 from .inside.processes import children, cpu, descendants, memory, waiting
-from .memory import Group
 from .workers import Bell, Limits, Worker, by_keeper
 
 PACKAGE = Path(ours.FOLDER).resolve()
@@ -34,6 +34,50 @@ HOME = "/answer"  # of a worker, as :mod:`.inside.sandbox` makes it
 _FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each judge's process
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 _START = 120  # seconds of wall time that torch may take to be imported on a very busy machine
+_GROUPS = {  # of the two versions: where groups are made, and the file of the limit
+    Path("/sys/fs/cgroup"): "memory.max",
+    Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes",
+}
+_OWN_FILES = 256 << 20  # bytes of a worker's own files, which are memory too
+
+
+class _Group:
+    """A control group with the process ``pid`` in it and all that it will start, whose memory is limited together, with
+    what the kernel holds for them (buffers of sockets and pipes). What the process has already is not counted.
+
+    It is there where the system lets us make one: for root on Linux, outside of most containers.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._limit: Path | None = None
+        for root, limit in _GROUPS.items():
+            with suppress(OSError):
+                for left in root.glob("labkit-*"):  # of a grading that was killed
+                    with suppress(OSError):
+                        left.rmdir()
+                folder = root / f"labkit-{os.getpid()}-{pid}"
+                folder.mkdir()
+                if (folder / limit).exists():
+                    (folder / "cgroup.procs").write_text(str(pid))
+                    self._limit = folder / limit
+                    return
+                folder.rmdir()
+
+    def limit(self, memory: int, keeper: int) -> None:
+        """Sets how many bytes there may be; beyond, the kernel ends first what the process ``keeper`` starts."""
+        if self._limit:
+            with suppress(OSError):
+                self._limit.write_text(str(memory + _OWN_FILES))
+                Path(f"/proc/{keeper}/oom_score_adj").write_text("1000")
+
+    def close(self) -> None:
+        """Takes the group away when its processes have ended."""
+        for _ in range(100 if self._limit else 0):
+            assert self._limit
+            with suppress(OSError):
+                self._limit.parent.rmdir()
+                return
+            time.sleep(0.01)
 
 
 class CannotStart(RuntimeError):
@@ -79,7 +123,7 @@ class Template:
         # The template itself; behind a wall the started process only waits for it.
         self.process = next(iter(children().get(self._process.pid, ())), self._process.pid)
         self._size, self._private = memory(self.process)
-        self._group = Group(self.process) if way == "root" else None
+        self._group = _Group(self.process) if way == "root" else None
 
     def worker(self, limits: Limits, without: Sequence[str] = ()) -> Worker:
         """Starts a worker; ``limits`` are those of its first request, and bound what all of its requests may take.

@@ -22,6 +22,8 @@ from unittest import mock
 
 from . import banned, sandbox, student
 
+_ban = cache(banned.Ban.on)
+
 
 def main(config: dict[str, Any]) -> None:
     """Serve on the socket ``config["control"]`` until it is closed. ``config``: see :class:`..templates.Template`."""
@@ -74,11 +76,6 @@ def _import(preload: list[str]) -> None:
         for name in preload:
             importlib.import_module(name)
     tempfile.tempdir = None
-
-
-@cache
-def _ban(names: tuple[str, ...]) -> banned.Ban:
-    return banned.Ban.on(names)
 
 
 def _keep(
