@@ -259,26 +259,17 @@ class Machine:
     def __repr__(self) -> str:
         if self.closed:
             return f"<{self.describe()}>"
+        if not self.gpus:
+            return say(en="no GPU", zh="没有 GPU")
         sizes = {gpu.capacity for gpu in self.gpus}
-        if len(sizes) == 1:
-            size = told_bytes(sizes.pop())
-            each = say(en=f"{size} each", zh=f"每块 {size}")
-        else:
+        size, count = told_bytes(min(sizes)), len(self.gpus)
+        each = say(en=f"{size} each", zh=f"每块 {size}")
+        if len(sizes) > 1:
             each = say(en="memory differs", zh="显存大小不一")
-        count = len(self.gpus)
-        lines = [
-            say(en=f"{plural(count, 'simulated GPU')}, {each}", zh=f"{count} 块模拟 GPU，{each}")
-            if count
-            else say(en="no GPU", zh="没有 GPU")
-        ]
-        lines += [
-            f"  cuda:{gpu.index}  "
-            + say(
-                en=f"{told_bytes(gpu.live())} of {told_bytes(gpu.capacity)}",
-                zh=f"已用 {told_bytes(gpu.live())} / {told_bytes(gpu.capacity)}",
-            )
-            for gpu in self.gpus
-        ]
+        lines = [say(en=f"{plural(count, 'simulated GPU')}, {each}", zh=f"{count} 块模拟 GPU，{each}")]
+        for gpu in self.gpus:
+            live, there = told_bytes(gpu.live()), told_bytes(gpu.capacity)
+            lines.append(f"  cuda:{gpu.index}  " + say(en=f"{live} of {there}", zh=f"已用 {live} / {there}"))
         return "\n".join(lines)
 
     def _repr_svg_(self) -> str | None:

@@ -95,14 +95,8 @@ def _check_backing(backing: str | torch.device) -> None:
     try:
         device = torch.device(backing)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            must(
-                "backing",
-                backing,
-                en="'cpu' or a real GPU like 'cuda:0'",
-                zh="是 'cpu' 或真 GPU，如 'cuda:0'",
-            )
-        ) from error
+        en, zh = "'cpu' or a real GPU like 'cuda:0'", "是 'cpu' 或真 GPU，如 'cuda:0'"
+        raise ValueError(must("backing", backing, en=en, zh=zh)) from error
     if device.type == "cpu":
         return
     with set_aside():

@@ -92,9 +92,8 @@ class _Asked(types.SimpleNamespace):
         self.strides = [tensor.stride()[-1] for tensor in self.all]
         self.types = [_TYPES.get(tensor.dtype, str(tensor.dtype)[6:]) for tensor in self.all]
         half = q.dtype in _HALVES
-        self.least = max(
-            4 * self.new, (8 if half else 4) if self.new or (self.gpu.major == 7 and half) else 1
-        )
+        wanted = 8 if half else 4
+        self.least = max(4 * self.new, wanted if self.new or (self.gpu.major == 7 and half) else 1)
         wide = (self.gpu.major, self.gpu.minor, self.last[0], self.last[2]) == (9, 0, 192, 128)
         self.limit = 192 if wide else 128
         self.allowed = ""

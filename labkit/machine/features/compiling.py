@@ -19,12 +19,13 @@ from weakref import WeakSet
 
 import torch
 
-from ...base.language import say
+from ...base.texts import texts_beside
 from ...base.tree import tensors_in
 from ..state.gpu import TheMachine
 from ..state.in_use import replaces
 from ..state.placement import gpu_of, put_all
 
+_TEXTS = texts_beside(__file__)
 # The machines on which it was said.
 _told: WeakSet[TheMachine] = WeakSet()
 
@@ -39,14 +40,7 @@ def _compile(
         return real(model, mode=mode, options=options, disable=disable, **asked)
     if machine not in _told and os.environ.get("RANK", "0") == "0":
         _told.add(machine)
-        warnings.warn(
-            say(
-                en="torch.compile: on simulated GPUs the code runs as it is, not compiled; the values are the same "
-                "but for rounding",
-                zh="torch.compile：在模拟 GPU 上，代码不经编译，按原样运行；除舍入误差外，数值相同",
-            ),
-            stacklevel=1,
-        )
+        warnings.warn(_TEXTS["as-it-is",](), stacklevel=1)
     if model is None:
         return lambda model: torch.compile(model, mode=mode, options=options, disable=disable, **asked)
     if mode is not None and options is not None:

@@ -126,8 +126,7 @@ def _transform(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwar
     return result
 
 
-@handles(torch._cufft_get_plan_cache_size, torch._cufft_get_plan_cache_max_size,
-         torch._cufft_set_plan_cache_max_size, torch._cufft_clear_plan_cache)  # fmt: skip
+@handles(*listed("plans of transforms"))
 def _plan_cache(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     (index, *more), machine, name = args, mode.machine, func.__name__
     if not 0 <= index < len(machine.gpus):

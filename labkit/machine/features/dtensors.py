@@ -41,9 +41,7 @@ class _Answers(dict[Any, Any]):
     """Operator -> the function that C++ calls for it, which sees the machine."""
 
     def __init__(self, answers: dict[Any, Any]) -> None:
-        super().__init__(
-            {operator: functools.partial(seeing, answer) for operator, answer in answers.items()}
-        )
+        super().__init__({operator: partial(seeing, answer) for operator, answer in answers.items()})
 
     def update(self, answers: Any) -> None:  # type: ignore[override]  # the one form in which torch calls it
         super().update(_Answers(answers))
@@ -88,7 +86,7 @@ def class_made(kind: Any) -> None:
 
 def _rows(kind: Any) -> Iterator[Patch]:
     dispatcher: Any = type(kind._op_dispatcher)
-    change = functools.partial(seeing, dispatcher.redistribute_local_args)
+    change = partial(seeing, dispatcher.redistribute_local_args)
     yield Patch(dispatcher, "redistribute_local_args", staticmethod(change))
     tail: Any = getattr(dispatcher, "_dispatch_fast_path_python_tail", None)
     if tail is not None:  # brings together the answers of operators that return numbers (torch.equal)
@@ -220,10 +218,8 @@ def _of_attention(dispatcher: Any) -> Iterator[Patch]:
         return
     info = sys.modules["torch.distributed.tensor._op_schema"].RuntimeSchemaInfo
     # Output and logsumexp of query, key and value; their gradients of grad_out, the three, output and logsumexp.
-    ours = {
-        forward: partial(_strategy, outputs=2, inputs=3),
-        backward: partial(_strategy, outputs=3, inputs=6),
-    }
+    ours = {forward: partial(_strategy, outputs=2, inputs=3)}
+    ours[backward] = partial(_strategy, outputs=3, inputs=6)
     yield Patch(propagator, "op_strategy_funcs", known | ours)
     yield Patch(
         propagator, "op_to_schema_info",
@@ -247,6 +243,5 @@ def _strategy(schema: Any, outputs: int, inputs: int) -> Any:
                 continue  # it would have to be cut too; tensors by keyword are handed on as they are
             way.append(Replicate())
         ways.append(way)
-    return expand_to_full_mesh_op_strategy(
-        schema.get_mesh_from_args(validate=False), schema, ways, input_index=outputs
-    )
+    mesh = schema.get_mesh_from_args(validate=False)
+    return expand_to_full_mesh_op_strategy(mesh, schema, ways, input_index=outputs)

@@ -107,17 +107,14 @@ class _Snapshots:
             before: list[dict[str, Any]] = [] if clear_history else [*self._trace(gpu)]
             gpu.marks = dict(gpu.marks)
             if enabled is not None:
-                gpu.marks = _Recorded(
-                    gpu, max_entries if enabled == "all" else 0, context is not None, skipped
-                )
+                most = max_entries if enabled == "all" else 0
+                gpu.marks = _Recorded(gpu, most, context is not None, skipped)
                 gpu.marks.trace.extend(before)
                 self._traces[gpu] = gpu.marks.trace
 
     def _cuda_record_memory_history_legacy(self, enabled: bool, record_context: bool, *more: Any) -> None:
-        context = "all" if record_context else None
-        self._cuda_record_memory_history(
-            "all" if enabled else None, context, "all", *more[:1] or [sys.maxsize]
-        )
+        kept, context = "all" if enabled else None, "all" if record_context else None
+        self._cuda_record_memory_history(kept, context, "all", *more[:1] or [sys.maxsize])
 
     def _trace(self, gpu: Gpu) -> deque[dict[str, Any]]:
         if isinstance(gpu.marks, _Recorded):

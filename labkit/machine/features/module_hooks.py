@@ -45,22 +45,16 @@ def _surfacing(hook: Callable[..., Any], owner: Any, *kinds: str) -> Callable[..
     return on_gpu
 
 
-@replaces(BackwardHook, "setup_input_hook")
-def _set_up_input(_: TheMachine, real: Any, self: Any, args: Any) -> Any:
-    return _note(self, _INPUTS, args, real)
-
-
-@replaces(BackwardHook, "setup_output_hook")
-def _set_up_output(_: TheMachine, real: Any, self: Any, args: Any) -> Any:
-    return _note(self, _OUTPUTS, args, real)
-
-
-def _note(hook: Any, kind: str, args: Any, set_up: Callable[..., Any]) -> Any:
+def _set_up(kind: str, _: TheMachine, real: Any, self: Any, args: Any) -> Any:
     tensors = args if isinstance(args, tuple) else tensors_in(args)
     gpus = tuple(gpu_of(tensor) if isinstance(tensor, Tensor) else None for tensor in tensors)
-    setattr(hook, kind, gpus)
-    hook._labkit_streams[kind] = stream_of(gpus)
-    return set_up(hook, args)
+    setattr(self, kind, gpus)
+    self._labkit_streams[kind] = stream_of(gpus)
+    return real(self, args)
+
+
+replaces(BackwardHook, "setup_input_hook")(functools.partial(_set_up, _INPUTS))
+replaces(BackwardHook, "setup_output_hook")(functools.partial(_set_up, _OUTPUTS))
 
 
 def _surface_group(grads: Any, gpus: tuple[Gpu | None, ...]) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, TypedStorage, UntypedStorage
 
 from ...base.tree import tensors_in
-from ..handlers import Handler, around, handles, named
+from ..handlers import Handler, around, handles, listed
 from ..ops.failures import refusals
 from ..ops.mode import MachineMode
 from ..ops.moves import default_gpu, move
@@ -102,8 +102,7 @@ def _made_of(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs
     return move(mode.machine, tensor, target).requires_grad_(kwargs.get("requires_grad", False))
 
 
-@around(*named("sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
-               "sparse_bsc_tensor"))  # fmt: skip
+@around(*listed("made sparse"))
 def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     at = 1 if func is torch.sparse_coo_tensor else 2
     values = args[at] if len(args) > at else kwargs.get("values")

@@ -7,21 +7,13 @@ from typing import Any
 from torch import Tensor
 from torch.utils._device import _device_constructors
 
-from ..handlers import Handler, around, handles, named
+from ..handlers import Handler, around, handles, listed
 from ..ops.mode import MachineMode
 from ..rules.functions import check_function, check_new_pinned
 from ..state.placement import gpu_of, parts, pin
 
 
-@around(
-    *_device_constructors(),
-    *named(
-        "sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
-        "sparse_bsc_tensor normal from_file _empty_affine_quantized _empty_per_channel_affine_quantized zeros_like "
-        "ones_like full_like empty_like rand_like randn_like randint_like Tensor.new_tensor Tensor.new_empty "
-        "Tensor.new_empty_strided Tensor.new_zeros Tensor.new_ones Tensor.new_full"
-    ),
-)
+@around(*_device_constructors(), *listed("made pinned"))
 def _made(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call that makes a tensor. The computer has no pinned memory: the tensor only remembers that it is pinned."""
     if not kwargs.get("pin_memory"):

@@ -101,9 +101,8 @@ def _surfacing(get: Callable[[Any], Any], parameters: Callable[[Any], list[Tenso
     def surfaced(bucket: Any) -> Any:
         found = get(bucket)
         if machine_in_use() is not None:
-            for tensor, param in zip(
-                [found] if isinstance(found, Tensor) else found, parameters(bucket), strict=False
-            ):
+            tensors = [found] if isinstance(found, Tensor) else found
+            for tensor, param in zip(tensors, parameters(bucket), strict=False):
                 arrived(tensor, gpu_of(param))
         return found
 

@@ -82,14 +82,11 @@ def _barrier_options(machine: TheMachine) -> type:
     """
     real: Any = torch.distributed.distributed_c10d.BarrierOptions
 
-    class BarrierOptions(real):  # type: ignore[misc]
-        @property
-        def device(self) -> Any:
-            return real.device.__get__(self)
+    def set_device(options: Any, wanted: torch.device) -> None:
+        gpu = machine.resolve(wanted)
+        real.device.__set__(options, torch.device("cpu") if gpu is not None else wanted)
 
-        @device.setter
-        def device(self, wanted: torch.device) -> None:
-            gpu = machine.resolve(wanted)
-            real.device.__set__(self, torch.device("cpu") if gpu is not None else wanted)
+    class BarrierOptions(real):  # type: ignore[misc]
+        device = property(real.device.__get__, set_device)
 
     return BarrierOptions

@@ -57,10 +57,8 @@ def tell(machine: TheMachine) -> None:
 
 def _body(function: Any) -> Callable[..., Any]:
     """A copy of a function of torch's Python that does not ask the function modes; the functions that it calls do."""
-    never = {"has_torch_function_unary": lambda *_: False}
-    return types.FunctionType(
-        function.__code__, {**function.__globals__, **never}, function.__name__, function.__defaults__
-    )
+    around = function.__globals__ | {"has_torch_function_unary": lambda *_: False}
+    return types.FunctionType(function.__code__, around, function.__name__, function.__defaults__)
 
 
 # These take another way for a CUDA tensor when they are to be deterministic, which has an order.
@@ -220,11 +218,9 @@ def objection(caller: str, warn_only: bool) -> str:
     if not warn_only:
         option, way = (
             "",
-            (
-                "turn off determinism just for this operation, or you can use the 'warn_only=True' option, if that's "
-                "acceptable for your application. You can also file"
-            ),
+            "turn off determinism just for this operation, or you can use the 'warn_only=True' option, ",
         )
+        way += "if that's acceptable for your application. You can also file"
     return (
         f"{caller} does not have a deterministic implementation, but you set "
         f"'torch.use_deterministic_algorithms(True{option})'. You can {way} an issue at "

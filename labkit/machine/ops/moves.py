@@ -222,10 +222,9 @@ def _tensor_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: di
     target = mode.machine.resolve("cuda" if device is None else device)
     if target is None:
         raise RuntimeError("Invalid device, must be cuda device")
-    non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
-    return move(
-        mode.machine, args[0], target, memory_format=kwargs.get("memory_format"), non_blocking=non_blocking
-    )
+    waits_not = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+    layout = kwargs.get("memory_format")
+    return move(mode.machine, args[0], target, memory_format=layout, non_blocking=waits_not)
 
 
 @handles(Tensor.cpu)

@@ -71,21 +71,22 @@ def _one_device(parameters: list[str], words: str) -> Rule:
     return rule
 
 
-def _host(parameters: list[str], words: str) -> Rule:
+def _host(parameters: list[str], words: str, error: type[Exception]) -> Rule:
     """Refuse a tensor on a GPU as the last of ``parameters``."""
 
     def rule(*args: Any, **kwargs: Any) -> None:
         tensor = (dict(zip(parameters, args, strict=False)) | kwargs).get(parameters[-1])
         if isinstance(tensor, Tensor) and gpu_of(tensor) is not None:
-            raise RuntimeError(words.format(place=place(tensor)))
+            raise error(words.format(place=place(tensor)))
 
     return rule
 
 
 # The rules that need no more than words, from the files of PyTorch in the last column.
 for _kind, _names, _parameters, _words, _ in rows_beside(__file__):
-    _of = _one_device if _kind == "one device" else _host
-    _rule(_names, always=_kind == "host, always")(_of(_parameters.split(), _words))
+    _error = TypeError if _kind.endswith("type error") else RuntimeError
+    _of: Any = _one_device if _kind == "one device" else partial(_host, error=_error)
+    _rule(_names, always="always" in _kind)(_of(_parameters.split(), _words))
 
 
 # Functions made of several operators, which check before they reach the first.
@@ -137,12 +138,7 @@ def _foreach_sum(words: str) -> Rule:
     def rule(tensors: Any, other: Any = None, *_: Any, **__: Any) -> None:
         _foreach_scalar(tensors, other)
         first = tensors[0] if tensors else None
-        if (
-            first is None
-            or gpu_of(first) is None
-            or not isinstance(other, Tensor)
-            or not _elsewhere(other, first)
-        ):
+        if first is None or gpu_of(first) is None or not _elsewhere(other, first):
             return
         if {(gpu_of(tensor), tensor.dtype) for tensor in tensors} == {(gpu_of(first), other.dtype)}:
             raise RuntimeError(f"scalar tensor {words} {place(first)} but is on {place(other)}")
@@ -204,16 +200,6 @@ def _numpy(tensor: Tensor, *_: Any, force: bool = False, **__: Any) -> None:
             f"can't convert {place(tensor)} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
-
-
-def _only_on_host(name: str, tensor: Tensor, *_: Any) -> None:
-    # torch/csrc/utils/tensor_apply.cpp
-    if gpu_of(tensor) is not None:
-        raise TypeError(f"{name} is only implemented on CPU tensors")
-
-
-for _name in ("apply_", "map_", "map2_"):
-    _rule(f"Tensor.{_name}", always=True)(partial(_only_on_host, _name))
 
 
 class NoMemory(NotSimulated, AttributeError):

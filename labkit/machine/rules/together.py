@@ -18,14 +18,12 @@ def check_assigned_grad(tensor: Tensor, grad: Tensor | None) -> None:
     """``tensor.grad = grad`` (``torch/csrc/autograd/python_variable.cpp``, ``THPVariable_set_grad``)."""
     if isinstance(grad, Tensor) and gpu_of(grad) is not gpu_of(tensor):
         mine, its = torch.device(place(tensor)), torch.device(place(grad))
-        what = (
-            ("with device type", "type")
-            if mine.type != its.type
-            else ("located on device with index", "index")
-        )
+        there, name = "located on device with index", "index"
+        if mine.type != its.type:
+            there, name = "with device type", "type"
         raise RuntimeError(
-            f"attempting to assign a gradient {what[0]} '{getattr(its, what[1])}' to a tensor {what[0]} "
-            f"'{getattr(mine, what[1])}'. Please ensure that the gradient and the tensor are on the same device"
+            f"attempting to assign a gradient {there} '{getattr(its, name)}' to a tensor {there} "
+            f"'{getattr(mine, name)}'. Please ensure that the gradient and the tensor are on the same device"
         )
 
 

@@ -39,9 +39,8 @@ class OutOfHostMemory(RuntimeError):
     """The computer has no memory for a tensor for which its simulated GPU has room."""
 
     def __init__(self, device: object, wanted: int, left: int | None) -> None:
-        there = (
-            "" if left is None else say(en=f" ({cuda_bytes(left)} left)", zh=f"（还剩 {cuda_bytes(left)}）")
-        )
+        rest = cuda_bytes(left or 0)
+        there = "" if left is None else say(en=f" ({rest} left)", zh=f"（还剩 {rest}）")
         super().__init__(
             say(
                 en=f"{device} is simulated and has room for {cuda_bytes(wanted)}, but this computer, which keeps its "
@@ -86,9 +85,8 @@ def available() -> int | None:
     total = 0
     with suppress(OSError, ValueError):
         lines = dict(line.split(":") for line in (_PROC / "meminfo").read_text("ascii").splitlines())
-        total, free, swap = (
-            1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable", "SwapFree")
-        )
+        names = "MemTotal", "MemAvailable", "SwapFree"
+        total, free, swap = (1024 * int(lines[name].split()[0]) for name in names)
         found.append(free + swap)
     found.extend(_containers())
     return max(0, min(found) - min(_LEFT, total // 32)) if found else None
@@ -105,8 +103,7 @@ def _containers() -> Iterator[int]:
             for group in (place, *place.parents) if found else ():
                 with suppress(OSError, ValueError):
                     most = int((group / limit).read_text("ascii"))
-                    stat = dict(
-                        row.split() for row in (group / "memory.stat").read_text("ascii").splitlines()
-                    )
+                    rows = (group / "memory.stat").read_text("ascii").splitlines()
+                    stat = dict(row.split() for row in rows)
                     cached = sum(int(stat.get(f"{total}{files}_file", 0)) for files in ("inactive", "active"))
                     yield most - int((group / taken).read_text("ascii")) + cached

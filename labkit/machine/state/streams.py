@@ -46,9 +46,8 @@ class Stream:
         **_: object,
     ) -> None:
         machine = machine_here()
-        gpu = machine.resolve(
-            ("cuda" if device is None else device) if device_index is None else device_index
-        )
+        where = "cuda" if device is None else device
+        gpu = machine.resolve(where if device_index is None else device_index)
         if gpu is None:
             raise wrong(
                 RuntimeError,

@@ -104,9 +104,8 @@ def _turns_of_threads(new_baton: Callable[[], turns.Baton]) -> Iterator[Patch]:
             call.frame, call.baton = caller, new_baton()
         # It begins when its turn comes. That is not before the first is joined, when all are known.
         at, device = len(call.baton.members), _argument(self, "device")
-        name = f"replica {at}" + (
-            f" on cuda:{device}" if isinstance(device, int) else f" on {device}" * bool(device)
-        )
+        where = f"cuda:{device}" if isinstance(device, int) else device
+        name = f"replica {at}" + f" on {where}" * bool(where)
         self._labkit_turn = call.baton, call.baton.add(name, partial(begin, self))
 
     def begin(self: threading.Thread) -> None:

@@ -74,16 +74,14 @@ class Collectives:
         Each has a version counter of its own (comm.cpp, "Version Counter in comm.*_coalesced"): the pieces share
         one memory, but are no views to autograd.
         """
+        send = functools.partial(move, self._machine, copy=True, non_blocking=True)
         if group[0].layout is not torch.strided:
-            return [
-                [move(self._machine, tensor, gpu, copy=True, non_blocking=True) for tensor in group]
-                for gpu in gpus[1:]
-            ]
+            return [[send(tensor, gpu) for tensor in group] for gpu in gpus[1:]]
         joined = put(torch._C._nn.flatten_dense_tensors(group), gpus[0])
         empty = [at for at, tensor in enumerate(group) if not tensor.numel()]
         rows = []
         for gpu in gpus[1:]:
-            moved = move(self._machine, joined, gpu, copy=True, non_blocking=True)
+            moved = send(joined, gpu)
             with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
                 rows.append(torch._C._nn.unflatten_dense_tensors(moved, group))
             for at in empty:

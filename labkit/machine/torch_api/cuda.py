@@ -256,12 +256,8 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     for name, function in answered.items():
         yield Patch(core, name, function)
     # A CUDA build has the real functions: what is not simulated must not reach the driver.
-    for name in dir(core):
-        if (
-            name.startswith(("_cuda_", "_nccl_"))
-            and name not in answered
-            and not isinstance(getattr(core, name), type)
-        ):
+    for name in [name for name in dir(core) if name.startswith(("_cuda_", "_nccl_"))]:
+        if name not in answered and not isinstance(getattr(core, name), type):
             yield Patch(core, name, refusing(name))
     yield Patch(core, "__getattr__", absent)
     yield Patch(core, "_has_cuda", has_gpus)

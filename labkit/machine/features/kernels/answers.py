@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....base.language import say
+from ....base.texts import texts_beside
 from ....base.tree import mapped, tensors_in
 from ... import hooks
 from ...handlers import HANDLERS, ByDtype, handles, listed
@@ -24,6 +24,8 @@ from ...state.errors import cuda_error
 from ...state.gpu import Gpu
 from ...state.placement import gpu_of
 from .dtypes import NAMES, NO_KERNEL, lacking, of_the_cpu, refusal, refusing
+
+_TEXTS = texts_beside(__file__)
 
 
 @hooks.failed.add
@@ -42,19 +44,9 @@ def instead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exc
         if operator is not None:
             raise _device_assert(operator, home.device, words) from None
     elif isinstance(error, NotImplementedError) and of_the_cpu(words):
-        error.add_note(
-            say(
-                en="labkit: so says the CPU's kernel, which computes for the simulated GPU; CUDA's has another name.",
-                zh="labkit：这是 CPU 计算核的说法，模拟 GPU 用它来计算；CUDA 的计算核名称不同。",
-            )
-        )
+        error.add_note(_TEXTS["named-otherwise",]())
     elif isinstance(error, NotImplementedError) and "with arguments from the 'CPU' backend" in words:
-        error.add_note(
-            say(
-                en="labkit: simulated GPUs compute with the CPU's operators, and the CPU has none here; CUDA may.",
-                zh="labkit：模拟 GPU 用 CPU 的算子来计算，而 CPU 没有这个算子；CUDA 可能有。",
-            )
-        )
+        error.add_note(_TEXTS["no-operator",]())
     return NotImplemented
 
 
@@ -229,14 +221,9 @@ def _normed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exc
     sums = any(getattr(given.get(name), "requires_grad", False) for name in ("weight", "bias"))
     sums = sums or given.get("training", args[len(names)] if len(args) > len(names) else False)
     result = func(*(given.pop(name, None) for name in names), *args[len(names) :], **given)
-    channels_last = (
-        values.is_contiguous()
-        and values.stride(1) == 1
-        or any(
-            values.dim() == 2 + sizes and values.is_contiguous(memory_format=layout)
-            for sizes, layout in ((2, torch.channels_last), (3, torch.channels_last_3d))
-        )
-    )
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(values.dim())
+    channels_last = values.is_contiguous() and values.stride(1) == 1
+    channels_last |= layout is not None and values.is_contiguous(memory_format=layout)
     if sums and values.requires_grad and result.requires_grad and not channels_last:
         # cuda/Normalization.cuh, get_packed_accessor
         words = f"Expected running_mean to have type {NAMES[narrow]} but got Float"
@@ -296,15 +283,7 @@ def _device_assert(operator: str, device: torch.device, words: str) -> torch.Acc
     """CUDA's error for a failed assertion on the device, with a note on what failed (the CPU's ``words``)."""
     error: Any = cuda_error(_ASSERT, "Assert", "device-side assert triggered")
     words = words.partition("\n")[0].partition("  (Could this")[0].rstrip(".")
-    error.add_note(
-        say(
-            en=f"labkit: it was {operator} on {device}: {words}. A real GPU tells this later, at the next call that "
-            "waits for it, and every CUDA call of the process fails from then on; here it is told at once, and the "
-            "machine goes on.",
-            zh=f"labkit：出错的是 {device} 上的 {operator}：{words}。真实 GPU 要到下一次等待它的调用时才报告，"
-            "此后这个进程里所有的 CUDA 调用都会失败；这里立刻报告，机器可以继续使用。",
-        )
-    )
+    error.add_note(_TEXTS["asserted",](operator=operator, device=device, words=words))
     return error
 
 
