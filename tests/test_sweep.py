@@ -8,7 +8,7 @@ import pytest
 
 from labkit import __version__ as version
 from labkit.cli import main
-from labkit.course.notebooks import kernel, parameters, sweep
+from labkit.course.notebooks import kernel, sweep
 
 CELLS = {
     "parameters": "num_gpus: int = 2\nbatch_size = 10\ndata_size = 25\nrate = 0.5\nverbose = False\nlanguage = 'en'",
@@ -254,8 +254,8 @@ def test_bad_usage_is_one_line_and_nothing_is_written(lesson, tmp_path, capsys, 
     ],
 )
 def test_a_text_is_read_as_the_declared_type(lesson, name, value, fitted):
-    known = parameters.declared(nbformat.read(lesson, as_version=4))
-    found = parameters.fit(known, name, value)
+    known = sweep.declared(nbformat.read(lesson, as_version=4))
+    found = sweep.fit(known, name, value)
     assert (found, type(found)) == (fitted, type(fitted))
 
 
@@ -265,9 +265,9 @@ def test_a_text_is_read_as_the_declared_type(lesson, name, value, fitted):
      ("language", 5), ("x = 1; y", "1")],
 )  # fmt: skip
 def test_another_type_or_name_is_refused(lesson, name, value):
-    known = parameters.declared(nbformat.read(lesson, as_version=4))
+    known = sweep.declared(nbformat.read(lesson, as_version=4))
     with pytest.raises(ValueError, match="parameter"):
-        parameters.fit(known, name, value)
+        sweep.fit(known, name, value)
 
 
 @pytest.mark.parametrize(("started", "tries"), [(False, 3), (True, 1)])

@@ -36,9 +36,8 @@ class Progress:
         progress.write()  # what could not be written before: the disk has room again, perhaps
         done, first = progress.done(), progress.at_first_try()
         lines = [f"{title}  {_marks(names, done, first)}" for title, names in _exercises()]
-        return "\n".join(
-            filter(None, [score(done, first), *lines, *module("repairs.shown").in_text(), *_footer()])
-        )
+        parts = [score(done, first), *lines, *module("repairs.shown").in_text(), *_footer()]
+        return "\n".join(filter(None, parts))
 
     def refresh(self) -> None:
         """Show what is noted now."""
@@ -74,9 +73,8 @@ def score(done: set[str], first: set[str]) -> str:
 
 def _exercises() -> list[tuple[str, list[str]]]:
     """(lesson's title, ids of its exercises), for every lesson that has some."""
-    found = [
-        (entry.title, [n for n in exercise.ids() if n.startswith(entry.number + ".")]) for entry in lessons()
-    ]
+    every = exercise.ids()
+    found = [(entry.title, [n for n in every if n.startswith(entry.number + ".")]) for entry in lessons()]
     return [(title, ids) for title, ids in found if ids]
 
 

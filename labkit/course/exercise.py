@@ -141,14 +141,6 @@ class Exercise:
         return not self.code.judge and not self.kind_name
 
     @property
-    def facts(self) -> Mapping[str, Fact]:
-        return self.code.facts
-
-    @property
-    def fresh(self) -> Fresh | None:
-        return self.code.fresh
-
-    @property
     def kind(self) -> Kind:
         """The kind of answer: one of its own, one by its name, or the number of a choice."""
         kind = self.code.kind or (KINDS[self.kind_name] if self.kind_name else _A_CHOICE)
@@ -178,17 +170,15 @@ class Exercise:
     def checked(self, given: Mapping[str, int]) -> dict[str, int]:
         """All facts, those not given as usual; TypeError or ValueError names the first that is not one of them."""
         for name in given:
-            if name not in self.facts:
-                wanted = ", ".join(self.facts) or say(en="none", zh="没有")
+            if name not in self.code.facts:
+                wanted = ", ".join(self.code.facts) or say(en="none", zh="没有")
                 raise wrong(
                     TypeError,
                     en=f"{name}: the numbers of this question are {wanted}",
                     zh=f"{name}：这道题的数有 {wanted}",
                 )
-        return {
-            name: whole(name, given.get(name, usual), least, most)
-            for name, (usual, least, most) in self.facts.items()
-        }
+        facts = self.code.facts.items()
+        return {name: whole(name, given.get(name, usual), *limits) for name, (usual, *limits) in facts}
 
     def hint(self, answer: object, **facts: int) -> Hint | None:
         """The hint on ``answer``, None if it is right; raises Unreadable, or what the learner's code raises."""

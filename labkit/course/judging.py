@@ -71,9 +71,8 @@ def sections(file: Path) -> list[tuple[Entry, list[Entry]]]:
 
 def named(head: Entry, parts: Sequence[Entry]) -> dict[str, Text]:
     """The texts of a section by their names; code stands as a block below the solution."""
-    texts = {
-        part.words[1]: part.texts[""] for part in parts if part.words[0] in ("hint", "part")
-    } | head.texts
+    others = (part for part in parts if part.words[0] in ("hint", "part"))
+    texts = {part.words[1]: part.texts[""] for part in others} | head.texts
     if head.code:
         block = f"\n```\n{head.code}```".replace("{", "{{").replace("}", "}}")
         texts["solution"] = Text(texts["solution"].en + block, texts["solution"].zh + block)

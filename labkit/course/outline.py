@@ -110,11 +110,8 @@ class Outline:
         }
         shown = []
         for first, title in parts.items():
-            rows = [
-                f"{_link(e.title, e.name)} | {e.purpose} | {e.minutes}"
-                for e in lessons()
-                if e.name[0] == first
-            ]
+            part = [lesson for lesson in lessons() if lesson.name[0] == first]
+            rows = [f"{_link(one.title, one.name)} | {one.purpose} | {one.minutes}" for one in part]
             if rows:
                 shown.append(f"**{title}**\n\n{table(head, rows)}")
         return "\n\n".join(shown)

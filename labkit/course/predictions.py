@@ -90,10 +90,10 @@ class Prediction:
 
     def ask_again(self, random: Random | None = None) -> None:
         """Ask the same with other numbers; only for exercises that have some to draw."""
-        assert self.exercise.fresh is not None
+        assert self.exercise.code.fresh is not None
         random, before = random or Random(), self.facts
         while self.facts == before:
-            self.facts = self.exercise.checked(self.exercise.fresh(random))
+            self.facts = self.exercise.checked(self.exercise.code.fresh(random))
 
     def _asked_again(self, widgets: Any, asked: Any, again: Any) -> None:
         self.ask_again()
@@ -105,7 +105,7 @@ class Prediction:
         with using(self._language):
             said = widgets.HTML(PAGE_STYLE + _STYLE + f"<div>{as_html(self.question)}</div>")
             made = self._buttons(widgets, told) if self.choices else self._field(widgets, told)
-        if self.exercise.fresh:  # shown from the first answer on
+        if self.exercise.code.fresh:  # shown from the first answer on
             told.observe(lambda _: setattr(again.layout, "display", None), "value")
         asked.children = [said, made, told]
 

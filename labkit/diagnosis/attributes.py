@@ -37,9 +37,7 @@ def unregistered_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return the modules with weights or buffers in plain lists, dicts and objects: the model does not know of them."""
     known = {id(module) for module in model.modules()}
     found = {where: one for where, one in _held(model, nn.Module) if id(one) not in known}
-    return {
-        where: one for where, one in found.items() if any(True for _ in (*one.parameters(), *one.buffers()))
-    }
+    return {where: one for where, one in found.items() if [*one.parameters(), *one.buffers()]}
 
 
 def move_unregistered(

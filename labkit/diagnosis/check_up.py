@@ -7,19 +7,24 @@ GPUs, so they need none.
 from __future__ import annotations
 
 import logging
+import random
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from ..base.language import say, wrong
 from ..base.numbers import MOST_GPUS, must, whole
 from ..base.units import parse_bytes
+from ..machine import machine_in_use, simulate
+from ..machine.machine import lent
 from .findings import listed
 from .inputs import ModelInputs
-from .own_machine import undisturbed
 from .probes import PROBES
 from .result import SEVERITIES, Diagnosis, Finding
 from .runs import Runs
@@ -31,6 +36,10 @@ _log = logging.getLogger(__name__)
 
 # As many findings of one kind are told one by one.
 _FEW = 3
+# Of each GPU: more than any model needs, so that nothing fails for want of memory.
+_PLENTY = "16 TiB"
+
+Copy = TypeVar("Copy")
 
 
 def diagnose(
@@ -81,6 +90,30 @@ def diagnose(
                 return _asked(Runs(subject, gpus, loss, capacity))
             finally:
                 subject.outside.restore()
+
+
+@contextmanager
+def undisturbed(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
+    """Yield the copies that ``copied`` makes; inside, torch sees at least ``gpus`` GPUs, with memory for all.
+
+    Tensors on the GPUs of the machine in use stay valid, since the model or its loss may hold some: those GPUs are
+    lent to the machine of the check-up, and given back with their own size, peak and statistics. The random states
+    of Python, of numpy, of torch and of the GPUs are given back too. Gradients are on.
+    """
+    drawn, state = random.getstate(), torch.random.get_rng_state()
+    owner = machine_in_use()
+    with ExitStack() as stack:
+        stack.callback(random.setstate, drawn)
+        if numpy := sys.modules.get("numpy"):
+            stack.callback(numpy.random.set_state, numpy.random.get_state())
+        stack.callback(torch.random.set_rng_state, state)
+        if owner is not None:
+            stack.enter_context(lent(owner, gpus, _PLENTY))
+        subject = copied()  # on no GPU of the user's own, and before a machine hides the real ones
+        if owner is None:
+            stack.enter_context(simulate(gpus, memory=_PLENTY))
+        stack.enter_context(torch.enable_grad())
+        yield subject
 
 
 def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, int | None]:

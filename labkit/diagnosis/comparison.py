@@ -208,9 +208,8 @@ class Comparison:
     def all_same(self, found: dict[str, Tensor]) -> bool:
         """Whether ``found`` are the outputs that one GPU gives."""
         whole = self.one.tensors
-        return whole.keys() == found.keys() and all(
-            self.same(one, found[path]) for path, one in whole.items()
-        )
+        alike = (self.same(one, found[path]) for path, one in whole.items())
+        return whole.keys() == found.keys() and all(alike)
 
     @cached_property
     def reductions(self) -> dict[str, Reduction] | None:

@@ -114,11 +114,8 @@ class Diagnosis:
 
     def _subject(self) -> str:
         """How the summary begins: what was checked."""
-        batch = self.split.batch
-        return say(
-            en=f"{self.model}, a batch of {batch} rows on {self.gpus} GPUs: ",
-            zh=f"{self.model}，一个批次 {batch} 行，{self.gpus} 块 GPU：",
-        )
+        colon = say(en=": ", zh="：")
+        return _told("subject", model=self.model, batch=self.split.batch, gpus=self.gpus) + colon
 
     def _comparisons(self) -> list[tuple[str, tuple[str, ...]]]:
         """The lines of what was compared and of what could not be, each under its title."""

@@ -38,9 +38,7 @@ class Subject:
     staying     what it holds unregistered, by name, that stays on the CPU.
     """
 
-    def __init__(
-        self, model: nn.Module, inputs: ModelInputs, dim: int = 0, output: int | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module, inputs: ModelInputs, dim: int, output: int | None) -> None:
         self.dim, self.output = dim, output
         if isinstance(model, nn.DataParallel):
             model = model.module

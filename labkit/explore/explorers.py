@@ -13,10 +13,9 @@ from ..plans.split import split
 from ..trace.trace import Trace
 from ..view.picture import Picture
 from ..view.pictures.call_flow import STEPS, flow_picture
+from ..view.pictures.charts import race_picture, scaling_picture
 from ..view.pictures.memory_lanes import memory_picture
-from ..view.pictures.race_charts import race_picture
 from ..view.pictures.ring_steps import all_reduce_picture
-from ..view.pictures.scaling_charts import scaling_picture
 from ..view.pictures.shape_blocks import shapes_picture
 from ..view.pictures.split_lanes import split_picture
 from ..view.pictures.timeline import moment_of, timeline_picture

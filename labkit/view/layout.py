@@ -66,9 +66,8 @@ class Lanes:
     def bar(self, at: int, x: float, width: float, gpu: int | None = None, *, dashed: bool = False,
             tint: float = 0.0, label: str = "", tip: str = "") -> Box:  # fmt: skip
         """A box in lane ``at``, as high as there is room."""
-        return Box(
-            x, self.y(at) + self.pad, width, self.high - 2 * self.pad, gpu, label, dashed, tint=tint, tip=tip
-        )
+        y, high = self.y(at) + self.pad, self.high - 2 * self.pad
+        return Box(x, y, width, high, gpu, label, dashed, tint=tint, tip=tip)
 
 
 @dataclass(frozen=True)

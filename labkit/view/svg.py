@@ -70,9 +70,8 @@ def _box(box: Box) -> str:
         edge = 'stroke="currentColor" stroke-width="2"'
     elif box.width < _NARROW:
         edge = ""  # it would hide the colour
-    return (
-        f'<rect {place} fill="{colour(box.gpu, box.tint)}" {edge} data-gpu="{box.gpu}"{_end("rect", box.tip)}'
-    )
+    fill = colour(box.gpu, box.tint)
+    return f'<rect {place} fill="{fill}" {edge} data-gpu="{box.gpu}"{_end("rect", box.tip)}'
 
 
 def _end(element: str, tip: str) -> str:

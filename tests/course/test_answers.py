@@ -784,7 +784,7 @@ def test_what_a_table_names_can_be_read():
     for name in ids():
         found = find(name)
         if found.kind_name:
-            facts = {key: usual for key, (usual, *_) in found.facts.items()}
+            facts = {key: usual for key, (usual, *_) in found.code.facts.items()}
             found.hint({"shape": "1, 2, 3", "device": "cpu"}.get(found.kind_name, "1"), **facts)
 
 

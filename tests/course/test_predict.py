@@ -21,8 +21,8 @@ CHOSEN = [name for name in PREDICTIONS if EXERCISES[name].choices()]
 
 def some_facts(exercise):
     """The usual numbers, and the least and the greatest of each."""
-    usual = {name: fact[0] for name, fact in exercise.facts.items()}
-    return [usual, *(usual | {name: edge} for name, fact in exercise.facts.items() for edge in fact[1:])]
+    usual = {name: fact[0] for name, fact in exercise.code.facts.items()}
+    return [usual, *(usual | {name: edge} for name, fact in exercise.code.facts.items() for edge in fact[1:])]
 
 
 @pytest.mark.parametrize("name", PREDICTIONS)
@@ -67,7 +67,7 @@ def test_the_split_is_judged_with_the_numbers_that_were_asked(rows, gpus):
             assert check("03.which", guess, row=row, rows=rows, gpus=gpus).right is (guess == home)
 
 
-AGAIN = [name for name in PREDICTIONS if EXERCISES[name].fresh]
+AGAIN = [name for name in PREDICTIONS if EXERCISES[name].code.fresh]
 
 
 @pytest.mark.parametrize("name", AGAIN)

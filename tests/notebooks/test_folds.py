@@ -45,7 +45,7 @@ def told(name, language):
     """What gives the answer away: runs of words of the solution and of the right choice; lists, and great numbers."""
     exercise = find(name)
     labkit.set_language(language)
-    facts = {key: usual for key, (usual, *_) in exercise.facts.items()}
+    facts = {key: usual for key, (usual, *_) in exercise.code.facts.items()}
     question = " ".join([exercise.question(**facts), *exercise.choices()])
     right = [
         str(answer.text.filled({})) for answer in exercise.answers if not answer.hint and exercise.choices()

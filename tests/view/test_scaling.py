@@ -9,9 +9,7 @@ import labkit
 from labkit.cost import PROFILES, all_reduce_seconds, predict_scaling, race
 from labkit.cost.published import BERT, GPT2
 from labkit.view.charts import TALL, TOP
-from labkit.view.pictures.loss_curves import curves_picture
-from labkit.view.pictures.race_charts import race_picture
-from labkit.view.pictures.scaling_charts import scaling_picture
+from labkit.view.pictures.charts import curves_picture, race_picture, scaling_picture
 
 mpl.use("Agg")
 COUNTS = [(1,), (1, 2, 4, 8), (1, 3, 64), tuple(range(1, 65)), tuple(2**k for k in range(13))]

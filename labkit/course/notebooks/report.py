@@ -52,9 +52,8 @@ def printed_shapes(run: Run) -> dict[str, list[str]]:
     """Cell id -> the lines it printed that hold a shape; neighbours that are equal as one, with their number."""
     found = {}
     for cell in run.executed.cells:
-        text = "".join(
-            o.text for o in cell.get("outputs", []) if o.output_type == "stream" and o.name == "stdout"
-        )
+        streams = [output for output in cell.get("outputs", []) if output.output_type == "stream"]
+        text = "".join(stream.text for stream in streams if stream.name == "stdout")
         lines = [line.strip() for line in text.splitlines() if "torch.Size(" in line]
         if lines:
             found[cell.id] = _counted(lines, "  × ")
@@ -89,10 +88,8 @@ def _row(sweep: Sweep, count: int, run: Run | None) -> str:
         ok = f'<span class="good">{say(en="ok", zh="成功")}</span>'
         failed = f'<span class="bad">{say(en="failed", zh="失败")}</span><br>{escape(run.error)}'
         result, seconds = (failed if run.error else ok), f"{run.seconds:.1f}"
-        names = (
-            (run.page.name, say(en="page", zh="网页")),
-            (run.notebook.name, say(en="notebook", zh="笔记本")),
-        )
+        page, notebook = say(en="page", zh="网页"), say(en="notebook", zh="笔记本")
+        names = (run.page.name, page), (run.notebook.name, notebook)
         files = " · ".join(f'<a href="{escape(name)}">{text}</a>' for name, text in names)
     cells = [str(count), result, seconds, *(_pieces(plan, count) for plan in _splits(sweep, count)), files]
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

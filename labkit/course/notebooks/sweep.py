@@ -7,10 +7,12 @@ stopped, in whatever way, goes on where it was when it is started again.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,10 @@ from nbformat import NotebookNode
 from ... import __version__
 from ...base.files import write_whole
 from ...base.language import named_language, say, wrong
+from ...base.numbers import must
 from ..lesson import checked_parameters
 from . import kernel
 from .execute import store, without_volatile
-from .parameters import declared, fit
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,11 @@ class Sweep:
         if not odd:
             return []
         facts = say(en=", ", zh="，").join(_then(name, there.get(name)) for name in odd)
-        return [
-            say(
-                en=f"{notebook} was made by another sweep ({facts})",
-                zh=f"{notebook} 是另一次 sweep 的结果（{facts}）",
-            )
-        ]
+        en, zh = (
+            f"{notebook} was made by another sweep ({facts})",
+            f"{notebook} 是另一次 sweep 的结果（{facts}）",
+        )
+        return [say(en=en, zh=zh)]
 
 
 def _then(name: str, value: object) -> str:
@@ -166,6 +167,59 @@ def find(lesson: str, language: str, places: Iterable[Path]) -> Path:
         en=f"no such lesson: {lesson} ({language}); {en}",
         zh=f"没有课程 {lesson}（{language}）；{zh}",
     )
+
+
+# papermill writes any name and any value into a notebook as code, unchecked. Here a name that the notebook does not
+# declare is refused, and so is a value of another type than the declared one.
+# What values of a declared type are called: "must be …", "必须…".
+_KINDS: dict[type, tuple[str, str]] = {
+    int: ("a whole number", "是整数"),
+    float: ("a number", "是数"),
+    bool: ("True or False", "是 True 或 False"),
+    str: ("a text", "是文字"),
+}
+
+
+def declared(notebook: NotebookNode) -> dict[str, object]:
+    """Name -> default of each parameter, from the cell tagged ``parameters``; {} if there is none."""
+    cell = next((c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), None)
+    found = {}
+    for statement in ast.parse(cell.source).body if cell is not None else ():
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+        elif isinstance(statement, ast.AnnAssign):
+            target = statement.target
+        else:
+            continue
+        if isinstance(target, ast.Name) and statement.value is not None:
+            found[target.id] = ast.literal_eval(statement.value)
+    return found
+
+
+def fit(known: dict[str, object], name: str, value: object) -> object:
+    """``value`` (a text is read as the declared type) for the parameter ``name``.
+
+    Raises ValueError with one line that names the parameter.
+    """
+    if name not in known:
+        there = ", ".join(known)
+        raise wrong(
+            en=f"the notebook has no parameter {name!r}; it has {there or 'none'}",
+            zh=f"笔记本没有参数 {name!r}；" + (f"它的参数有 {there}" if there else "它没有参数"),
+        )
+    default = known[name]
+    kind = type(default)
+    if kind is str and isinstance(value, str):
+        return value
+    if isinstance(value, str):
+        with suppress(ValueError, SyntaxError):  # still a text then, refused below
+            value = ast.literal_eval(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if default is not None and type(value) is not kind:
+        en, zh = _KINDS.get(kind, (kind.__name__, f"是 {kind.__name__}"))
+        raise ValueError(must(say(en=f"parameter {name}", zh=f"参数 {name}"), value, en=en, zh=zh))
+    return value
 
 
 # What the cell of a lesson says that checks its parameters.
@@ -246,9 +300,8 @@ def execute(sweep: Sweep, count: int) -> Run:
     executed = run[-1].nb
     if error:
         begun = [c for c in executed.cells if c.metadata.get("papermill", {}).get("start_time")]
-        error = (
-            say(en=f"cell {begun[-1].id}: {error}", zh=f"单元格 {begun[-1].id}：{error}") if begun else error
-        )
+        if begun:
+            error = say(en=f"cell {begun[-1].id}: {error}", zh=f"单元格 {begun[-1].id}：{error}")
     without_volatile(executed)
     executed.metadata[_METADATA] = {"run": sweep.identity(count), "error": error}
     # In this order: a notebook without its page is a run that was made, a page without its notebook somebody else's.

@@ -34,9 +34,8 @@ def batches_picture(plan: Batches) -> Picture:
     count = len(shown)
     if plan.dropped:
         words = say(en=f"{plural(plan.dropped, 'row')}, dropped", zh=f"{plan.dropped} 行，丢弃")
-        sketch.add(
-            lane.bar(count, left, plan.dropped * scale, dashed=True), lane.note(count, words, muted=True)
-        )
+        bar = lane.bar(count, left, plan.dropped * scale, dashed=True)
+        sketch.add(bar, lane.note(count, words, muted=True))
         count += 1
     if not plan.rows:
         sketch.add(lane.aside(0, say(en="no rows", zh="没有数据行")))

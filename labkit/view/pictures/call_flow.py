@@ -177,9 +177,8 @@ class _Painter:
         flow, (left, width), gpu = self.flow, _IN, number(self.flow.source)
         edges = _edges(self.given_rows, first, bottom)
         self._title(_IN, edges[0], say(en="batch", zh="批次"), flow.batch, flow.source)
-        self.sketch.add(
-            Box(left, edges[0], width, edges[-1] - edges[0], gpu, "batch", strong=self.step == _BATCH)
-        )
+        tall = edges[-1] - edges[0]
+        self.sketch.add(Box(left, edges[0], width, tall, gpu, "batch", strong=self.step == _BATCH))
         starts = [0, *accumulate(self.given_rows)]
         parts = list(pairwise(range(len(edges)))) if self._there(_SCATTER) else [(0, len(edges) - 1)]
         for one, other in parts:
@@ -204,9 +203,8 @@ class _Painter:
         edges = _edges(self.made_rows, first, bottom)
         high = edges[-1] - edges[0]
         there = self._there(_GATHER)
-        self._title(
-            _OUT, edges[0], say(en="output", zh="输出"), flow.output, flow.target, right=True, muted=not there
-        )
+        title = say(en="output", zh="输出")
+        self._title(_OUT, edges[0], title, flow.output, flow.target, right=True, muted=not there)
         parts = [(_OUT, _GATHER, "output")]
         parts += [(_GRADIENT_OUT, _GRADIENT, "gradient of the output")] * self.backward
         for column, step, label in parts:

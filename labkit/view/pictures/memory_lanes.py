@@ -40,12 +40,10 @@ def memory_picture(memory: Footprints) -> Picture:
             tip = f"cuda:{gpu} · {names[kind]} · {bytes_text(held)}"
             bar = lane.bar(at, x, width, gpu, tint=tint, label=f"cuda:{gpu} {kind}", tip=tip)
             sketch.add(replace(bar, hatched=kind == _HATCHED))
-            half = text_width(names[kind], fine) / 2
-            crossed = abs(x + width / 2 - limit) < half + 3
+            half, middle = text_width(names[kind], fine) / 2, x + width / 2
+            crossed = abs(middle - limit) < half + 3
             if lane.high >= 15 and 2 * half + 6 <= width and not crossed and kind != _HATCHED:
-                sketch.add(
-                    Text(x + width / 2, lane.line(at), names[kind], fine, "middle", gpu=gpu, tint=tint)
-                )
+                sketch.add(Text(middle, lane.line(at), names[kind], fine, "middle", gpu=gpu, tint=tint))
             x += width
         over = gpu in too_much
         note = _bytes(found.total) + say(en=", too much", zh="，超出") * over
