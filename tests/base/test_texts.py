@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.base.texts import Text, parse
+from labkit.base.texts import Text, columns, parse
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,10 @@ def test_code_stands_beside_the_texts_and_an_entry_may_have_none():
     assert first.texts == {"": Text("one", "一")}
     assert first.code == "def f():\n    pass\n\nx\n"
     assert (second.words, second.texts, second.code) == (("+", "[1,", "2]"), {}, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "wide"), [("", 0), ("rank 0, é", 9), ("卡", 2), ("rank 0，卡", 10), ("ｒ（", 4)]
+)
+def test_chinese_letters_and_signs_take_two_columns(text, wide):
+    assert columns(text) == wide

@@ -198,6 +198,10 @@ def test_coalesced_copies_are_contiguous_and_travel_in_chunks():
         # The second, of 400 bytes, which PyTorch counts twice, fills a chunk with the first; the third begins another.
         storages = [tensor.untyped_storage().data_ptr() for tensor in apart]
         assert storages[0] == storages[1] != storages[2]
+    # Of small ones it is their sum that fills a chunk: the third does, with the two before it.
+    _, small = comm.broadcast_coalesced([torch.ones(25, device="cuda:0")] * 4, (0, 1), buffer_size=350)
+    first, *others = (tensor.untyped_storage().data_ptr() for tensor in small)
+    assert [other == first for other in others] == [True, True, False]
     _, exact = comm.broadcast_coalesced([torch.ones(25, device="cuda:0")] * 2, (0, 1), buffer_size=200)
     assert exact[0].untyped_storage().data_ptr() != exact[1].untyped_storage().data_ptr()
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import labkit
+from labkit.base.patches import Patch, Patches
 from labkit.machine import inherit, machine_in_use
 from labkit.machine.torch_api.table import table
 
@@ -61,6 +62,34 @@ def test_a_plain_machine_closed_in_a_block_leaves_the_blocks_own():
     with labkit.simulate(gpus=3):
         labkit.simulate(gpus=4).close()
         assert seen() == 3
+
+
+def test_layers_are_in_while_their_machine_is_and_each_rests_on_what_is_below_it():
+    class Torch:
+        said = "torch"
+
+    def layer(name):
+        return Patches(lambda: [Patch(Torch, "said", f"{name} on {Torch.said}")])
+
+    first, second, third = map(layer, ("first", "second", "third"))
+    with labkit.simulate(gpus=1):
+        machine = machine_in_use()
+        for one in (first, second, third):
+            machine.lay(one)
+        assert Torch.said == "third on second on first on torch"
+        with labkit.simulate(gpus=2):
+            assert Torch.said == "torch"
+        assert Torch.said == "third on second on first on torch"
+        machine.lift(second)
+        assert Torch.said == "third on first on torch"
+        with labkit.simulate(gpus=2):
+            machine.lift(third)
+            machine.lay(second)
+            assert Torch.said == "torch"
+        assert Torch.said == "second on first on torch"
+        machine.lift(first)
+        assert Torch.said == "second on torch"
+    assert Torch.said == "torch"
 
 
 def test_machines_may_be_closed_in_any_order():

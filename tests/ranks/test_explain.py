@@ -198,6 +198,25 @@ def test_ranks_that_do_not_hang(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["fault"] == ""
 
 
+def test_a_dump_says_how_far_each_group_came(hang):
+    def work():
+        pair = dist.new_group()  # a call of the default group too
+        for _ in range(2):
+            dist.all_reduce(ones(1))
+        if dist.get_rank():
+            dist.recv(ones(1), 0, group=pair)
+        else:
+            dist.send(ones(1), 1, group=pair)
+            dist.all_reduce(ones(1))
+
+    folder = hang(work, 2)
+    told = [pickle.loads((folder / f"trace_{rank}").read_bytes())["pg_status"] for rank in range(2)]
+    names = [f"last_{what}_collective" for what in ("enqueued", "started", "completed")]
+    messages = dict.fromkeys(names, -1)
+    assert told[0] == {"0": dict(zip(names, (4, 4, 3), strict=True)), "1": messages}
+    assert told[1] == {"0": dict.fromkeys(names, 3), "1": messages}
+
+
 def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path):
     with labkit.ranks(2) as session:
         session.run(dist.barrier)

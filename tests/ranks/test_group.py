@@ -321,3 +321,27 @@ def test_torchcomms_changes_nothing(monkeypatch):
 
     with distributed_c10d.dist_config.patch(use_torchcomms=True), World(2) as world:
         assert world.run(work) == [[2, 2]] * 2
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_several_tensors_are_gathered_in_one_call_on_gloo_and_not_on_nccl(async_op):
+    def gather(rank, backend, device):
+        number = begin(backend)
+        mine = [torch.full((rows,), float(number), device=device) for rows in (1, 2)]
+        found = [[torch.zeros(rows, device=device) for rows in (1, 2)] for _ in range(2)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # it is deprecated
+            going = dist.all_gather_coalesced(found, mine, async_op=async_op)
+        if async_op:
+            going.wait()
+        return [[tensor.tolist() for tensor in row] for row in found]
+
+    with World(2) as world:
+        assert (
+            world.run(lambda rank: gather(rank, "gloo", "cpu"))
+            == [[[[0.0], [0.0, 0.0]], [[1.0], [1.0, 1.0]]]] * 2
+        )
+    with World(2) as world, pytest.raises(RanksFailed) as caught:
+        world.run(lambda rank: gather(rank, "nccl", "cuda"))
+    assert isinstance(caught.value.error, NotImplementedError)
+    assert str(caught.value.error) == "ProcessGroupNCCL does not support allgather_coalesced"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import labkit
 from labkit.cli import main
 from labkit.cost.hardware import accelerator, collective_seconds
 from labkit.distributed.planning.measuring import measure
@@ -263,6 +264,12 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr().out
     assert said.startswith("train.py, 2 ranks, 2 steps: fits on H100 SXM (80 GiB)")
     assert "rank 0–1: " in said
+
+
+def test_from_python_it_is_eight_ranks_and_two_steps_unless_another_number_is_said(tmp_path: Path) -> None:
+    script = written(tmp_path, SCRIPTS["DDP"])
+    assert str(labkit.plan(script)).startswith("train.py, 8 ranks, 2 steps: fits on H100 SXM (80 GiB)")
+    assert str(labkit.plan(script, gpus=2, steps=1)).startswith("train.py, 2 ranks, 1 step: fits on H100")
 
 
 @pytest.mark.parametrize(

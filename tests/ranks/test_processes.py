@@ -16,6 +16,7 @@ from labkit.distributed.processes import packing
 from labkit.distributed.processes.lookout import Lookout
 from labkit.distributed.processes.notes import Note, is_stuck
 from labkit.distributed.threads.world import World
+from labkit.distributed.torchrun import in_processes
 from tools.warm import python
 
 ROOT = Path(__file__).parents[2]
@@ -346,3 +347,17 @@ def test_a_note_is_written_by_one_thread_at_a_time():
     lookout.goes_on()
     lookout.end()
     assert held == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "code"), [(0, (0, 0), 0), (0, (0, 3), 3), (0, (-9, 0), -9), (4, (3, 3), 4)]
+)
+def test_the_exit_code_of_several_nodes_is_the_first_that_failed(monkeypatch, own, others, code):
+    """A node is a child of this process, which may have other children: theirs end here too, and say nothing."""
+    statuses = [abs(one) if one < 0 else one << 8 for one in others]
+    children, ended = iter((101, 102)), iter([(7, 5 << 8), *zip((101, 102), statuses, strict=True)])
+    monkeypatch.setattr(in_processes.os, "fork", lambda: next(children))
+    monkeypatch.setattr(in_processes.os, "wait", lambda: next(ended))
+    monkeypatch.setattr(in_processes, "_node", lambda options: own if options.node_rank == 0 else None)
+    options = SimpleNamespace(nnodes="3", standalone=False, node_rank=0, master_port=29500)
+    assert in_processes._launch(options, {"--master-port"}) == code

@@ -238,6 +238,8 @@ class Group(_Base):  # type: ignore[misc]
         return self._meet(Call("all_gather", _listed(inputs), _flat(_listed(outputs))), opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        if any(self.backends.get(tensor.device.type) == "nccl" for tensor in inputs):
+            raise NotImplementedError("ProcessGroupNCCL does not support allgather_coalesced")
         # A list for each rank, of a tensor for each input.
         of_each = [[[row[k] for row in outputs]] for k in range(len(inputs))]
         return Works([self.allgather(out, [own], opts) for out, own in zip(of_each, inputs, strict=True)])

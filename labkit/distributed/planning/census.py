@@ -97,7 +97,7 @@ class Census:
     """The bytes on one rank's GPU: now by kind, and when they were most.
 
     gpu     its own; before that is used, and if it never is, the first that the rank uses. ``all`` has every rank's.
-    peak    the most bytes, ``at_peak`` what they were, ``phase`` and ``line`` where the script stood.
+    at_peak   what the bytes were when they were most, ``phase`` and ``line`` where the script stood.
     after   the bytes by kind after the last step of the optimizer.
     steps   how many steps there were.
     elsewhere   the GPU, if it is not its own.
@@ -106,7 +106,6 @@ class Census:
     all: dict[int, Census] = field(default_factory=dict)
     gpu: Gpu | None = None
     live: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    peak: int = 0
     at_peak: dict[str, int] = field(default_factory=dict)
     phase: str = ""
     line: str = ""
@@ -125,7 +124,7 @@ class Census:
     def take(self, gpu: Gpu, storage: Any, size: int, own: bool) -> None:
         """``storage`` was put on ``gpu``, which is the rank's ``own`` or not."""
         if self.gpu is None or (own and gpu is not self.gpu):
-            self.gpu, self.live, self.peak = gpu, dict.fromkeys(KINDS, 0), 0
+            self.gpu, self.live, self.at_peak = gpu, dict.fromkeys(KINDS, 0), {}
         if gpu is not self.gpu:
             return
         kind, _ = _place()
@@ -137,14 +136,14 @@ class Census:
         if old is not None:
             kind = old.kind
         setattr(storage, _NOTE, Note(self.live, kind, size))
-        if sum(self.live.values()) > self.peak:
+        if sum(self.live.values()) > sum(self.at_peak.values()):
             self._look()
 
     def _look(self) -> None:
         """Keep what there is, if it is more than ever: what C++ holds is DDP's buckets."""
         now = self.now()
-        if (total := sum(now.values())) > self.peak:
-            self.peak, self.at_peak = total, now
+        if sum(now.values()) > sum(self.at_peak.values()):
+            self.at_peak = now
             making, self.line = _place(whole=True)
             backward = making == "gradients" or torch._C._current_graph_task_id() != -1
             self.phase = "step" if self.stepping else "backward" if backward else "forward"
