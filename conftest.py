@@ -56,9 +56,11 @@ TOGETHER = "tests/browser/"
 FIRST = (
     TOGETHER, "tests/notebooks/", "tests/classroom/test_marks.py", "tests/classroom/test_attacks.py",
     "tests/course/test_hung.py", "tests/course/test_answers.py", "tests/diagnosis/test_planted_faults.py",
-    "tests/classroom/test_without_work.py", "tests/test_cli.py", "tests/test_package.py", "tests/test_core_alone.py",
-    "tests/ranks/test_diagnose_ranks.py", "tests/machine/test_children.py", "tests/ranks/test_scripts.py",
-    "tests/ranks/test_processes.py", "notebooks/",
+    "tests/classroom/test_without_work.py", "tests/classroom/test_marking.py", "tests/test_cli.py",
+    "tests/classroom/test_nbgrader.py", "tests/classroom/test_day.py", "tests/ranks/test_plan.py",
+    "tests/ranks/test_scripts.py", "tests/machine/test_children.py", "tests/ranks/test_diagnose_ranks.py",
+    "tests/ranks/test_pytest_plugin.py", "tests/course/test_repairs.py", "tests/classroom/test_banned.py",
+    "tests/ranks/test_processes.py", "tests/test_package.py", "notebooks/",
 )  # fmt: skip
 
 
