@@ -80,7 +80,7 @@ def gpus():
 
 @pytest.fixture
 def sound():
-    """Asserts that nothing in a picture is clipped, no text meets another, and text on a colour is on its box."""
+    """Asserts that nothing is clipped, no text meets another or strokes, and text on a colour is on its box."""
 
     def check(picture):
         inside = [(box.x, box.y, box.x + box.width, box.y + box.height, box) for box in picture.boxes]
@@ -97,6 +97,9 @@ def sound():
             apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
             assert apart, (one[4], other[4])
         for left, top, right, bottom, text in texts:
+            for b in picture.boxes:
+                beside = right <= b.x or b.x + b.width <= left or bottom <= b.y or b.y + b.height <= top
+                assert beside or not b.hatched, (text, "cannot be read on strokes")
             if text.gpu is not None:
                 homes = [b for b in picture.boxes if (b.gpu, b.tint) == (text.gpu, text.tint)]
                 assert any(

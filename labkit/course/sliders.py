@@ -23,6 +23,17 @@ _TEXTS = texts_beside(__file__)
 
 # How far a slider goes, unless its parameter is beyond: what is worth looking at, not all that a lesson takes.
 _MOST = {"num_gpus": 8, "batch_size": 64, "data_size": 200, "num_ranks": 8}
+# How a result shows itself in a notebook, the better way first.
+_DRAWN = {"image/svg+xml": "_repr_svg_", "text/html": "_repr_html_"}
+
+
+def _drawn(result: object) -> dict[str, str]:
+    """``result`` as a notebook would show it, by its kind: a picture, else a table; nothing if it is text alone."""
+    bundle: dict[str, str] = getattr(result, "_repr_mimebundle_", dict)()
+    for kind, method in _DRAWN.items():
+        if made := bundle.get(kind) or getattr(result, method, str)():
+            return {kind: made}
+    return {}
 
 
 class Varied:
@@ -38,8 +49,7 @@ class Varied:
         """Run the function; what it raises is the caller's."""
         with redirect_stdout(StringIO()) as printed, using(self._language):
             self.result = self.function(**self.numbers)
-            svg = getattr(self.result, "_repr_svg_", None)
-            self.svg: str | None = svg() if svg else None
+            self.drawn = _drawn(self.result)
         said = "" if self.result is None else repr(self.result)
         self.printed = printed.getvalue().rstrip("\n")
         self.text = "\n".join(filter(None, [self.printed, said]))
@@ -50,14 +60,14 @@ class Varied:
             self.numbers = self.numbers | checked_parameters(numbers)
             self._run()
         except Exception as error:  # the learner's own code: the next move of a slider runs it again
-            self.result, self.svg, self.text = None, None, f"{type(error).__name__}: {error}"
+            self.result, self.drawn, self.text = None, {}, f"{type(error).__name__}: {error}"
         if self._widget is not None:
             self._widget.children[-1].value = self._html()
 
     def _html(self) -> str:
-        words = self.printed if self.svg else self.text  # a picture says what its repr says
+        words = self.printed if self.drawn else self.text  # a picture or a table says what its repr says
         shown = f'<pre style="line-height:1.35;overflow:auto">{escape(words)}</pre>' if words else ""
-        return f'<div role="status" aria-live="polite">{shown}{self.svg or ""}</div>'
+        return f'<div role="status" aria-live="polite">{shown}{next(iter(self.drawn.values()), "")}</div>'
 
     def __repr__(self) -> str:
         return self.text
@@ -65,8 +75,7 @@ class Varied:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         if self._widget is None:
             self._widget = self._made()
-        still = {"text/plain": self.text, **({"image/svg+xml": self.svg} if self.svg else {})}
-        return {**live(self._widget), **still}
+        return {**live(self._widget), "text/plain": self.text, **self.drawn}
 
     def _made(self) -> Any:
         import ipywidgets as widgets  # heavy: only a notebook needs it

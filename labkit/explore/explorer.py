@@ -24,7 +24,15 @@ from .static import Control, static_html
 _Found = TypeVar("_Found")
 _LABELS = texts_beside(__file__)  # the names of the controls
 _WIDTH = "min(140px, 36%)"  # how wide they are
-_STYLE = PAGE_STYLE + "<style>.labkit-explorer svg{min-width:460px}</style>"
+# ipywidgets draws the arrow of a list black, in the dark too.
+_ARROW = (
+    "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='-4 -6 18 18'%3E"
+    "%3Cpath d='M1 1l4 4 4-4' fill='none' stroke='white'/%3E%3C/svg%3E"
+)
+_STYLE = PAGE_STYLE + (
+    "<style>.labkit-explorer svg{min-width:460px}[data-jp-theme-light=false] .labkit-explorer select"
+    f'{{background-image:url("data:image/svg+xml,{_ARROW}")}}</style>'
+)
 # ipywidgets gives neither its sliders nor the buttons of Play a name that a screen reader could say. An image's event
 # is the one way for a piece of HTML in a widget to do so; the rest of the explorer may come later than it.
 _NAMES = Path(__file__).with_suffix(".html").read_text("utf-8").rstrip()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import labkit
 from labkit.course import vary
@@ -36,6 +37,24 @@ def test_a_slider_runs_it_again():
     assert repr(labkit.split(10, 3)) not in shown.value, "the picture says it already"
     size.value = 7
     assert "7 on 3" in shown.value, "each slider keeps what the other says"
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_table_of_ranks_is_a_table_and_not_letters_in_columns(language):
+    """No font of a browser sets two Chinese letters as wide as four others, so that columns of text do not meet."""
+
+    def table(num_ranks):
+        with labkit.ranks(num_ranks) as ranks:
+            return ranks.run(lambda: {"rank": dist.get_rank(), "size": dist.get_world_size()})
+
+    labkit.set_language(language)
+    same, varied = {"en": "all the same", "zh": "全部相同"}[language], vary(table, num_ranks=2)
+    assert same in varied._repr_mimebundle_()["text/plain"]
+    assert varied._repr_mimebundle_()["text/html"].startswith("<table>")
+    (ranks,), shown = sliders(varied)
+    ranks.value = 3
+    assert f'<td style="text-align:left">{same}</td>' in shown.value
+    assert "<pre" not in shown.value, "the table says it already"
 
 
 def test_what_replicas_print_in_their_threads_is_shown_too():

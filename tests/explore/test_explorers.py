@@ -15,6 +15,7 @@ import labkit
 from labkit.cost import PROFILES, step_trace
 from labkit.cost.published import RESNET50
 from labkit.explore.static import Control, static_html
+from labkit.view.layout import text_width
 
 # Each explorer, a state that moves, where to, and words of the picture there.
 MOVES = [
@@ -68,6 +69,9 @@ def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
             sound(explorer.drawn())
     labels = [control.description for control in explorer._controls.values()]
     assert all(labels)
+    assert all(text_width(label, 12) <= 144 for label in labels), (
+        "longer ones are cut off: at most 20 letters"
+    )
     assert len(set(labels)) == len(labels)
     assert (language == "zh") == any(re.search("[一-鿿]", label) for label in labels)
 

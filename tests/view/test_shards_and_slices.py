@@ -8,6 +8,7 @@ from labkit.distributed.pictures.heat_maps import heat_picture
 from labkit.distributed.pictures.shard_lanes import shards_picture
 from labkit.distributed.plans.slices import column_row
 from labkit.plans.shards import KINDS, Shards
+from labkit.view.layout import text_width
 
 BILLION = 10**9
 
@@ -41,6 +42,17 @@ def test_shards_lie_beside_one_another_and_what_is_whole_on_every_rank(sound):
     assert optimizer[0].width == pytest.approx(6 * gradients[0].width)
     assert "more than its GPU has" in picture.description
     assert "more than" not in shards_picture(Shards(3, 4, BILLION, 0, 5 * BILLION)).description
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_how_much_is_too_much_is_as_large_as_the_names_and_away_from_the_edge(language):
+    labkit.set_language(language)
+    picture = shards_picture(Shards(0, 4, 20 * BILLION, 64 * BILLION, 80 * BILLION))
+    notes = [text for text in picture.texts if text.bold]
+    assert len(notes) == 4
+    for note in notes:
+        assert note.size == 13
+        assert note.x + text_width(note.text, 13) * 1.08 <= picture.width - 4
 
 
 @pytest.mark.parametrize("ranks", [1, 9, 64, 1024])

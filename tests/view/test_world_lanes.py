@@ -20,10 +20,18 @@ def test_a_rank_takes_the_gpu_of_its_own_node():
 
 def test_the_rank_as_the_number_of_a_gpu_is_wrong_from_the_second_node_on():
     picture = world_picture(2, 2, "RANK")
-    assert [box.hatched for box in picture.boxes] == [False, False, True, True]
+    assert {box.label for box in picture.boxes if box.hatched} == {"node 1 cuda:0", "node 1 cuda:1"}
     assert "cuda:2 ?" in texts(picture)
     assert "ranks 2–3 ask for a number that no GPU of a node has" in picture.description
     assert "ask for" not in world_picture(1, 4, "RANK").description
+
+
+@pytest.mark.parametrize("each", [1, 2, 5, 8])
+def test_words_of_a_rank_without_a_gpu_stand_beside_the_strokes(each, sound):
+    picture = world_picture(4, each, "RANK")
+    sound(picture)
+    assert sum(box.hatched for box in picture.boxes) == 2 * 3 * each
+    assert min(text.size for text in picture.texts) > 9
 
 
 def test_where_nobody_chooses_all_ranks_of_a_node_are_on_its_first_gpu():

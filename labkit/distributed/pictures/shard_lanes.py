@@ -9,7 +9,7 @@ from ...view.layout import lanes, legend, shortened
 from ...view.picture import Box, Picture, Sketch
 from .captions import caption
 
-_LEFT, _RIGHT, _TOP, _GAP = 62, 120, 40, 8
+_LEFT, _RIGHT, _TOP, _GAP = 62, 148, 40, 8
 _HEIGHTS = ((4, 44, 13.0, 4.0), (16, 30, 12.0, 3.0))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ...base.language import say
 from ...base.numbers import one_of
-from ...view.layout import BASELINE, Lanes, sized
+from ...view.layout import BASELINE, Lanes, sized, text_width
 from ...view.picture import Box, Picture, Sketch, Text
 from .captions import caption
 
 _LEFT, _TOP, _HIGH, _GAP = 76, 34, 78, 6
+_SIDE = 7  # at least so wide are the strokes beside the words
 # What a script may read the number of its GPU from; "" for one that never chooses a GPU.
 CHOSEN_BY = ("LOCAL_RANK", "RANK", "")
 
@@ -34,14 +35,15 @@ def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
                 told = [own] if idle else [own, f"RANK {_span(range(first, first + each))}"]
             x, y = _LEFT + gpu * width, lane.y(node) + _GAP / 2
             colour = None if lost or idle else gpu
-            sketch.add(
-                Box(x, y, width - _GAP, _HIGH - _GAP, colour, f"node {node} {own}", dashed=idle, hatched=lost)
-            )
+            wide, high, name = width - _GAP, _HIGH - _GAP, f"node {node} {own}"
+            sketch.add(Box(x, y, wide, high, colour, name, dashed=idle))
+            if lost:  # left and right of the words, which could not be read on strokes
+                side = max((wide - max(text_width(words, 13) for words in told)) / 2, _SIDE)
+                sketch.add(*(Box(at, y, side, high, label=name, hatched=True) for at in (x, x + wide - side)))
             for at, words in enumerate(told):
-                line = y + (_HIGH - _GAP) * (at + 1) / (len(told) + 1) + 13 * BASELINE
-                fits = sized(words, width - _GAP - 6, 13 if at == 1 else 11, at == 1)
-                middle = x + (width - _GAP) / 2
-                sketch.add(Text(middle, line, words, fits, "middle", gpu=colour, bold=at == 1))
+                line = y + high * (at + 1) / (len(told) + 1) + 13 * BASELINE
+                fits = sized(words, wide - 6 - 2 * _SIDE * lost, 13 if at == 1 else 11, at == 1)
+                sketch.add(Text(x + wide / 2, line, words, fits, "middle", gpu=colour, bold=at == 1))
     described = [caption("world", **facts)]
     if chosen_by == "RANK" and nodes > 1:
         absent = say(en="ranks " if size - each > 1 else "rank ", zh="rank ") + _span(range(each, size))
