@@ -145,6 +145,8 @@ def _compared(rows: int, gpus: int, got: list[int]) -> Hints:
         yield Named("down", **seen)
     if sum(got) != rows:
         yield Named("not_all", **seen)
+    if min(got) < 0:
+        yield Named("negative", **seen)
     if 0 in got:
         yield Named("zeros", **seen)
     if max(got) - min(got) <= 1 and len(got) == min(rows, gpus):

@@ -75,7 +75,7 @@ def _add(answer: Callable[..., Any]) -> Hints:
             try:
                 got = returned(answer(x, y))
             except RuntimeError as error:
-                yield Named("raised", error=error, **seen)
+                yield Named("apart" if "same device" in str(error) else "raised", error=error, **seen)
                 return
             if not isinstance(got, torch.Tensor):
                 raise wrong_return(got, Text("a tensor", "一个张量"))

@@ -40,7 +40,10 @@ def _compared(got: float, means: list[float], sizes: list[int]) -> Hints:
     rows = sum(sizes)
     if isclose(got, total / rows, rel_tol=1e-5):
         return
-    mistakes = {"of_means": sum(means) / len(means), "sum": total, "added": sum(means)}
-    near = (name for name, made in mistakes.items() if isclose(got, made, rel_tol=1e-5))
+    mistakes = (
+        ("of_means", sum(means) / len(means)), ("sum", total), ("by_pieces", total / len(means)),
+        ("added", sum(means)), ("added", sum(means) / rows),
+    )  # fmt: skip
+    near = (name for name, made in mistakes if isclose(got, made, rel_tol=1e-5))
     seen = {"means": means, "sizes": sizes, "rows": rows, "got": got, "want": total / rows}
     yield Named(next(near, "other"), case=Named("case"), **seen)
