@@ -55,6 +55,7 @@ def test_a_table_of_ranks_is_a_table_and_not_letters_in_columns(language):
     ranks.value = 3
     assert f'<td style="text-align:left">{same}</td>' in shown.value
     assert "<pre" not in shown.value, "the table says it already"
+    assert ".labkit-varied td{padding" in shown.value, "its columns stand apart"
 
 
 def test_what_replicas_print_in_their_threads_is_shown_too():
