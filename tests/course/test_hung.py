@@ -97,7 +97,7 @@ def first_and_others():
         known.add(title)
 
 
-@pytest.mark.parametrize(("name", "source", "id", "points"), first_and_others())
+@pytest.mark.parametrize(("name", "source", "id", "points"), list(first_and_others()))
 def test_a_wrong_repair_gets_the_hint_for_its_misconception_in_both_languages(name, source, id, points):
     problem, attempt = PROBLEMS[name], made(name, source)
     found = problem.judge(attempt, Random(len(id)))
