@@ -10,6 +10,8 @@ from labkit import __version__ as version
 from labkit.cli import main
 from labkit.course.notebooks import kernel, sweep
 
+pytestmark = pytest.mark.usefixtures("warm_kernels")
+
 CELLS = {
     "parameters": "num_gpus: int = 2\nbatch_size = 10\ndata_size = 25\nrate = 0.5\nverbose = False\nlanguage = 'en'",
     "shapes": "for _ in range(num_gpus):\n    print('inside torch.Size([%d, 5])' % num_gpus)",
